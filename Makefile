@@ -1,0 +1,48 @@
+# Every command goes through `.venv/bin/python -m`, by a relative path: it works in folders with a space in their name.
+python := .venv/bin/python
+ready  := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-full check dataset bench docs clean
+
+help:       ## show what make can do
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+
+setup: $(ready)  ## make .venv with covey and everything it needs
+
+$(ready): pyproject.toml constraints.txt
+	test -x $(python) || python3 -m venv .venv
+	$(python) -m pip install --quiet -c constraints.txt -e '.[dev,data]'
+	@touch $(ready)
+
+run: setup  ## train the digits on two workers
+	$(python) -m covey run examples/digits.py --strategy bsp --workers 2 --until 'accuracy>=0.95'
+
+test: check dataset  ## lint, types, layers and the quick tests
+	$(python) -m pytest
+
+test-full: check dataset  ## the same with the slow tests
+	$(python) -m pytest -m 'full or not full'
+
+check: setup
+	$(python) -m ruff check
+	$(python) -m mypy
+	$(python) -c 'import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_logo=True))'
+
+# Fashion-MNIST as a Debian package, where that is possible; its tests skip where it is not.
+dataset:
+	@if [ ! -d /usr/share/datasets/fashion-mnist ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  timeout 120 sh -c 'apt-get -qq install -y dataset-fashion-mnist || \
+	    { apt-get -qq update && apt-get -qq install -y dataset-fashion-mnist; }' >/dev/null 2>&1 || true; \
+	fi
+
+bench: setup  ## run the benchmarks
+	$(python) -m benchmarks
+
+docs: setup  ## run every example in the docs
+	$(python) -m pytest -m 'full or not full' tests/test_docs.py
+
+clean:  ## remove .venv, caches and builds
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,183 @@
+"""How long do a push, an addition and a pull of 100 MB take: covey's links against torch.distributed.rpc?
+
+Two processes on this machine, one pair for each of the two; they take turns, so both see the same machine.
+`python -m benchmarks.push_pull`
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covey.engines.transport.zmq import ZmqTransport, keep_memory
+from covey.message import Address, Message
+from covey.program import Receive
+from covey.vector import Vector
+
+NUMBERS = 25_000_000  # float32: 100 MB
+WORKER, SERVER = Address("worker", 0), Address("server", 0)
+
+
+class Push(Message, kw_only=True):
+    grad: Vector
+
+
+class Pull(Message, kw_only=True):
+    weights: Vector
+
+
+class Bye(Message, kw_only=True):
+    pass
+
+
+def receive(transport: ZmqTransport, kind: type[Message], into: Vector) -> Message:
+    transport.expect(Receive((kind,), into=into))
+    while True:
+        messages, _ = transport.poll(10.0)
+        if messages:
+            return messages[0]
+
+
+def covey_server(place: str, loan: bool, settings: dict[str, int]) -> None:
+    """Add each push, and answer with the sum."""
+    transport = ready(place, SERVER, settings)
+    weights, grad = Vector([torch.zeros(NUMBERS)]), Vector([torch.empty(NUMBERS)])
+    while isinstance(receive(transport, Push, grad), Push):
+        weights.add_(grad)
+        # Lent, the sum must not change before it has left. The only worker's next push shows that it has; with more
+        # workers a server sends copies instead, which is what `loan=False` measures.
+        transport.offer(WORKER, Pull(sender=SERVER, weights=weights), loan=loan)
+    transport.close()
+
+
+def covey_worker(place: str, turns: Connection, settings: dict[str, int]) -> None:
+    transport = ready(place, WORKER, settings)
+    weights, grad = Vector([torch.empty(NUMBERS)]), Vector([torch.ones(NUMBERS)])
+
+    def step() -> Tensor:
+        transport.offer(SERVER, Push(sender=WORKER, grad=grad), loan=True)
+        receive(transport, Pull, weights)
+        return weights.parts[0]
+
+    take_turns(step, turns)
+    transport.offer(SERVER, Bye(sender=WORKER))
+    transport.close(linger=5.0)
+
+
+def ready(place: str, me: Address, settings: dict[str, int]) -> ZmqTransport:
+    torch.set_num_threads(1)
+    keep_memory()
+    book = {role: f"ipc://{place}/{role.role}" for role in (WORKER, SERVER)}
+    return ZmqTransport(me, book, limit=1 << 30, **settings)
+
+
+def rpc_add(grad: Tensor) -> Tensor:
+    """Runs on the server."""
+    return SUM.add_(grad)
+
+
+SUM = torch.zeros(0)
+
+
+def rpc_server(port: int) -> None:
+    global SUM  # noqa: PLW0603  # a remote function finds its state by name
+    SUM = torch.zeros(NUMBERS)
+    with_rpc("server", port, lambda: None)
+
+
+def rpc_worker(port: int, turns: Connection) -> None:
+    from torch.distributed import rpc
+
+    grad = torch.ones(NUMBERS)
+    with_rpc("worker", port, lambda: take_turns(lambda: rpc.rpc_sync("server", rpc_add, (grad,)), turns))
+
+
+def with_rpc(name: str, port: int, work: Callable[[], None]) -> None:
+    from torch.distributed import rpc
+
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TP_SOCKET_IFNAME="lo", GLOO_SOCKET_IFNAME="lo")
+    rpc.init_rpc(name, rank=int(name == "worker"), world_size=2)
+    work()
+    rpc.shutdown()
+
+
+def take_turns(step: Callable[[], Tensor], turns: Connection) -> None:
+    """Whenever asked, do one step and tell how long it took; the answer is checked."""
+    expected = 0.0
+    while turns.recv():
+        begin = time.perf_counter()
+        answer = step()
+        seconds = time.perf_counter() - begin
+        expected += 1.0
+        assert answer[0] == answer[-1] == expected, "the answer is not the sum of the pushes"
+        turns.send(seconds)
+
+
+class Pair:
+    """A worker and its server, in processes of their own."""
+
+    def __init__(self, worker: Callable[..., None], server: Callable[..., None], where: Any, *extra: Any) -> None:
+        fresh = multiprocessing.get_context("spawn")
+        self.turns, theirs = fresh.Pipe()
+        last = extra[1:]
+        self.processes = [
+            fresh.Process(target=server, args=(where, *extra), daemon=True),
+            fresh.Process(target=worker, args=(where, theirs, *last), daemon=True),
+        ]
+        for process in self.processes:
+            process.start()
+
+    def step(self) -> float:
+        self.turns.send(True)
+        return float(self.turns.recv())
+
+    def stop(self) -> None:
+        self.turns.send(False)
+        for process in self.processes:
+            process.join(30)
+
+
+def measure(rounds: int = 9, warm_up: int = 3, **settings: int) -> dict[str, Any]:
+    """Median seconds of a push, an addition and a pull: with the answer lent, with it copied, and by rpc."""
+    with tempfile.TemporaryDirectory() as lent, tempfile.TemporaryDirectory() as copied:
+        pairs = {
+            "lent": Pair(covey_worker, covey_server, lent, True, settings),
+            "copied": Pair(covey_worker, covey_server, copied, False, settings),
+            "rpc": Pair(rpc_worker, rpc_server, free_port()),
+        }
+        times: dict[str, list[float]] = {name: [] for name in pairs}
+        for _ in range(warm_up + rounds):
+            for name, pair in pairs.items():
+                times[name].append(pair.step())
+        for pair in pairs.values():
+            pair.stop()
+    median = {name: statistics.median(times[name][warm_up:]) for name in pairs}
+    return {
+        "megabytes": NUMBERS * 4 / 1e6,
+        "rounds": rounds,
+        "seconds": median,
+        "spread": {name: [min(times[name][warm_up:]), max(times[name][warm_up:])] for name in pairs},
+        "ratio": {name: median[name] / median["rpc"] for name in ("lent", "copied")},
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(), indent=2))

@@ -1,0 +1,35 @@
+"""covey: train a PyTorch model on many workers, with any strategy of the taxonomy, by changing one word."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from covey import data
+    from covey.errors import CheckpointError, CoveyError, PeerLost, PlanError, RoleFailed, Stalled
+    from covey.observe.result import Result
+    from covey.run import fit
+    from covey.task import Task, accuracy
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "CheckpointError": "covey.errors", "CoveyError": "covey.errors", "PeerLost": "covey.errors",
+    "PlanError": "covey.errors", "RoleFailed": "covey.errors", "Stalled": "covey.errors",
+    "Result": "covey.observe.result", "Task": "covey.task", "accuracy": "covey.task", "fit": "covey.run",
+}  # fmt: skip
+
+__all__ = [
+    "CheckpointError", "CoveyError", "PeerLost", "PlanError", "Result", "RoleFailed", "Stalled", "Task", "accuracy",
+    "data", "fit",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is asked for: `covey --help` needs no torch."""
+    if name == "data":
+        return import_module("covey.data")
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'covey' has no attribute {name!r}")

@@ -1,0 +1,171 @@
+"""How does a task become replicas and a scored model? The same for every engine."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedTensorMixin
+
+from covey.data import Feed, Shards
+from covey.errors import PlanError
+from covey.flat import Flat
+from covey.message import Address
+from covey.replica import Batch, Replica, Snapshot
+from covey.task import Task, check_data
+from covey.vector import Piece, mean_
+
+
+def shards(task: Task, workers: int, seed: int) -> Shards:
+    """How the task's data is dealt out."""
+    return Shards(check_data(task.data), workers, task.batch_size, seed)
+
+
+def model(task: Task, seed: int) -> nn.Module:
+    """The task's model with the weights of this seed, the same on every role."""
+    torch.manual_seed(seed)
+    module = task.model()
+    if not isinstance(module, nn.Module):
+        raise PlanError(f"task.model must return an nn.Module; it returned a {type(module).__name__}")
+    if any(isinstance(p, UninitializedTensorMixin) for p in [*module.parameters(), *module.buffers()]):
+        _materialize(task, module, seed)
+    return module
+
+
+def _materialize(task: Task, module: nn.Module, seed: int) -> None:
+    """Let lazy modules take their shapes, and their weights of this seed, from the first two samples."""
+    alone = Shards(check_data(task.data), 1, min(2, check_data(task.data)), seed)
+    batch = next(Feed(task.data, alone, 0).start(0))
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        module.eval()
+        task.forward(module, batch)
+        module.train()
+
+
+def replica(task: Task, who: Address, trains: bool, deal: Shards, budget: int | None) -> Replica:
+    """One role's copy of the model, with its share of the data if it trains."""
+    module = model(task, deal.seed)
+    source = Source(task, module, deal, who.rank) if trains else None
+    return Replica(
+        module, task.optimizer, source=source, rate=task.rate, budget=budget, samples=deal.batch
+    )
+
+
+class Source:
+    """Forward and backward on a worker's own share of the data."""
+
+    def __init__(self, task: Task, module: nn.Module, deal: Shards, rank: int) -> None:
+        self.task, self.module, self.deal, self.rank = task, module, deal, rank
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.feed = Feed(task.data, deal, rank, task.loaders)
+        self.batches: Iterator[Any] | None = None
+
+    def __call__(self, step: int) -> Batch:
+        if self.batches is None:
+            self.batches = self.feed.start(step)
+        batch = next(self.batches)
+        # chance inside the model (dropout) belongs to (seed, rank, step): the same on every engine and after a restart
+        torch.manual_seed((self.deal.seed * 1_000_003 + self.rank) * 1_000_003 + step)
+        for parameter in self.parameters:
+            parameter.grad = None
+        loss = self.task.forward(self.module, batch)
+        loss.backward()
+        return Batch(loss.item(), self.deal.batch(self.rank, step))
+
+
+class Still(torch.optim.SGD):
+    """An optimizer that only takes its place: in timing-only runs nothing is learned."""
+
+    elementwise = True
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        pass
+
+
+class Sized(nn.Module):
+    """A model that is only as large as another one."""
+
+    def __init__(self, numel: int) -> None:
+        super().__init__()
+        self.numbers = nn.Parameter(torch.empty(numel, device="meta"))
+
+
+def stand_in(numel: int, who: Address, trains: bool, deal: Shards) -> Replica:
+    """A replica without numbers, for runs that are only timed."""
+    source: Callable[[int], Batch] | None = partial(_timed, deal, who.rank) if trains else None
+    return Replica(Sized(numel), partial(Still, lr=0.0), source=source, samples=deal.batch)
+
+
+def _timed(deal: Shards, rank: int, step: int) -> Batch:
+    return Batch(float("nan"), deal.batch(rank, step))
+
+
+def numel(task: Task) -> int:
+    """How many numbers of the task's model are trained, without taking memory for them where possible."""
+    try:
+        with torch.device("meta"):
+            module = task.model()
+    except Exception:  # models that insist on real numbers while they are built
+        module = model(task, 0)
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+class ScoredModel:
+    """The model that a strategy names, put together from the snapshots of its roles."""
+
+    def __init__(self, module: nn.Module, evaluate: Callable[[nn.Module], Mapping[str, float]] | None) -> None:
+        self.flat, self._evaluate = Flat(module), evaluate
+        self.module = module
+
+    def assemble(self, snapshots: Sequence[Snapshot]) -> None:
+        """Each piece becomes the weighted mean of what the roles hold of it, and so do the float buffers."""
+        pieces: dict[Piece, list[Snapshot]] = {}
+        for snapshot in snapshots:
+            pieces.setdefault(snapshot.piece, []).append(snapshot)
+        with torch.no_grad():
+            for piece, group in pieces.items():
+                weights = [snapshot.weight for snapshot in group]
+                mean_(self.flat.params.cut(piece), [snapshot.params for snapshot in group], weights)
+            whole = [snapshot for snapshot in snapshots if snapshot.buffers.parts]
+            if whole:
+                weights = [snapshot.weight for snapshot in whole]
+                mean_(self.flat.buffers, [snapshot.buffers for snapshot in whole], weights)
+
+    def evaluate(self) -> Mapping[str, float]:
+        return {name: float(value) for name, value in self._evaluate(self.module).items()} if self._evaluate else {}
+
+    def score(self, snapshots: Sequence[Snapshot]) -> Mapping[str, float]:
+        self.assemble(snapshots)
+        return self.evaluate()
+
+    def state(self) -> dict[str, Tensor]:
+        """A state dict of its own memory, for the plain module."""
+        return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in self.module.state_dict().items()}
+
+    def write(self, file: str) -> None:
+        """Save as safetensors, whole or not at all."""
+        path = Path(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial_file = path.with_name(f".{path.name}.partial")
+        save_file(self.state(), partial_file)
+        partial_file.replace(path)
+
+
+def read(file: Path) -> dict[str, Tensor]:
+    """The weights that `ScoredModel.write` wrote."""
+    return load_file(file)
+
+
+def copy(file: Path, to: Path) -> None:
+    """Put a written model where the user wants it, whole or not at all."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    partial_file = to.with_name(f".{to.name}.partial")
+    shutil.copyfile(file, partial_file)
+    partial_file.replace(to)

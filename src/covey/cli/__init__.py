@@ -1,0 +1,53 @@
+"""How does a person ask?"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from covey.cli import doctor, launch, run, simulate, strategies
+
+app = typer.Typer(
+    name="covey",
+    help="Train a PyTorch model on many workers, with any distributed strategy, by changing one word.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # cli/errors.py says what went wrong
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.command)
+app.command("simulate")(simulate.command)
+app.command("launch", cls=launch.ScriptFirst, context_settings={"allow_interspersed_args": False})(launch.command)
+app.command("strategies")(strategies.command)
+app.command("doctor")(doctor.command)
+
+
+def main() -> None:
+    """The `covey` command."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a bar or an arrow gets a question mark, not a crash.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    app(prog_name="covey")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(f"covey {version('covey')}")
+        except PackageNotFoundError:
+            typer.echo("covey, from a source tree that is not installed")
+        raise typer.Exit
+
+
+@app.callback()
+def _covey(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass

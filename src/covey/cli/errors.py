@@ -1,0 +1,85 @@
+"""What went wrong, said once and clearly, and the exit code for it.
+
+    0  done                                    (a target that was not reached is no failure: the table says so)
+    1  something failed while it ran
+    2  the request cannot run as written       (what would work is in the message)
+  130  interrupted
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+import typer
+
+from covey.cli.options import Voice
+from covey.errors import CoveyError, PlanError, RoleFailed
+
+FAILED, REFUSED, INTERRUPTED = 1, 2, 130
+
+
+@contextmanager
+def explained(voice: Voice) -> Iterator[None]:
+    """Turn whatever is raised inside into a message on stderr and an exit code."""
+    try:
+        yield
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise
+    except KeyboardInterrupt:
+        complain("Interrupted.")
+        raise typer.Exit(INTERRUPTED) from None
+    except CoveyError as error:
+        if voice == "verbose":
+            traceback.print_exception(error)
+        elif isinstance(error, RoleFailed):
+            print(str(error).rstrip(), file=sys.stderr)
+        else:
+            complain("Error:", str(error))
+        raise typer.Exit(REFUSED if isinstance(error, PlanError) else FAILED) from None
+    except Exception as error:
+        print(_without_covey(error, voice), end="", file=sys.stderr)
+        raise typer.Exit(FAILED) from None
+
+
+def complain(mark: str, message: str = "") -> None:
+    """One red mark and a message, on stderr."""
+    from rich.console import Console
+    from rich.text import Text
+
+    # A SPEC's caret points into the line above it, so such a message starts on a line of its own, and nothing wraps.
+    body = "".join(f"\n  {line}" for line in message.splitlines()) if "\n" in message else f" {message}"
+    text = Text.assemble((mark, "bold red"), body.rstrip())
+    Console(stderr=True, highlight=False).print(text, soft_wrap=True)
+
+
+def _without_covey(error: Exception, voice: Voice) -> str:
+    """The traceback from the user's own code on; all of it when there is none, for then covey is at fault."""
+    if voice == "verbose":
+        return "".join(traceback.format_exception(error))
+    if isinstance(error, SyntaxError) and error.filename and _is_users(error.filename):
+        return "".join(traceback.format_exception_only(error))
+    begin = _first_of_users(error.__traceback__)
+    shown = "".join(traceback.format_exception(type(error), error, begin or error.__traceback__))
+    return shown if begin else f"{shown}This is a mistake in covey, not in your code; please report it.\n"
+
+
+def _first_of_users(frame: TracebackType | None) -> TracebackType | None:
+    while frame is not None and not _is_users(frame.tb_frame.f_code.co_filename):
+        frame = frame.tb_next
+    return frame
+
+
+def _is_users(filename: str) -> bool:
+    """Whether a file is neither covey's, nor Python's, nor an installed package's."""
+    if filename.startswith("<"):
+        return False
+    path = Path(filename).resolve()
+    ours = Path(__file__).resolve().parents[1]
+    installed = (ours, *(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib")))
+    return not any(path.is_relative_to(folder) for folder in installed)

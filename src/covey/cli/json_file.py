@@ -1,0 +1,40 @@
+"""Where `--json` goes: a file, or the output for `-`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from covey.errors import PlanError
+
+OUTPUT = Path("-")
+
+
+def check(path: Path | None) -> None:
+    """Refuse a place that cannot be written, before hours of training are spent on it."""
+    if path is None or path == OUTPUT:
+        return
+    if path.is_dir():
+        raise PlanError(f"--json {path} is a folder; name a file in it, such as {path / 'result.json'}")
+    if not path.absolute().parent.is_dir():
+        raise PlanError(f"--json {path}: there is no folder {path.parent}; make it first (mkdir -p {path.parent})")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise PlanError(f"--json {path} may not be written; choose a folder of your own")
+
+
+def write(path: Path | None, text: str) -> None:
+    """Write the text whole or not at all."""
+    if path is None:
+        return
+    if path == OUTPUT:
+        sys.stdout.write(text)
+    elif path.exists() and not path.is_file():  # a pipe, /dev/stdout: must not be replaced by a file
+        path.write_text(text, encoding="utf-8")
+    else:
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)

@@ -1,0 +1,90 @@
+"""covey launch: run a script that has its own training loop on every worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from covey.cli import options
+from covey.cli.errors import explained
+from covey.cli.options import voice
+from covey.cli.training import Request, refuse_early, train
+from covey.errors import PlanError
+
+Script = Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file that calls covey.join.")]
+Arguments = Annotated[list[str] | None, typer.Argument(metavar="ARGUMENTS", help="All that follows is the script's.")]
+
+
+class ScriptFirst(TyperCommand):
+    """Reads covey's flags before SCRIPT, as torchrun does, or right after it when none stand before.
+
+    What begins the script's own part is the first argument that is no flag of covey's, or `--`.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and not args[0].startswith("-"):
+            end = 1 + self._flags_at(args[1:])
+            args = [*args[1:end], args[0], *args[end:]]
+        return super().parse_args(ctx, args)
+
+    def _flags_at(self, args: list[str]) -> int:
+        """How many of these arguments, from the first on, are flags of covey's and their values."""
+        takes_value = {name: not option.is_flag for option in self.params for name in option.opts if _is_flag(option)}
+        at = 0
+        while at < len(args) and (name := args[at].partition("=")[0]) in takes_value:
+            at += 2 if takes_value[name] and "=" not in args[at] else 1
+        return min(at, len(args))
+
+
+def _is_flag(parameter: Any) -> bool:
+    return bool(parameter.param_type_name == "option")
+
+
+def command(
+    script: Script,
+    arguments: Arguments = None,
+    strategy: options.Strategy = "bsp",
+    workers: options.Workers = 2,
+    servers: options.Servers = None,
+    engine: options.Engine = "local",
+    seed: options.Seed = 0,
+    threads: options.Threads = None,
+    stall: options.Stall = "30s",
+    epochs: options.Epochs = None,
+    steps: options.Steps = None,
+    until: options.Until = None,
+    save: options.Save = None,
+    checkpoint: options.Checkpoint = None,
+    every: options.Every = None,
+    resume: options.Resume = None,
+    json: options.Json = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Run a script with its own training loop on every worker; covey.join in it joins the run.
+
+    covey launch train.py --workers 4 --strategy bsp -- --what-the-script-takes
+    """
+    request = Request(
+        strategy=strategy, workers=workers, engine=engine, until=until, json=json, voice=voice(quiet, verbose),
+        files={"model": save, "checkpoint": checkpoint},
+    )  # fmt: skip
+    own = arguments or []
+    own = own[1:] if own[:1] == ["--"] else own
+    with explained(request.voice):
+        if not script.is_file():
+            raise PlanError(f"there is no file {script}; give the Python script that calls covey.join")
+        refuse_early(request, epochs=epochs, steps=steps, checkpoint=checkpoint, every=every, stall=stall)
+        from covey.run import launch
+
+        train(
+            request,
+            lambda watcher: launch(
+                script, own, strategy, workers, servers=servers, engine=engine, epochs=epochs, steps=steps,
+                until=until, seed=seed, threads=threads, save=save, checkpoint=checkpoint, every=every or "60s",
+                resume=resume, stall=stall, command=request.command, watcher=watcher,
+            ),
+        )  # fmt: skip

@@ -1,0 +1,50 @@
+"""covey run: train a task for real."""
+
+from __future__ import annotations
+
+from covey.cli import options
+from covey.cli.errors import explained
+from covey.cli.options import voice
+from covey.cli.training import Request, refuse_early, train
+
+
+def command(  # noqa: PLR0913  (one parameter is one flag)
+    task: options.Task,
+    strategy: options.Strategy = "bsp",
+    workers: options.Workers = 2,
+    servers: options.Servers = None,
+    engine: options.Engine = "local",
+    seed: options.Seed = 0,
+    threads: options.Threads = None,
+    stall: options.Stall = "30s",
+    epochs: options.Epochs = None,
+    steps: options.Steps = None,
+    until: options.Until = None,
+    save: options.Save = None,
+    checkpoint: options.Checkpoint = None,
+    every: options.Every = None,
+    resume: options.Resume = None,
+    json: options.Json = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Train a task, on processes of this machine unless --engine says otherwise.
+
+    covey run examples/digits.py --strategy 'easgd(period=4)' --workers 4 --until accuracy:0.95
+    """
+    request = Request(
+        strategy=strategy, workers=workers, engine=engine, until=until, json=json, voice=voice(quiet, verbose),
+        files={"model": save, "checkpoint": checkpoint},
+    )  # fmt: skip
+    with explained(request.voice):
+        refuse_early(request, epochs=epochs, steps=steps, checkpoint=checkpoint, every=every, stall=stall)
+        from covey.run import fit
+
+        train(
+            request,
+            lambda watcher: fit(
+                task, strategy, workers, servers=servers, engine=engine, epochs=epochs, steps=steps, until=until,
+                seed=seed, threads=threads, save=save, checkpoint=checkpoint, every=every or "60s", resume=resume,
+                stall=stall, command=request.command, watcher=watcher,
+            ),
+        )  # fmt: skip

@@ -1,0 +1,121 @@
+"""covey simulate: train a task in virtual time, on a cluster that exists only as a description."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from covey.cli import options
+from covey.cli.errors import explained
+from covey.cli.options import voice
+from covey.cli.training import Request, refuse_early, train
+from covey.errors import PlanError
+
+if TYPE_CHECKING:
+    from covey.simulate import Cluster
+
+_PANEL = "The cluster"
+
+ClusterFile = Annotated[
+    Path | None,
+    typer.Option("--cluster", metavar="FILE", help="Read it from a file like cluster.toml.", rich_help_panel=_PANEL),
+]
+Bandwidth = Annotated[
+    str | None,
+    typer.Option("--bandwidth", metavar="RATE", help="Of each host. [usual: 1gbit]", rich_help_panel=_PANEL),
+]
+Latency = Annotated[
+    str | None, typer.Option("--latency", metavar="TIME", help="One way. [usual: 0.1ms]", rich_help_panel=_PANEL)
+]
+Compute = Annotated[
+    str | None,
+    typer.Option("--compute", metavar="TIME", help="Of one batch. [usual: 10ms]", rich_help_panel=_PANEL),
+]
+Jitter = Annotated[
+    float | None,
+    typer.Option("--jitter", metavar="SHARE", help="How much that varies, such as 0.3.", rich_help_panel=_PANEL),
+]
+Slow = Annotated[
+    list[str] | None,
+    typer.Option("--slow", metavar="WORKER:FACTOR", help="A slow worker, such as 3:4x.", rich_help_panel=_PANEL),
+]
+Kill = Annotated[
+    list[str] | None,
+    typer.Option("--kill", metavar="WORKER@TIME", help="A worker that dies, such as 2@5s.", rich_help_panel=_PANEL),
+]
+TimingOnly = Annotated[
+    bool,
+    typer.Option("--timing-only", help="Replace the model by a vector of its size.", rich_help_panel=_PANEL),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", metavar="N", min=1, rich_help_panel="What to run",
+        help="How many workers train. [usual: those of --cluster, else 2]",
+    ),
+]  # fmt: skip
+
+
+def command(
+    task: options.Task,
+    strategy: options.Strategy = "bsp",
+    workers: Workers = None,
+    servers: options.Servers = None,
+    seed: options.Seed = 0,
+    cluster: ClusterFile = None,
+    bandwidth: Bandwidth = None,
+    latency: Latency = None,
+    compute: Compute = None,
+    jitter: Jitter = None,
+    slow: Slow = None,
+    kill: Kill = None,
+    timing_only: TimingOnly = False,
+    epochs: options.Epochs = None,
+    steps: options.Steps = None,
+    until: options.Until = None,
+    save: options.Save = None,
+    json: options.Json = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Train a task in virtual time: the real model and the real strategy, on an imagined cluster.
+
+    covey simulate examples/digits.py --strategy 'ssp(bound=3)' --workers 8 --bandwidth 100mbit --slow 3:4x
+    """
+    manner = voice(quiet, verbose)
+    with explained(manner):
+        described = _cluster(
+            cluster, bandwidth=bandwidth, latency=latency, compute=compute, jitter=jitter, slow=slow, kill=kill
+        )
+        workers = workers or described.workers or 2
+        described.check(workers)
+        request = Request(
+            strategy=strategy, workers=workers, engine="simulated", until=until, json=json, voice=manner,
+            files={"model": save},
+        )  # fmt: skip
+        refuse_early(request, epochs=epochs, steps=steps)
+        from covey.run import fit
+
+        train(
+            request,
+            lambda watcher: fit(
+                task, strategy, workers, servers=servers, engine="simulated", epochs=epochs, steps=steps, until=until,
+                seed=seed, save=save, cluster=described, timing_only=timing_only, command=request.command,
+                watcher=watcher,
+            ),
+        )  # fmt: skip
+
+
+def _cluster(file: Path | None, **flags: object) -> Cluster:
+    """The cluster of the file or of the flags; both at once are refused."""
+    from covey.simulate import from_flags, load
+
+    given = {name: value for name, value in flags.items() if value is not None and value != []}
+    if file is None:
+        return from_flags(**given)  # type: ignore[arg-type]  # the flags carry the names of its parameters
+    if given:
+        named = " and ".join(f"--{name}" for name in given)
+        raise PlanError(f"--cluster {file} describes all of the cluster; leave {named} away, or write it into the file")
+    return load(file)

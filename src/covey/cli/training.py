@@ -1,0 +1,95 @@
+"""What run, simulate and launch do alike: refuse early, show the run, show what came of it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from covey.cli import json_file
+from covey.cli.errors import INTERRUPTED
+from covey.cli.options import Voice
+from covey.errors import PlanError
+from covey.target import parse_target
+
+if TYPE_CHECKING:
+    from covey.observe.progress import Watcher
+    from covey.observe.result import Result
+
+ENGINES: Mapping[str, str] = {"local": "processes on this machine", "simulated": "virtual time, in one process"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked for, as far as it is shown."""
+
+    strategy: str
+    workers: int
+    engine: str
+    until: str | None
+    json: Path | None
+    voice: Voice
+    files: Mapping[str, Path | None] = field(default_factory=dict)  # what the run will leave behind
+
+    @property
+    def command(self) -> str:
+        """The command line, as it can be typed again."""
+        return shlex.join(["covey", *sys.argv[1:]])
+
+    @property
+    def title(self) -> str:
+        many = "" if self.workers == 1 else "s"
+        return f"{self.strategy} · {self.workers} worker{many} · {self.engine}"
+
+
+def refuse_early(
+    request: Request, *, epochs: int | None, steps: int | None,
+    checkpoint: Path | None = None, every: str | None = None, stall: str = "30s",
+) -> None:  # fmt: skip
+    """Refuse what can be seen to be wrong before torch is imported, which takes seconds."""
+    from covey.simulate.units import parse_duration
+    from covey.spec import parse
+
+    if epochs is not None and steps is not None:
+        raise PlanError("--epochs and --steps both say when a worker ends; give one of them")
+    if every is not None and checkpoint is None:
+        raise PlanError(f"--every {every} says how often to write a checkpoint; say where with --checkpoint DIR")
+    for flag, text in (("--every", every), ("--stall", stall)):
+        try:
+            parse_duration(text or "60s")
+        except PlanError as error:
+            raise PlanError(f"{flag}: {error}") from None
+    if request.until is not None:
+        parse_target(request.until)
+    parse(request.strategy)
+    _check_engine(request.engine)
+    json_file.check(request.json)
+
+
+def _check_engine(text: str) -> None:
+    from covey.spec import parse_call
+
+    name = parse_call(text).name
+    if name not in ENGINES:
+        known = "; ".join(f"{engine} ({about})" for engine, about in ENGINES.items())
+        raise PlanError(f"there is no engine '{name}'. There are: {known}")
+
+
+def train(request: Request, begin: Callable[[Watcher], Result]) -> None:
+    """Run it in front of a person, keep the answer, and show it."""
+    from covey.cli.display import shown
+    from covey.cli.table import print_result
+
+    with shown(request.title, request.until, request.voice) as watcher:
+        result = begin(watcher)
+    json_file.write(request.json, result.to_json())
+    if request.voice != "quiet":
+        files = {**request.files, "result": request.json}
+        print_result(result, request.until, files, everything=request.voice == "verbose")
+    if result.stopped == "interrupted":
+        raise typer.Exit(INTERRUPTED)

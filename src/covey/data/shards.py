@@ -1,0 +1,75 @@
+"""Who sees which sample, and when: arithmetic on sample numbers, without touching a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from covey.errors import PlanError
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """Which samples each worker sees: epoch e is a permutation drawn from (seed, e), dealt out like cards."""
+
+    samples: int
+    workers: int
+    batch_size: int  # of each worker
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("samples", 1), ("workers", 1), ("batch_size", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise PlanError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if self.workers > self.samples:
+            raise PlanError(
+                f"{self.samples} samples cannot be dealt to {self.workers} workers, one would get none; "
+                f"use at most {self.samples} workers, or more data"
+            )
+
+    def order(self, epoch: int) -> Tensor:
+        """The samples of an epoch in the order in which they are dealt; read it, do not write it."""
+        return _permutation(self.samples, self.seed, epoch)
+
+    def shard(self, epoch: int, rank: int) -> Tensor:
+        """The samples of one worker in an epoch."""
+        assert 0 <= rank < self.workers, f"there is no worker {rank} of {self.workers}"
+        # Dealt one by one, n workers with batches of b see together what one worker sees with batches of n * b.
+        return self.order(epoch)[rank :: self.workers]
+
+    def size(self, rank: int) -> int:
+        """How many samples one worker sees in an epoch."""
+        return len(range(rank, self.samples, self.workers))
+
+    def steps(self, rank: int) -> int:
+        """How many batches one worker sees in an epoch; the last may be short."""
+        return -(-self.size(rank) // self.batch_size)
+
+    def indices(self, rank: int, step: int) -> Tensor:
+        """The samples of a worker's batch number `step`, counted from 0 across epochs."""
+        epoch, number = divmod(step, self.steps(rank))
+        return self.shard(epoch, rank)[number * self.batch_size : (number + 1) * self.batch_size]
+
+    def draws(self, rank: int, step: int = 0) -> Iterator[Tensor]:
+        """`indices` from a step on, without end: the fast way through an epoch."""
+        first, number = divmod(step, self.steps(rank))
+        for epoch in count(first):
+            yield from self.shard(epoch, rank).contiguous().split(self.batch_size)[number:]
+            number = 0
+
+    def batch(self, rank: int, step: int) -> int:
+        """How many samples that batch has."""
+        number = step % self.steps(rank)
+        return min(self.batch_size, self.size(rank) - number * self.batch_size)
+
+
+# All workers of a simulation share this process; they are rarely more than a few epochs apart.
+@lru_cache(maxsize=8)
+def _permutation(samples: int, seed: int, epoch: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(samples))

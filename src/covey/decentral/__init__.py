@@ -1,0 +1,1 @@
+"""How do workers agree that each train alone? Every worker owns an optimizer state that may differ from the others'."""

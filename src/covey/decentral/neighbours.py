@@ -1,0 +1,67 @@
+"""D-PSGD: mix with the neighbours of a graph while stepping on one's own gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from covey.message import Address, Message
+from covey.program import Node
+from covey.replica import Replica
+from covey.strategy import Role, Strategy, Taxonomy
+from covey.topology import Graph
+from covey.vector import Vector
+
+
+class Share(Message):
+    """A worker's model before its step."""
+
+    step: int
+    model: Vector
+
+
+async def worker(node: Node, replica: Replica, *, graph: Graph) -> None:
+    """The gradient is taken at the weights before mixing, and computed while the shares travel (Lian et al. 2017)."""
+    for step in node.steps():
+        mixing = among(graph, node.present(step))
+        peers = [Address("worker", rank) for rank in mixing.neighbours(node.rank)]
+        await node.broadcast(peers, Share(step, replica.model))
+        grad = await replica.gradient(node)
+        shares = await node.gather(Share, peers, step=step)
+        mix(mixing, node.rank, replica.model, shares)
+        replica.apply(grad)
+        await node.note("update")
+
+
+def mix(graph: Graph, rank: int, model: Vector, shares: Sequence[Share]) -> None:
+    """Replace the model by the graph's weighted mean of it and the neighbours' models, in rank order."""
+    model.mul_(graph.weight(rank, rank))
+    for share in shares:
+        model.add_(share.model, alpha=graph.weight(rank, share.sender.rank))
+
+
+def among(graph: Graph, present: Sequence[int]) -> Graph:
+    """The graph without the workers that have ended; the weight they had stays with their neighbours themselves."""
+    return graph if len(present) == graph.size else graph.without(set(graph.ranks) - set(present))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dpsgd:
+    """Each worker averages with its neighbours on a graph at every step, and steps on its own gradient."""
+
+    def strategy(self, workers: int, graph: Graph, over: str) -> Strategy:
+        graph.check()
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            work = partial(worker, graph=graph)
+            return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
+
+        return Strategy(
+            name="dpsgd", settings={}, roles=roles, over=over, scored="the mean of the workers' models",
+            rate="unchanged: each worker's own",
+            taxonomy=Taxonomy(
+                optimization="decentral", architecture="peers", scheduling="synchronous", exchange="2:1 reduce",
+                topology="closed ring" if over == "ring" else over,
+            ),
+        )  # fmt: skip

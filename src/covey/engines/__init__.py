@@ -1,0 +1,1 @@
+"""Who performs the effects? Engines take a plan of addresses and programs; they know no strategy."""

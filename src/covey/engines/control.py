@@ -1,0 +1,193 @@
+"""What a launcher and its roles say to each other besides the exchange: typed, small, never counted as traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import zmq
+
+from covey.errors import WireError
+from covey.message import Address
+from covey.observe.tally import Tally
+
+
+class Word(msgspec.Struct, frozen=True, tag=True):
+    """Something said on the control line."""
+
+
+# -- from a role to its launcher
+
+
+class Ready(Word, frozen=True):
+    """The role is built; roles with the same fingerprint start from the same weights."""
+
+    fingerprint: str
+    parameters: int
+
+
+class Report(Word, frozen=True):
+    """How it goes: the tally so far, and what the role waits for, if it does."""
+
+    step: int
+    tally: Tally
+    waiting: str = ""
+    since: float = 0.0
+
+
+class At(Word, frozen=True):
+    """The step that would begin next; the role goes no further until told. None: it will begin no more."""
+
+    step: int | None
+
+
+class Held(Word, frozen=True):
+    """The role waits before this step."""
+
+    step: int
+
+
+class Frozen(Word, frozen=True):
+    """No compute runs, and none will begin."""
+
+
+class Counts(Word, frozen=True):
+    """Messages sent and received in all; busy: something still moves."""
+
+    sent: int
+    received: int
+    busy: bool
+
+
+class Saved(Word, frozen=True):
+    """The role's state is on disk."""
+
+
+class Ended(Word, frozen=True):
+    """The role's program is through."""
+
+    tally: Tally
+
+
+class Failed(Word, frozen=True):
+    """The role's code raised."""
+
+    error: str
+    traceback: str
+
+
+class Scored(Word, frozen=True):
+    """What the model is worth."""
+
+    metrics: dict[str, float]
+
+
+# -- from the launcher to a role
+
+
+class Go(Word, frozen=True):
+    """Everybody is ready: train."""
+
+
+class Freeze(Word, frozen=True):
+    """Begin no compute until thawed."""
+
+
+class Thaw(Word, frozen=True):
+    pass
+
+
+class Where(Word, frozen=True):
+    """Say which step would begin next, and hold there."""
+
+
+class Hold(Word, frozen=True):
+    """Go on, and hold before this step."""
+
+    step: int
+
+
+class Release(Word, frozen=True):
+    """Go on."""
+
+
+class Stop(Word, frozen=True):
+    """Go on, and train no more from this step on."""
+
+    step: int
+
+
+class Probe(Word, frozen=True):
+    """Say how many messages you have sent and received."""
+
+
+class Shoot(Word, frozen=True):
+    """Send your part of the scored model to the scorer."""
+
+
+class Save(Word, frozen=True):
+    """Write your state into this directory."""
+
+    directory: str
+
+
+class Score(Word, frozen=True):
+    """(To the scorer) put so many parts together, evaluate, and write the model if a file is named."""
+
+    parts: int
+    evaluate: bool
+    file: str = ""
+
+
+class Quit(Word, frozen=True):
+    """End the process."""
+
+
+Upward = Ready | Report | At | Held | Frozen | Counts | Saved | Ended | Failed | Scored
+Downward = Go | Freeze | Thaw | Where | Hold | Release | Stop | Probe | Shoot | Save | Score | Quit
+
+_upward = msgspec.msgpack.Decoder(Upward)
+_downward = msgspec.msgpack.Decoder(Downward)
+
+
+class RoleLine:
+    """A role's end of the control line."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, me: Address) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.IDENTITY, f"{me.role}/{me.rank}".encode())
+        self.socket.setsockopt(zmq.LINGER, 1000)
+        self.socket.connect(endpoint)
+
+    def tell(self, word: Upward) -> None:
+        self.socket.send(msgspec.msgpack.encode(word))
+
+    def heard(self) -> Iterable[Downward]:
+        """What the launcher has said since the last time; never waits."""
+        while self.socket.poll(0):
+            yield _downward.decode(self.socket.recv())
+
+
+class Switchboard:
+    """The launcher's end of all control lines."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, roles: Iterable[Address]) -> None:
+        self.names = {f"{address.role}/{address.rank}".encode(): address for address in roles}
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.LINGER, 1000)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 0)
+        self.socket.bind(endpoint)
+
+    def tell(self, roles: Iterable[Address], word: Downward) -> None:
+        data = msgspec.msgpack.encode(word)
+        for address in roles:
+            self.socket.send_multipart([f"{address.role}/{address.rank}".encode(), data])
+
+    def heard(self) -> Iterable[tuple[Address, Upward]]:
+        """What the roles have said since the last time; never waits."""
+        while self.socket.poll(0):
+            name, data = self.socket.recv_multipart()
+            try:
+                yield self.names[name], _upward.decode(data)
+            except (KeyError, msgspec.DecodeError) as error:
+                raise WireError(f"the control line got something that no role of this run says: {error}") from None

@@ -1,0 +1,28 @@
+"""How a task built in a notebook reaches the run's own processes: through an inherited pipe, never a socket.
+
+This is the only file that pickles anything.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import cloudpickle
+
+from covey.errors import PlanError
+
+
+def pack(task: Any) -> bytes:
+    """The task as bytes for this run's own children."""
+    try:
+        return bytes(cloudpickle.dumps(task))
+    except Exception as error:  # whatever a user's object raises when pickled
+        raise PlanError(
+            f"the task cannot be handed to other processes: {error}; put it into a file and use 'FILE.py:task'"
+        ) from error
+
+
+def unpack(data: bytes) -> Any:
+    """The task that the parent of this process packed."""
+    return pickle.loads(data)

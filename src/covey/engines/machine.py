@@ -1,0 +1,30 @@
+"""What machine is this, and which versions run on it: for the result of a run."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+PACKAGES = ("covey", "torch", "pyzmq", "msgspec", "numpy")
+
+
+def describe() -> dict[str, str | int]:
+    """The machine, in a few words; nothing that changes from run to run."""
+    return {
+        "system": platform.system(),
+        "processor": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    }
+
+
+def versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,142 @@
+"""The small warm parent of a run's roles: it has imported torch and run nothing, so a role is one fork away.
+
+It is started as `python -m covey.engines.nursery FD`, reads one job from that socket, forks the roles, and reports how
+each ends. When the launcher goes away, however it dies, the socket closes, and the nursery takes everything with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+
+import msgspec
+
+from covey.message import Address
+
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What the nursery must know: who is born, which function each of them runs, on what."""
+
+    directory: str
+    entry: str  # "module:function", called with the job's work and the role's address
+    roles: list[Address]
+    work: bytes
+
+
+class Exit(msgspec.Struct, frozen=True):
+    """A role's process has ended."""
+
+    who: Address
+    status: int
+
+
+def main(handle: int) -> None:
+    line = socket.socket(fileno=handle)
+    _name("covey: nursery")
+    import torch  # noqa: F401, PLC0415  # the point of this process: import it once, for all
+
+    import_module("covey.run")
+    job = msgspec.msgpack.decode(read(line), type=Job)
+    module, _, function = job.entry.partition(":")
+    entry = getattr(import_module(module), function)
+    gc.freeze()  # keeps the collector from touching, and so copying, the pages that all roles share
+    children = {_fork(line, job, entry, who): who for who in job.roles}
+    try:
+        _watch(line, children)
+    finally:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+        for pid in children:
+            os.waitpid(pid, 0)
+        shutil.rmtree(job.directory, ignore_errors=True)
+
+
+def read(line: socket.socket) -> bytes:
+    """One message: eight bytes of length, then so many bytes."""
+    size = int.from_bytes(_exactly(line, 8), "big")
+    return _exactly(line, size)
+
+
+def write(line: socket.socket, data: bytes) -> None:
+    line.sendall(len(data).to_bytes(8, "big") + data)
+
+
+def _exactly(line: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = line.recv(min(size - len(data), 1 << 20))
+        if not part:
+            raise SystemExit(0)  # the launcher is gone, or has changed its mind
+        data += part
+    return bytes(data)
+
+
+def _fork(line: socket.socket, job: Job, entry: Callable[[bytes, Address], None], who: Address) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        line.close()
+        _die_with_parent()
+        _name(f"covey: {who}")
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the launcher, which stops everybody in order
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        entry(job.work, who)
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _watch(line: socket.socket, children: dict[int, Address]) -> None:
+    """Report each child's end; go when the launcher goes, or when all are gone."""
+    handles = {os.pidfd_open(pid): pid for pid in children}
+    poll = select.poll()
+    poll.register(line, select.POLLIN | select.POLLHUP)
+    for handle in handles:
+        poll.register(handle, select.POLLIN)
+    while True:
+        for ready, _ in poll.poll():
+            if ready == line.fileno():
+                return
+            poll.unregister(ready)
+            pid = handles.pop(ready)
+            os.close(ready)
+            _, status = os.waitpid(pid, 0)
+            write(line, msgspec.msgpack.encode(Exit(children.pop(pid), status)))
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _name(title: str) -> None:
+    """Show the role's name in `ps` and `top`: the thread's name, and the command line where its room allows."""
+    ctypes.CDLL(None).prctl(PR_SET_NAME, title.encode()[:15])
+    with open("/proc/self/stat", "rb") as file:
+        numbers = file.read().rpartition(b")")[2].split()
+    start, stop = int(numbers[45]), int(numbers[46])  # arg_start, arg_end (proc(5), counted after the name)
+    if stop - start > len(title):
+        ctypes.memset(start, 0, stop - start)
+        ctypes.memmove(start, title.encode(), len(title))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

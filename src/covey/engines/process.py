@@ -1,0 +1,394 @@
+"""The process engine: performs the effects of one role's programs in real time, over real sockets, on one thread."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from covey.checkpoint import RoleState
+from covey.engines import control
+from covey.engines.chance import chance
+from covey.engines.clock import Stopwatch
+from covey.engines.desk import Desk
+from covey.engines.transport.zmq import ZmqTransport, landed
+from covey.message import Address, Message, payload, vectors
+from covey.observe.tally import Teller
+from covey.program import (
+    Collective, Compute, Effect, Mailbox, Memory, Node, Note, Now, Pace, Receive, Send, Sleep, Spawn,
+)  # fmt: skip
+from covey.replica import Replica, Snapshot
+from covey.strategy import Plan, Role
+from covey.vector import Vector
+
+T = TypeVar("T")
+REPORT_EVERY = 0.02  # seconds; a report costs about 50 us
+SCORER = Address("scorer", 0)
+
+
+class Over(Exception):
+    """The user's own loop has ended; raised in place of the gradient it will not give."""
+
+
+class Shot(Message):
+    """A role's part of the scored model, on its way to the scorer."""
+
+    weight: float
+    piece: tuple[tuple[int, int], ...]
+    params: Vector
+    buffers: Vector
+
+    counted = False
+
+
+class Running:
+    """A program, and the effect it waits for."""
+
+    __slots__ = ("coroutine", "effect", "main", "since")
+
+    def __init__(self, coroutine: Coroutine[Effect[Any], Any, None], main: bool) -> None:
+        self.coroutine, self.main = coroutine, main
+        self.effect: Effect[Any] | None = None
+        self.since = 0.0
+
+
+class Driver:
+    """One role: its programs, its mailbox, its links, and the line to the launcher."""
+
+    def __init__(
+        self, plan: Plan, role: Role, replica: Replica, links: ZmqTransport, line: control.RoleLine, desk: Desk,
+        kept: RoleState | None = None,
+    ) -> None:  # fmt: skip
+        self.plan, self.role, self.replica, self.links, self.line, self.desk = plan, role, replica, links, line, desk
+        self.address = role.address
+        limit = plan.limits[role.address.rank] if role.trains else 0
+        self.pace = Pace(limit, kept.done if kept else 0)
+        self.mailbox = Mailbox()
+        self.rng = chance(plan.seed, role.address)
+        self.memories: list[Memory[Any]] = []
+        self.kept = kept
+        self.teller = Teller()
+        self.watch = Stopwatch()
+        self.programs: list[Running] = []
+        self.ready: deque[tuple[Running, Any, BaseException | None]] = deque()
+        self.line_up: deque[Running] = deque()  # computes that wait for the desk, or for the thaw
+        self.computing: Running | None = None
+        self.began = 0.0
+        self.frozen = self.ended = self.quit = False
+        self.held: Running | None = None
+        self.reported = 0.0
+        if kept:
+            kept.restore(replica, self.rng)
+            self.mailbox.waiting.extend(kept.mailbox)
+
+    # -- Host: the facts -------------------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        return self.pace.step
+
+    def training(self) -> bool:
+        return self.pace.training()
+
+    def receive_nowait(self, want: Receive) -> Message | None:
+        return self.mailbox.take(want)
+
+    def remember(self, value: T) -> Memory[T]:
+        index = len(self.memories)
+        if self.kept and index < len(self.kept.memories):
+            value = self.kept.recall(index, value)
+        self.memories.append(Memory(value))
+        return self.memories[-1]
+
+    def post(self, message: Message, progress: float) -> None:
+        self.desk.post(message)
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Build nothing, own nothing: drive the programs and listen, until the launcher says quit."""
+        while not self.quit:
+            while self.ready:
+                self.resume(*self.ready.popleft())
+            messages, others = self.links.poll(self.patience(), (self.desk.bell, self.line.socket))
+            for message in messages:
+                self.deliver(message)
+            if self.desk.bell in others:
+                self.hear_desk()
+            if self.line.socket in others:
+                for word in self.line.heard():
+                    OBEY[type(word)](self, word)
+            self.retry()
+            self.report()
+
+    def patience(self) -> float:
+        """How long nothing needs doing: until a deadline, or the next report."""
+        if self.ready:
+            return 0.0
+        now, until = time.monotonic(), [0.1]
+        for running in self.programs:
+            if isinstance(running.effect, Receive) and running.effect.timeout is not None:
+                until.append(running.since + running.effect.timeout - now)
+            elif isinstance(running.effect, Sleep):
+                until.append(running.since + running.effect.seconds - now)
+        return max(0.0, min(until))
+
+    def start(self) -> None:
+        """Begin, or after a restart begin again from the top, with what is remembered."""
+        self.memories.clear()
+        node = Node(self.address, self.plan.limits, self, self.rng)
+        self.launch(Running(self.role.program(node, self.replica), main=True))
+
+    def launch(self, running: Running) -> None:
+        self.programs.append(running)
+        self.ready.append((running, None, None))
+
+    def resume(self, running: Running, value: Any, error: BaseException | None) -> None:
+        """Give a program its answer and take what it asks next, for as long as that can be answered at once."""
+        while True:
+            try:
+                effect = running.coroutine.throw(error) if error else running.coroutine.send(value)
+            except StopIteration:
+                return self.finish(running)
+            running.effect, running.since, error = effect, time.monotonic(), None
+            if running.main and self.pace.holds():
+                self.held = running
+                return self.line.tell(control.Held(self.pace.step))
+            answered, value = PERFORM[type(effect)](self, running, effect)
+            if not answered:
+                return None
+            running.effect = None
+
+    def answer(self, running: Running, value: Any, error: BaseException | None = None) -> None:
+        """What a program waited for is there."""
+        if running.main and not isinstance(running.effect, Compute):
+            now = time.monotonic()
+            self.teller.waited(self.watch.at(running.since), self.watch.at(now), self.address, str(running.effect))
+        running.effect = None
+        self.ready.append((running, value, error))
+
+    def finish(self, running: Running) -> None:
+        self.programs.remove(running)
+        if not running.main:
+            return
+        for companion in self.programs:
+            companion.coroutine.close()
+        self.programs.clear()
+        self.ended = True
+        self.teller.noted(self.watch.now(), self.address, "memory", memory())
+        self.teller.ended(self.watch.now(), self.address)
+        self.line.tell(control.Ended(self.teller.take(self.address)))
+
+    # -- effects: each says whether it could be answered at once -----------------------------------------------------
+
+    def send(self, running: Running, effect: Send) -> tuple[bool, None]:
+        effect.body.sender = self.address
+        self.teller.sent(self.watch.now(), self.address, effect.to, effect.body, payload(effect.body))
+        self.links.offer(
+            effect.to, effect.body, loan=effect.loan, priority=effect.priority, keep=effect.keep, lossy=effect.lossy
+        )
+        return self.links.room(effect.to), None
+
+    def receive(self, running: Running, effect: Receive) -> tuple[bool, Message | None]:
+        message = self.mailbox.take(effect)
+        if message is not None:
+            return True, placed(message, effect)
+        if effect.into is not None:
+            self.links.expect(effect)
+        return False, None
+
+    def compute(self, running: Running, effect: Compute[Any]) -> tuple[bool, None]:
+        self.line_up.append(running)
+        self.admit()
+        return False, None
+
+    def collective(self, running: Running, effect: Collective) -> tuple[bool, bool]:
+        return True, False  # no native way between processes yet: the fallback runs
+
+    def sleep(self, running: Running, effect: Sleep) -> tuple[bool, None]:
+        return effect.seconds <= 0, None
+
+    def now(self, running: Running, effect: Now) -> tuple[bool, float]:
+        return True, self.watch.now()
+
+    def note(self, running: Running, effect: Note) -> tuple[bool, None]:
+        self.teller.noted(self.watch.now(), self.address, effect.kind, effect.value)
+        return True, None
+
+    def spawn(self, running: Running, effect: Spawn) -> tuple[bool, None]:
+        self.launch(Running(effect.program, main=False))
+        return True, None
+
+    # -- what happens while programs wait ----------------------------------------------------------------------------
+
+    def deliver(self, message: Message) -> None:
+        for running in self.programs:
+            if isinstance(running.effect, Receive) and running is not self.held and running.effect.matches(message):
+                self.links.forget(running.effect)
+                return self.answer(running, placed(message, running.effect))
+        self.mailbox.put(message)
+
+    def retry(self) -> None:
+        """Windows that have room again, waits that are over."""
+        now = time.monotonic()
+        for running in self.programs:
+            effect = running.effect
+            if running is self.held:
+                continue
+            if isinstance(effect, Send) and self.links.room(effect.to):
+                self.answer(running, None)
+            elif isinstance(effect, Receive) and effect.timeout is not None and now >= running.since + effect.timeout:
+                self.links.forget(effect)
+                self.answer(running, None)
+            elif isinstance(effect, Sleep) and now >= running.since + effect.seconds:
+                self.answer(running, None)
+
+    def admit(self) -> None:
+        """Give the desk its next work, unless the run is frozen."""
+        if self.line_up and self.computing is None and not self.frozen:
+            self.computing = self.line_up.popleft()
+            self.began = self.watch.now()
+            effect = self.computing.effect
+            assert isinstance(effect, Compute)
+            self.desk.put(effect.work)
+
+    def hear_desk(self) -> None:
+        posted, done = self.desk.collect()
+        for message in posted:
+            self.deliver(message)
+        for value, error in done:
+            running, self.computing = self.computing, None
+            assert running is not None
+            self.teller.computed(self.began, self.watch.now(), self.address)
+            if isinstance(error, Over):
+                self.close_down()
+            else:
+                self.answer(running, value, error)
+            if self.frozen:
+                self.chill()
+            self.admit()
+
+    def close_down(self) -> None:
+        """The user's loop is through: begin the program again from the top with no step left, so that it says goodbye."""
+        for running in self.programs:
+            running.coroutine.close()
+        self.programs.clear()
+        self.pace.stop_at = 0
+        self.start()
+
+    def chill(self) -> None:
+        self.report(now=True)
+        self.watch.stop()
+        self.line.tell(control.Frozen())
+
+    def report(self, now: bool = False) -> None:
+        """Tell the launcher how it goes, at most every so often unless it must be `now`."""
+        moment = time.monotonic()
+        if (moment - self.reported < REPORT_EVERY and not now) or not self.watch.started or self.ended:
+            return
+        self.reported = moment
+        main = next((running for running in self.programs if running.main), None)
+        waits = main is not None and isinstance(main.effect, Receive | Send) and main is not self.held
+        waiting, since = (str(main.effect), moment - main.since) if main is not None and waits else ("", 0.0)
+        self.line.tell(control.Report(self.pace.step, self.teller.take(self.address), waiting, since))
+
+    # -- what the launcher says --------------------------------------------------------------------------------------
+
+    def hear_go(self, word: control.Go) -> None:
+        self.watch.start()
+        self.start()
+
+    def hear_freeze(self, word: control.Freeze) -> None:
+        self.frozen = True
+        if self.computing is None:
+            self.chill()
+
+    def hear_thaw(self, word: control.Thaw) -> None:
+        self.frozen = False
+        self.watch.start()
+        self.admit()
+
+    def hear_where(self, word: control.Where) -> None:
+        """Hold at the next step, unless there is none."""
+        over = self.ended or not self.role.trains or self.pace.over(self.pace.next)
+        at = None if over else self.pace.step if self.held else self.pace.next
+        self.pace.hold_at = at
+        self.line.tell(control.At(at))
+
+    def hear_hold(self, word: control.Hold) -> None:
+        self.pace.hold_at = word.step
+        if self.held and not self.pace.holds():
+            self.let_go()
+
+    def hear_release(self, word: control.Release) -> None:
+        self.watch.start()
+        self.pace.hold_at = None
+        self.let_go()
+
+    def hear_stop(self, word: control.Stop) -> None:
+        self.pace.stop_at, self.pace.hold_at = word.step, None
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Perform the effect at which the program was held."""
+        held, self.held = self.held, None
+        if held is not None:
+            held.since = time.monotonic()
+            answered, value = PERFORM[type(held.effect)](self, held, held.effect)
+            if answered:
+                self.answer(held, value)
+
+    def hear_probe(self, word: control.Probe) -> None:
+        busy = self.computing is not None or bool(self.ready) or bool(self.line_up)
+        sent = self.links.sent.total() - self.links.sent[SCORER]
+        received = self.links.received.total()
+        self.line.tell(control.Counts(sent, received, busy))
+
+    def hear_shoot(self, word: control.Shoot) -> None:
+        shot = self.replica.snapshot()
+        message = Shot(shot.weight, shot.piece, shot.params, shot.buffers, sender=self.address)
+        self.links.offer(SCORER, message, loan=True)
+
+    def hear_save(self, word: control.Save) -> None:
+        done = self.pace.step if self.held else self.pace.next
+        memories = [memory.value for memory in self.memories]
+        state = RoleState.of(done, memories, self.replica, self.rng, self.mailbox.waiting)
+        state.write(Path(word.directory), self.address)
+        self.watch.stop()
+        self.line.tell(control.Saved())
+
+    def hear_quit(self, word: control.Quit) -> None:
+        self.quit = True
+
+
+def placed(message: Message, want: Receive) -> Message:
+    """Bring a message that came before it was expected into the vector that awaits it."""
+    if want.into is not None and not landed(message, want):
+        (vector,) = vectors(message)
+        want.into.copy_(vector)
+    return message
+
+
+def memory() -> int:
+    """The most bytes of memory that this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def snapshot(shot: Shot) -> Snapshot:
+    return Snapshot(shot.piece, shot.params, shot.buffers, shot.weight)
+
+
+PERFORM: dict[type[Effect[Any]], Callable[[Driver, Running, Any], tuple[bool, Any]]] = {
+    Send: Driver.send, Receive: Driver.receive, Compute: Driver.compute, Collective: Driver.collective,
+    Sleep: Driver.sleep, Now: Driver.now, Note: Driver.note, Spawn: Driver.spawn,
+}  # fmt: skip
+
+OBEY: dict[type[control.Word], Callable[[Driver, Any], None]] = {
+    control.Go: Driver.hear_go, control.Freeze: Driver.hear_freeze, control.Thaw: Driver.hear_thaw,
+    control.Where: Driver.hear_where, control.Hold: Driver.hear_hold, control.Release: Driver.hear_release,
+    control.Stop: Driver.hear_stop, control.Probe: Driver.hear_probe, control.Shoot: Driver.hear_shoot,
+    control.Save: Driver.hear_save, control.Quit: Driver.hear_quit,
+}  # fmt: skip

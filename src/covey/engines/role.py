@@ -1,0 +1,115 @@
+"""A role's process, from its birth to its last goodbye; whatever it raises reaches the launcher as the user's traceback."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+
+import zmq
+
+import covey
+from covey.checkpoint import RoleState
+from covey.engines import control
+from covey.engines.desk import Desk
+from covey.engines.process import Driver
+from covey.engines.transport.zmq import ZmqTransport, keep_memory
+from covey.message import Address
+from covey.replica import Replica
+from covey.strategy import Plan
+
+HOME = str(Path(covey.__file__).parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Desks:
+    """Where a role finds the others: everybody's endpoint, and the launcher's."""
+
+    book: dict[Address, str]
+    launcher: str
+    limit: int = 8 << 30
+
+
+class Post:
+    """A role's lines: to the launcher at once, to its peers once it is built. Failures inside are told, then raised."""
+
+    def __init__(self, me: Address, desks: Desks) -> None:
+        keep_memory()
+        self.me, self.desks = me, desks
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.line = control.RoleLine(self.context, desks.launcher, me)
+        self.links: ZmqTransport | None = None
+
+    def __enter__(self) -> Post:
+        return self
+
+    def ready(self, parameters: int, fingerprint: str = "") -> None:
+        self.line.tell(control.Ready(fingerprint, parameters))
+
+    def open(self, window: int) -> ZmqTransport:
+        self.links = ZmqTransport(self.me, self.desks.book, limit=self.desks.limit, window=window)
+        return self.links
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+        if error is not None and not isinstance(error, SystemExit):
+            self.line.tell(control.Failed(_brief(error), users_traceback(error)))
+        if self.links is not None:
+            self.links.close()
+        self.line.socket.close(1000)
+        self.context.term()
+        if error is not None and not isinstance(error, SystemExit):
+            os._exit(1)  # told already; a second traceback on the terminal would be one too many
+        return False
+
+
+def play(post: Post, plan: Plan, replica: Replica, kept: RoleState | None, serve: Callable[[Desk], None]) -> None:
+    """Drive the role's program; `serve` is what this thread does meanwhile: the computing."""
+    desk = Desk()
+    driver = Driver(plan, plan.role(post.me), replica, post.open(plan.window), post.line, desk, kept)
+    post.ready(replica.flat.numel, fingerprint(replica) if kept is None else "")
+    failure: list[BaseException] = []
+
+    def drive() -> None:
+        try:
+            driver.run()
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            desk.close()
+
+    thread = Thread(target=drive, name="driver", daemon=True)
+    thread.start()
+    serve(desk)
+    thread.join()
+    if failure:
+        raise failure[0]
+
+
+def fingerprint(replica: Replica) -> str:
+    """Equal for equal initial weights."""
+    digest = hashlib.sha256()
+    for part in replica.flat.parts:
+        digest.update(str(part.dtype).encode())
+        digest.update(f"{part.numel()} {part.double().sum().item()!r} {part.double().square().sum().item()!r}".encode())
+    return digest.hexdigest()
+
+
+def users_traceback(error: BaseException) -> str:
+    """The traceback from the user's own first line on; covey's frames above and below it say nothing to them."""
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next((i for i, frame in enumerate(frames) if not frame.filename.startswith(HOME)), None)
+    if first is not None:
+        summary = traceback.StackSummary.from_list(frames[first:])
+        lines = ["Traceback (most recent call last):\n", *summary.format(), *traceback.format_exception_only(error)]
+    else:
+        lines = traceback.format_exception(error)
+    return "".join(lines)
+
+
+def _brief(error: BaseException) -> str:
+    return traceback.format_exception_only(error)[-1].strip()

@@ -1,0 +1,46 @@
+"""The scorer: puts the roles' snapshots together, evaluates the model and writes it, while training stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from covey.engines import control
+from covey.engines.process import Shot, snapshot
+from covey.engines.transport.zmq import ZmqTransport
+from covey.message import Message
+from covey.replica import Snapshot
+
+
+class Scorer:
+    """Waits for orders and for snapshots, and answers with metrics."""
+
+    def __init__(
+        self, links: ZmqTransport, line: control.RoleLine,
+        assemble: Callable[[Sequence[Snapshot]], None], evaluate: Callable[[], Mapping[str, float]],
+        write: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.links, self.line = links, line
+        self.assemble, self.evaluate, self.write = assemble, evaluate, write
+        self.shots: list[Shot] = []
+        self.order: control.Score | None = None
+
+    def run(self) -> None:
+        while True:
+            messages, others = self.links.poll(None, (self.line.socket,))
+            self.shots += [message for message in messages if isinstance(message, Shot)]
+            for word in self.line.heard() if others else ():
+                if isinstance(word, control.Quit):
+                    return
+                if isinstance(word, control.Score):
+                    self.order = word
+            if self.order and len(self.shots) >= self.order.parts:
+                self.obey(self.order)
+
+    def obey(self, order: control.Score) -> None:
+        shots: list[Message] = sorted(self.shots, key=lambda shot: shot.sender)
+        self.shots, self.order = [], None
+        self.assemble([snapshot(shot) for shot in shots if isinstance(shot, Shot)])
+        metrics = dict(self.evaluate()) if order.evaluate else {}
+        if order.file:
+            self.write(order.file)
+        self.line.tell(control.Scored(metrics))

@@ -1,0 +1,121 @@
+"""A role's place in the virtual engine: its programs, its mailbox, and the facts that its node asks for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from covey.engines.agenda import Agenda
+from covey.engines.cells import Cells
+from covey.engines.chance import chance
+from covey.message import Address, Message, vectors
+from covey.program import Compute, Effect, Mailbox, Memory, Node, Pace, Receive, Send
+from covey.replica import Replica
+from covey.strategy import Plan, Role
+from covey.vector import Vector
+
+if TYPE_CHECKING:
+    from covey.engines.wires import Link
+
+T = TypeVar("T")
+
+
+class Thread:
+    """One program of a role, main or companion, and what it waits for."""
+
+    __slots__ = ("done", "main", "program", "seat", "since", "turn", "want")
+
+    def __init__(self, seat: Seat, program: Coroutine[Effect[Any], Any, None], main: bool) -> None:
+        self.seat = seat
+        self.program = program
+        self.main = main
+        self.done = False
+        self.want: Effect[Any] | None = None
+        self.since = 0.0
+        self.turn = 0  # counts the waits: a timeout of an earlier one means nothing
+
+    def block(self, now: float, want: Effect[Any]) -> None:
+        """From now on it waits for this."""
+        self.want, self.since = want, now
+        self.turn += 1
+
+    def waits_for(self) -> str:
+        """What it waits for, as people read it."""
+        if isinstance(self.want, Receive):
+            return str(self.want)
+        if isinstance(self.want, Send):
+            return f"room for {type(self.want.body).__name__} on the link to {self.want.to}"
+        return "the end of its compute" if isinstance(self.want, Compute) else "the clock"
+
+    def close(self) -> None:
+        """End it where it stands."""
+        self.done = True
+        self.program.close()
+
+
+class Seat:
+    """The host of one role in virtual time."""
+
+    __slots__ = (
+        "_agenda", "_deliver", "address", "busy", "cells", "ended", "heard", "jitter", "line", "links", "mailbox",
+        "name", "node", "pace", "posts", "replica", "role", "step", "threads", "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self, role: Role, replica: Replica, plan: Plan, agenda: Agenda, deliver: Callable[[Seat, Message], None]
+    ) -> None:
+        self.role, self.address, self.name = role, role.address, str(role.address)
+        self.replica = replica
+        self.mailbox = Mailbox()
+        self.pace = Pace(plan.limits[role.address.rank] if role.trains else None)
+        self.step = self.pace.step
+        self.cells = Cells()
+        self.node = Node(role.address, plan.limits, self, chance(plan.seed, role.address))
+        self.jitter = chance(plan.seed, role.address, "jitter")
+        self.threads: list[Thread] = []
+        self.waiting: list[Thread] = []  # in a Receive, in the order in which they began to wait
+        self.line: deque[tuple[Thread, Compute[Any]]] = deque()  # for the compute
+        self.busy = False
+        self.posts: list[tuple[Message, float]] | None = None  # while work runs: what it posts, at which progress
+        self.links: dict[Address, Link] = {}
+        self.heard: dict[Address, float] = {}
+        self.ended = False
+        self._agenda, self._deliver = agenda, deliver
+
+    def open(self, program: Coroutine[Effect[Any], Any, None], main: bool) -> Thread:
+        """Seat a program; somebody has to start it."""
+        thread = Thread(self, program, main)
+        self.threads.append(thread)
+        return thread
+
+    # -- what a node asks ---------------------------------------------------------------------------------------------
+
+    def training(self) -> bool:
+        going = self.pace.training()
+        self.step = self.pace.step
+        return going
+
+    def receive_nowait(self, want: Receive) -> Message | None:
+        message = self.mailbox.take(want)
+        return None if message is None else received(message, want)
+
+    def remember(self, value: T) -> Memory[T]:
+        return self.cells.remember(value)
+
+    def post(self, message: Message, progress: float) -> None:
+        """A message to the role itself: out of work when so much of it is done, else at once."""
+        if self.posts is None:
+            self._agenda.at(self._agenda.now, self._deliver, self, message)
+        else:
+            self.posts.append((message, progress))
+
+
+def received(message: Message, want: Receive) -> Message:
+    """The message as the program gets it: its vector in the place that was asked for."""
+    if want.into is not None:
+        assert len(vectors(message)) == 1, f"{type(message).__name__} has no vector to be received into, or several"
+        for name in message.__struct_fields__:
+            if isinstance(getattr(message, name), Vector):
+                setattr(message, name, want.into.copy_(getattr(message, name)))
+    return message

@@ -1,0 +1,74 @@
+"""What went wrong in virtual time, and where: the picture of a stall, the last words of a lost role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from covey.engines.seat import Seat, Thread
+from covey.message import Address
+from covey.program import Receive, Send
+
+
+def picture(now: float, seats: Mapping[Address, Seat]) -> str:
+    """Who waits for what from whom since when, whom it last heard, and the circle if there is one."""
+    threads = [thread for seat in seats.values() if not seat.ended for thread in seat.threads if not thread.done]
+    lines = [f"at {clock(now)} every role waits, and nothing is on its way:"]
+    lines += [f"  {_waits(thread, seats)}" for thread in threads]
+    circle = _circle({thread.seat.address: peer for thread in threads if thread.main and (peer := _peer(thread))})
+    if circle:
+        lines.append("  a circle: " + " waits for ".join(map(str, circle)))
+    return "\n".join(lines)
+
+
+def obituary(now: float, lost: Seat, seats: Mapping[Address, Seat]) -> str:
+    """Who was lost when, and when anybody last heard of it."""
+    heard = [seat.heard[lost.address] for seat in seats.values() if lost.address in seat.heard]
+    last = f"last heard at {clock(max(heard))}" if heard else "never heard"
+    return f"{lost.name} was killed at {clock(now)}; {last}"
+
+
+def blame(error: Exception, name: str, now: float) -> None:
+    """Note on an error whose it is, once."""
+    if not getattr(error, "__notes__", None):
+        error.add_note(f"(in {name}, at {clock(now)} of virtual time)")
+
+
+def clock(seconds: float) -> str:
+    """A time as the stories of a run tell it: `4.98 s`."""
+    return f"{round(seconds, 4)} s"
+
+
+def _waits(thread: Thread, seats: Mapping[Address, Seat]) -> str:
+    seat = thread.seat
+    who = seat.name if thread.main else f"{seat.name} (a companion)"
+    return f"{who} waits for {thread.waits_for()} since {clock(thread.since)}; {_heard(seat, _peer(thread), seats)}"
+
+
+def _heard(seat: Seat, peer: Address | None, seats: Mapping[Address, Seat]) -> str:
+    if peer is not None and peer in seats and seats[peer].ended:
+        return f"{peer} has ended"
+    if peer is not None:
+        return f"{peer} was " + (f"last heard at {clock(seat.heard[peer])}" if peer in seat.heard else "never heard")
+    if not seat.heard:
+        return "nobody was ever heard"
+    last = max(seat.heard, key=lambda address: seat.heard[address])
+    return f"the last it heard was {last} at {clock(seat.heard[last])}"
+
+
+def _peer(thread: Thread) -> Address | None:
+    if isinstance(thread.want, Receive):
+        return thread.want.sender
+    return thread.want.to if isinstance(thread.want, Send) else None
+
+
+def _circle(waits: Mapping[Address, Address]) -> list[Address]:
+    """The first circle of `who -> whom`, told from its lowest rank on and back to it."""
+    for start in waits:
+        path = [start]
+        while (onward := waits.get(path[-1])) is not None:
+            if onward in path:
+                ring = path[path.index(onward) :]
+                first = ring.index(min(ring))
+                return [*ring[first:], *ring[:first], ring[first]]
+            path.append(onward)
+    return []

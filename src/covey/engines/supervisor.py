@@ -1,0 +1,355 @@
+"""The launcher's side of a run on real processes: start together, score, keep, stop, and name what went wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import zmq
+
+from covey.checkpoint import Run, Vault
+from covey.engines import control
+from covey.engines.clock import Stopwatch
+from covey.engines.process import SCORER
+from covey.errors import PeerLost, PlanError, RoleFailed, Stalled
+from covey.message import Address
+from covey.observe.progress import Phase, Progress, RoleProgress, Watcher
+from covey.observe.referee import Referee
+from covey.observe.result import Stopped
+from covey.observe.tally import Tally, read_loss
+from covey.strategy import Plan
+
+W = TypeVar("W", bound=control.Word)
+SHOW_EVERY = 0.1
+
+
+class Crew(Protocol):
+    """The processes of a run, as a launcher holds them."""
+
+    bell: int  # a file descriptor, readable when one has ended
+
+    def exits(self) -> list[tuple[Address, str]]:
+        """Who has ended since the last time, and how."""
+        ...
+
+
+@dataclass(kw_only=True, slots=True)
+class Wishes:
+    """What the person asked for besides training."""
+
+    score: bool = True
+    model: Path | None = None  # where the final model goes
+    vault: Vault | None = None
+    keep_every: float = 60.0
+    run: Run | None = None  # what a checkpoint says of this run
+    stall: float = 30.0
+    budget: int | None = None
+    watcher: Watcher | None = None
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the launcher knows of a role."""
+
+    heard: float = 0.0
+    step: int = -1
+    waiting: str = ""
+    since: float = 0.0
+    held: int | None = None
+    ended: bool = False
+    warned: bool = False
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run went."""
+
+    seconds: float
+    stopped: Stopped
+    tallies: list[Tally]
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+class Supervisor:
+    """Leads the roles of one run through it. Every wait for them is `collect`, which also hears of failures."""
+
+    def __init__(
+        self, plan: Plan, board: control.Switchboard, crew: Crew, referee: Referee, wishes: Wishes
+    ) -> None:
+        self.plan, self.board, self.crew, self.referee, self.wishes = plan, board, crew, referee, wishes
+        self.roles = [role.address for role in plan.roles]
+        self.trainers = [role.address for role in plan.roles if role.trains]
+        self.scored = [role.address for role in plan.roles if role.scored]
+        self.seen = {address: Seen() for address in [*self.roles, SCORER]}
+        self.tallies = {address: Tally(who=address) for address in self.roles}
+        self.inbox: dict[type[control.Word], dict[Address, Any]] = {}
+        self.watch = Stopwatch()
+        self.phase: Phase = "starting"
+        self.stopped: Stopped | None = None
+        self.stopping = False
+        self.loss: float | None = None
+        self.shown = self.kept = time.monotonic()
+        self.poller = zmq.Poller()
+        self.poller.register(board.socket, zmq.POLLIN)
+        self.poller.register(crew.bell, zmq.POLLIN)
+
+    # -- the run, in order -------------------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        self.begin()
+        while not all(self.seen[address].ended for address in self.roles):
+            self.pump(0.05)
+            if self.stopped and not self.stopping:
+                self.stop()
+            elif self.wishes.score and not self.stopping and self.referee.due(self.samples):
+                self.score()
+            elif self.wishes.vault and not self.stopping and time.monotonic() - self.kept > self.wishes.keep_every:
+                self.keep()
+        return self.finish()
+
+    def interrupt(self) -> None:
+        """Stop as soon as every role can; called from a signal handler."""
+        self.stopped = self.stopped or "interrupted"
+
+    def begin(self) -> None:
+        """Wait until everybody is built, check that all start from the same weights, and let them go together."""
+        ready = self.collect(control.Ready, [*self.roles, SCORER])
+        first = ready[self.roles[0]]
+        for address in self.roles:
+            if ready[address].fingerprint != first.fingerprint:
+                raise PlanError(
+                    f"{address} built other initial weights than {self.roles[0]}: task.model must draw them "
+                    "from torch's generator (seeded by covey) and nothing else"
+                )
+        self.board.tell(self.roles, control.Go())
+        self.watch.start()
+        self.phase = "training"
+        self.kept = time.monotonic()
+
+    def score(self) -> None:
+        """Stop the clock and all computing, score the model, go on."""
+        with self.standing_still("scoring"):
+            metrics = self.ask_scorer(evaluate=True)
+            if self.judge(metrics) and not self.stopped:
+                self.stopped = "target"
+
+    @contextmanager
+    def standing_still(self, phase: Phase) -> Iterator[None]:
+        """No compute runs and no training time passes inside."""
+        before, self.phase = self.phase, phase
+        self.board.tell(self.roles, control.Freeze())
+        self.collect(control.Frozen, self.roles)
+        self.watch.stop()
+        yield
+        self.board.tell(self.roles, control.Thaw())
+        self.watch.start()
+        self.phase = before
+
+    def ask_scorer(self, evaluate: bool, file: Path | None = None) -> dict[str, float]:
+        self.board.tell(self.scored, control.Shoot())
+        self.board.tell([SCORER], control.Score(len(self.scored), evaluate, str(file or "")))
+        metrics: dict[str, float] = self.collect(control.Scored, [SCORER])[SCORER].metrics
+        return metrics
+
+    def judge(self, metrics: dict[str, float]) -> bool:
+        loss = read_loss(self.tallies.values())
+        self.loss = loss
+        return self.referee.judge(self.watch.now(), self.samples, self.bytes, metrics, loss)
+
+    def keep(self) -> None:
+        """Bring every role to a common point, let the links drain, and write a checkpoint."""
+        assert self.wishes.vault is not None and self.wishes.run is not None
+        before, self.phase = self.phase, "saving"
+        steps = self.where()
+        if self.plan.lockstep and steps:
+            steps = dict.fromkeys(steps, max(steps.values()))
+        for address, step in steps.items():
+            self.board.tell([address], control.Hold(step))
+        while not all(self.seen[a].held == step or self.seen[a].ended for a, step in steps.items()):
+            self.pump(0.05)
+        self.drain()
+        self.watch.stop()
+        place = self.wishes.vault.begin()
+        self.board.tell(self.roles, control.Save(str(place)))
+        self.collect(control.Saved, self.roles)
+        run = msgspec.structs.replace(self.wishes.run, progress=self.progress_kept())
+        final = self.wishes.vault.commit(place, run)
+        self.board.tell(self.roles, control.Release())
+        self.watch.start()
+        for address in steps:
+            self.seen[address].held = None
+        self.kept, self.phase = time.monotonic(), before
+        self.say(f"kept the run in {final}")
+
+    def where(self) -> dict[Address, int]:
+        """The step that each worker would begin next; each holds there. Workers that begin no more are left out."""
+        self.board.tell(self.trainers, control.Where())
+        found = self.collect(control.At, self.trainers)
+        return {address: at.step for address, at in found.items() if at.step is not None}
+
+    def drain(self) -> None:
+        """Wait until everything sent has arrived and nothing moves: two equal counts in a row (Mattern 1987)."""
+        before: tuple[int, int] | None = None
+        while True:
+            self.board.tell(self.roles, control.Probe())
+            counts = self.collect(control.Counts, self.roles).values()
+            now = sum(c.sent for c in counts), sum(c.received for c in counts)
+            still = now[0] == now[1] and not any(c.busy for c in counts)
+            if still and now == before:
+                return
+            before = now if still else None
+
+    def stop(self) -> None:
+        """Tell every worker its last step: a common one where they wait for one another."""
+        self.stopping, self.phase = True, "stopping"
+        steps = self.where()
+        last = max(steps.values(), default=0) + 1  # a worker may have begun the step that it would begin next
+        for address, step in steps.items():
+            self.board.tell([address], control.Stop(last if self.plan.lockstep else step + 1))
+
+    def finish(self) -> Outcome:
+        """Everybody has ended: the last score, the model, goodbye."""
+        self.watch.stop()
+        changed = not self.referee.history or self.referee.history[-1]["samples"] != self.samples
+        evaluate = self.wishes.score and changed
+        if evaluate or self.wishes.model:
+            metrics = self.ask_scorer(evaluate, self.wishes.model)
+            if evaluate and self.judge(metrics) and not self.stopped:
+                self.stopped = "target"
+        if self.wishes.vault:
+            self.kept = 0.0
+        self.phase = "ended"
+        self.show()
+        self.board.tell([*self.roles, SCORER], control.Quit())
+        return Outcome(self.watch.now(), self.stopped or "budget", list(self.tallies.values()))
+
+    # -- hearing -----------------------------------------------------------------------------------------------------
+
+    def collect(self, kind: type[W], roles: Iterable[Address]) -> dict[Address, W]:
+        """One word of this kind from each of the roles."""
+        roles = list(roles)
+        box = self.inbox.setdefault(kind, {})
+        while not all(address in box for address in roles):
+            self.pump(0.05)
+        found = {address: box.pop(address) for address in roles}
+        return found
+
+    def pump(self, timeout: float) -> None:
+        """Hear what there is, within `timeout` seconds; a role that failed or died ends the run here."""
+        ready = dict(self.poller.poll(timeout * 1000))
+        self.hear()
+        if self.crew.bell in ready:
+            self.bury(self.crew.exits())
+        self.check_stall()
+        if time.monotonic() - self.shown >= SHOW_EVERY:
+            self.show()
+
+    def hear(self) -> None:
+        for address, word in self.board.heard():
+            seen = self.seen[address]
+            seen.heard = time.monotonic()
+            if isinstance(word, control.Report | control.Ended):
+                self.note(address, word)
+            elif isinstance(word, control.Failed):
+                raise RoleFailed(f"{address} failed: {word.error}\n\n{word.traceback}".rstrip())
+            elif isinstance(word, control.Held):
+                seen.held = word.step
+            else:
+                self.inbox.setdefault(type(word), {})[address] = word
+
+    def note(self, address: Address, word: control.Report | control.Ended) -> None:
+        seen = self.seen[address]
+        self.tallies[address].merge(word.tally)
+        if isinstance(word, control.Ended):
+            seen.ended, seen.waiting = True, ""
+        else:
+            seen.step, seen.waiting, seen.since = word.step, word.waiting, word.since
+
+    def bury(self, exits: list[tuple[Address, str]]) -> None:
+        if not exits:
+            return
+        time.sleep(0.05)  # its last word, which tells more than its exit code, may still be on its way
+        self.hear()
+        address, how = exits[0]
+        heard = time.monotonic() - self.seen[address].heard if self.seen[address].heard else None
+        last = f"last heard {heard:.1f} s ago" if heard is not None else "never heard"
+        raise PeerLost(f"{address} {how}; {last}")
+
+    def check_stall(self) -> None:
+        """Say who waits too long; when nobody does anything else, the run cannot go on."""
+        if self.phase not in ("training", "stopping"):
+            return
+        late = [a for a in self.roles if self.seen[a].waiting and self.seen[a].since > self.wishes.stall]
+        if late and all(a in late or self.seen[a].ended for a in self.roles):
+            raise Stalled(f"nothing has moved for {self.wishes.stall:g} s:\n{self.picture(late)}")
+        for address in late:
+            if address in self.trainers and not self.seen[address].warned:
+                self.seen[address].warned = True
+                self.say(f"a long wait:\n{self.picture([address])}")
+
+    def picture(self, roles: Iterable[Address]) -> str:
+        now = time.monotonic()
+        return "\n".join(
+            f"  {a} has waited {self.seen[a].since:.0f} s for {self.seen[a].waiting}; heard {now - self.seen[a].heard:.1f} s ago"
+            for a in roles
+        )
+
+    # -- telling -----------------------------------------------------------------------------------------------------
+
+    @property
+    def samples(self) -> int:
+        return sum(tally.samples for tally in self.tallies.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(sum(tally.bytes.values()) for tally in self.tallies.values())
+
+    def say(self, line: str) -> None:
+        if self.wishes.watcher:
+            self.wishes.watcher.say(line)
+
+    def show(self) -> None:
+        self.shown = time.monotonic()
+        if self.wishes.watcher:
+            self.wishes.watcher.update(self.progress())
+
+    def progress(self) -> Progress:
+        tallies = self.tallies.values()
+        batches = sum(tally.batches for tally in tallies)
+        if batches:
+            self.loss = sum(tally.losses for tally in tallies) / batches
+        ages = [(age, count) for tally in tallies for age, count in tally.staleness.items()]
+        applied = sum(count for _, count in ages)
+        return Progress(
+            phase=self.phase, seconds=self.watch.now(), samples=self.samples, budget=self.wishes.budget,
+            updates=sum(tally.updates for tally in tallies), bytes=self.bytes, loss=self.loss,
+            metrics=self.referee.metrics(),
+            staleness=sum(age * count for age, count in ages) / applied if applied else None,
+            roles={str(address): self.role_progress(address) for address in self.roles},
+        )  # fmt: skip
+
+    def role_progress(self, address: Address) -> RoleProgress:
+        seen, tally = self.seen[address], self.tallies[address]
+        return RoleProgress(
+            step=seen.step, samples=tally.samples, bytes=sum(tally.bytes.values()), waiting=seen.waiting, waited=seen.since
+        )
+
+    def progress_kept(self) -> dict[str, Any]:
+        """What a resumed run must know of the past."""
+        return {
+            "seconds": self.watch.now(),
+            "history": self.referee.history,
+            "tallies": msgspec.to_builtins(list(self.tallies.values()), str_keys=True),
+        }
+
+    def resume(self, progress: dict[str, Any]) -> None:
+        """Take the past of a kept run over."""
+        self.watch = Stopwatch(progress["seconds"])
+        for tally in msgspec.convert(progress["tallies"], list[Tally], str_keys=True):
+            self.tallies[tally.who] = tally
+        self.referee.resume(progress["history"])

@@ -1,0 +1,58 @@
+"""The frames in which messages travel.
+
+A message begins with one frame that holds its header, and all its bytes when they are few. Otherwise its bytes follow
+in frames of a few megabytes, in order, cut where a tensor ends, so that each can be received where it belongs.
+Frames of other messages may come in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from torch import Tensor
+
+from covey.errors import WireError
+from covey.message import raw
+
+OPEN, DATA = 1, 2
+
+SMALL = 32 << 10
+"""Up to this many bytes travel in one piece with their header."""
+
+MAX_OPEN = 16
+"""How many messages of one link may be half-way at once: one, and those of higher priority that interrupt it."""
+
+_prefix = Struct("<HHIQQ")
+
+
+class Frame(NamedTuple):
+    """What stands in front of a frame: whose message it belongs to, and which of its bytes these are."""
+
+    kind: int
+    sender: int  # its place in the sorted address book
+    size: int  # of the header in a frame that opens a message, else of the bytes that follow
+    number: int  # of the message, counted by the sender for each link
+    offset: int
+
+    def pack(self) -> bytes:
+        return _prefix.pack(*self)
+
+
+def read(data: bytes) -> tuple[Frame, memoryview]:
+    """The frame's prefix, and what follows it."""
+    if len(data) < _prefix.size:
+        raise WireError(f"a frame of {len(data)} bytes is refused: it is shorter than its prefix")
+    frame = Frame._make(_prefix.unpack_from(data))
+    if frame.kind not in (OPEN, DATA):
+        raise WireError(f"a frame of unknown kind {frame.kind} is refused")
+    return frame, memoryview(data)[_prefix.size :]
+
+
+def cut(tensors: list[Tensor], size: int) -> Iterator[memoryview]:
+    """The tensors' bytes in order, in pieces of at most `size`, none of which spans two tensors."""
+    for tensor in tensors:
+        data = raw(tensor)
+        for start in range(0, len(data), size):
+            yield data[start : start + size]

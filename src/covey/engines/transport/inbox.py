@@ -1,0 +1,162 @@
+"""Messages that are arriving: each frame is checked, then received where it belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from covey.engines.transport.frames import MAX_OPEN, Frame
+from covey.errors import WireError
+from covey.message import DTYPES, Address, Header, Message, allocate, assemble, raw, read_header, vectors
+from covey.program import Receive
+
+
+class Arrival:
+    """A message of which some bytes are still on their way."""
+
+    __slots__ = ("at", "header", "message", "offset", "places", "want")
+
+    def __init__(self, header: Header, tensors: Sequence[Tensor], message: Message, want: Receive | None) -> None:
+        self.header = header
+        self.message = message
+        self.want = want  # the Receive into whose vector it arrives
+        self.places = _places(tensors)
+        self.at = 0  # in the first of the places
+        self.offset = 0
+
+    def place(self, frame: Frame) -> memoryview:
+        """Where the frame's bytes belong."""
+        room = len(self.places[0]) - self.at
+        if frame.offset != self.offset or not 0 < frame.size <= room:
+            raise WireError(
+                f"{self.header.sender} sent bytes {frame.offset} to {frame.offset + frame.size} "
+                f"of a {self.header.kind} where {self.offset} to at most {self.offset + room} were due"
+            )
+        return self.places[0][self.at : self.at + frame.size]
+
+    def moved(self, size: int) -> bool:
+        """Note that `size` more bytes are in place; whether those were the last."""
+        self.at += size
+        self.offset += size
+        if self.at == len(self.places[0]):
+            self.places.pop(0)
+            self.at = 0
+        return not self.places
+
+    def leave(self) -> None:
+        """Go on in memory of its own, with what has arrived so far."""
+        tensors = allocate(self.header)
+        for mine, theirs in zip(tensors, vectors(self.message)[0].parts, strict=True):
+            mine.copy_(theirs)
+        self.message = assemble(self.header, tensors)
+        self.places = _places(tensors)[-len(self.places) :]
+        self.want = None
+
+
+def _places(tensors: Sequence[Tensor]) -> list[memoryview]:
+    return [raw(tensor) for tensor in tensors if tensor.numel()]
+
+
+class Inbox:
+    """The half-received messages of a role, by sender and number."""
+
+    def __init__(self, book: Sequence[Address], limit: int) -> None:
+        self.book = book
+        self.limit = limit
+        self.wants: list[Receive] = []
+        self.arrivals: list[dict[int, Arrival]] = [{} for _ in book]
+
+    def expect(self, want: Receive) -> None:
+        """The next message that fits shall be received straight into `want.into`."""
+        if want.into is not None:
+            self.wants.append(want)
+
+    def forget(self, want: Receive) -> None:
+        """Touch `want.into` no more, even if a message is half-way in it."""
+        self.wants = [other for other in self.wants if other is not want]
+        for arrivals in self.arrivals:
+            for arrival in arrivals.values():
+                if arrival.want is want:
+                    arrival.leave()
+
+    def open(self, frame: Frame, data: memoryview) -> Message | None:
+        """Begin a message with the frame that holds its header; the message itself, if it is whole."""
+        arrivals = self._from(frame)
+        header = read_header(data[: frame.size], self.limit)
+        if header.sender != self.book[frame.sender]:
+            raise WireError(f"{self.book[frame.sender]} sent a {header.kind} in the name of {header.sender}")
+        inline, due = len(data) - frame.size, header.nbytes
+        if inline not in (0, due):
+            raise WireError(f"{header.sender} sent a {header.kind} with {inline} of its {due} bytes")
+        if frame.number in arrivals or len(arrivals) >= MAX_OPEN:
+            raise WireError(f"{header.sender} opened a {header.kind} while {len(arrivals)} messages are half-way")
+        arrival = self._begin(header)
+        if inline or not due:
+            _spread(data[frame.size :], arrival.places)
+            return self._whole(arrival)
+        arrivals[frame.number] = arrival
+        return None
+
+    def place(self, frame: Frame) -> memoryview:
+        """Where the bytes of this frame go."""
+        arrival = self._from(frame).get(frame.number)
+        if arrival is None:
+            raise WireError(f"{self.book[frame.sender]} sent bytes of a message that is not open, or was refused")
+        return arrival.place(frame)
+
+    def filled(self, frame: Frame) -> Message | None:
+        """Note that the frame's bytes are in place; the message, if they were the last."""
+        arrivals = self.arrivals[frame.sender]
+        if not arrivals[frame.number].moved(frame.size):
+            return None
+        return self._whole(arrivals.pop(frame.number))
+
+    def drop(self, frame: Frame) -> None:
+        """Give up the message that this frame belongs to."""
+        if frame.sender < len(self.book):
+            self.arrivals[frame.sender].pop(frame.number, None)
+
+    def _from(self, frame: Frame) -> dict[int, Arrival]:
+        if frame.sender >= len(self.book):
+            raise WireError(f"a frame of role number {frame.sender} is refused: this run has {len(self.book)} roles")
+        return self.arrivals[frame.sender]
+
+    def _begin(self, header: Header) -> Arrival:
+        for want in self.wants:
+            message = self._fits(header, want)
+            if message is not None:
+                assert want.into is not None
+                return Arrival(header, want.into.parts, message, want)
+        try:
+            tensors = allocate(header)
+        except RuntimeError as error:  # an impossible shape, or not enough memory
+            raise WireError(f"{header.sender} announced a {header.kind} for which there is no room: {error}") from None
+        return Arrival(header, tensors, assemble(header, tensors), None)
+
+    def _fits(self, header: Header, want: Receive) -> Message | None:
+        """The message, to be received into `want.into`, if `want` waits for it and no other is on its way there."""
+        assert want.into is not None
+        if len(header.tensors) != len(want.into.parts) or self._taken(want):
+            return None
+        for shape, part in zip(header.tensors, want.into.parts, strict=True):
+            if shape.dims != tuple(part.shape) or DTYPES[shape.dtype] != part.dtype:
+                return None
+            if part.device.type != "cpu" or not part.is_contiguous():
+                return None
+        message = assemble(header, want.into.parts)
+        return message if want.matches(message) and len(vectors(message)) == 1 else None
+
+    def _taken(self, want: Receive) -> bool:
+        return any(arrival.want is want for arrivals in self.arrivals for arrival in arrivals.values())
+
+    def _whole(self, arrival: Arrival) -> Message:
+        if arrival.want is not None:
+            self.wants = [want for want in self.wants if want is not arrival.want]
+        return arrival.message
+
+
+def _spread(data: memoryview, places: list[memoryview]) -> None:
+    for place in places:
+        place[:] = data[: len(place)]
+        data = data[len(place) :]

@@ -1,0 +1,102 @@
+"""What waits to leave on one link, and in which order."""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from covey.engines.transport.frames import DATA, MAX_OPEN, OPEN, SMALL, Frame, cut
+from covey.message import Message, pack, raw
+
+
+class Rank(NamedTuple):
+    """What leaves first: the highest priority, then the lowest number."""
+
+    urgency: int  # minus the priority
+    number: int
+
+
+class Parcel:
+    """A message in its frames, as far as they have not left. Takes a copy of what it holds now, unless it is lent."""
+
+    __slots__ = ("head", "kind", "latest", "left", "offset", "pieces", "rank", "sender")
+
+    def __init__(self, rank: Rank, sender: int, message: Message, frame: int, *, loan: bool, latest: bool) -> None:
+        header, tensors = pack(message)
+        size = sum(tensor.nbytes for tensor in tensors)
+        self.rank = rank
+        self.sender = sender
+        self.kind = type(message)
+        self.latest = latest
+        self.head = Frame(OPEN, sender, len(header), rank.number, 0).pack() + header
+        self.pieces: deque[memoryview | bytes] = deque()
+        self.offset = 0
+        if size <= SMALL:
+            self.head += b"".join([raw(tensor) for tensor in tensors])
+        else:
+            # Copied piece by piece into memory of Python's: a piece is free again as soon as it has left. Tensors would
+            # be freed by pyzmq's thread, and torch's allocator gives such memory back to this one only much later.
+            self.pieces.extend(piece if loan else bytes(piece) for piece in cut(tensors, frame))
+        self.left = len(self.head) + sum(map(len, self.pieces))
+
+    def prefix(self) -> bytes:
+        """What goes in front of the next piece."""
+        return Frame(DATA, self.sender, len(self.pieces[0]), self.rank.number, self.offset).pack()
+
+    def __lt__(self, other: Parcel) -> bool:
+        return self.rank < other.rank
+
+
+class Outbox:
+    """The parcels of one link: the highest priority first, then in order; a begun one can be interrupted."""
+
+    __slots__ = ("begun", "pending", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: list[Parcel] = []  # a heap; nothing of these has left
+        self.begun: list[Parcel] = []  # a stack: each one interrupted the one below
+        self.pending = 0
+
+    def put(self, parcel: Parcel) -> None:
+        heappush(self.waiting, parcel)
+        self.pending += parcel.left
+
+    def withdraw(self, kind: type[Message]) -> bool:
+        """Take back the parcel of this kind that was sent with `keep="latest"`, if none of it has left."""
+        for parcel in self.waiting:
+            if parcel.latest and parcel.kind is kind:
+                self.waiting.remove(parcel)
+                heapify(self.waiting)
+                self.pending -= parcel.left
+                return True
+        return False
+
+    def next(self) -> Parcel | None:
+        """The parcel whose frame goes next."""
+        if not self.begun:
+            return self.waiting[0] if self.waiting else None
+        running = self.begun[-1]
+        if self.waiting and self.waiting[0].rank.urgency < running.rank.urgency and len(self.begun) < MAX_OPEN:
+            return self.waiting[0]
+        return running
+
+    def opened(self, parcel: Parcel) -> None:
+        """The parcel's head has left."""
+        heappop(self.waiting)
+        self._gone(parcel, len(parcel.head))
+        parcel.head = b""
+        if parcel.pieces:
+            self.begun.append(parcel)
+
+    def moved(self, parcel: Parcel) -> None:
+        """The parcel's first piece has left."""
+        size = len(parcel.pieces.popleft())
+        self._gone(parcel, size)
+        parcel.offset += size
+        if not parcel.pieces:
+            self.begun.pop()
+
+    def _gone(self, parcel: Parcel, size: int) -> None:
+        parcel.left -= size
+        self.pending -= size

@@ -1,0 +1,234 @@
+"""Links over ZeroMQ: a role hears everybody on one socket that it binds, and speaks on one for each peer."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import zmq
+
+from covey.engines.transport import frames
+from covey.engines.transport.inbox import Inbox
+from covey.engines.transport.outbox import Outbox, Parcel, Rank
+from covey.errors import PlanError, WireError
+from covey.message import MAX_HEADER, Address, Message, stamped, vectors
+from covey.program import Receive
+
+Other = int | zmq.Socket[Any]
+"""What else a role waits for: a file descriptor, or a socket."""
+
+FRAMES_AHEAD = 4  # what ZeroMQ has accepted can no longer be overtaken, so it gets little at a time
+FRAMES_AT_ONCE = 64  # received in one poll, so that a busy link does not keep the role from the rest
+MAX_PATH = 107  # of a Unix socket
+
+
+class Link:
+    """The way to one peer."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+        self.outbox = Outbox()
+        self.messages = 0
+        self.blocked = False
+        self.socket = context.socket(zmq.PUSH)
+        self.socket.set(zmq.SNDHWM, FRAMES_AHEAD)
+        self.socket.connect(endpoint)
+
+    def flush(self) -> None:
+        """Hand over frames until ZeroMQ takes no more."""
+        try:
+            while (parcel := self.outbox.next()) is not None:
+                self._step(parcel)
+        except zmq.Again:
+            self.blocked = True
+        else:
+            self.blocked = False
+
+    def _step(self, parcel: Parcel) -> None:
+        if parcel.head:
+            self.socket.send(parcel.head, zmq.NOBLOCK)
+            self.outbox.opened(parcel)
+        else:
+            self.socket.send(parcel.prefix(), zmq.NOBLOCK | zmq.SNDMORE)
+            self.socket.send(parcel.pieces[0], zmq.NOBLOCK, copy=False)
+            self.outbox.moved(parcel)
+
+
+class ZmqTransport:
+    """Links of one role to its peers: whole messages in and out, moved in frames. For one thread."""
+
+    def __init__(
+        self, me: Address, book: Mapping[Address, str], *, limit: int, window: int = 64 << 20, frame: int = 2 << 20
+    ) -> None:
+        _check(me, book)
+        self.me = me
+        self.book = book
+        self.window = window
+        self.frame = frame
+        self.sent: Counter[Address] = Counter()  # what will arrive: without dropped and replaced ones
+        self.received: Counter[Address] = Counter()
+        self.refused = 0
+        self.reasons: deque[str] = deque(maxlen=32)
+        roles = sorted(book)
+        self.place = roles.index(me)
+        self.inbox = Inbox(roles, limit)
+        self.home: list[Message] = []  # to myself
+        self.links: dict[Address, Link] = {}
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.door = self.context.socket(zmq.PULL)
+        self.door.set(zmq.RCVHWM, FRAMES_AHEAD)
+        self.door.set(zmq.MAXMSGSIZE, 2 * max(frame, MAX_HEADER))  # ZeroMQ refuses more before it takes memory
+        self.door.bind(book[me])
+        self.poller = zmq.Poller()
+        self.poller.register(self.door, zmq.POLLIN)
+        self.others: tuple[Other, ...] = ()
+
+    def offer(
+        self, to: Address, message: Message, *, loan: bool = False, priority: int = 0,
+        keep: Literal["all", "latest"] = "all", lossy: bool = False,
+    ) -> None:  # fmt: skip
+        """Queue a message for a peer, and send as much as goes without waiting."""
+        if to == self.me:
+            self.home.append(stamped(message, self.me, copy=not loan))
+            self.sent[to] += 1
+            return
+        link = self._link(to)
+        if keep == "latest" and link.outbox.withdraw(type(message)):
+            self.sent[to] -= 1
+        elif lossy and not self.room(to):
+            return
+        rank = Rank(-priority, link.messages)
+        link.outbox.put(Parcel(rank, self.place, message, self.frame, loan=loan, latest=keep == "latest"))
+        link.messages += 1
+        self.sent[to] += 1
+        self._flush(link)
+
+    def room(self, to: Address) -> bool:
+        """Whether less than a window of bytes waits to leave for this peer."""
+        return to not in self.links or self.links[to].outbox.pending < self.window
+
+    def expect(self, want: Receive) -> None:
+        """Receive the next message that fits straight into `want.into`; ends when it is whole, or with `forget`."""
+        self.inbox.expect(want)
+
+    def forget(self, want: Receive) -> None:
+        """Leave `want.into` alone from now on."""
+        self.inbox.forget(want)
+
+    def poll(self, timeout: float | None, others: Sequence[Other] = ()) -> tuple[list[Message], list[Other]]:
+        """Wait until anything moves, or `timeout` seconds; the messages that are whole, and which others are ready."""
+        self._watch(tuple(others))
+        if self.home:
+            timeout = 0.0
+        ready = dict(self.poller.poll(None if timeout is None else math.ceil(timeout * 1000)))
+        for link in self.links.values():
+            if link.blocked and link.socket in ready:
+                self._flush(link)
+        messages, self.home = self.home, []
+        if self.door in ready:
+            self._receive(messages)
+        for message in messages:
+            self.received[message.sender] += 1
+        return messages, [other for other in others if other in ready]
+
+    def close(self, linger: float = 0.0) -> None:
+        """Take up to `linger` seconds to send what waits, then leave nothing behind."""
+        until = time.monotonic() + linger
+        while any(link.blocked for link in self.links.values()) and (left := until - time.monotonic()) > 0:
+            self.poller.poll(math.ceil(left * 1000))
+            for link in self.links.values():
+                self._flush(link)
+        left = max(0.0, until - time.monotonic())
+        self.context.destroy(linger=math.ceil(left * 1000))
+        if self.book[self.me].startswith("ipc://"):
+            Path(self.book[self.me].removeprefix("ipc://")).unlink(missing_ok=True)
+
+    def _link(self, to: Address) -> Link:
+        if to not in self.links:
+            if to not in self.book:
+                raise PlanError(f"{self.me} cannot send to {to}: this run has {', '.join(map(str, self.book))}")
+            self.links[to] = Link(self.context, self.book[to])
+        return self.links[to]
+
+    def _flush(self, link: Link) -> None:
+        was = link.blocked
+        link.flush()
+        if link.blocked and not was:
+            self.poller.register(link.socket, zmq.POLLOUT)
+        elif was and not link.blocked:
+            self.poller.unregister(link.socket)
+
+    def _watch(self, others: tuple[Other, ...]) -> None:
+        if others != self.others:
+            for other in self.others:
+                self.poller.unregister(other)
+            for other in others:
+                self.poller.register(other, zmq.POLLIN)
+            self.others = others
+
+    def _receive(self, messages: list[Message]) -> None:
+        for _ in range(FRAMES_AT_ONCE):
+            try:
+                head = self.door.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            message = self._take(head)
+            if message is not None:
+                messages.append(message)
+
+    def _take(self, head: bytes) -> Message | None:
+        """Receive the rest of the frame; the message that it completes. What is malformed is refused, and counted."""
+        frame = None
+        try:
+            frame, rest = frames.read(head)
+            if frame.kind == frames.OPEN:
+                return self.inbox.open(frame, rest)
+            place = self.inbox.place(frame)
+            size = self.door.recv_into(place) if self.door.get(zmq.RCVMORE) else 0
+            if size != frame.size:
+                raise WireError(f"{self.inbox.book[frame.sender]} sent {size} bytes in a frame of {frame.size}")
+            return self.inbox.filled(frame)
+        except WireError as error:
+            self._refuse(str(error))
+            if frame is not None:
+                self.inbox.drop(frame)
+            return None
+        finally:
+            while self.door.get(zmq.RCVMORE):
+                self.door.recv(copy=False)
+
+    def _refuse(self, reason: str) -> None:
+        self.refused += 1
+        if reason not in self.reasons:
+            self.reasons.append(reason)
+
+
+def landed(message: Message, want: Receive) -> bool:
+    """Whether the message was received straight into `want.into`."""
+    if want.into is None or len(found := vectors(message)) != 1 or len(found[0].parts) != len(want.into.parts):
+        return False
+    return all(mine is theirs for mine, theirs in zip(want.into.parts, found[0].parts, strict=True))
+
+
+def keep_memory() -> None:
+    """Make malloc keep what is freed: fresh memory for each large message costs a page fault per 4 KB."""
+    libc = ctypes.CDLL(None)
+    m_trim_threshold, m_mmap_max = -1, -4
+    libc.mallopt(m_mmap_max, 0)
+    libc.mallopt(m_trim_threshold, 2**31 - 1)
+
+
+def _check(me: Address, book: Mapping[Address, str]) -> None:
+    if me not in book:
+        raise PlanError(f"{me} has no endpoint of its own in the address book ({', '.join(map(str, book))})")
+    for endpoint in book.values():
+        path = endpoint.removeprefix("ipc://")
+        if endpoint.startswith("ipc://") and len(path.encode()) > MAX_PATH:
+            raise PlanError(
+                f"{path}: a local socket's path may have at most {MAX_PATH} bytes, this has {len(path.encode())}; "
+                "set TMPDIR to a shorter directory"
+            )

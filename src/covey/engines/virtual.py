@@ -1,0 +1,268 @@
+"""The virtual engine: performs the effects of all roles in one process, on an agenda instead of a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from covey.engines.agenda import Agenda
+from covey.engines.computing import Computing
+from covey.engines.interrupt import interruptible
+from covey.engines.seat import Seat, Thread, received
+from covey.engines.stall import blame, obituary, picture
+from covey.engines.wires import Letter, Wires
+from covey.errors import PeerLost, PlanError, Stalled
+from covey.message import Address, Message
+from covey.observe.instruments import Instrument, Instruments
+from covey.observe.referee import Referee
+from covey.observe.result import Stopped
+from covey.observe.tally import Tally, Teller, read_loss
+from covey.program import Collective, Compute, Note, Now, Receive, Send, Sleep, Spawn
+from covey.replica import Replica, Snapshot
+from covey.simulate import Cluster, network
+from covey.strategy import Plan
+
+Score = Callable[[Sequence[Snapshot]], Mapping[str, float]]
+
+WAIT: Final = object()
+"""What a handler answers when the program goes on later."""
+
+
+class Handlers(dict[type, Callable[[Thread, Any], Any]]):
+    """How each effect is performed."""
+
+    def __missing__(self, kind: type) -> Any:
+        raise TypeError(f"a program awaited a {kind.__name__}; it may only await what covey.program lists")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a run; the snapshots are those of the scored roles, in the plan's order."""
+
+    seconds: float
+    samples: int
+    stopped: Stopped
+    snapshots: list[Snapshot]
+    tallies: dict[Address, Tally]
+
+
+class VirtualEngine:
+    """Runs a plan in virtual time. The same plan, replicas and cluster give the same run, event for event."""
+
+    def __init__(
+        self, plan: Plan, replicas: Mapping[Address, Replica], cluster: Cluster, instruments: Sequence[Instrument],
+        referee: Referee, score: Score | None = None,
+    ) -> None:  # fmt: skip
+        cluster.check(len(plan.limits))
+        self._plan, self._cluster, self._referee, self._score = plan, cluster, referee, score
+        self._teller = Teller()
+        self._watch = Instruments([self._teller, *instruments])
+        self._agenda = Agenda()
+        self._wires = Wires(network(cluster), plan.window, self._agenda, self._watch)
+        self._computing = Computing(cluster, self._agenda, self._watch, self._advance, self._deliver)
+        self._seats = {
+            role.address: Seat(role, replicas[role.address], plan, self._agenda, self._deliver) for role in plan.roles
+        }
+        self._wires.connect(self._seats, self._arrived, self._admitted)
+        self._open = len(self._seats)
+        self._stopped: Stopped | None = None
+        self._scoring = False
+        self._perform = Handlers({
+            Send: self._send, Receive: self._receive, Compute: self._compute, Collective: self._collective,
+            Sleep: self._sleep, Now: self._now, Note: self._note, Spawn: self._spawn,
+        })  # fmt: skip
+
+    def run(self) -> Outcome:
+        """Perform the plan to its end."""
+        self._plan_kills()
+        for seat in self._seats.values():
+            self._agenda.at(0.0, self._advance, seat.open(seat.role.program(seat.node, seat.replica), main=True))
+        try:
+            with interruptible(self._interrupted):
+                while self._open:
+                    if not self._agenda.due:
+                        raise Stalled(picture(self._agenda.now, self._seats))
+                    self._agenda.step()
+            self._judge()
+        finally:
+            self._close()
+        return Outcome(
+            seconds=self._agenda.now,
+            samples=self._teller.samples,
+            stopped=self._stopped or "budget",
+            snapshots=self._snapshots(),
+            tallies=self._teller.tallies,
+        )
+
+    def _advance(self, thread: Thread, value: Any) -> None:
+        """Run a program until it has to wait, or is through."""
+        if thread.done:
+            return
+        resume, perform = thread.program.send, self._perform
+        try:
+            while value is not WAIT:
+                try:
+                    effect = resume(value)
+                except StopIteration:  # only the program's own: work that runs dry raises the same
+                    return self._finished(thread)
+                value = perform[type(effect)](thread, effect)
+        except Exception as error:
+            blame(error, thread.seat.name, self._agenda.now)
+            raise
+
+    def _wake(self, thread: Thread, value: Any, wire: float = 0.0) -> None:
+        """Go on after a wait; `wire` seconds of it, at most, the awaited thing was on its way."""
+        waited = self._agenda.now - thread.since
+        if thread.main and waited > 0:
+            self._watch.waited(
+                thread.since, self._agenda.now, thread.seat.address, thread.waits_for(), min(wire, waited)
+            )
+        self._advance(thread, value)
+
+    def _finished(self, thread: Thread) -> None:
+        thread.done = True
+        seat = thread.seat
+        seat.threads.remove(thread)
+        if not thread.main:
+            return
+        for companion in seat.threads:
+            companion.close()
+        seat.threads.clear()
+        seat.waiting.clear()
+        seat.mailbox.waiting.clear()
+        seat.ended = True
+        self._open -= 1
+        self._watch.noted(self._agenda.now, seat.address, "memory", _footprint(seat.replica))
+        self._watch.ended(self._agenda.now, seat.address)
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def _send(self, thread: Thread, effect: Send) -> Any:
+        if self._wires.send(thread, effect):
+            return None
+        thread.block(self._agenda.now, effect)
+        return WAIT
+
+    def _admitted(self, thread: Thread) -> None:
+        # The link was full all that time: the whole wait is exchange.
+        self._wake(thread, None, wire=self._agenda.now - thread.since)
+
+    def _receive(self, thread: Thread, want: Receive) -> Any:
+        message = thread.seat.mailbox.take(want)
+        if message is not None:
+            return received(message, want)
+        thread.block(self._agenda.now, want)
+        thread.seat.waiting.append(thread)
+        if want.timeout is not None:
+            self._agenda.at(self._agenda.now + max(0.0, want.timeout), self._timed_out, thread, thread.turn)
+        return WAIT
+
+    def _timed_out(self, thread: Thread, turn: int) -> None:
+        if thread.turn == turn and thread in thread.seat.waiting:
+            thread.seat.waiting.remove(thread)
+            self._wake(thread, None)
+
+    def _arrived(self, letter: Letter) -> None:
+        seat, message = letter.link.receiver, letter.message
+        if not seat.ended:
+            now, sender = self._agenda.now, letter.link.sender.address
+            seat.heard[sender] = now
+            self._watch.delivered(now, sender, seat.address, message, letter.payload)
+            self._deliver(seat, message, now - letter.left_at)
+
+    def _deliver(self, seat: Seat, message: Message, wire: float = 0.0) -> None:
+        """Hand a message to the program that waits for it, or lay it in the mailbox."""
+        for thread in seat.waiting:
+            want = thread.want
+            assert isinstance(want, Receive)
+            if want.matches(message):
+                seat.waiting.remove(thread)
+                return self._wake(thread, received(message, want), wire)
+        seat.mailbox.put(message)
+
+    # -- the other effects --------------------------------------------------------------------------------------------
+
+    def _compute(self, thread: Thread, effect: Compute[Any]) -> Any:
+        thread.block(self._agenda.now, effect)
+        self._computing.ask(thread, effect)
+        return WAIT
+
+    def _collective(self, thread: Thread, effect: Collective) -> bool:
+        return False
+
+    def _sleep(self, thread: Thread, effect: Sleep) -> Any:
+        thread.block(self._agenda.now, effect)
+        self._agenda.at(self._agenda.now + max(0.0, effect.seconds), self._wake, thread, None)
+        return WAIT
+
+    def _now(self, thread: Thread, effect: Now) -> float:
+        return self._agenda.now
+
+    def _note(self, thread: Thread, effect: Note) -> None:
+        self._watch.noted(self._agenda.now, thread.seat.address, effect.kind, effect.value)
+        watching = not self._scoring and not self._stopped
+        if watching and effect.kind == "samples" and self._referee.due(self._teller.samples):
+            # Not here: the program has yet to apply what it has just computed.
+            self._scoring = True
+            self._agenda.at(self._agenda.now, self._score_now, None)
+
+    def _spawn(self, thread: Thread, effect: Spawn) -> None:
+        self._agenda.at(self._agenda.now, self._advance, thread.seat.open(effect.program, main=False))
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _score_now(self, _: Any, __: Any) -> None:
+        self._scoring = False
+        if self._judge():
+            self._stop("target")
+
+    def _judge(self) -> bool:
+        """Score the model as it is; no virtual time passes."""
+        metrics = self._score(self._snapshots()) if self._score else {}
+        loss = read_loss(self._teller.tallies.values())
+        return self._referee.judge(self._agenda.now, self._teller.samples, self._teller.bytes, metrics, loss)
+
+    def _snapshots(self) -> list[Snapshot]:
+        return [seat.replica.snapshot() for seat in self._seats.values() if seat.role.scored]
+
+    def _stop(self, why: Stopped, _: Any = None) -> None:
+        """Let every worker end after the step it is in; in lockstep all after the step of the foremost."""
+        self._stopped = self._stopped or why
+        paces = [seat.pace for seat in self._seats.values() if seat.role.trains and not seat.pace.over(seat.pace.step)]
+        foremost = max((pace.next for pace in paces), default=0)
+        for pace in paces:
+            pace.stop_at = foremost if self._plan.lockstep else pace.next
+
+    def _interrupted(self) -> None:
+        self._agenda.at(self._agenda.now, self._stop, "interrupted")
+
+    def _plan_kills(self) -> None:
+        names = {seat.name: seat for seat in self._seats.values()}
+        for name, at in self._cluster.kills.items():
+            if name not in names:
+                raise PlanError(f"--kill {name}: there is no such role; this run has {', '.join(names)}")
+            self._agenda.at(at, self._killed, names[name])
+
+    def _killed(self, seat: Seat, _: Any) -> None:
+        if all(act == self._killed for _, _, act, _, _ in self._agenda.due):  # nothing moved before this either
+            raise Stalled(picture(self._agenda.now, self._seats))
+        if not seat.ended:
+            raise PeerLost(obituary(self._agenda.now, seat, self._seats))
+
+    def _close(self) -> None:
+        """Close what still stands; a program that awaits while closing must not hide why the run ended."""
+        for seat in self._seats.values():
+            for thread in seat.threads:
+                with suppress(RuntimeError):
+                    thread.close()
+
+
+def _footprint(replica: Replica) -> int:
+    """Bytes of the numbers that a role holds: parameters, gradients, buffers, and the optimizer's state."""
+    states = (value for state in replica.optimizer.state.values() for value in state.values())
+    kept = sum(value.nbytes for value in states if isinstance(value, torch.Tensor))
+    return replica.flat.nbytes + replica.grad.nbytes + replica.buffers.nbytes + kept

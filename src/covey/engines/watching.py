@@ -1,0 +1,54 @@
+"""Lets a watcher see a run in virtual time, a few times per second of the person's own time."""
+
+from __future__ import annotations
+
+import time
+
+from covey.message import Address
+from covey.observe.progress import Progress, RoleProgress, Watcher
+from covey.observe.referee import Referee
+from covey.observe.tally import Teller
+
+SHOW_EVERY = 0.1
+
+
+class Watching(Teller):
+    """Tallies on its own, and shows what it has tallied."""
+
+    def __init__(self, watcher: Watcher, referee: Referee, budget: int | None) -> None:
+        super().__init__()
+        self.watcher, self.referee, self.budget = watcher, referee, budget
+        self.shown = 0.0
+        self.loss: float | None = None
+        self.waits: dict[Address, str] = {}
+
+    def noted(self, at: float, who: Address, kind: str, value: float) -> None:
+        super().noted(at, who, kind, value)
+        if kind == "loss":
+            self.loss = value if self.loss is None else 0.95 * self.loss + 0.05 * value
+            self.waits.pop(who, None)
+            if time.monotonic() - self.shown > SHOW_EVERY:
+                self.shown = time.monotonic()
+                self.watcher.update(self.progress(at))
+
+    def waited(self, begin: float, end: float, who: Address, what: str, wire: float = 0.0) -> None:
+        super().waited(begin, end, who, what, wire)
+        self.waits[who] = what
+
+    def progress(self, at: float) -> Progress:
+        tallies = self.tallies.values()
+        ages = [(age, count) for tally in tallies for age, count in tally.staleness.items()]
+        applied = sum(count for _, count in ages)
+        return Progress(
+            phase="training", seconds=at, samples=self.samples, budget=self.budget,
+            updates=sum(tally.updates for tally in tallies), bytes=self.bytes, loss=self.loss,
+            metrics=self.referee.metrics(),
+            staleness=sum(age * count for age, count in ages) / applied if applied else None,
+            roles={
+                str(who): RoleProgress(
+                    step=tally.batches, samples=tally.samples, bytes=sum(tally.bytes.values()),
+                    waiting=self.waits.get(who, ""),
+                )
+                for who, tally in sorted(self.tallies.items())
+            },
+        )  # fmt: skip

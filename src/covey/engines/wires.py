@@ -1,0 +1,139 @@
+"""How messages travel in virtual time: windows and replacement on each link, then the network model."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from covey.engines.agenda import Agenda
+from covey.engines.seat import Seat, Thread
+from covey.errors import PlanError
+from covey.message import Address, Message, payload, stamped, vectors
+from covey.observe.instruments import Instrument
+from covey.program import Send
+from covey.simulate.fair import Fair
+from covey.simulate.network import Event, Fifo, Network, Parcel
+from covey.simulate.units import Seconds
+
+
+class Link:
+    """From one role to another: what is under way, who waits for room, and the newest of each kind to be replaced."""
+
+    __slots__ = ("latest", "line", "receiver", "sender", "under_way")
+
+    def __init__(self, sender: Seat, receiver: Seat) -> None:
+        self.sender, self.receiver = sender, receiver
+        self.under_way = 0  # bytes
+        self.line: deque[tuple[Thread, Letter]] = deque()
+        self.latest: dict[type[Message], Letter] = {}
+
+    def has_room(self, size: int, window: int) -> bool:
+        return self.under_way == 0 or self.under_way + size <= window
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Letter(Parcel):
+    """A message on its way."""
+
+    message: Message
+    link: Link
+    payload: int  # what counts of it as exchange
+    left_at: float = 0.0
+
+
+class Wires:
+    """All links of a run; a window is the bytes that may be under way on each."""
+
+    def __init__(self, network: Network, window: int, agenda: Agenda, watch: Instrument) -> None:
+        self._network, self._window, self._agenda, self._watch = network, window, agenda, watch
+        self._seats: Mapping[Address, Seat] = {}
+        self._serial = count()
+        self._arrived: Callable[[Letter], None]
+        self._admitted: Callable[[Thread], None]
+
+    def connect(
+        self, seats: Mapping[Address, Seat], arrived: Callable[[Letter], None], admitted: Callable[[Thread], None]
+    ) -> None:
+        """Whom letters go to, and whom to tell that one arrived or that a waiting sender may go on."""
+        self._seats, self._arrived, self._admitted = seats, arrived, admitted
+
+    def send(self, thread: Thread, effect: Send) -> bool:
+        """Take a message; False when its sender has to wait for room."""
+        sender = thread.seat
+        link = sender.links.get(effect.to) or self._link(sender, effect.to)
+        message = stamped(effect.body, sender.address, copy=not effect.loan)
+        if effect.keep == "latest" and self._replaced(link, message):
+            return True
+        counted = payload(message)
+        # The network carries also what does not count as exchange (headers are not modelled).
+        size = counted if message.counted else sum(vector.nbytes for vector in vectors(message))
+        has_room = not link.line and link.has_room(size, self._window)
+        if effect.lossy and not has_room:
+            return True
+        letter = Letter(
+            next(self._serial), sender.name, link.receiver.name, size, effect.priority,
+            message=message, link=link, payload=counted,
+        )  # fmt: skip
+        if effect.keep == "latest":
+            link.latest[type(message)] = letter
+        if has_room:
+            self._leave(letter)
+        else:
+            link.line.append((thread, letter))
+        return has_room
+
+    def _leave(self, letter: Letter) -> None:
+        agenda, link = self._agenda, letter.link
+        letter.left_at = agenda.now
+        link.under_way += letter.size
+        self._watch.sent(agenda.now, link.sender.address, link.receiver.address, letter.message, letter.payload)
+        for event in self._network.send(Seconds(agenda.now), letter):
+            agenda.at(event.at, self._happen, event)
+
+    def _happen(self, event: Event, _: Any) -> None:
+        events, parcel = self._network.happen(Seconds(self._agenda.now), event)
+        for event in events:
+            self._agenda.at(event.at, self._happen, event)
+        if parcel is not None:
+            assert isinstance(parcel, Letter)
+            self._arrive(parcel)
+
+    def _arrive(self, letter: Letter) -> None:
+        link = letter.link
+        link.under_way -= letter.size
+        if link.latest.get(type(letter.message)) is letter:
+            del link.latest[type(letter.message)]
+        self._arrived(letter)
+        while link.line and link.has_room(link.line[0][1].size, self._window):
+            thread, waiting = link.line.popleft()
+            if not thread.done:
+                self._leave(waiting)
+                self._admitted(thread)
+
+    def _replaced(self, link: Link, message: Message) -> bool:
+        """Put the newer message in the place of the older, which keeps its size on the wire and in the tallies."""
+        older = link.latest.get(type(message))
+        if older is None or not (_is_queued(self._network, older) or any(older is item for _, item in link.line)):
+            return False
+        older.message = message
+        return True
+
+    def _link(self, sender: Seat, to: Address) -> Link:
+        if to not in self._seats:
+            roles = ", ".join(map(str, self._seats))
+            raise PlanError(f"{sender.name} sends to {to}, which is no role of this run; its roles are {roles}")
+        link = sender.links[to] = Link(sender, self._seats[to])
+        return link
+
+
+def _is_queued(network: Network, parcel: Parcel) -> bool:
+    """Whether no byte of it has left its host."""
+    if isinstance(network, Fair):
+        queue = network.flows[parcel.src, parcel.dst].queue
+    else:
+        assert isinstance(network, Fifo)
+        queue = network.nics[parcel.src].queue
+    return any(waiting is parcel and unsent == waiting.size for _, _, waiting, unsent in queue)

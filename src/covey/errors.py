@@ -1,0 +1,37 @@
+"""
+CoveyError            everything covey raises on purpose
+  PlanError           the request cannot run as written           (what would work is in the message)
+  CheckpointError     a checkpoint does not fit, or is torn       (why)
+  WireError           something that arrived was refused          (what and from whom)
+  RoleFailed          a role's own code raised                    (the user's traceback, once)
+  PeerLost            a role stopped answering                    (which one, last heard when)
+  Stalled             every role waits                            (who waits for what from whom)
+"""
+
+
+class CoveyError(Exception):
+    """Everything covey raises on purpose."""
+
+
+class PlanError(CoveyError):
+    """The request cannot run as written; the message says what would work."""
+
+
+class CheckpointError(CoveyError):
+    """A checkpoint does not fit this run, or is torn."""
+
+
+class WireError(CoveyError):
+    """Something that arrived on a link was refused."""
+
+
+class RoleFailed(CoveyError):
+    """A role's own code raised; the message holds the user's traceback."""
+
+
+class PeerLost(CoveyError):
+    """A role stopped answering."""
+
+
+class Stalled(CoveyError):
+    """Every role waits; the message says who waits for what from whom."""

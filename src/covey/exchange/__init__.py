@@ -1,0 +1,1 @@
+"""What goes on the wire, in which pattern?"""

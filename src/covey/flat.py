@@ -1,0 +1,155 @@
+"""How a module's numbers live in a few flat vectors: parameters, gradients and float buffers become views of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from covey.errors import PlanError
+from covey.vector import Piece, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one tensor of the module lies: part of the vector, range in it, shape."""
+
+    name: str
+    part: int
+    start: int
+    stop: int
+    shape: torch.Size
+
+    def view(self, vector: Vector) -> Tensor:
+        return vector.parts[self.part][self.start : self.stop].view(self.shape)
+
+    @property
+    def layer(self) -> str:
+        """The module that owns the tensor."""
+        return self.name.rpartition(".")[0]
+
+
+class Flat:
+    """A module laid out flat. Tied parameters appear once, frozen ones not at all."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        trainable = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        if not trainable:
+            raise PlanError("the model has no trainable parameter: nothing can be exchanged")
+        floats = [(name, b) for name, b in module.named_buffers() if b.is_floating_point()]
+        self.slots, self.params = _lay_out(trainable)
+        self.buffer_slots, self.buffers = _lay_out(floats)
+        self.grads = self.params.map(torch.zeros_like)
+        self.parameters = dict(trainable)
+        self._owners = {name: _owner(module, name) for name, _ in floats}
+        with torch.no_grad():
+            for slot in self.slots:
+                self.parameters[slot.name].data = slot.view(self.params)
+        self._grad_views = {slot.name: (self.parameters[slot.name], slot.view(self.grads)) for slot in self.slots}
+        self._buffer_views = [(*self._owners[slot.name], slot.view(self.buffers)) for slot in self.buffer_slots]
+        self.attach()
+
+    def attach(self) -> None:
+        """Point every gradient and buffer of the module at its view."""
+        for parameter, view in self._grad_views.values():
+            parameter.grad = view
+        for owner, key, view in self._buffer_views:
+            owner._buffers[key] = view
+
+    def clear(self) -> None:
+        """Zero the gradients; backward then adds into the flat vector itself."""
+        for parameter, view in self._grad_views.values():
+            parameter.grad = view
+        self.grads.zero_()
+
+    def collect(self) -> None:
+        """Bring back what the user's code replaced: gradients set to None or made anew, buffers assigned afresh."""
+        self.collect_grads(self.slots)
+        for owner, key, view in self._buffer_views:
+            current = owner._buffers[key]
+            if current is not view:
+                assert current is not None, f"the buffer {key} became None while training"
+                view.copy_(current)
+                owner._buffers[key] = view
+
+    def collect_grads(self, slots: Iterable[Slot]) -> None:
+        """Bring the gradients of these parameters back into the flat vector, and nothing else."""
+        for slot in slots:
+            parameter, view = self._grad_views[slot.name]
+            if parameter.grad is not view:
+                if parameter.grad is None:
+                    view.zero_()
+                else:
+                    view.copy_(parameter.grad)
+                parameter.grad = view
+
+    def others(self) -> dict[str, Tensor]:
+        """Buffers that are counted, not averaged: batch counters, masks, frozen parameters' neighbours."""
+        return {name: b for name, b in self.module.named_buffers() if not b.is_floating_point()}
+
+    def whole(self, pieces: int) -> list[Piece]:
+        """The parameters in `pieces` contiguous runs of whole parameters, balanced by bytes."""
+        if pieces > len(self.slots):
+            raise PlanError(
+                f"this optimizer needs whole parameters, and the model has only {len(self.slots)} for {pieces} servers: "
+                f"use --servers {len(self.slots)} or fewer"
+            )
+        sizes = [(slot.stop - slot.start) * self.params.parts[slot.part].element_size() for slot in self.slots]
+        return [self.piece(self.slots[a:b]) for a, b in _balanced(sizes, pieces)]
+
+    def piece(self, slots: list[Slot]) -> Piece:
+        """The ranges that these neighbouring parameters cover."""
+        ranges = []
+        for part in range(len(self.params.parts)):
+            inside = [slot for slot in slots if slot.part == part]
+            ranges.append((inside[0].start, inside[-1].stop) if inside else (0, 0))
+        return tuple(ranges)
+
+    def layers(self) -> list[tuple[str, list[Slot]]]:
+        """The parameters by the module that owns them, in the order of the module."""
+        layers: dict[str, list[Slot]] = {}
+        for slot in self.slots:
+            layers.setdefault(slot.layer, []).append(slot)
+        return list(layers.items())
+
+
+def _lay_out(tensors: Iterable[tuple[str, Tensor]]) -> tuple[list[Slot], Vector]:
+    """One flat tensor per (device, dtype), holding copies of the tensors in their order."""
+    groups: dict[tuple[torch.device, torch.dtype], list[tuple[str, Tensor]]] = {}
+    for name, tensor in tensors:
+        groups.setdefault((tensor.device, tensor.dtype), []).append((name, tensor))
+    slots, parts = [], []
+    for part, ((device, dtype), members) in enumerate(groups.items()):
+        flat = torch.empty(sum(t.numel() for _, t in members), device=device, dtype=dtype)
+        start = 0
+        for name, tensor in members:
+            stop = start + tensor.numel()
+            flat[start:stop].copy_(tensor.detach().reshape(-1))
+            slots.append(Slot(name, part, start, stop, tensor.shape))
+            start = stop
+        parts.append(flat)
+    return slots, Vector(parts)
+
+
+def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    path, _, key = name.rpartition(".")
+    return module.get_submodule(path), key
+
+
+def _balanced(sizes: list[int], pieces: int) -> list[tuple[int, int]]:
+    """Cut a list into `pieces` non-empty runs whose sums are near equal."""
+    total, done, start, runs = sum(sizes), 0, 0, []
+    for piece in range(pieces):
+        stop = start
+        while stop < len(sizes) - (pieces - piece - 1):
+            share = total * (piece + 1) / pieces
+            if stop > start and done + sizes[stop] / 2 > share and piece < pieces - 1:
+                break
+            done += sizes[stop]
+            stop += 1
+        runs.append((start, stop))
+        start = stop
+    return runs

@@ -1,0 +1,189 @@
+"""What a role may say: typed messages, and their form on a wire. Nothing here unpickles anything.
+
+On a wire a message is a small msgpack header, which names the kind, the sender and every tensor's dtype and shape,
+followed by the raw bytes of the tensors. Sizes are checked before memory is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_type_hints
+
+import msgspec
+import torch
+from torch import Tensor
+
+from covey.errors import WireError
+from covey.vector import Vector
+
+
+class Address(NamedTuple):
+    """A role of a run: `worker 2`."""
+
+    role: str
+    rank: int
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.rank}"
+
+
+NOBODY = Address("nobody", -1)
+
+KINDS: dict[str, type[Message]] = {}
+
+
+class Message(msgspec.Struct, kw_only=True):
+    """Something a role says. Fields are ints and words (header), floats and Vectors (payload, which is counted)."""
+
+    sender: Address = NOBODY
+
+    counted: ClassVar[bool] = True
+    """Whether the payload is exchange; snapshots and control are not."""
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        known = KINDS.setdefault(cls.__name__, cls)
+        assert (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__), f"two messages {cls.__name__}"
+        KINDS[cls.__name__] = cls
+
+
+M = TypeVar("M", bound=Message)
+
+
+class _Fields(NamedTuple):
+    vectors: tuple[str, ...]
+    floats: tuple[str, ...]
+
+
+@cache
+def _fields(kind: type[Message]) -> _Fields:
+    hints = get_type_hints(kind)
+    names = [name for name in kind.__struct_fields__ if name != "sender"]
+    return _Fields(
+        tuple(name for name in names if hints[name] is Vector),
+        tuple(name for name in names if hints[name] is float),
+    )
+
+
+def payload(message: Message) -> int:
+    """Bytes of exchange that the message carries: its tensors, and 8 for every float."""
+    if not message.counted:
+        return 0
+    fields = _fields(type(message))
+    return sum(getattr(message, name).nbytes for name in fields.vectors) + 8 * len(fields.floats)
+
+
+def vectors(message: Message) -> list[Vector]:
+    """The message's vectors, in the order of its fields."""
+    return [getattr(message, name) for name in _fields(type(message)).vectors]
+
+
+def stamped(message: M, sender: Address, copy: bool) -> M:
+    """The message as it leaves `sender`; with `copy`, what its tensors hold now stays in it whatever happens to them."""
+    changes: dict[str, Any] = {name: getattr(message, name).clone() for name in _fields(type(message)).vectors} if copy else {}
+    return msgspec.structs.replace(message, sender=sender, **changes)
+
+
+class Shape(msgspec.Struct, array_like=True, frozen=True):
+    """One tensor of a message, as its header announces it."""
+
+    dtype: str
+    dims: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.dims) * DTYPES[self.dtype].itemsize
+
+
+class Header(msgspec.Struct, array_like=True, frozen=True):
+    """The first bytes of a message on a wire."""
+
+    kind: str
+    sender: Address
+    tensors: tuple[Shape, ...]
+    body: msgspec.Raw
+
+    @property
+    def nbytes(self) -> int:
+        return sum(shape.nbytes for shape in self.tensors)
+
+
+DTYPES: dict[str, torch.dtype] = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+        torch.uint8, torch.bool, torch.complex64, torch.complex128,
+    )
+}  # fmt: skip
+
+MAX_TENSORS = 4096
+MAX_HEADER = 1 << 20
+
+_header_decoder = msgspec.msgpack.Decoder(Header)
+
+
+def pack(message: Message) -> tuple[bytes, list[Tensor]]:
+    """The header, and the tensors whose raw bytes follow it."""
+    tensors: list[Tensor] = []
+
+    def take(value: Any) -> Any:
+        if isinstance(value, Vector):
+            tensors.extend(value.parts)
+            return len(value.parts)
+        raise TypeError(f"a message cannot carry a {type(value).__name__}: {type(message).__name__}")
+
+    body = msgspec.Raw(msgspec.msgpack.encode(message, enc_hook=take))
+    shapes = tuple(Shape(str(t.dtype).removeprefix("torch."), tuple(t.shape)) for t in tensors)
+    return msgspec.msgpack.encode(Header(type(message).__name__, message.sender, shapes, body)), tensors
+
+
+def read_header(data: bytes | memoryview, limit: int) -> Header:
+    """Check what a wire announces: a known kind, known dtypes, and no more than `limit` bytes of tensors."""
+    if len(data) > MAX_HEADER:
+        raise WireError(f"a header of {len(data)} bytes is refused: the limit is {MAX_HEADER}")
+    try:
+        header = _header_decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError) as error:
+        raise WireError(f"this is no message header: {error}") from None
+    if header.kind not in KINDS:
+        raise WireError(f"{header.sender} sent a message of unknown kind {header.kind[:40]!r}")
+    if len(header.tensors) > MAX_TENSORS:
+        raise WireError(f"{header.sender} announced {len(header.tensors)} tensors; the limit is {MAX_TENSORS}")
+    for shape in header.tensors:
+        if shape.dtype not in DTYPES or len(shape.dims) > 16 or any(dim < 0 for dim in shape.dims):
+            raise WireError(f"{header.sender} announced a tensor that cannot be: {shape.dtype[:20]} {shape.dims[:17]}")
+    if header.nbytes > limit:
+        raise WireError(f"{header.sender} announced {header.nbytes} bytes; this link takes at most {limit}")
+    return header
+
+
+def allocate(header: Header) -> list[Tensor]:
+    """Room for the tensors that the header announces."""
+    return [torch.empty(shape.dims, dtype=DTYPES[shape.dtype]) for shape in header.tensors]
+
+
+def assemble(header: Header, tensors: Sequence[Tensor]) -> Message:
+    """The message, its tensors having arrived."""
+    waiting: Iterator[Tensor] = iter(tensors)
+
+    def give(kind: type, value: Any) -> Any:
+        if kind is not Vector or not isinstance(value, int) or not 0 <= value <= MAX_TENSORS:
+            raise ValueError(f"a {kind.__name__} cannot be made of this")
+        return Vector([next(waiting) for _ in range(value)])
+
+    try:
+        message = msgspec.msgpack.decode(header.body, type=KINDS[header.kind], dec_hook=give)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, StopIteration, RuntimeError) as error:
+        raise WireError(f"{header.sender} sent a {header.kind} that cannot be read: {error}") from None
+    if next(waiting, None) is not None:
+        raise WireError(f"{header.sender} sent a {header.kind} with more tensors than it names")
+    message.sender = header.sender
+    return message
+
+
+def raw(tensor: Tensor) -> memoryview:
+    """The tensor's bytes, without a copy where it is contiguous and on the CPU."""
+    flat = tensor.detach().cpu().contiguous().view(-1)
+    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")

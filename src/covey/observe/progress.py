@@ -1,0 +1,46 @@
+"""How a run goes, while it goes: what an engine tells whoever shows it to a person."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import msgspec
+
+Phase = Literal["starting", "training", "scoring", "saving", "stopping", "ended"]
+
+
+class RoleProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """One role now: its own step, its samples, the bytes it sent, and what it has waited for since how many seconds."""
+
+    step: int
+    samples: int
+    bytes: int
+    waiting: str = ""
+    waited: float = 0.0
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """A run now. Rates are for whoever shows them to derive: seconds are seconds of training."""
+
+    phase: Phase
+    seconds: float = 0.0
+    samples: int = 0
+    budget: int | None = None  # samples at which the run ends
+    updates: int = 0
+    bytes: int = 0
+    loss: float | None = None
+    metrics: dict[str, float] = {}
+    staleness: float | None = None
+    roles: dict[str, RoleProgress] = {}
+
+
+class Watcher(Protocol):
+    """Shows a run to a person; called from the launcher's own thread, several times a second."""
+
+    def update(self, progress: Progress) -> None:
+        """The run as it is now."""
+        ...
+
+    def say(self, line: str) -> None:
+        """Something a person should know: a warning, a long wait, a checkpoint."""
+        ...

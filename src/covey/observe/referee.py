@@ -1,0 +1,68 @@
+"""When is the model scored, and is the run over? Pure logic that every engine asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from covey.errors import PlanError
+from covey.target import Target
+
+Row = dict[str, int | float | None]
+"""One line of the history: seconds, samples, bytes, the metrics, and the training loss since the line before."""
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """When the target was met for the first time."""
+
+    metric: str
+    target: float
+    seconds: float
+    samples: int
+
+
+class Referee:
+    """Asks for a score after every `every` samples of the whole run, and ends the run at the target."""
+
+    def __init__(self, every: int, target: Target | None = None) -> None:
+        if every < 1:
+            raise PlanError(f"the model cannot be scored every {every} samples: at least 1 is needed")
+        self.every = every
+        self.target = target
+        self.history: list[Row] = []
+        self.reached: Reached | None = None
+        self._next = every
+
+    def metrics(self) -> dict[str, float]:
+        """What the last score said."""
+        ours = ("seconds", "samples", "bytes", "loss")
+        row = self.history[-1] if self.history else {}
+        return {name: float(value) for name, value in row.items() if name not in ours and value is not None}
+
+    def resume(self, history: list[Row]) -> None:
+        """Go on with the history of a run that was kept."""
+        self.history = list(history)
+        done = int(history[-1]["samples"] or 0) if history else 0
+        self._next = (done // self.every + 1) * self.every
+
+    def due(self, samples: int) -> bool:
+        """Whether the run has seen enough samples since the last score."""
+        return samples >= self._next
+
+    def judge(self, seconds: float, samples: int, bytes: int, metrics: Mapping[str, float], loss: float) -> bool:
+        """Write a line of history; True when the target is reached. A metric `loss` of the user's goes before ours."""
+        scores = {**metrics, "loss": metrics.get("loss", loss)}
+        self.history.append({"seconds": seconds, "samples": samples, "bytes": bytes, **scores})
+        self._next = (samples // self.every + 1) * self.every
+        if self.target is None or not self.target.reached(self._aimed_at(self.target, scores)):
+            return False
+        if self.reached is None:
+            self.reached = Reached(self.target.metric, self.target.value, seconds, samples)
+        return True
+
+    def _aimed_at(self, target: Target, scores: Mapping[str, float]) -> float:
+        if target.metric not in scores:
+            given = ", ".join(sorted(scores))
+            raise PlanError(f"the target {target} names no metric of this task: evaluate and training give {given}")
+        return scores[target.metric]

@@ -1,0 +1,171 @@
+"""What a run comes to: the shape `covey.result/1`, the same for every engine."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from covey.observe.referee import Reached, Referee, Row
+from covey.observe.tally import Tally
+
+Stopped = Literal["budget", "target", "interrupted"]
+
+
+class Traffic(msgspec.Struct, kw_only=True):
+    """Payload of exchange: no headers, no snapshots, no control."""
+
+    bytes: int
+    messages: int
+    by_role: dict[str, int]
+    by_link: dict[str, int]
+
+
+class Staleness(msgspec.Struct, kw_only=True):
+    """How old the weights were on which the applied gradients were computed; null where nobody measured."""
+
+    mean: float | None
+    max: int | None
+    histogram: dict[int, int]
+
+
+class Shares(msgspec.Struct, kw_only=True):
+    """How a role divided its time (`Tally` says what counts as what), and its memory in bytes."""
+
+    compute: float
+    exchange: float
+    waiting: float
+    memory: int
+
+
+class Facts(msgspec.Struct, kw_only=True):
+    """What is known before the run."""
+
+    schema: str = "covey.result/1"
+    task: str
+    strategy: str
+    taxonomy: dict[str, str]
+    engine: str
+    workers: int
+    servers: int = 0
+    threads: int = 1
+    seed: int = 0
+    command: str = ""
+    settings: dict[str, Any] = {}
+    machine: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+
+
+class Result(Facts, kw_only=True, dict=True):
+    """A run as it is kept, compared and drawn. `weights`, a state dict for the plain module, is not written with it."""
+
+    weights: ClassVar[dict[str, Any]] = {}
+
+    seconds: float
+    samples: int
+    updates: int
+    stopped: Stopped
+    reached: Reached | None
+    history: list[Row]
+    traffic: Traffic
+    staleness: Staleness
+    roles: dict[str, Shares]
+    failures: list[str]
+    notes: dict[str, float | None]
+
+    def to_json(self) -> str:
+        """The result as text: keys in the order of the fields, numbers that are none as null."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the file whole or not at all."""
+        path = Path(path)
+        with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            try:
+                file.write(self.to_json())
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+
+
+def read(path: str | os.PathLike[str]) -> Result:
+    """A result that `write` wrote."""
+    return msgspec.json.decode(Path(path).read_bytes(), type=Result)
+
+
+def conclude(
+    facts: Facts, referee: Referee, tallies: Iterable[Tally], *,
+    seconds: float, stopped: Stopped, failures: Sequence[str] = (),
+) -> Result:  # fmt: skip
+    """The result of a run, from what its roles tallied and its referee saw."""
+    tallies = sorted(tallies, key=lambda tally: tally.who)
+    return Result(
+        **msgspec.structs.asdict(facts),
+        seconds=seconds,
+        samples=sum(tally.samples for tally in tallies),
+        updates=sum(tally.updates for tally in tallies),
+        stopped=stopped,
+        reached=referee.reached,
+        history=referee.history,
+        traffic=_traffic(tallies),
+        staleness=_staleness(_sum(tally.staleness for tally in tallies)),
+        roles={str(tally.who): _shares(tally) for tally in tallies},
+        failures=list(failures),
+        notes=dict(sorted(_sum(tally.notes for tally in tallies).items())),
+    )
+
+
+def _traffic(tallies: Sequence[Tally]) -> Traffic:
+    by_role: Counter[str] = Counter()
+    by_link: dict[str, int] = {}
+    for tally in tallies:
+        for peer, size in sorted(tally.bytes.items(), key=_numbered):
+            by_link[f"{tally.who}->{peer}"] = size
+            by_role[f"{tally.who.role}->{peer.rpartition(' ')[0]}"] += size
+    return Traffic(
+        bytes=sum(by_role.values()),
+        messages=sum(sum(tally.messages.values()) for tally in tallies),
+        by_role=dict(sorted(by_role.items())),
+        by_link=by_link,
+    )
+
+
+def _numbered(item: tuple[str, int]) -> tuple[str, int]:
+    """Worker 2 comes before worker 10."""
+    role, _, rank = item[0].rpartition(" ")
+    return role, int(rank)
+
+
+def _staleness(counts: Mapping[int, float]) -> Staleness:
+    histogram = {age: int(counts[age]) for age in sorted(counts)}
+    total = sum(histogram.values())
+    if not total:
+        return Staleness(mean=None, max=None, histogram={})
+    return Staleness(mean=sum(age * n for age, n in histogram.items()) / total, max=max(histogram), histogram=histogram)
+
+
+def _shares(tally: Tally) -> Shares:
+    waiting = max(0.0, tally.waiting)
+    whole = max(tally.seconds, tally.compute + waiting) or 1.0
+    return Shares(
+        compute=round(tally.compute / whole, 4),
+        exchange=round(tally.exchange / whole, 4),
+        waiting=round(waiting / whole, 4),
+        memory=tally.memory,
+    )
+
+
+def _sum(tables: Iterable[Mapping[Any, float]]) -> dict[Any, float]:
+    total: dict[Any, float] = {}
+    for table in tables:
+        for key, value in table.items():
+            total[key] = total.get(key, 0) + value
+    return total

@@ -1,0 +1,167 @@
+"""How a role spent its time, and what it sent: one small record for each role, which can travel and be added up."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from covey.message import Address, Message
+from covey.observe.instruments import Instrument
+
+K = TypeVar("K", int, str)
+V = TypeVar("V", int, float)
+
+
+class Tally(msgspec.Struct, kw_only=True):
+    """One role's account.
+
+    `compute` is time in which its compute was busy, `waiting` the time in which its main program was held up, it did
+    not compute, and what it waited for was not on the wire; `exchange` is all the rest: packing, copying, adding,
+    stepping the optimizer, and (where the engine knows it, in virtual time) the part of a wait spent on the wire.
+    """
+
+    who: Address
+    seconds: float = 0.0
+    compute: float = 0.0
+    waiting: float = 0.0
+    bytes: dict[str, int] = {}  # by peer, as people read it: "server 0"
+    messages: dict[str, int] = {}
+    staleness: dict[int, int] = {}
+    updates: int = 0
+    samples: int = 0
+    losses: float = 0.0  # their sum since they were read
+    batches: int = 0  # and their number
+    memory: int = 0
+    notes: dict[str, float] = {}
+
+    @property
+    def exchange(self) -> float:
+        return max(0.0, self.seconds - self.compute - max(0.0, self.waiting))
+
+    def merge(self, later: Tally) -> None:
+        """Add what the same role did since; times of day and memory are its last and largest."""
+        assert self.who == later.who, f"the tally of {later.who} is not of {self.who}"
+        self.seconds, self.memory = max(self.seconds, later.seconds), max(self.memory, later.memory)
+        for name in ("compute", "waiting", "updates", "samples", "losses", "batches"):
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        _add(self.bytes, later.bytes)
+        _add(self.messages, later.messages)
+        _add(self.staleness, later.staleness)
+        _add(self.notes, later.notes)
+
+
+def read_loss(tallies: Iterable[Tally]) -> float:
+    """The mean training loss over all roles since this was last asked; nan when there was no batch."""
+    total, batches = 0.0, 0
+    for tally in tallies:
+        total, batches = total + tally.losses, batches + tally.batches
+        tally.losses, tally.batches = 0.0, 0
+    return total / batches if batches else float("nan")
+
+
+class Teller(Instrument):
+    """Keeps the tallies of all roles that it hears of, and the run's totals."""
+
+    def __init__(self) -> None:
+        self.tallies: dict[Address, Tally] = {}
+        self.samples = 0
+        self.bytes = 0
+        self._clocks: dict[Address, _Clock] = {}
+        self._names: dict[Address, str] = {}
+
+    def take(self, who: Address) -> Tally:
+        """What the role did since the last take: a launcher merges these."""
+        tally = self.of(who)
+        self.tallies[who] = Tally(who=who)
+        return tally
+
+    def of(self, who: Address) -> Tally:
+        """The role's tally."""
+        tally = self.tallies.get(who)
+        if tally is None:
+            tally = self.tallies[who] = Tally(who=who)
+            self._clocks.setdefault(who, _Clock())
+        return tally
+
+    def sent(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+        if not message.counted or sender == to:
+            return
+        tally = self.tallies.get(sender) or self.of(sender)
+        peer = self._names.get(to) or self._names.setdefault(to, str(to))
+        tally.bytes[peer] = tally.bytes.get(peer, 0) + size
+        tally.messages[peer] = tally.messages.get(peer, 0) + 1
+        self.bytes += size
+
+    def computed(self, begin: float, end: float, who: Address) -> None:
+        tally = self.of(who)
+        tally.compute += end - begin
+        tally.waiting -= self._clocks[who].computed(begin, end)
+        tally.seconds = max(tally.seconds, end)
+
+    def waited(self, begin: float, end: float, who: Address, what: str, wire: float = 0.0) -> None:
+        tally = self.of(who)
+        tally.waiting += self._clocks[who].waited(begin, end - wire)
+        tally.seconds = max(tally.seconds, end)
+
+    def noted(self, at: float, who: Address, kind: str, value: float) -> None:
+        tally = self.of(who)
+        if kind == "samples":
+            tally.samples += int(value)
+            self.samples += int(value)
+        elif kind == "loss":
+            tally.losses, tally.batches = tally.losses + value, tally.batches + 1
+        elif kind == "staleness":
+            _add(tally.staleness, {int(value): 1})
+        elif kind == "update":
+            tally.updates += int(value)
+        elif kind == "memory":
+            tally.memory = max(tally.memory, int(value))
+        else:
+            _add(tally.notes, {kind: value})
+
+    def ended(self, at: float, who: Address) -> None:
+        self.of(who).seconds = at
+
+
+class _Clock:
+    """Keeps a wait from counting while the role computes: a stream's program waits for its own backward.
+
+    Computes come one after the other and so do waits, so only the latest of each can meet.
+    """
+
+    __slots__ = ("computes", "waits")
+
+    def __init__(self) -> None:
+        self.computes: deque[tuple[float, float]] = deque(maxlen=16)
+        self.waits: deque[tuple[float, float]] = deque(maxlen=256)  # a backward can give hundreds of buckets
+
+    def computed(self, begin: float, end: float) -> float:
+        """How much of this time was already counted as waiting."""
+        self.computes.append((begin, end))
+        shared = _overlap(begin, end, self.waits)
+        self.waits.clear()
+        return shared
+
+    def waited(self, begin: float, end: float) -> float:
+        """How much of this time was not computing, as far as is known now."""
+        if end <= begin:
+            return 0.0
+        self.waits.append((begin, end))
+        free = end - begin - _overlap(begin, end, self.computes)
+        self.computes.clear()
+        return free
+
+
+def _overlap(begin: float, end: float, others: Iterable[tuple[float, float]]) -> float:
+    shared = 0.0
+    for start, stop in others:
+        shared += max(0.0, min(end, stop) - max(begin, start))
+    return shared
+
+
+def _add(mine: dict[K, V], theirs: dict[K, V]) -> None:
+    for key, value in theirs.items():
+        mine[key] = mine[key] + value if key in mine else value

@@ -1,0 +1,260 @@
+"""What a role may do: the effects, and `Node`, which gives them names. Engines perform them; a program knows no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from random import Random
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+import msgspec
+
+from covey.message import Address, Message
+from covey.vector import Vector
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+
+class Effect(msgspec.Struct, Generic[T], frozen=True, gc=False):
+    """A request to the engine; awaiting it gives the engine's answer."""
+
+    def __await__(self) -> Generator[Effect[T], T, T]:
+        return (yield self)
+
+
+class Send(Effect[None], frozen=True):
+    """Hand a message to the link; goes on as soon as the link's window has room.
+
+    What travels is what the tensors hold now, unless they are lent: then the sender leaves them alone until answered.
+    A higher priority overtakes; `keep="latest"` replaces a waiting message of the same kind; a lossy one may be lost.
+    """
+
+    to: Address
+    body: Message
+    loan: bool = False
+    priority: int = 0
+    keep: Literal["all", "latest"] = "all"
+    lossy: bool = False
+
+
+class Receive(Effect[Message | None], frozen=True):
+    """Take the first message that matches; None when `timeout` seconds have passed.
+
+    With `into` the message's only vector is received straight into that one, which must have its parts.
+    """
+
+    kinds: tuple[type[Message], ...]
+    sender: Address | None = None
+    step: int | None = None
+    timeout: float | None = None
+    into: Vector | None = None
+
+    def matches(self, message: Message) -> bool:
+        return (
+            type(message) in self.kinds
+            and (self.sender is None or message.sender == self.sender)
+            and (self.step is None or getattr(message, "step", None) == self.step)
+        )
+
+    def __str__(self) -> str:
+        wanted = " or ".join(kind.__name__ for kind in self.kinds)
+        return wanted + (f" of step {self.step}" if self.step is not None else "") + (f" from {self.sender}" if self.sender else "")
+
+
+class Compute(Effect[T], frozen=True):
+    """Run the user's code on the role's compute thread; `load` is its cost in batches."""
+
+    work: Callable[[], T]
+    load: float = 1.0
+
+
+class Collective(Effect[bool], frozen=True):
+    """Sum a vector over a group in place; False when the engine has no native way and `fallback` must run."""
+
+    vector: Vector
+    group: tuple[Address, ...]
+    fallback: Callable[[Node, Vector, tuple[Address, ...]], Coroutine[Effect[Any], Any, None]]
+
+
+class Sleep(Effect[None], frozen=True):
+    seconds: float
+
+
+class Now(Effect[float], frozen=True):
+    """Seconds of training so far."""
+
+
+class Note(Effect[None], frozen=True):
+    """Tell whoever watches: `staleness 3`, `update 1`."""
+
+    kind: str
+    value: float
+
+
+class Spawn(Effect[None], frozen=True):
+    """Run a companion program over the same replica; it ends with the role."""
+
+    program: Coroutine[Effect[Any], Any, None]
+
+
+class Memory(Generic[T]):
+    """A value that survives a restart."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+
+class Host(Protocol):
+    """The facts an engine keeps for a role; none of them waits."""
+
+    step: int
+
+    def training(self) -> bool: ...
+    def receive_nowait(self, want: Receive) -> Message | None: ...
+    def remember(self, value: T) -> Memory[T]: ...
+    def post(self, message: Message, progress: float) -> None: ...
+
+
+class Node:
+    """A role's hold on the world. Names promise behaviour: `receive` waits, `receive_nowait` never does."""
+
+    __slots__ = ("address", "host", "limits", "rank", "rng", "workers")
+
+    def __init__(self, address: Address, limits: Sequence[int | None], host: Host, rng: Random) -> None:
+        self.address = address
+        self.rank = address.rank
+        self.limits = tuple(limits)  # each worker's own budget of steps, None: as long as the run lasts
+        self.workers = len(self.limits)
+        self.host = host
+        self.rng = rng
+
+    @property
+    def step(self) -> int:
+        """The worker's own step, counted from 0 by `training`."""
+        return self.host.step
+
+    def training(self) -> bool:
+        """Whether to do another step. What is remembered is saved only between this and the next await."""
+        return self.host.training()
+
+    def steps(self) -> Iterator[int]:
+        """The steps of this worker, from the first (or from where a checkpoint left off) to the last."""
+        while self.training():
+            yield self.step
+
+    def present(self, step: int) -> list[int]:
+        """The workers whose own budget holds this step; those that ended earlier take no part in it."""
+        return [rank for rank, limit in enumerate(self.limits) if limit is None or step < limit]
+
+    def send(
+        self, to: Address, body: Message, *, loan: bool = False, priority: int = 0,
+        keep: Literal["all", "latest"] = "all", lossy: bool = False,
+    ) -> Send:  # fmt: skip
+        return Send(to, body, loan, priority, keep, lossy)
+
+    async def broadcast(self, peers: Sequence[Address], body: Message) -> None:
+        for peer in peers:
+            await Send(peer, body)
+
+    async def receive(
+        self, kind: type[M], *, sender: Address | None = None, step: int | None = None, into: Vector | None = None
+    ) -> M:
+        return await Receive((kind,), sender, step, None, into)  # type: ignore[return-value]  # the engine keeps to the kind asked for
+
+    async def receive_within(self, kind: type[M], seconds: float, *, sender: Address | None = None) -> M | None:
+        return await Receive((kind,), sender, None, seconds)  # type: ignore[return-value]
+
+    async def receive_any(self, *kinds: type[Message]) -> Message:
+        message = await Receive(kinds)
+        assert message is not None
+        return message
+
+    def receive_nowait(self, kind: type[M], *, sender: Address | None = None) -> M | None:
+        return self.host.receive_nowait(Receive((kind,), sender))  # type: ignore[return-value]
+
+    async def ask(self, to: Address, question: Message, answer: type[M]) -> M:
+        """Send a question and wait for that peer's answer."""
+        await Send(to, question)
+        return await self.receive(answer, sender=to)
+
+    async def gather(self, kind: type[M], senders: Sequence[Address], *, step: int | None = None) -> list[M]:
+        """One message from each sender, in the senders' order, whatever the order of arrival."""
+        return [await self.receive(kind, sender=sender, step=step) for sender in senders]
+
+    def compute(self, work: Callable[[], T], load: float = 1.0) -> Compute[T]:
+        return Compute(work, load)
+
+    async def sum(
+        self, vector: Vector, group: tuple[Address, ...],
+        fallback: Callable[[Node, Vector, tuple[Address, ...]], Coroutine[Effect[Any], Any, None]],
+    ) -> None:  # fmt: skip
+        """Sum `vector` over the group in place, the engine's own way or else as the program `fallback`."""
+        if not await Collective(vector, group, fallback):
+            await fallback(self, vector, group)
+
+    def sleep(self, seconds: float) -> Sleep:
+        return Sleep(seconds)
+
+    def now(self) -> Now:
+        return Now()
+
+    def note(self, kind: str, value: float = 1) -> Note:
+        return Note(kind, value)
+
+    def spawn(self, program: Coroutine[Effect[Any], Any, None]) -> Spawn:
+        return Spawn(program)
+
+    def remember(self, value: T) -> Memory[T]:
+        """A value that a checkpoint keeps; after a restart this gives the kept one instead."""
+        return self.host.remember(value)
+
+
+Program = Callable[..., Coroutine[Effect[Any], Any, None]]
+
+
+class Mailbox:
+    """Messages that arrived and were not taken yet, in the order of arrival."""
+
+    __slots__ = ("waiting",)
+
+    def __init__(self) -> None:
+        self.waiting: list[Message] = []
+
+    def put(self, message: Message) -> None:
+        self.waiting.append(message)
+
+    def take(self, want: Receive) -> Message | None:
+        for index, message in enumerate(self.waiting):
+            if want.matches(message):
+                return self.waiting.pop(index)
+        return None
+
+
+class Pace:
+    """Counts a worker's steps, and knows where it must stop or hold. Steps are numbered from 0."""
+
+    __slots__ = ("hold_at", "limit", "step", "stop_at")
+
+    def __init__(self, limit: int | None, done: int = 0) -> None:
+        self.step = done - 1
+        self.limit = limit
+        self.stop_at: int | None = None
+        self.hold_at: int | None = None
+
+    @property
+    def next(self) -> int:
+        """The number of the step that the next `training` would begin."""
+        return self.step + 1
+
+    def training(self) -> bool:
+        self.step += 1
+        return not self.over(self.step)
+
+    def over(self, step: int) -> bool:
+        return (self.limit is not None and step >= self.limit) or (self.stop_at is not None and step >= self.stop_at)
+
+    def holds(self) -> bool:
+        """Whether the program, having asked `training`, waits here until it is released."""
+        return self.hold_at is not None and self.step >= self.hold_at and not self.over(self.step)

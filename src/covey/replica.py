@@ -1,0 +1,286 @@
+"""What is being trained: one copy of the model on one role, its gradients and its optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from covey.errors import PlanError
+from covey.flat import Flat, Slot
+from covey.message import Message
+from covey.program import Node
+from covey.vector import Piece, Vector, chunks
+
+ELEMENTWISE = {
+    torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax,
+    torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.RMSprop, torch.optim.Rprop, torch.optim.ASGD,
+}  # fmt: skip
+"""Optimizers that treat every number alone, so that one parameter may be split between servers."""
+
+MakeOptimizer = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
+
+
+class Batch(NamedTuple):
+    """What one forward and backward reports."""
+
+    loss: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A role's part of the scored model: a piece of the parameters, the float buffers, and how much they count."""
+
+    piece: Piece
+    params: Vector
+    buffers: Vector
+    weight: float
+
+
+class Bucket(Message):
+    """A piece of the gradient is ready (from a role to itself)."""
+
+    step: int
+    index: int
+
+    counted = False
+
+
+class Replica:
+    """One copy of the model. `flat`, `grad` and `buffers` are the vectors that programs read and write."""
+
+    def __init__(
+        self, module: nn.Module, optimizer: MakeOptimizer, *, source: Callable[[int], Batch] | None = None,
+        rate: Callable[[float], float] | None = None, budget: int | None = None,
+        samples: Callable[[int, int], int] = lambda rank, step: 1,
+    ) -> None:  # fmt: skip
+        self.layout = Flat(module)
+        self.module = module
+        self.flat, self.grad, self.buffers = self.layout.params, self.layout.grads, self.layout.buffers
+        self.optimizer = _made(optimizer, list(self.layout.parameters.items()))
+        self._make, self._source, self._rate, self._budget = optimizer, source, rate, budget
+        self._working: Vector | None = None  # a second set of parameters, where a companion may write the first
+        self.trained: Piece = tuple((0, part.numel()) for part in self.flat.parts)
+        self._buffers_kept = True
+        self.samples = samples  # how many samples the batch of (rank, step) has
+        self.weight = 1.0  # how much this replica counts in the scored model
+        self.seen = 0  # samples of the whole run, as far as this role knows
+        self.batch = Batch(float("nan"), 0)
+
+    @property
+    def model(self) -> Vector:
+        """Parameters and float buffers: what travels when models, not gradients, are exchanged."""
+        return self.flat.join(self.buffers)
+
+    # -- gradients ------------------------------------------------------------------------------------------------
+
+    async def gradient(self, node: Node) -> Vector:
+        """The mean gradient on the next batch, at the weights as they are now."""
+        self.batch = await node.compute(partial(self._differentiate, node.step))
+        await self._report(node)
+        return self.grad
+
+    def stream(self, node: Node, bucket_bytes: int = 4 << 20) -> GradientStream:
+        """The same gradient in pieces, last layers first, while backward still runs."""
+        return GradientStream(self, node, bucket_bytes)
+
+    async def _report(self, node: Node) -> None:
+        self.seen += self.batch.samples * node.workers
+        await node.note("samples", self.batch.samples)
+        await node.note("loss", self.batch.loss)
+
+    def _differentiate(self, step: int) -> Batch:
+        assert self._source is not None, "this role has no data"
+        if self._working is not None:
+            self._working.copy_(self.flat)
+        batch = self._source(step)
+        self.layout.collect()
+        return batch
+
+    def shield(self) -> None:
+        """Compute on a copy of the weights from now on: a companion may write `flat` while backward runs.
+
+        Parameters that are views of one vector defeat autograd's own check for writes, so the copy is not optional.
+        """
+        if self._working is None:
+            self._working = self.flat.clone()
+            for slot in self.layout.slots:
+                self.layout.parameters[slot.name].data = slot.view(self._working)
+
+    # -- updates --------------------------------------------------------------------------------------------------
+
+    def load(self, params: Vector) -> None:
+        """Take over weights that came from elsewhere."""
+        self.flat.copy_(params)
+
+    def apply(self, grad: Vector, scale: float = 1.0) -> None:
+        """One step of the optimizer with this gradient; `scale` multiplies the learning rate for this step only."""
+        if grad is not self.grad:
+            self.grad.cut(self.trained).copy_(grad)
+        self.update(scale)
+
+    def update(self, scale: float = 1.0) -> None:
+        """One step of the optimizer with the gradient that lies in `grad`."""
+        factor = scale * (self._rate(self.progress) if self._rate else 1.0)
+        groups = self.optimizer.param_groups
+        rates = [group["lr"] for group in groups]
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate * factor
+        if self._working is not None:
+            self._aim(self.flat)
+        self.optimizer.step()
+        if self._working is not None:
+            self._aim(self._working)
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
+
+    def _aim(self, vector: Vector) -> None:
+        for slot in self.layout.slots:
+            self.layout.parameters[slot.name].data = slot.view(vector)
+
+    @property
+    def progress(self) -> float:
+        """How much of the run's budget of samples was seen before this step, from 0 to 1."""
+        return min(1.0, self.seen / self._budget) if self._budget else 0.0
+
+    # -- shards ---------------------------------------------------------------------------------------------------
+
+    def pieces(self, servers: int) -> list[Piece]:
+        """How `servers` divide the parameters: equal slices where the optimizer allows, else whole parameters."""
+        if servers == 1 or getattr(self.optimizer, "elementwise", type(self.optimizer) in ELEMENTWISE):
+            return chunks(self.flat, servers)
+        return self.layout.whole(servers)
+
+    def keep(self, piece: Piece, buffers: bool) -> None:
+        """Become a server's shard: the optimizer sees only the parameters, or slices of them, inside `piece`.
+
+        One of the servers keeps the mean of the float `buffers`.
+        """
+        self._buffers_kept = buffers
+        if piece == self.trained:
+            return
+        self.trained = piece
+        pairs = []
+        for slot in self.layout.slots:
+            parameter = self._inside(slot, piece)
+            if parameter is not None:
+                pairs.append((slot.name, parameter))
+        self.optimizer = _made(self._make, pairs)
+
+    def _inside(self, slot: Slot, piece: Piece) -> nn.Parameter | None:
+        start, stop = max(slot.start, piece[slot.part][0]), min(slot.stop, piece[slot.part][1])
+        if start >= stop:
+            return None
+        if (start, stop) == (slot.start, slot.stop):
+            return self.layout.parameters[slot.name]
+        shard = nn.Parameter(self.flat.parts[slot.part][start:stop])
+        shard.grad = self.grad.parts[slot.part][start:stop]
+        return shard
+
+    # -- what is kept ---------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """This role's part of the scored model, as it is now."""
+        buffers = self.buffers.clone() if self._buffers_kept else Vector(())
+        return Snapshot(self.trained, self.flat.cut(self.trained).clone(), buffers, self.weight)
+
+    def state(self) -> dict[str, Any]:
+        """Everything a restart needs."""
+        return {
+            "params": self.flat, "buffers": self.buffers, "others": self.layout.others(),
+            "optimizer": self.optimizer.state_dict(), "seen": self.seen,
+        }  # fmt: skip
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over a kept state."""
+        self.flat.copy_(state["params"])
+        self.buffers.copy_(state["buffers"])
+        for name, buffer in self.layout.others().items():
+            buffer.copy_(state["others"][name])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.seen = state["seen"]
+
+
+class GradientStream(AsyncIterator[Piece]):
+    """Pieces of the gradient in the order in which backward finishes them."""
+
+    def __init__(self, replica: Replica, node: Node, bucket_bytes: int) -> None:
+        self._replica, self._node, self._step = replica, node, node.step
+        self._buckets = _buckets(replica.layout, bucket_bytes)
+        self._given = -1
+
+    async def __anext__(self) -> Piece:
+        if self._given < 0:
+            await self._node.spawn(self._run())
+        self._given += 1
+        if self._given == len(self._buckets):
+            await self._replica._report(self._node)
+            raise StopAsyncIteration
+        bucket = await self._node.receive(Bucket, sender=self._node.address, step=self._step)
+        return self._replica.layout.piece(self._buckets[bucket.index])
+
+    async def _run(self) -> None:
+        """Compute, and post each bucket as soon as its last gradient is there."""
+        missing = [len(bucket) for bucket in self._buckets]
+        posted: set[int] = set()
+
+        def finished(index: int, _: Tensor) -> None:
+            missing[index] -= 1
+            if missing[index] == 0:
+                self._replica.layout.collect_grads(self._buckets[index])
+                post(index)
+
+        def post(index: int) -> None:
+            posted.add(index)
+            # forward takes about a third of the time of both (for a layer, backward is two products of forward's size)
+            progress = 1 / 3 + 2 / 3 * len(posted) / len(missing)
+            self._node.host.post(Bucket(self._step, index, sender=self._node.address), progress)
+
+        parameters = self._replica.layout.parameters
+        hooks = [
+            parameters[slot.name].register_post_accumulate_grad_hook(partial(finished, index))
+            for index, bucket in enumerate(self._buckets)
+            for slot in bucket
+        ]
+
+        def work() -> Batch:
+            batch = self._replica._differentiate(self._step)
+            for index in range(len(missing)):
+                if index not in posted:  # parameters that this batch did not use
+                    post(index)
+            return batch
+
+        try:
+            self._replica.batch = await self._node.compute(work)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _buckets(layout: Flat, size: int) -> list[list[Slot]]:
+    """Neighbouring parameters together, from the last to the first, each bucket about `size` bytes of one part."""
+    buckets: list[list[Slot]] = []
+    room = 0
+    for slot in reversed(layout.slots):
+        nbytes = (slot.stop - slot.start) * layout.params.parts[slot.part].element_size()
+        if not buckets or room < nbytes or buckets[-1][0].part != slot.part:
+            buckets.append([])
+            room = size
+        buckets[-1].insert(0, slot)
+        room -= nbytes
+    return buckets
+
+
+def _made(make: MakeOptimizer, pairs: list[tuple[str, nn.Parameter]]) -> Optimizer:
+    if not pairs:
+        raise PlanError("a server would hold no parameter: use fewer servers")
+    optimizer = make(iter(pairs))
+    if not isinstance(optimizer, Optimizer):
+        raise PlanError(f"task.optimizer must return a torch Optimizer; it returned a {type(optimizer).__name__}")
+    return optimizer

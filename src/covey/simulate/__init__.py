@@ -1,0 +1,47 @@
+"""What would the world do?"""
+
+from covey.simulate.cluster import Cluster, Host, Link, from_flags
+from covey.simulate.cluster_file import load
+from covey.simulate.fair import Fair
+from covey.simulate.network import FRAME, Event, Fifo, Network, Parcel
+from covey.simulate.units import (
+    Bytes,
+    BytesPerSecond,
+    Seconds,
+    format_bytes,
+    format_duration,
+    format_rate,
+    parse_duration,
+    parse_rate,
+    parse_size,
+)
+
+
+def network(cluster: Cluster) -> Network:
+    """The network of a cluster, as its links are shared."""
+    return Fair(cluster) if cluster.sharing == "fair" else Fifo(cluster)
+
+
+__all__ = [
+    "FRAME",
+    "Bytes",
+    "BytesPerSecond",
+    "Cluster",
+    "Event",
+    "Fair",
+    "Fifo",
+    "Host",
+    "Link",
+    "Network",
+    "Parcel",
+    "Seconds",
+    "format_bytes",
+    "format_duration",
+    "format_rate",
+    "from_flags",
+    "load",
+    "network",
+    "parse_duration",
+    "parse_rate",
+    "parse_size",
+]

@@ -1,0 +1,136 @@
+"""How fast are the machines and the links of an imagined cluster?"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Literal
+
+from covey.errors import PlanError
+from covey.simulate.units import AT_ONCE, BytesPerSecond, Seconds, parse_duration, parse_rate
+
+Host = str  # "worker 3", "server 0": as roles are shown to people
+Sharing = Literal["fifo", "fair"]
+
+BATCH = Seconds(0.01)
+GIGABIT = BytesPerSecond(125_000_000.0)
+LAN = Seconds(1e-4)
+
+_SLOW = re.compile(r"(?P<rank>[0-9]+):(?P<factor>[0-9]+(?:\.[0-9]+)?)x?")
+_HOST = re.compile(r"(?:(?P<role>[a-z]+) +)?(?P<rank>[0-9]+)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Link:
+    """What connects a host to the others: one way takes `latency`, each direction carries `bandwidth`."""
+
+    bandwidth: BytesPerSecond = GIGABIT
+    latency: Seconds = LAN
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """The world that the virtual engine pretends to run in."""
+
+    compute: Seconds = BATCH  # of one batch on a worker that is not slowed down
+    jitter: float = 0.0  # coefficient of variation of the compute time
+    slowdowns: Mapping[int, float] = field(default_factory=dict)  # worker rank -> how many times slower
+    kills: Mapping[Host, Seconds] = field(default_factory=dict)
+    link: Link = Link()
+    links: Mapping[Host, Link] = field(default_factory=dict)  # hosts that differ from `link`
+    sharing: Sharing = "fifo"
+    update: Seconds = AT_ONCE  # of a server's optimizer step, per byte
+    workers: int | None = None  # how many the file describes; None: any number
+    price: Mapping[int, float] = field(default_factory=dict)  # worker rank -> money per hour
+    watts: Mapping[int, float] = field(default_factory=dict)  # worker rank -> power
+
+    def compute_time(self, rank: int, load: float, draw: Random) -> Seconds:
+        """How long this worker takes for `load` batches."""
+        expected = self.compute * load * self.slowdowns.get(rank, 1.0)
+        if self.jitter == 0:
+            return Seconds(expected)
+        # Lognormal with mean 1: a slow batch can be very slow, none is faster than 0.
+        variance = math.log1p(self.jitter**2)
+        return Seconds(expected * draw.lognormvariate(-variance / 2, math.sqrt(variance)))
+
+    def link_of(self, host: Host) -> Link:
+        """The link of one host."""
+        return self.links.get(host, self.link)
+
+    def check(self, workers: int) -> None:
+        """Refuse a cluster that does not fit this many workers."""
+        if self.workers is not None and self.workers != workers:
+            raise PlanError(f"the cluster has {self.workers} workers, the run asks for {workers}; make them equal")
+        killed = (int(rank) for role, rank in (host.rsplit(" ", 1) for host in self.kills) if role == "worker")
+        for rank in (*self.slowdowns, *killed):
+            if rank >= workers:
+                raise PlanError(f"there is no worker {rank}: {workers} workers are numbered 0 to {workers - 1}")
+
+
+def from_flags(
+    *,
+    bandwidth: str | None = None,
+    latency: str | None = None,
+    compute: str | None = None,
+    jitter: str | float | None = None,
+    slow: Iterable[str] = (),
+    kill: Iterable[str] = (),
+) -> Cluster:
+    """A cluster as typed on the command line: `--bandwidth 100mbit --slow 3:4x --kill 2@5s`."""
+    usual = Cluster()
+    return Cluster(
+        compute=parse_duration(compute) if compute else usual.compute,
+        jitter=parse_jitter(jitter) if jitter is not None else usual.jitter,
+        slowdowns=dict(_slowdown(item) for item in _items(slow)),
+        kills=dict(_killed(item) for item in _items(kill)),
+        link=Link(
+            bandwidth=parse_rate(bandwidth) if bandwidth else usual.link.bandwidth,
+            latency=parse_duration(latency) if latency else usual.link.latency,
+        ),
+    )
+
+
+def parse_jitter(value: str | float) -> float:
+    """The coefficient of variation of the compute time: `0.3` for a third more or less."""
+    try:
+        jitter = float(value)
+    except ValueError:
+        jitter = math.nan
+    if not 0 <= jitter < math.inf:
+        raise PlanError(f"jitter {value!r} must be a number from 0 up, such as 0.3")
+    return jitter
+
+
+def parse_host(text: str) -> Host:
+    """The name of a host: `server 0`, or `2` for worker 2."""
+    match = _HOST.fullmatch(text.strip())
+    if match is None:
+        raise PlanError(
+            f"cannot read the host {text!r}; write a role and its number, such as 'server 0', or 2 for worker 2"
+        )
+    return f"{match['role'] or 'worker'} {int(match['rank'])}"
+
+
+def _items(values: Iterable[str]) -> list[str]:
+    """Flags may be repeated, and may hold several values between commas."""
+    texts = [values] if isinstance(values, str) else values
+    return [item.strip() for text in texts for item in text.split(",")]
+
+
+def _slowdown(text: str) -> tuple[int, float]:
+    match = _SLOW.fullmatch(text)
+    if match is None or float(match["factor"]) == 0:
+        raise PlanError(
+            f"cannot read --slow {text!r}; write WORKER:FACTOR, such as 3:4x for a worker 3 four times slower"
+        )
+    return int(match["rank"]), float(match["factor"])
+
+
+def _killed(text: str) -> tuple[Host, Seconds]:
+    host, mark, at = text.partition("@")
+    if not mark:
+        raise PlanError(f"cannot read --kill {text!r}; write WORKER@TIME, such as 2@5s (or 'server 0@5s')")
+    return parse_host(host), parse_duration(at)

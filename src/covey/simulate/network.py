@@ -1,0 +1,135 @@
+"""How long does a message travel, when others travel too?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from typing import Literal, Protocol
+
+from covey.simulate.cluster import Cluster, Host, Link
+from covey.simulate.units import AT_ONCE, Seconds
+
+FRAME = 4 * 1024 * 1024  # bytes; a higher priority overtakes a large parcel after each of these
+
+Kind = Literal[
+    "freed",  # the sender can take the next frame
+    "frame",  # a frame is on its way: it has left (Fair), or has begun to arrive (Fifo)
+    "last",  # the same, for the last frame of a parcel
+    "delivered",  # the whole parcel has arrived
+]
+
+
+@dataclass(slots=True, eq=False)
+class Parcel:
+    """Bytes on their way from one host to another."""
+
+    serial: int
+    src: Host
+    dst: Host
+    size: int
+    priority: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Event:
+    """Something that the network wants to be told of when its time has come."""
+
+    at: Seconds
+    kind: Kind
+    parcel: Parcel
+    size: int = 0  # of the frame
+    until: Seconds = AT_ONCE  # when the sender's last byte of the frame can be there
+
+
+class Network(Protocol):
+    """What the virtual engine asks, with a clock that never goes back; it keeps the events, ties in given order."""
+
+    def send(self, now: Seconds, parcel: Parcel) -> list[Event]:
+        """Take a parcel; answer with the events to come back with."""
+
+    def happen(self, now: Seconds, event: Event) -> tuple[list[Event], Parcel | None]:
+        """An event is due: what follows from it, and the parcel that is now there."""
+
+
+Waiting = tuple[int, int, Parcel, int]  # -priority, order, parcel, bytes not sent yet
+
+
+class Nic:
+    """A host's link, with one queue for each direction."""
+
+    __slots__ = ("bandwidth", "egress_free", "ingress_free", "latency", "queue")
+
+    def __init__(self, link: Link) -> None:
+        self.bandwidth: float = link.bandwidth
+        self.latency: float = link.latency
+        self.queue: list[Waiting] = []
+        self.egress_free = 0.0
+        self.ingress_free = 0.0
+
+
+class Fifo:
+    """Each direction of a NIC carries one frame after another, first come first served."""
+
+    def __init__(self, cluster: Cluster, *, frame: int = FRAME, local: Seconds = AT_ONCE) -> None:
+        self.cluster, self.frame, self.local = cluster, frame, local
+        self.nics: dict[Host, Nic] = {}
+        self.order = count()
+        # With one latency for all, frames reach their receivers in the order in which they leave, and a frame's
+        # place at the receiver is known at once: one event less for every message.
+        self.uniform = all(link.latency == cluster.link.latency for link in cluster.links.values())
+
+    def send(self, now: Seconds, parcel: Parcel) -> list[Event]:
+        """Take a parcel: it leaves at once when the sender is idle."""
+        if parcel.src == parcel.dst:
+            return [Event(Seconds(now + self.local), "delivered", parcel)]
+        nic = self.nics.get(parcel.src) or self._nic(parcel.src)
+        if now >= nic.egress_free and not nic.queue:
+            return self._transmit(now, nic, parcel, parcel.size, next(self.order))
+        heappush(nic.queue, (-parcel.priority, next(self.order), parcel, parcel.size))
+        if len(nic.queue) > 1:
+            return []  # whoever waits already has asked to be woken
+        return [Event(Seconds(nic.egress_free), "freed", parcel)]
+
+    def happen(self, now: Seconds, event: Event) -> tuple[list[Event], Parcel | None]:
+        """A parcel arrived, a sender is free, or a frame reached its receiver."""
+        kind = event.kind
+        if kind == "delivered":
+            return [], event.parcel
+        if kind == "freed":
+            nic = self.nics[event.parcel.src]
+            _, order, parcel, unsent = heappop(nic.queue)
+            return self._transmit(now, nic, parcel, unsent, order), None
+        done = self._receive(now, event.parcel, event.size, event.until)
+        return ([Event(done, "delivered", event.parcel)] if kind == "last" else []), None
+
+    def _transmit(self, now: float, nic: Nic, parcel: Parcel, unsent: int, order: int) -> list[Event]:
+        """Put the next frame of a parcel on the wire."""
+        size = unsent if unsent <= self.frame else self.frame
+        receiver = self.nics.get(parcel.dst) or self._nic(parcel.dst)
+        latency = nic.latency if nic.latency > receiver.latency else receiver.latency
+        nic.egress_free = sent = now + size / nic.bandwidth
+        events = self._travel(Seconds(now + latency), parcel, size, Seconds(sent + latency), unsent == size)
+        if unsent > size:
+            heappush(nic.queue, (-parcel.priority, order, parcel, unsent - size))
+        if nic.queue:
+            events.append(Event(Seconds(sent), "freed", parcel))
+        return events
+
+    def _travel(self, reached: Seconds, parcel: Parcel, size: int, until: Seconds, last: bool) -> list[Event]:
+        if not self.uniform:
+            return [Event(reached, "last" if last else "frame", parcel, size, until)]
+        done = self._receive(reached, parcel, size, until)
+        return [Event(done, "delivered", parcel)] if last else []
+
+    def _receive(self, reached: float, parcel: Parcel, size: int, until: float) -> Seconds:
+        """When the receiver has the whole frame: it forwards bytes while they come, but takes its own time too."""
+        nic = self.nics[parcel.dst]
+        begin = nic.ingress_free if nic.ingress_free > reached else reached
+        # Only its own time: a slow sender does not keep a fast receiver from hearing the others.
+        nic.ingress_free = done = begin + size / nic.bandwidth
+        return Seconds(done if done > until else until)
+
+    def _nic(self, host: Host) -> Nic:
+        nic = self.nics[host] = Nic(self.cluster.link_of(host))
+        return nic

@@ -1,0 +1,95 @@
+"""Where does it stand in the taxonomy? A strategy is a value: its coordinates, its settings, the roles it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from covey.errors import PlanError
+from covey.message import Address
+from covey.program import Effect, Node
+from covey.replica import Replica
+
+Scheduling = Literal["synchronous", "bounded", "soft", "asynchronous"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taxonomy:
+    """The coordinates of the surveys (Langer et al. 2020, Table 1)."""
+
+    parallelism: str = "data"
+    optimization: Literal["central", "decentral", "federated"]
+    architecture: str
+    scheduling: Scheduling
+    exchange: str
+    topology: str
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One role of a run: its program, whether it has a share of the data, whether its model is scored."""
+
+    address: Address
+    program: Callable[[Node, Replica], Coroutine[Effect[Any], Any, None]]
+    trains: bool = False
+    scored: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """A point of the taxonomy that can be run."""
+
+    name: str
+    taxonomy: Taxonomy
+    settings: dict[str, Any]
+    roles: Callable[[int, int], list[Role]]
+    scored: str
+    rate: str  # what happens to the user's learning rate
+    servers: int = 0
+    over: str | None = None
+    samples: str = "every sample once per epoch"
+
+    def layout(self, workers: int, servers: int | None) -> list[Role]:
+        """The roles for so many workers and servers (the strategy's own number when None)."""
+        if workers < 1:
+            raise PlanError(f"--workers {workers}: at least 1 is needed")
+        if servers is not None and servers != self.servers and not self.servers:
+            raise PlanError(f"{self.name} has no servers: leave --servers away, or use bsp, ssp or asynchronous")
+        if servers is not None and servers < 1 <= self.servers:
+            raise PlanError(f"--servers {servers}: {self.name} needs at least 1")
+        return self.roles(workers, self.servers if servers is None else servers)
+
+    @property
+    def text(self) -> str:
+        """The SPEC of this strategy, with every setting it was given or took by default."""
+        settings = ", ".join(f"{key}={_short(value)}" for key, value in self.settings.items() if value is not None)
+        return self.name + (f"({settings})" if settings else "") + (f" over {self.over}" if self.over else "")
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether workers wait for one another, so that they must stop at a common step."""
+        return self.taxonomy.scheduling in ("synchronous", "bounded")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What an engine performs: roles, each worker's budget of steps, and how they are held together."""
+
+    roles: tuple[Role, ...]
+    limits: tuple[int | None, ...]
+    lockstep: bool
+    seed: int = 0
+    window: int = 64 << 20
+
+    def role(self, address: Address) -> Role:
+        return next(role for role in self.roles if role.address == address)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def workers(count: int) -> tuple[Address, ...]:
+    """The addresses of all workers, in rank order."""
+    return tuple(Address("worker", rank) for rank in range(count))

@@ -1,0 +1,207 @@
+"""What the user hands in: a model, its data, an optimizer, a loss, and how to score it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from hashlib import sha256
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from covey.errors import PlanError
+
+Data = Dataset[Any] | tuple[Tensor, ...]
+Score = Callable[[nn.Module], Mapping[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """What to train, on what, and how to tell whether it got better."""
+
+    model: Callable[[], nn.Module]
+    data: Data
+    optimizer: Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
+    loss: Callable[..., Tensor] | None = None  # loss(model(x), y) of a batch (x, y)
+    step: Callable[[nn.Module, Any], Tensor] | None = None  # step(model, batch), for anything else
+    batch_size: int = 32  # of each worker
+    evaluate: Score | None = None
+    rate: Callable[[float], float] | None = None  # progress in 0..1 -> factor on the learning rate
+    loaders: int = 0  # processes that load samples, for data that is not tensors
+
+    def __post_init__(self) -> None:
+        self._check_factories()
+        self._check_loss()
+        check_data(self.data)
+        for name in ("evaluate", "rate"):
+            if getattr(self, name) is not None:
+                _check_callable(name, getattr(self, name))
+        _check_count("batch_size", self.batch_size, least=1)
+        _check_count("loaders", self.loaders, least=0)
+
+    def forward(self, model: nn.Module, batch: Any) -> Tensor:
+        """The loss of one batch."""
+        if self.step is not None:
+            return _scalar("step(model, batch)", self.step(model, batch))
+        assert self.loss is not None, "a task has a loss or a step"
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise PlanError(
+                f"Task: loss(model(x), y) needs batches that are pairs (x, y), but the data gives {_describe(batch)}; "
+                "for other batches give step=lambda model, batch: … instead of loss"
+            )
+        x, y = batch
+        return _scalar("loss(model(x), y)", self.loss(model(x), y))
+
+    def _check_factories(self) -> None:
+        if isinstance(self.model, nn.Module):
+            made = f"lambda: {type(self.model).__name__}(…)"
+            raise PlanError(f"Task: model must build a fresh model for each worker, so give a function: model={made}")
+        if isinstance(self.optimizer, torch.optim.Optimizer):
+            made = f"lambda params: torch.optim.{type(self.optimizer).__name__}(params, …)"
+            raise PlanError(f"Task: optimizer must be a function of the parameters: optimizer={made}")
+        _check_callable("model", self.model)
+        _check_callable("optimizer", self.optimizer)
+
+    def _check_loss(self) -> None:
+        if (self.loss is None) == (self.step is None):
+            given = "neither was" if self.loss is None else "both were"
+            raise PlanError(f"Task: give either loss=f(output, y) or step=f(model, batch); {given} given")
+        if isinstance(self.loss, type):
+            raise PlanError(f"Task: loss is a class; give an instance of it: loss={self.loss.__name__}()")
+        name = "loss" if self.step is None else "step"
+        _check_callable(name, getattr(self, name))
+
+
+def accuracy(dataset: Data, batch_size: int = 1000) -> Callable[[nn.Module], dict[str, float]]:
+    """A score for `Task(evaluate=…)`: the share of samples (x, y) whose largest output is y."""
+    samples = check_data(dataset, "accuracy")
+
+    def score(model: nn.Module) -> dict[str, float]:
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        modes = [(module, module.training) for module in model.modules()]
+        model.eval()
+        try:
+            with torch.no_grad():
+                right = sum(_right(model(x.to(device)), y.to(device)) for x, y in _batches(dataset, batch_size))
+        finally:
+            # One by one, because the user may keep some layers in eval mode while training.
+            for module, training in modes:
+                module.training = training
+        return {"accuracy": right / samples}
+
+    return score
+
+
+def load_task(where: str) -> Task:
+    """The Task of `path/file.py` or `path/file.py:NAME`; NAME is `task` unless given."""
+    path, name = _split(where)
+    module = _import(path)
+    found = getattr(module, name, None)
+    if isinstance(found, Task):
+        return found
+    tasks = [key for key, value in vars(module).items() if isinstance(value, Task)]
+    hint = f"it has {', '.join(f'{path}:{key}' for key in tasks)}" if tasks else f"write {name} = covey.Task(…) in it"
+    what = f"no {name!r}" if not hasattr(module, name) else f"{name!r} as {_describe(found)}, not as a covey.Task"
+    raise PlanError(f"{path} has {what}; {hint}")
+
+
+def check_data(data: Any, owner: str = "Task") -> int:
+    """The number of samples, after making sure that each can be asked for by its number."""
+    if isinstance(data, IterableDataset | DataLoader) or not _is_map_style(data):
+        raise PlanError(
+            f"{owner}: data must be a data set with len(data) and data[i], or a tuple of tensors, "
+            f"not {_describe(data)}; a DataLoader holds such a data set in .dataset, and one tensor goes in as (x,)"
+        )
+    sizes = {len(column) for column in data} if isinstance(data, tuple) else {len(data)}
+    if len(sizes) > 1:
+        raise PlanError(f"{owner}: the tensors of data must have the same length, not {_lengths(data)}")
+    if 0 in sizes:
+        raise PlanError(f"{owner}: data is empty; it needs at least one sample")
+    return int(sizes.pop())
+
+
+def _is_map_style(data: Any) -> bool:
+    if isinstance(data, tuple):
+        return bool(data) and all(isinstance(column, Tensor) and column.dim() > 0 for column in data)
+    if isinstance(data, Tensor | Mapping | str | bytes):
+        return False
+    return hasattr(data, "__len__") and hasattr(data, "__getitem__")
+
+
+def _batches(data: Data, size: int) -> Iterator[Any]:
+    columns = data.tensors if type(data) is TensorDataset else data
+    if isinstance(columns, tuple):
+        return zip(*(column.split(size) for column in columns), strict=True)
+    # The loader draws a seed when it starts; its own generator leaves the training's random numbers alone.
+    return iter(DataLoader(columns, batch_size=size, generator=torch.Generator()))
+
+
+def _right(output: Tensor, y: Tensor) -> int:
+    return int((output.argmax(dim=1) == y).sum())
+
+
+def _split(where: str) -> tuple[Path, str]:
+    path, colon, name = where.rpartition(":")
+    if not colon or Path(where).is_file():
+        path, name = where, "task"
+    if not name.isidentifier():
+        raise PlanError(f"{where!r}: after the colon goes the name of a Task in the file, as in {path}:task")
+    return Path(path), name
+
+
+def _import(path: Path) -> ModuleType:
+    """Run the file as a module of its own; what it raises goes to the user as it is."""
+    if not path.is_file():
+        near = get_close_matches(path.name, [file.name for file in path.parent.glob("*.py")], n=1)
+        hint = f"did you mean {path.parent / near[0]}?" if near else "give a Python file, as in train.py:task"
+        raise PlanError(f"there is no file {path}; {hint}")
+    path = path.resolve()
+    # The same name in every process of a run, and never that of a module that the file itself imports.
+    name = f"covey_task_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # it stays, for what the user's functions import later
+    spec = spec_from_loader(name, SourceFileLoader(name, str(path)))
+    assert spec is not None and spec.loader is not None, "a source file always has a loader"
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _check_callable(name: str, value: object) -> None:
+    if not callable(value):
+        raise PlanError(f"Task: {name} must be a function, not {_describe(value)}")
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise PlanError(f"Task: {name} must be a whole number of at least {least}, not {value!r}")
+
+
+def _scalar(source: str, loss: object) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise PlanError(f"Task: {source} must give one number, such as a mean over the batch, not {_describe(loss)}")
+    return loss
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"{type(value).__name__} {value!r:.60}" if isinstance(value, int | float | str) else type(value).__name__
+
+
+def _lengths(columns: Iterable[Tensor]) -> str:
+    return " and ".join(str(len(column)) for column in columns)

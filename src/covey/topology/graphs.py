@@ -1,0 +1,163 @@
+"""The graphs with a name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+
+from covey.errors import PlanError
+from covey.topology.graph import Graph
+
+Edges = set[tuple[int, int]]  # each as (smaller, larger)
+
+
+def ring(size: int) -> Graph:
+    """Each rank hears itself and its two neighbours equally; two ranks hear each other."""
+    return _uniform({r: {(r - 1) % size, r, (r + 1) % size} for r in range(size)})
+
+
+def chain(size: int) -> Graph:
+    """A ring that is cut open: the ends hear one neighbour."""
+    return _metropolis(size, ((r, r + 1) for r in range(size - 1)))
+
+
+def complete(size: int) -> Graph:
+    """Everyone hears everyone equally: one round reaches the mean."""
+    return _uniform({r: set(range(size)) for r in range(size)})
+
+
+def star(size: int) -> Graph:
+    """Rank 0 hears everyone, the others hear only rank 0."""
+    return _metropolis(size, ((0, r) for r in range(1, size)))
+
+
+def tree(size: int, fanout: int = 2) -> Graph:
+    """Rank 0 is the root, and each rank has up to `fanout` children, level by level."""
+    _at_least("tree", "fanout", fanout, 1)
+    return _metropolis(size, (((r - 1) // fanout, r) for r in range(1, size)))
+
+
+def exponential(size: int) -> Graph:
+    """Each rank hears the ranks 1, 2, 4, 8 ... before and after it."""
+    hops = [1 << k for k in range(size.bit_length()) if 1 << k < size]
+    return _uniform({r: {r, *((r + h) % size for h in hops), *((r - h) % size for h in hops)} for r in range(size)})
+
+
+def torus(size: int) -> Graph:
+    """A grid as square as the size allows, closed at its edges; a prime number of ranks is a ring."""
+    rows = max(n for n in range(1, size + 1) if size % n == 0 and n * n <= size)
+    columns = size // rows
+
+    def heard(rank: int) -> set[int]:
+        row, column = divmod(rank, columns)
+        across = {row * columns + (column + hop) % columns for hop in (-1, 1)}
+        along = {(row + hop) % rows * columns + column for hop in (-1, 1)}
+        return {rank} | across | along
+
+    return _uniform({rank: heard(rank) for rank in range(size)})
+
+
+def random_regular(size: int, degree: int = 4, seed: int = 0) -> Graph:
+    """Each rank hears `degree` others, drawn at random, and every rank can reach all others."""
+    _check_regular(size, degree)
+    edges = _circulant(size, degree if size > 1 else 0)
+    draw = Random(seed)
+    _shuffle(edges, draw)
+    graph = _metropolis(size, edges)
+    while len(graph.islands()) > 1:
+        _shuffle(edges, draw)
+        graph = _metropolis(size, edges)
+    return graph
+
+
+GRAPHS: Mapping[str, Callable[..., Graph]] = {
+    "ring": ring,
+    "chain": chain,
+    "complete": complete,
+    "star": star,
+    "tree": tree,
+    "exponential": exponential,
+    "torus": torus,
+    "random_regular": random_regular,
+}
+
+
+def build(name: str, settings: Mapping[str, object], size: int) -> Graph:
+    """The graph with this name and these settings, for this many ranks."""
+    if name not in GRAPHS:
+        raise PlanError(f"no topology '{name}'. There are: {', '.join(GRAPHS)}")
+    if size < 1:
+        raise PlanError(f"{name} needs at least 1 rank, not {size}")
+    known = settings_of(name)
+    for key, value in settings.items():
+        if key not in known:
+            has = ", ".join(f"{k}={v}" for k, v in known.items()) or "no settings"
+            raise PlanError(f"topology '{name}' has no setting '{key}'. It has: {has}")
+        if not isinstance(value, int):
+            raise PlanError(f"{name}({key}={value}): {key} must be a whole number")
+    return GRAPHS[name](size, **settings)
+
+
+def settings_of(name: str) -> dict[str, int]:
+    """The settings of a named graph, with their defaults."""
+    parameters = inspect.signature(GRAPHS[name]).parameters
+    return {key: parameter.default for key, parameter in parameters.items() if key != "size"}
+
+
+def _uniform(heard: Mapping[int, set[int]]) -> Graph:
+    """Equal weights; doubly stochastic when every rank hears equally many."""
+    return Graph({r: {p: 1 / len(peers) for p in sorted(peers)} for r, peers in heard.items()})
+
+
+def _metropolis(size: int, edges: Iterable[tuple[int, int]]) -> Graph:
+    """Weights that keep the mean on any undirected graph."""
+    # Xiao & Boyd 2004: w_ij = 1 / (1 + max(degree_i, degree_j)), and what remains is one's own.
+    heard: dict[int, set[int]] = {r: set() for r in range(size)}
+    for one, other in edges:
+        heard[one].add(other)
+        heard[other].add(one)
+    rows: dict[int, dict[int, float]] = {}
+    for rank, peers in heard.items():
+        row = {peer: 1 / (1 + max(len(peers), len(heard[peer]))) for peer in sorted(peers)}
+        rows[rank] = {**row, rank: 1 - sum(row.values())}
+    return Graph(rows)
+
+
+def _circulant(size: int, degree: int) -> Edges:
+    """A regular graph to start from: each rank is linked to the nearest ones, and to the opposite one if odd."""
+    hops = [*range(1, degree // 2 + 1), *([size // 2] if degree % 2 else [])]
+    return {_edge(r, (r + hop) % size) for r in range(size) for hop in hops}
+
+
+def _shuffle(edges: Edges, draw: Random) -> None:
+    """Exchange the ends of random pairs of edges, which keeps every degree."""
+    order = sorted(edges)
+    for _ in range(10 * len(order)):
+        i, j = draw.randrange(len(order)), draw.randrange(len(order))
+        (a, b), (c, d) = order[i], order[j] if draw.random() < 0.5 else order[j][::-1]
+        new = _edge(a, d), _edge(c, b)
+        if len({a, b, c, d}) == 4 and edges.isdisjoint(new):
+            edges -= {order[i], order[j]}
+            edges |= set(new)
+            order[i], order[j] = new
+
+
+def _edge(one: int, other: int) -> tuple[int, int]:
+    return (one, other) if one < other else (other, one)
+
+
+def _check_regular(size: int, degree: int) -> None:
+    """Refuse a degree that no connected graph of this size has."""
+    if size == 1:
+        return
+    asked = f"random_regular(degree={degree}) with {size} ranks"
+    works = [d for d in range(1, size) if d * size % 2 == 0 and (d > 1 or size == 2)]
+    if degree not in works:
+        nearest = min(works, key=lambda d: (abs(d - degree), d))
+        raise PlanError(f"{asked}: no connected graph gives every rank {degree} neighbours; degree={nearest} works")
+
+
+def _at_least(graph: str, key: str, value: int, least: int) -> None:
+    if value < least:
+        raise PlanError(f"{graph}({key}={value}): {key} must be at least {least}")

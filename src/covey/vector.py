@@ -1,0 +1,113 @@
+"""The numbers of a model as strategies see them: one flat tensor per (device, dtype), with the arithmetic they need."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+
+class Vector:
+    """A few flat tensors that behave as one vector; methods that end in `_` write in place and return it."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Iterable[Tensor]) -> None:
+        self.parts: tuple[Tensor, ...] = tuple(parts)
+
+    @property
+    def numel(self) -> int:
+        return sum(part.numel() for part in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.numel() * part.element_size() for part in self.parts)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Vector:
+        """The vector whose parts are `change(part)`."""
+        return Vector(change(part) for part in self.parts)
+
+    def clone(self) -> Vector:
+        return self.map(torch.clone)
+
+    def cut(self, piece: Piece) -> Vector:
+        """The views that `piece` names, one range per part."""
+        assert len(piece) == len(self.parts), "a piece of another vector"
+        return Vector(part[start:stop] for part, (start, stop) in zip(self.parts, piece, strict=True))
+
+    def join(self, other: Vector) -> Vector:
+        """Both vectors side by side; nothing is copied."""
+        return Vector(self.parts + other.parts)
+
+    def zero_(self) -> Self:
+        for part in self.parts:
+            part.zero_()
+        return self
+
+    def copy_(self, other: Vector) -> Self:
+        for mine, theirs in self._pairs(other):
+            mine.copy_(theirs)
+        return self
+
+    def add_(self, other: Vector, alpha: float = 1.0) -> Self:
+        """self += alpha * other."""
+        for mine, theirs in self._pairs(other):
+            mine.add_(theirs, alpha=alpha)
+        return self
+
+    def mul_(self, factor: float) -> Self:
+        for part in self.parts:
+            part.mul_(factor)
+        return self
+
+    def lerp_(self, other: Vector, weight: float) -> Self:
+        """self += weight * (other - self)."""
+        for mine, theirs in self._pairs(other):
+            mine.lerp_(theirs, weight)
+        return self
+
+    def __sub__(self, other: Vector) -> Vector:
+        return Vector(mine - theirs for mine, theirs in self._pairs(other))
+
+    def __mul__(self, factor: float) -> Vector:
+        return self.map(lambda part: part * factor)
+
+    def norm(self) -> float:
+        """The Euclidean norm over all parts."""
+        return math.sqrt(sum(part.double().square().sum().item() for part in self.parts))
+
+    def like(self, other: Vector) -> bool:
+        """Whether both have the same parts: lengths and dtypes."""
+        return [(p.numel(), p.dtype) for p in self.parts] == [(p.numel(), p.dtype) for p in other.parts]
+
+    def _pairs(self, other: Vector) -> Iterable[tuple[Tensor, Tensor]]:
+        return zip(self.parts, other.parts, strict=True)
+
+    def __repr__(self) -> str:
+        return "Vector(" + ", ".join(f"{p.numel()} x {p.dtype}".replace("torch.", "") for p in self.parts) + ")"
+
+
+Piece = tuple[tuple[int, int], ...]
+"""One range [start, stop) for each part of a vector."""
+
+
+def chunk(length: int, pieces: int, index: int) -> tuple[int, int]:
+    """Where slice `index` of `pieces` begins and ends; lengths differ by at most one, any length works."""
+    return length * index // pieces, length * (index + 1) // pieces
+
+
+def chunks(vector: Vector, pieces: int) -> list[Piece]:
+    """The vector in `pieces` equal pieces, cut in every part."""
+    return [tuple(chunk(part.numel(), pieces, index) for part in vector.parts) for index in range(pieces)]
+
+
+def mean_(into: Vector, vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
+    """Write the weighted mean of `vectors` into `into`; added in the order given, so the result is repeatable."""
+    total = sum(weights)
+    into.zero_()
+    for vector, weight in zip(vectors, weights, strict=True):
+        into.add_(vector, alpha=weight / total)
+    return into

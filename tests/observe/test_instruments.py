@@ -1,0 +1,84 @@
+"""Instruments are told of everything, and one that fails does not end the run."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from covey.message import Address, Message
+from covey.observe.instruments import EVENTS, Instrument, Instruments
+from covey.observe.trace import Trace
+from covey.vector import Vector
+
+ME, YOU = Address("worker", 1), Address("server", 0)
+
+
+class Load(Message):
+    vector: Vector
+
+
+LOAD = Load(Vector([torch.zeros(1200)]))
+
+
+def tell_all(watch: Instrument) -> None:
+    """One event of each kind."""
+    watch.computed(0.0, 0.02, ME)
+    watch.sent(0.02, ME, YOU, LOAD, 4800)
+    watch.delivered(0.03, ME, YOU, LOAD, 4800)
+    watch.waited(0.01, 0.03, YOU, "Load from worker 1", 0.01)
+    watch.noted(0.03, YOU, "staleness", 2)
+    watch.ended(0.04, ME)
+
+
+def test_everybody_is_told() -> None:
+    class Everything(Instrument):
+        def __init__(self) -> None:
+            self.heard: list[str] = []
+
+        def __getattribute__(self, name: str) -> object:
+            if name in EVENTS:
+                return lambda *facts: self.heard.append(name)
+            return super().__getattribute__(name)
+
+    class Listening(Everything):
+        sent = delivered = computed = waited = noted = ended = lambda self, *facts: None
+
+    first, second = Listening(), Listening()
+    tell_all(Instruments([first, second]))
+    assert first.heard == second.heard == ["computed", "sent", "delivered", "waited", "noted", "ended"]
+
+
+def test_one_that_raises_is_logged_and_removed(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[str] = []
+
+    class Broken(Instrument):
+        def computed(self, begin: float, end: float, who: Address) -> None:
+            raise ValueError("broken")
+
+        def ended(self, at: float, who: Address) -> None:
+            calls.append("the removed one")
+
+    class Sound(Instrument):
+        def ended(self, at: float, who: Address) -> None:
+            calls.append("the other")
+
+    with caplog.at_level(logging.ERROR):
+        tell_all(Instruments([Broken(), Sound()]))
+    assert calls == ["the other"]
+    assert "Broken failed and is removed" in caplog.text
+
+
+def test_a_trace_reads_well() -> None:
+    trace = Trace()
+    tell_all(trace)
+    trace.noted(0.05, ME, "loss", 0.123456789)
+    trace.waited(0.05, 0.05001, ME, "nothing much")
+    assert trace.text() == (
+        "  0.0200  worker 1              computes 0.0200\n"
+        "  0.0200  worker 1 -> server 0  Load 4.8 kB\n"
+        "  0.0300  server 0              waits 0.0200 for Load from worker 1\n"
+        "  0.0300  server 0              notes staleness 2\n"
+        "  0.0400  worker 1              ends\n"
+    )

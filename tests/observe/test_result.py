@@ -1,0 +1,74 @@
+"""The result's shape is a promise: fields may be added, never changed."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from covey.message import Address
+from covey.observe.referee import Referee
+from covey.observe.result import Facts, Result, conclude, read
+from covey.observe.tally import Tally
+from covey.target import Target
+from tests.conftest import Golden
+
+
+def result() -> Result:
+    """A run with two workers and a master."""
+    referee = Referee(100, Target("accuracy", 0.6))
+    referee.judge(0.8, 3200, 1 << 20, {"accuracy": 0.61}, math.nan)
+    tallies = [
+        Tally(
+            who=Address("worker", rank), seconds=10.0, compute=8.0, waiting=1.0, bytes={"master 0": 100 + rank},
+            messages={"master 0": 2}, samples=50, updates=3, memory=210, notes={"dropped": 1.0},
+        )
+        for rank in (10, 2)
+    ]  # fmt: skip
+    master = Tally(
+        who=Address("master", 0), bytes={"worker 10": 7, "worker 2": 5}, messages={"worker 10": 1, "worker 2": 1},
+        staleness={7: 1, 0: 3},
+    )  # fmt: skip
+    facts = Facts(
+        task="examples/digits.py:task", strategy="easgd(period=4)", engine="local", workers=2, command="covey run …",
+        taxonomy={"parallelism": "data", "optimization": "decentral"}, settings={"rate": math.inf},
+    )  # fmt: skip
+    return conclude(facts, referee, [*tallies, master], seconds=12.3, stopped="target")
+
+
+def test_the_shape(golden: Golden) -> None:
+    golden("result.json", result().to_json())
+
+
+def test_the_keys_are_those_of_the_design_in_its_order() -> None:
+    assert list(json.loads(result().to_json())) == [
+        "schema", "task", "strategy", "taxonomy", "engine", "workers", "servers", "threads", "seed", "command",
+        "settings", "machine", "versions", "seconds", "samples", "updates", "stopped", "reached", "history", "traffic",
+        "staleness", "roles", "failures", "notes",
+    ]  # fmt: skip
+
+
+def test_an_empty_run_has_a_result() -> None:
+    empty = conclude(
+        Facts(task="t", strategy="s", taxonomy={}, engine="local", workers=1), Referee(1), [],
+        seconds=0.0, stopped="interrupted", failures=["worker 0 was lost"],
+    )  # fmt: skip
+    shape = json.loads(empty.to_json())
+    assert shape["staleness"] == {"mean": None, "max": None, "histogram": {}}
+    assert (shape["reached"], shape["failures"]) == (None, ["worker 0 was lost"])
+
+
+def test_it_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "result.json"
+    result().write(path)
+    assert read(path).to_json() == path.read_text() == result().to_json()
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        result().write(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["result.json"]

@@ -1,0 +1,149 @@
+"""Clusters from flags and from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from statistics import fmean, stdev
+
+import pytest
+
+from covey.errors import PlanError
+from covey.simulate import BytesPerSecond, Cluster, Fair, Fifo, Link, Seconds, from_flags, load, network
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "cluster.toml"
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "cluster.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_usual_cluster() -> None:
+    cluster = from_flags()
+    assert cluster == Cluster()
+    assert cluster.compute_time(0, 1.0, Random(0)) == 0.01
+    assert cluster.link == Link(bandwidth=BytesPerSecond(125e6), latency=Seconds(1e-4))
+
+
+def test_flags() -> None:
+    cluster = from_flags(
+        bandwidth="100mbit",
+        latency="1ms",
+        compute="20ms",
+        jitter="0.3",
+        slow=["3:4x", "1:2, 2:1.5x"],
+        kill=["2@5s", "server 0@1m"],
+    )
+    assert cluster.link == Link(bandwidth=BytesPerSecond(12.5e6), latency=Seconds(1e-3))
+    assert (cluster.compute, cluster.jitter) == (0.02, 0.3)
+    assert cluster.slowdowns == {3: 4.0, 1: 2.0, 2: 1.5}
+    assert cluster.kills == {"worker 2": 5.0, "server 0": 60.0}
+
+
+def test_a_slow_worker_and_a_larger_batch_take_longer() -> None:
+    cluster = from_flags(slow=["3:4x"])
+    assert cluster.compute_time(3, 0.5, Random(0)) == pytest.approx(0.02)
+
+
+def test_jitter_has_mean_one_and_the_asked_variation() -> None:
+    cluster, draw = from_flags(compute="1s", jitter=0.3), Random(7)
+    times = [cluster.compute_time(0, 1.0, draw) for _ in range(20_000)]
+    assert min(times) > 0
+    assert fmean(times) == pytest.approx(1, abs=0.01)
+    assert stdev(times) == pytest.approx(0.3, abs=0.01)
+
+
+def test_the_same_generator_gives_the_same_times() -> None:
+    cluster = from_flags(jitter=0.3)
+    assert cluster.compute_time(0, 1.0, Random(1)) == cluster.compute_time(0, 1.0, Random(1))
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ({"slow": ["3"]}, "3:4x"),
+        ({"slow": ["3:0x"]}, "3:4x"),
+        ({"kill": ["2"]}, "2@5s"),
+        ({"kill": ["two@5s"]}, "such as 'server 0', or 2 for worker 2"),
+        ({"kill": ["2@5"]}, "20ms"),
+        ({"jitter": "much"}, "such as 0.3"),
+        ({"jitter": -1}, "such as 0.3"),
+        ({"bandwidth": "fast"}, "100mbit"),
+    ],
+)
+def test_a_wrong_flag_is_told_what_would_work(flags: dict[str, object], why: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        from_flags(**flags)  # type: ignore[arg-type]
+    assert why in str(caught.value)
+
+
+def test_check_knows_the_workers() -> None:
+    from_flags(slow=["3:4x"]).check(workers=4)
+    with pytest.raises(PlanError, match="no worker 4: 4 workers are numbered 0 to 3"):
+        from_flags(slow=["4:4x"]).check(workers=4)
+    with pytest.raises(PlanError, match="no worker 9"):
+        from_flags(kill=["server 9@1s", "9@1s"]).check(workers=4)
+    with pytest.raises(PlanError, match="has 8 workers"):
+        load(EXAMPLE).check(workers=4)
+
+
+def test_the_example_file() -> None:
+    cluster = load(EXAMPLE)
+    assert (cluster.compute, cluster.jitter, cluster.workers) == (0.02, 0.3, 8)
+    assert cluster.update == pytest.approx(1e-10)
+    assert cluster.slowdowns == {6: 2.5, 7: 2.5}
+    assert cluster.link_of("worker 0") == cluster.link == Link(latency=Seconds(1e-3))
+    assert cluster.link_of("worker 7") == Link(bandwidth=BytesPerSecond(12.5e6), latency=Seconds(5e-3))
+    assert cluster.link_of("server 0") == Link(bandwidth=BytesPerSecond(1.25e9), latency=Seconds(1e-3))
+    assert cluster.price[0] == 0.9
+    assert cluster.watts[7] == 120
+
+
+def test_an_empty_file_is_the_usual_cluster(tmp_path: Path) -> None:
+    assert load(written(tmp_path, "")) == Cluster()
+
+
+def test_kills_in_a_file(tmp_path: Path) -> None:
+    assert load(written(tmp_path, '[kill]\n2 = "5s"\n"server 0" = "1m"')).kills == {"worker 2": 5.0, "server 0": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[links]", "the file has no key 'links'; did you mean 'link'? It has: compute, link, group, host, kill"),
+        ("[compute]\nbach = '1s'", "[compute] has no key 'bach'; did you mean 'batch'?"),
+        ("[compute]\nbatch = 0.02", "has no unit"),
+        ("[compute]\njitter = 'a'", "[compute] jitter = 'a' must be a number"),
+        ("[compute]\njitter = -1", "from 0 up"),
+        ("compute = 3", "written [compute]"),
+        ("[link]\nbandwidth = 'fast'", "100mbit"),
+        ("[link]\nsharing = 'best'", '"fifo" or "fair"'),
+        ("[group]\nworkers = 3", "[[group]], with two brackets"),
+        ("group = [3]", "must be a table"),
+        ("[[group]]\nslow = 2", "needs workers"),
+        ("[[group]]\nworkers = 1\nslow = 0", "slow = 0.0 must be larger than 0"),
+        ("[[group]]\nworkers = 1\ngpu = 0", "[[group]] has no key 'gpu'. It has: workers, slow"),
+        ("[host.laptop]\nlatency = '1ms'", "cannot read the host 'laptop'"),
+        ("[host.'server 0']\njitter = 1", "[host.\"server 0\"] has no key 'jitter'"),
+        ("[kill]\nall = '5s'", "cannot read the host 'all'"),
+        ("[compute", "is not a TOML file"),
+    ],
+)
+def test_a_wrong_file_is_told_what_would_work(tmp_path: Path, text: str, why: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(PlanError) as caught:
+        load(path)
+    assert why in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="No such file"):
+        load(tmp_path / "none.toml")
+
+
+def test_the_network_of_a_cluster() -> None:
+    assert isinstance(network(Cluster()), Fifo)
+    assert isinstance(network(Cluster(sharing="fair")), Fair)

@@ -1,0 +1,56 @@
+"""Targets: what a person types after --until."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covey.errors import PlanError
+from covey.target import Target, parse_target
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("accuracy>=0.9", Target("accuracy", 0.9, ">=")),
+        (" accuracy >= 0.9 ", Target("accuracy", 0.9, ">=")),
+        ("accuracy:0.9", Target("accuracy", 0.9, ">=")),
+        ("loss<=0.1", Target("loss", 0.1, "<=")),
+        ("loss:0.1", Target("loss", 0.1, "<=")),
+        ("top5/accuracy>=1e-2", Target("top5/accuracy", 0.01, ">=")),
+    ],
+)
+def test_parse(text: str, target: Target) -> None:
+    assert parse_target(text) == target
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from([">=", "<="]))
+def test_round_trip(value: float, op: str) -> None:
+    target = parse_target(f"loss{op}{value!r}")
+    assert parse_target(str(target)) == target
+
+
+def test_reached() -> None:
+    assert Target("accuracy", 0.9).reached(0.9)
+    assert not Target("accuracy", 0.9).reached(0.89)
+    assert Target("loss", 0.1, "<=").reached(0.05)
+    assert not Target("loss", 0.1, "<=").reached(0.2)
+    assert not Target("loss", 0.1, "<=").reached(math.nan)
+
+
+def test_a_bare_metric_is_told_to_quote() -> None:
+    with pytest.raises(
+        PlanError, match=r"quote it, 'accuracy>=0\.9', or write accuracy:0\.9 .*remove the file '=0\.9'"
+    ):
+        parse_target("accuracy")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0.9", "accuracy>0.9", "accuracy=0.9", "accuracy>=high", "accuracy>=nan", ">=0.9"]
+)
+def test_what_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(PlanError, match=r"accuracy>=0\.9"):
+        parse_target(text)
