@@ -1,4 +1,4 @@
-"""How many effects a second does the virtual engine perform, when no model computes?  python -m benchmarks.virtual_engine"""
+"""How many effects a second does the virtual engine perform, when no model computes?"""
 
 from __future__ import annotations
 

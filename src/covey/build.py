@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from covey.data import Feed, Shards
 from covey.errors import PlanError
@@ -33,7 +33,9 @@ def model(task: Task, seed: int) -> nn.Module:
     module = task.model()
     if not isinstance(module, nn.Module):
         raise PlanError(f"task.model must return an nn.Module; it returned a {type(module).__name__}")
-    if any(isinstance(p, UninitializedTensorMixin) for p in [*module.parameters(), *module.buffers()]):
+    if any(
+        isinstance(p, UninitializedParameter | UninitializedBuffer) for p in [*module.parameters(), *module.buffers()]
+    ):
         _materialize(task, module, seed)
     return module
 
@@ -53,9 +55,7 @@ def replica(task: Task, who: Address, trains: bool, deal: Shards, budget: int | 
     """One role's copy of the model, with its share of the data if it trains."""
     module = model(task, deal.seed)
     source = Source(task, module, deal, who.rank) if trains else None
-    return Replica(
-        module, task.optimizer, source=source, rate=task.rate, budget=budget, samples=deal.batch
-    )
+    return Replica(module, task.optimizer, source=source, rate=task.rate, budget=budget, samples=deal.batch)
 
 
 class Source:

@@ -57,7 +57,9 @@ def resolve(spec: str | Spec, workers: int) -> Strategy:
         raise unknown(spec.text, spec.strategy.at, "strategy", spec.strategy.name, STRATEGIES)
     for codec in spec.codecs:
         if not CODECS:
-            raise SpecError(spec.text, codec.at, f"no codec '{codec.name}': this covey sends numbers as they are; leave it away")
+            raise SpecError(
+                spec.text, codec.at, f"no codec '{codec.name}': this covey sends numbers as they are; leave it away"
+            )
         raise unknown(spec.text, codec.at, "codec", codec.name, CODECS)
     if spec.mesh:
         raise SpecError(spec.text, spec.mesh.at, "models are not cut here yet: leave 'with mesh(...)' away")

@@ -1,8 +1,8 @@
 """How is a run kept? Tensors as safetensors, the rest as JSON, a whole directory at once or not at all.
 
-    DIR/latest                        the name of the newest checkpoint
-    DIR/checkpoint-000012/run.json    strategy, progress, and the size and SHA-256 of every other file
-                          worker-0.json, worker-0.safetensors, server-0.json, ...
+DIR/latest                        the name of the newest checkpoint
+DIR/checkpoint-000012/run.json    strategy, progress, and the size and SHA-256 of every other file
+                      worker-0.json, worker-0.safetensors, server-0.json, ...
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from torch import Tensor
 
 from covey.errors import CheckpointError
 from covey.message import KINDS, Address, Message
-from covey.replica import Replica
 from covey.vector import Vector
 
 T = TypeVar("T")
@@ -41,19 +40,15 @@ class RoleState:
     done: int  # the step that begins next
     memories: list[Any]
     replica: dict[str, Any]
-    layout: list[list[Any]]
     chance: list[Any]
     mailbox: list[Message]
 
     @staticmethod
-    def of(done: int, memories: list[Any], replica: Replica, rng: Random, mailbox: list[Message]) -> RoleState:
+    def of(done: int, memories: list[Any], replica: dict[str, Any], rng: Random, mailbox: list[Message]) -> RoleState:
         version, state, gauss = rng.getstate()
-        return RoleState(done, memories, replica.state(), _layout(replica), [version, list(state), gauss], mailbox)
+        return RoleState(done, memories, replica, [version, list(state), gauss], mailbox)
 
-    def restore(self, replica: Replica, rng: Random) -> None:
-        """Put weights, optimizer and chance back."""
-        _check_layout(self.layout, _layout(replica))
-        replica.restore(self.replica)
+    def restore_chance(self, rng: Random) -> None:
         version, state, gauss = self.chance
         rng.setstate((version, tuple(state), gauss))
 
@@ -140,26 +135,10 @@ class Vault:
             raise CheckpointError(f"{place} has the format {run.schema!r}; this covey reads {SCHEMA!r}")
         for name, seal in run.files.items():
             if not (place / name).exists() or _seal(place / name) != tuple(seal):
-                raise CheckpointError(f"{place / name} is torn or was changed: its size or SHA-256 is not the recorded one")
+                raise CheckpointError(
+                    f"{place / name} is torn or was changed: its size or SHA-256 is not the recorded one"
+                )
         return place, run
-
-
-def _layout(replica: Replica) -> list[list[Any]]:
-    parts = replica.flat.parts
-    return [[slot.name, list(slot.shape), str(parts[slot.part].dtype)] for slot in replica.layout.slots]
-
-
-def _check_layout(kept: list[list[Any]], here: list[list[Any]]) -> None:
-    for theirs, mine in zip(kept, here, strict=False):
-        if list(theirs) != list(mine):
-            raise CheckpointError(f"the checkpoint is of another model: it has {_named(theirs)} where this has {_named(mine)}")
-    if len(kept) != len(here):
-        raise CheckpointError(f"the checkpoint is of another model: {len(kept)} parameters, this has {len(here)}")
-
-
-def _named(entry: list[Any]) -> str:
-    name, shape, dtype = entry
-    return f"{name} {tuple(shape)} {dtype.removeprefix('torch.')}"
 
 
 def _file(directory: Path, who: Address, kind: str) -> Path:

@@ -94,7 +94,7 @@ class Flat:
         """The parameters in `pieces` contiguous runs of whole parameters, balanced by bytes."""
         if pieces > len(self.slots):
             raise PlanError(
-                f"this optimizer needs whole parameters, and the model has only {len(self.slots)} for {pieces} servers: "
+                f"this optimizer needs whole parameters, and there are only {len(self.slots)} for {pieces} servers: "
                 f"use --servers {len(self.slots)} or fewer"
             )
         sizes = [(slot.stop - slot.start) * self.params.parts[slot.part].element_size() for slot in self.slots]
@@ -107,6 +107,19 @@ class Flat:
             inside = [slot for slot in slots if slot.part == part]
             ranges.append((inside[0].start, inside[-1].stop) if inside else (0, 0))
         return tuple(ranges)
+
+    def describe(self) -> list[str]:
+        """Every parameter's name, shape and dtype."""
+        dtypes = [str(part.dtype).removeprefix("torch.") for part in self.params.parts]
+        return [f"{slot.name} {tuple(slot.shape)} {dtypes[slot.part]}" for slot in self.slots]
+
+    def differs(self, other: list[str]) -> str:
+        """How another description differs from this module, in words; empty when it does not."""
+        mine = self.describe()
+        for theirs, ours in zip(other, mine, strict=False):
+            if theirs != ours:
+                return f"it has {theirs} where this has {ours}"
+        return "" if len(other) == len(mine) else f"it has {len(other)} parameters, this has {len(mine)}"
 
     def layers(self) -> list[tuple[str, list[Slot]]]:
         """The parameters by the module that owns them, in the order of the module."""

@@ -45,7 +45,9 @@ class Message(msgspec.Struct, kw_only=True):
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         known = KINDS.setdefault(cls.__name__, cls)
-        assert (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__), f"two messages {cls.__name__}"
+        assert (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__), (
+            f"two messages {cls.__name__}"
+        )
         KINDS[cls.__name__] = cls
 
 
@@ -72,7 +74,7 @@ def payload(message: Message) -> int:
     if not message.counted:
         return 0
     fields = _fields(type(message))
-    return sum(getattr(message, name).nbytes for name in fields.vectors) + 8 * len(fields.floats)
+    return sum(vector.nbytes for vector in vectors(message)) + 8 * len(fields.floats)
 
 
 def vectors(message: Message) -> list[Vector]:
@@ -81,9 +83,9 @@ def vectors(message: Message) -> list[Vector]:
 
 
 def stamped(message: M, sender: Address, copy: bool) -> M:
-    """The message as it leaves `sender`; with `copy`, what its tensors hold now stays in it whatever happens to them."""
-    changes: dict[str, Any] = {name: getattr(message, name).clone() for name in _fields(type(message)).vectors} if copy else {}
-    return msgspec.structs.replace(message, sender=sender, **changes)
+    """The message as it leaves `sender`; with `copy` it keeps what its tensors hold now, whatever happens to them."""
+    names = _fields(type(message)).vectors if copy else ()
+    return msgspec.structs.replace(message, sender=sender, **{name: getattr(message, name).clone() for name in names})
 
 
 class Shape(msgspec.Struct, array_like=True, frozen=True):
@@ -186,4 +188,4 @@ def assemble(header: Header, tensors: Sequence[Tensor]) -> Message:
 def raw(tensor: Tensor) -> memoryview:
     """The tensor's bytes, without a copy where it is contiguous and on the CPU."""
     flat = tensor.detach().cpu().contiguous().view(-1)
-    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
+    return memoryview(flat.view(torch.uint8).numpy().data) if flat.numel() else memoryview(b"")

@@ -1,4 +1,4 @@
-"""What a role may do: the effects, and `Node`, which gives them names. Engines perform them; a program knows no engine."""
+"""What may a role do? The effects, and `Node`, which gives them names. Engines perform them; no program knows one."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class Receive(Effect[Message | None], frozen=True):
 
     def __str__(self) -> str:
         wanted = " or ".join(kind.__name__ for kind in self.kinds)
-        return wanted + (f" of step {self.step}" if self.step is not None else "") + (f" from {self.sender}" if self.sender else "")
+        step = f" of step {self.step}" if self.step is not None else ""
+        return wanted + step + (f" from {self.sender}" if self.sender else "")
 
 
 class Compute(Effect[T], frozen=True):
@@ -109,8 +110,8 @@ class Memory(Generic[T]):
 class Host(Protocol):
     """The facts an engine keeps for a role; none of them waits."""
 
-    step: int
-
+    @property
+    def step(self) -> int: ...
     def training(self) -> bool: ...
     def receive_nowait(self, want: Receive) -> Message | None: ...
     def remember(self, value: T) -> Memory[T]: ...

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from covey.errors import PlanError
+from covey.errors import CheckpointError, PlanError
 from covey.flat import Flat, Slot
 from covey.message import Message
 from covey.program import Node
@@ -50,6 +50,9 @@ class Bucket(Message):
     index: int
 
     counted = False
+
+
+END = -1  # the step of the bucket that says that the whole backward is through
 
 
 class Replica:
@@ -193,12 +196,15 @@ class Replica:
     def state(self) -> dict[str, Any]:
         """Everything a restart needs."""
         return {
-            "params": self.flat, "buffers": self.buffers, "others": self.layout.others(),
-            "optimizer": self.optimizer.state_dict(), "seen": self.seen,
+            "layout": self.layout.describe(), "params": self.flat, "buffers": self.buffers,
+            "others": self.layout.others(), "optimizer": self.optimizer.state_dict(), "seen": self.seen,
         }  # fmt: skip
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over a kept state."""
+        """Take over a kept state; refused when it is of another model."""
+        differs = self.layout.differs(state["layout"])
+        if differs:
+            raise CheckpointError(f"the checkpoint is of another model: {differs}")
         self.flat.copy_(state["params"])
         self.buffers.copy_(state["buffers"])
         for name, buffer in self.layout.others().items():
@@ -220,6 +226,7 @@ class GradientStream(AsyncIterator[Piece]):
             await self._node.spawn(self._run())
         self._given += 1
         if self._given == len(self._buckets):
+            await self._node.receive(Bucket, sender=self._node.address, step=END)
             await self._replica._report(self._node)
             raise StopAsyncIteration
         bucket = await self._node.receive(Bucket, sender=self._node.address, step=self._step)
@@ -258,6 +265,7 @@ class GradientStream(AsyncIterator[Piece]):
 
         try:
             self._replica.batch = await self._node.compute(work)
+            await self._node.send(self._node.address, Bucket(END, 0))
         finally:
             for hook in hooks:
                 hook.remove()

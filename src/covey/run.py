@@ -16,15 +16,15 @@ from covey import build, catalog
 from covey.checkpoint import RoleState, Run, Vault
 from covey.data import Shards
 from covey.engines import handover, machine
-from covey.engines.desk import Desk
 from covey.engines.interrupt import interruptible
 from covey.engines.local import LocalCrew
-from covey.engines.process import SCORER
-from covey.engines.role import Desks, Post, play
-from covey.engines.scorer import Scorer
-from covey.engines.supervisor import Supervisor, Wishes
+from covey.engines.process.desk import Desk
+from covey.engines.process.driver import SCORER
+from covey.engines.process.role import Desks, Post, play
+from covey.engines.process.scorer import Scorer
+from covey.engines.process.supervisor import Supervisor, Wishes
 from covey.engines.virtual import VirtualEngine
-from covey.engines.watching import Watching
+from covey.engines.virtual.watching import Watching
 from covey.errors import CheckpointError, PlanError
 from covey.message import Address
 from covey.observe.instruments import Instrument
@@ -165,7 +165,7 @@ def referee(asked: Request) -> Referee:
     return Referee(min(asked.deal.samples, asked.budget or asked.deal.samples), asked.target)
 
 
-# -- virtual time -------------------------------------------------------------------------------------------------------
+# -- virtual time ------------------------------------------------------------------------------------------
 
 
 def simulated(asked: Request) -> Result:
@@ -189,7 +189,7 @@ def simulated(asked: Request) -> Result:
         )
         if score:
             score.assemble(outcome.snapshots)
-            result.weights = score.state()
+            result.keep_weights(score.state())
             if given.save:
                 score.write(os.fspath(given.save))
         return result
@@ -210,7 +210,7 @@ def _replicas(asked: Request) -> tuple[build.ScoredModel | None, dict[Address, A
     }
 
 
-# -- processes of this machine ------------------------------------------------------------------------------------------
+# -- processes of this machine ------------------------------------------------------------------------------
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,7 +265,7 @@ def local(asked: Request) -> Result:
         result = conclude(
             facts(asked, "local"), judge, outcome.tallies, seconds=outcome.seconds, stopped=outcome.stopped
         )
-        result.weights = build.read(file)
+        result.keep_weights(build.read(file))
         if given.save:
             build.copy(file, Path(given.save))
     return result

@@ -62,9 +62,15 @@ def test_only_counted_messages_to_others_are_traffic() -> None:
 
 def test_notes_find_their_place() -> None:
     teller = Teller()
-    for kind, value in (("staleness", 3), ("staleness", 3), ("staleness", 0), ("update", 1), ("samples", 32)):
-        teller.noted(0.0, ME, kind, value)
-    for kind, value in (("memory", 100), ("memory", 50), ("dropped", 2), ("dropped", 1), ("loss", 1.0), ("loss", 2.0)):
+    notes: list[tuple[str, float]] = [
+        ("staleness", 3),
+        ("staleness", 3),
+        ("staleness", 0),
+        ("update", 1),
+        ("samples", 32),
+    ]
+    notes += [("memory", 100), ("memory", 50), ("dropped", 2), ("dropped", 1), ("loss", 1.0), ("loss", 2.0)]
+    for kind, value in notes:
         teller.noted(0.0, ME, kind, value)
     tally = teller.of(ME)
     assert (tally.staleness, tally.updates, tally.samples, teller.samples) == ({3: 2, 0: 1}, 1, 32, 32)

@@ -91,7 +91,7 @@ async def worker(node: Node, replica: Replica, *, count: int) -> None:
 
 @dataclass(slots=True)
 class Ledger:
-    """What a server remembers of its workers: how many gradients each has pushed, who is still there, how many updates."""
+    """What a server remembers: how many gradients each worker still there has pushed, and how many updates it made."""
 
     clocks: dict[int, int]
     version: int = 0
@@ -107,7 +107,7 @@ class Shard:
     def __init__(self, node: Node, replica: Replica, rule: Rule, index: int) -> None:
         self.node, self.replica, self.rule = node, replica, rule
         self.first = index == 0  # notes of updates and staleness come from one server only
-        self.ledger = node.remember(Ledger({rank: 0 for rank in range(node.workers)})).value
+        self.ledger = node.remember(Ledger(dict.fromkeys(range(node.workers), 0))).value
         self.parked: dict[int, Pull] = {}
         self.round: dict[int, Push] = {}
 
@@ -187,15 +187,19 @@ def parameter_server(name: str, rule: Rule, scheduling: Scheduling, settings: di
     """The family: any rule over any number of servers."""
 
     def roles(workers: int, servers: int) -> list[Role]:
-        work = partial(worker, count=servers)
+        work, serve = partial(worker, count=servers), partial(partial, server, count=servers, rule=rule)
         return [
             *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
-            *(Role(Address("server", i), partial(server, index=i, count=servers, rule=rule), scored=True) for i in range(servers)),
+            *(Role(Address("server", index), serve(index=index), scored=True) for index in range(servers)),
         ]
 
     exchange: Literal["reduce / broadcast", "ad hoc"] = "reduce / broadcast" if rule.together else "ad hoc"
     taxonomy = Taxonomy(
-        optimization="central", architecture="server", scheduling=scheduling, exchange=exchange, topology="parameter servers"
+        optimization="central",
+        architecture="server",
+        scheduling=scheduling,
+        exchange=exchange,
+        topology="parameter servers",
     )
     return Strategy(
         name=name, taxonomy=taxonomy, settings=settings, roles=roles, servers=1,

@@ -47,7 +47,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _covey(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", metavar="", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass

@@ -40,7 +40,7 @@ def explained(voice: Voice) -> Iterator[None]:
         elif isinstance(error, RoleFailed):
             print(str(error).rstrip(), file=sys.stderr)
         else:
-            complain("Error:", str(error))
+            complain("Error:", "\n".join([str(error), *getattr(error, "__notes__", ())]))
         raise typer.Exit(REFUSED if isinstance(error, PlanError) else FAILED) from None
     except Exception as error:
         print(_without_covey(error, voice), end="", file=sys.stderr)

@@ -64,7 +64,9 @@ def command(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Run a script with its own training loop on every worker; covey.join in it joins the run.
+    """Run a script with its own training loop on every worker.
+
+    covey.join in the script joins the run. Flags stand before SCRIPT, or right after it; the rest is the script's.
 
     covey launch train.py --workers 4 --strategy bsp -- --what-the-script-takes
     """

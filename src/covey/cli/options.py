@@ -12,7 +12,7 @@ Voice = Literal["quiet", "normal", "verbose"]
 _RUN, _BUDGET, _KEEP, _OUTPUT = "What to run", "When to stop", "What to keep", "Output"
 
 
-def _option(flag: str, metavar: str | None, help: str, panel: str, least: int | None = None) -> typer.models.OptionInfo:
+def _option(flag: str, metavar: str, help: str, panel: str, least: int | None = None) -> typer.models.OptionInfo:
     option: typer.models.OptionInfo = typer.Option(flag, metavar=metavar, help=help, rich_help_panel=panel, min=least)
     return option
 
@@ -41,12 +41,12 @@ Until = Annotated[
 
 Save = Annotated[Path | None, _option("--save", "FILE", "Save the trained weights as safetensors.", _KEEP)]
 Checkpoint = Annotated[Path | None, _option("--checkpoint", "DIR", "Keep the whole run here as it goes.", _KEEP)]
-Every = Annotated[str | None, _option("--every", "TIME", "How often to write the checkpoint.  [usual: 60s]", _KEEP)]
+Every = Annotated[str | None, _option("--every", "TIME", "How often to write the checkpoint. (usual: 60s)", _KEEP)]
 Resume = Annotated[Path | None, _option("--resume", "DIR", "Go on from the checkpoint in this folder.", _KEEP)]
 
 Json = Annotated[Path | None, _option("--json", "FILE", "Write the answer as JSON ('-' for the output).", _OUTPUT)]
-Quiet = Annotated[bool, _option("--quiet", None, "Say nothing unless something fails.", _OUTPUT)]
-Verbose = Annotated[bool, _option("--verbose", None, "Say more: every role, every traceback.", _OUTPUT)]
+Quiet = Annotated[bool, _option("--quiet", "", "Say nothing unless something fails.", _OUTPUT)]
+Verbose = Annotated[bool, _option("--verbose", "", "Say more: every role, every traceback.", _OUTPUT)]
 
 
 def voice(quiet: bool, verbose: bool) -> Voice:

@@ -8,7 +8,7 @@ from covey.cli.options import voice
 from covey.cli.training import Request, refuse_early, train
 
 
-def command(  # noqa: PLR0913  (one parameter is one flag)
+def command(
     task: options.Task,
     strategy: options.Strategy = "bsp",
     workers: options.Workers = 2,
@@ -28,7 +28,7 @@ def command(  # noqa: PLR0913  (one parameter is one flag)
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Train a task, on processes of this machine unless --engine says otherwise.
+    """Train a task on processes of this machine.
 
     covey run examples/digits.py --strategy 'easgd(period=4)' --workers 4 --until accuracy:0.95
     """

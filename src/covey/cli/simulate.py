@@ -24,14 +24,14 @@ ClusterFile = Annotated[
 ]
 Bandwidth = Annotated[
     str | None,
-    typer.Option("--bandwidth", metavar="RATE", help="Of each host. [usual: 1gbit]", rich_help_panel=_PANEL),
+    typer.Option("--bandwidth", metavar="RATE", help="Of each host. (usual: 1gbit)", rich_help_panel=_PANEL),
 ]
 Latency = Annotated[
-    str | None, typer.Option("--latency", metavar="TIME", help="One way. [usual: 0.1ms]", rich_help_panel=_PANEL)
+    str | None, typer.Option("--latency", metavar="TIME", help="One way. (usual: 0.1ms)", rich_help_panel=_PANEL)
 ]
 Compute = Annotated[
     str | None,
-    typer.Option("--compute", metavar="TIME", help="Of one batch. [usual: 10ms]", rich_help_panel=_PANEL),
+    typer.Option("--compute", metavar="TIME", help="Of one batch. (usual: 10ms)", rich_help_panel=_PANEL),
 ]
 Jitter = Annotated[
     float | None,
@@ -47,13 +47,13 @@ Kill = Annotated[
 ]
 TimingOnly = Annotated[
     bool,
-    typer.Option("--timing-only", help="Replace the model by a vector of its size.", rich_help_panel=_PANEL),
+    typer.Option("--timing-only", metavar="", help="Replace the model by a vector of its size.", rich_help_panel=_PANEL),
 ]
 Workers = Annotated[
     int | None,
     typer.Option(
         "--workers", metavar="N", min=1, rich_help_panel="What to run",
-        help="How many workers train. [usual: those of --cluster, else 2]",
+        help="How many workers train. (usual: those of --cluster, else 2)",
     ),
 ]  # fmt: skip
 
@@ -80,7 +80,9 @@ def command(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Train a task in virtual time: the real model and the real strategy, on an imagined cluster.
+    """Train a task in virtual time, on an imagined cluster.
+
+    The real model and the real strategy run; only time is charged by the description.
 
     covey simulate examples/digits.py --strategy 'ssp(bound=3)' --workers 8 --bandwidth 100mbit --slow 3:4x
     """

@@ -82,6 +82,8 @@ def _check_engine(text: str) -> None:
 
 def train(request: Request, begin: Callable[[Watcher], Result]) -> None:
     """Run it in front of a person, keep the answer, and show it."""
+    from rich.console import Console
+
     from covey.cli.display import shown
     from covey.cli.table import print_result
 
@@ -90,6 +92,8 @@ def train(request: Request, begin: Callable[[Watcher], Result]) -> None:
     json_file.write(request.json, result.to_json())
     if request.voice != "quiet":
         files = {**request.files, "result": request.json}
-        print_result(result, request.until, files, everything=request.voice == "verbose")
+        # JSON that goes to the output must be the only thing there.
+        console = Console(stderr=request.json == json_file.OUTPUT, highlight=False)
+        print_result(console, result, request.until, files, everything=request.voice == "verbose")
     if result.stopped == "interrupted":
         raise typer.Exit(INTERRUPTED)

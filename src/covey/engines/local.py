@@ -16,10 +16,10 @@ from types import TracebackType
 import msgspec
 import zmq
 
-from covey.engines import control
-from covey.engines.nursery import Exit, Job, read, write
-from covey.engines.process import SCORER
-from covey.engines.role import Desks
+from covey.engines.process import control, nursery
+from covey.engines.process.driver import SCORER
+from covey.engines.process.nursery import Exit, Job, read, write
+from covey.engines.process.role import Desks
 from covey.message import Address
 
 
@@ -32,7 +32,7 @@ class LocalCrew:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with theirs:
             self.nursery = subprocess.Popen(
-                [sys.executable, "-m", "covey.engines.nursery", str(theirs.fileno()), " " * 32],  # room for a title
+                [sys.executable, "-m", nursery.__name__, str(theirs.fileno()), " " * 32],  # room for a title
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
             )  # fmt: skip
         self.bell = self.line.fileno()

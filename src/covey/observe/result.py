@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -64,7 +64,6 @@ class Facts(msgspec.Struct, kw_only=True):
 class Result(Facts, kw_only=True, dict=True):
     """A run as it is kept, compared and drawn. `weights`, a state dict for the plain module, is not written with it."""
 
-    weights: ClassVar[dict[str, Any]] = {}
 
     seconds: float
     samples: int
@@ -77,6 +76,15 @@ class Result(Facts, kw_only=True, dict=True):
     roles: dict[str, Shares]
     failures: list[str]
     notes: dict[str, float | None]
+
+    @property
+    def weights(self) -> dict[str, Any]:
+        """The scored model as a state dict for the plain module; empty where nothing was trained, or it was read."""
+        weights: dict[str, Any] = self.__dict__.get("_weights", {})
+        return weights
+
+    def keep_weights(self, weights: dict[str, Any]) -> None:
+        self.__dict__["_weights"] = weights
 
     def to_json(self) -> str:
         """The result as text: keys in the order of the fields, numbers that are none as null."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from covey.engines.agenda import Agenda
-from covey.engines.seat import Seat, Thread
+from covey.engines.virtual.agenda import Agenda
+from covey.engines.virtual.seat import Seat, Thread
 from covey.errors import PlanError
 from covey.message import Address, Message, payload, stamped, vectors
 from covey.observe.instruments import Instrument

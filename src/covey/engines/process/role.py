@@ -1,4 +1,4 @@
-"""A role's process, from its birth to its last goodbye; whatever it raises reaches the launcher as the user's traceback."""
+"""A role's process, from birth to goodbye; whatever it raises reaches the launcher as the user's own traceback."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from types import TracebackType
 
 import zmq
 
-import covey
 from covey.checkpoint import RoleState
-from covey.engines import control
-from covey.engines.desk import Desk
-from covey.engines.process import Driver
+from covey.engines.process import control
+from covey.engines.process.desk import Desk
+from covey.engines.process.driver import Driver
+from covey.engines.process.obedience import obey
 from covey.engines.transport.zmq import ZmqTransport, keep_memory
 from covey.message import Address
 from covey.replica import Replica
 from covey.strategy import Plan
 
-HOME = str(Path(covey.__file__).parent)
+HOME = str(Path(__file__).parents[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Post:
         self.links = ZmqTransport(self.me, self.desks.book, limit=self.desks.limit, window=window)
         return self.links
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if error is not None and not isinstance(error, SystemExit):
             self.line.tell(control.Failed(_brief(error), users_traceback(error)))
         if self.links is not None:
@@ -64,13 +64,12 @@ class Post:
         self.context.term()
         if error is not None and not isinstance(error, SystemExit):
             os._exit(1)  # told already; a second traceback on the terminal would be one too many
-        return False
 
 
 def play(post: Post, plan: Plan, replica: Replica, kept: RoleState | None, serve: Callable[[Desk], None]) -> None:
     """Drive the role's program; `serve` is what this thread does meanwhile: the computing."""
     desk = Desk()
-    driver = Driver(plan, plan.role(post.me), replica, post.open(plan.window), post.line, desk, kept)
+    driver = Driver(plan, plan.role(post.me), replica, post.open(plan.window), post.line, desk, obey, kept)
     post.ready(replica.flat.numel, fingerprint(replica) if kept is None else "")
     failure: list[BaseException] = []
 

@@ -6,19 +6,30 @@ import resource
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any, TypeVar
 
 from covey.checkpoint import RoleState
-from covey.engines import control
 from covey.engines.chance import chance
-from covey.engines.clock import Stopwatch
-from covey.engines.desk import Desk
+from covey.engines.process import control
+from covey.engines.process.clock import Stopwatch
+from covey.engines.process.desk import Desk
 from covey.engines.transport.zmq import ZmqTransport, landed
 from covey.message import Address, Message, payload, vectors
 from covey.observe.tally import Teller
 from covey.program import (
-    Collective, Compute, Effect, Mailbox, Memory, Node, Note, Now, Pace, Receive, Send, Sleep, Spawn,
+    Collective,
+    Compute,
+    Effect,
+    Mailbox,
+    Memory,
+    Node,
+    Note,
+    Now,
+    Pace,
+    Receive,
+    Send,
+    Sleep,
+    Spawn,
 )  # fmt: skip
 from covey.replica import Replica, Snapshot
 from covey.strategy import Plan, Role
@@ -60,10 +71,10 @@ class Driver:
 
     def __init__(
         self, plan: Plan, role: Role, replica: Replica, links: ZmqTransport, line: control.RoleLine, desk: Desk,
-        kept: RoleState | None = None,
+        obey: Callable[[Driver, control.Downward], None], kept: RoleState | None = None,
     ) -> None:  # fmt: skip
         self.plan, self.role, self.replica, self.links, self.line, self.desk = plan, role, replica, links, line, desk
-        self.address = role.address
+        self.address, self.obey = role.address, obey
         limit = plan.limits[role.address.rank] if role.trains else 0
         self.pace = Pace(limit, kept.done if kept else 0)
         self.mailbox = Mailbox()
@@ -81,7 +92,8 @@ class Driver:
         self.held: Running | None = None
         self.reported = 0.0
         if kept:
-            kept.restore(replica, self.rng)
+            replica.restore(kept.replica)
+            kept.restore_chance(self.rng)
             self.mailbox.waiting.extend(kept.mailbox)
 
     # -- Host: the facts -------------------------------------------------------------------------------------------
@@ -120,7 +132,7 @@ class Driver:
                 self.hear_desk()
             if self.line.socket in others:
                 for word in self.line.heard():
-                    OBEY[type(word)](self, word)
+                    self.obey(self, word)
             self.retry()
             self.report()
 
@@ -157,10 +169,14 @@ class Driver:
             if running.main and self.pace.holds():
                 self.held = running
                 return self.line.tell(control.Held(self.pace.step))
-            answered, value = PERFORM[type(effect)](self, running, effect)
+            answered, value = self.perform(running, effect)
             if not answered:
                 return None
             running.effect = None
+
+    def perform(self, running: Running, effect: Effect[Any]) -> tuple[bool, Any]:
+        """Whether the effect could be answered at once, and with what."""
+        return PERFORM[type(effect)](self, running, effect)
 
     def answer(self, running: Running, value: Any, error: BaseException | None = None) -> None:
         """What a program waited for is there."""
@@ -272,7 +288,7 @@ class Driver:
             self.admit()
 
     def close_down(self) -> None:
-        """The user's loop is through: begin the program again from the top with no step left, so that it says goodbye."""
+        """The user's loop is through: begin again from the top with no step left, so that the program says goodbye."""
         for running in self.programs:
             running.coroutine.close()
         self.programs.clear()
@@ -295,74 +311,6 @@ class Driver:
         waiting, since = (str(main.effect), moment - main.since) if main is not None and waits else ("", 0.0)
         self.line.tell(control.Report(self.pace.step, self.teller.take(self.address), waiting, since))
 
-    # -- what the launcher says --------------------------------------------------------------------------------------
-
-    def hear_go(self, word: control.Go) -> None:
-        self.watch.start()
-        self.start()
-
-    def hear_freeze(self, word: control.Freeze) -> None:
-        self.frozen = True
-        if self.computing is None:
-            self.chill()
-
-    def hear_thaw(self, word: control.Thaw) -> None:
-        self.frozen = False
-        self.watch.start()
-        self.admit()
-
-    def hear_where(self, word: control.Where) -> None:
-        """Hold at the next step, unless there is none."""
-        over = self.ended or not self.role.trains or self.pace.over(self.pace.next)
-        at = None if over else self.pace.step if self.held else self.pace.next
-        self.pace.hold_at = at
-        self.line.tell(control.At(at))
-
-    def hear_hold(self, word: control.Hold) -> None:
-        self.pace.hold_at = word.step
-        if self.held and not self.pace.holds():
-            self.let_go()
-
-    def hear_release(self, word: control.Release) -> None:
-        self.watch.start()
-        self.pace.hold_at = None
-        self.let_go()
-
-    def hear_stop(self, word: control.Stop) -> None:
-        self.pace.stop_at, self.pace.hold_at = word.step, None
-        self.let_go()
-
-    def let_go(self) -> None:
-        """Perform the effect at which the program was held."""
-        held, self.held = self.held, None
-        if held is not None:
-            held.since = time.monotonic()
-            answered, value = PERFORM[type(held.effect)](self, held, held.effect)
-            if answered:
-                self.answer(held, value)
-
-    def hear_probe(self, word: control.Probe) -> None:
-        busy = self.computing is not None or bool(self.ready) or bool(self.line_up)
-        sent = self.links.sent.total() - self.links.sent[SCORER]
-        received = self.links.received.total()
-        self.line.tell(control.Counts(sent, received, busy))
-
-    def hear_shoot(self, word: control.Shoot) -> None:
-        shot = self.replica.snapshot()
-        message = Shot(shot.weight, shot.piece, shot.params, shot.buffers, sender=self.address)
-        self.links.offer(SCORER, message, loan=True)
-
-    def hear_save(self, word: control.Save) -> None:
-        done = self.pace.step if self.held else self.pace.next
-        memories = [memory.value for memory in self.memories]
-        state = RoleState.of(done, memories, self.replica, self.rng, self.mailbox.waiting)
-        state.write(Path(word.directory), self.address)
-        self.watch.stop()
-        self.line.tell(control.Saved())
-
-    def hear_quit(self, word: control.Quit) -> None:
-        self.quit = True
-
 
 def placed(message: Message, want: Receive) -> Message:
     """Bring a message that came before it was expected into the vector that awaits it."""
@@ -384,11 +332,4 @@ def snapshot(shot: Shot) -> Snapshot:
 PERFORM: dict[type[Effect[Any]], Callable[[Driver, Running, Any], tuple[bool, Any]]] = {
     Send: Driver.send, Receive: Driver.receive, Compute: Driver.compute, Collective: Driver.collective,
     Sleep: Driver.sleep, Now: Driver.now, Note: Driver.note, Spawn: Driver.spawn,
-}  # fmt: skip
-
-OBEY: dict[type[control.Word], Callable[[Driver, Any], None]] = {
-    control.Go: Driver.hear_go, control.Freeze: Driver.hear_freeze, control.Thaw: Driver.hear_thaw,
-    control.Where: Driver.hear_where, control.Hold: Driver.hear_hold, control.Release: Driver.hear_release,
-    control.Stop: Driver.hear_stop, control.Probe: Driver.hear_probe, control.Shoot: Driver.hear_shoot,
-    control.Save: Driver.hear_save, control.Quit: Driver.hear_quit,
 }  # fmt: skip

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from covey.engines import control
-from covey.engines.process import Shot, snapshot
+from covey.engines.process import control
+from covey.engines.process.driver import Shot, snapshot
 from covey.engines.transport.zmq import ZmqTransport
 from covey.message import Message
 from covey.replica import Snapshot

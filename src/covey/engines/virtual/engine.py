@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import torch
 
-from covey.engines.agenda import Agenda
-from covey.engines.computing import Computing
 from covey.engines.interrupt import interruptible
-from covey.engines.seat import Seat, Thread, received
-from covey.engines.stall import blame, obituary, picture
-from covey.engines.wires import Letter, Wires
+from covey.engines.virtual.agenda import Agenda
+from covey.engines.virtual.computing import Computing
+from covey.engines.virtual.seat import Seat, Thread, received
+from covey.engines.virtual.stall import blame, obituary, picture
+from covey.engines.virtual.wires import Letter, Wires
 from covey.errors import PeerLost, PlanError, Stalled
 from covey.message import Address, Message
 from covey.observe.instruments import Instrument, Instruments

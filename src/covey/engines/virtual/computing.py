@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from covey.engines.agenda import Agenda
-from covey.engines.seat import Seat, Thread
-from covey.engines.stall import blame
+from covey.engines.virtual.agenda import Agenda
+from covey.engines.virtual.seat import Seat, Thread
+from covey.engines.virtual.stall import blame
 from covey.observe.instruments import Instrument
 from covey.program import Compute
 from covey.simulate.cluster import Cluster

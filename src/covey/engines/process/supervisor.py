@@ -13,9 +13,9 @@ import msgspec
 import zmq
 
 from covey.checkpoint import Run, Vault
-from covey.engines import control
-from covey.engines.clock import Stopwatch
-from covey.engines.process import SCORER
+from covey.engines.process import control
+from covey.engines.process.clock import Stopwatch
+from covey.engines.process.driver import SCORER
 from covey.errors import PeerLost, PlanError, RoleFailed, Stalled
 from covey.message import Address
 from covey.observe.progress import Phase, Progress, RoleProgress, Watcher
@@ -78,9 +78,7 @@ class Outcome:
 class Supervisor:
     """Leads the roles of one run through it. Every wait for them is `collect`, which also hears of failures."""
 
-    def __init__(
-        self, plan: Plan, board: control.Switchboard, crew: Crew, referee: Referee, wishes: Wishes
-    ) -> None:
+    def __init__(self, plan: Plan, board: control.Switchboard, crew: Crew, referee: Referee, wishes: Wishes) -> None:
         self.plan, self.board, self.crew, self.referee, self.wishes = plan, board, crew, referee, wishes
         self.roles = [role.address for role in plan.roles]
         self.trainers = [role.address for role in plan.roles if role.trains]
@@ -236,12 +234,11 @@ class Supervisor:
         box = self.inbox.setdefault(kind, {})
         while not all(address in box for address in roles):
             self.pump(0.05)
-        found = {address: box.pop(address) for address in roles}
-        return found
+        return {address: box.pop(address) for address in roles}
 
     def pump(self, timeout: float) -> None:
         """Hear what there is, within `timeout` seconds; a role that failed or died ends the run here."""
-        ready = dict(self.poller.poll(timeout * 1000))
+        ready = dict(self.poller.poll(round(timeout * 1000)))
         self.hear()
         if self.crew.bell in ready:
             self.bury(self.crew.exits())
@@ -293,11 +290,13 @@ class Supervisor:
                 self.say(f"a long wait:\n{self.picture([address])}")
 
     def picture(self, roles: Iterable[Address]) -> str:
-        now = time.monotonic()
-        return "\n".join(
-            f"  {a} has waited {self.seen[a].since:.0f} s for {self.seen[a].waiting}; heard {now - self.seen[a].heard:.1f} s ago"
-            for a in roles
-        )
+        """Who waits for what, since when, and when it was last heard."""
+        now, lines = time.monotonic(), []
+        for address in roles:
+            seen = self.seen[address]
+            heard = f"heard {now - seen.heard:.1f} s ago"
+            lines.append(f"  {address} has waited {seen.since:.0f} s for {seen.waiting}; {heard}")
+        return "\n".join(lines)
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
@@ -336,7 +335,11 @@ class Supervisor:
     def role_progress(self, address: Address) -> RoleProgress:
         seen, tally = self.seen[address], self.tallies[address]
         return RoleProgress(
-            step=seen.step, samples=tally.samples, bytes=sum(tally.bytes.values()), waiting=seen.waiting, waited=seen.since
+            step=seen.step,
+            samples=tally.samples,
+            bytes=sum(tally.bytes.values()),
+            waiting=seen.waiting,
+            waited=seen.since,
         )
 
     def progress_kept(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from covey.engines.seat import Seat, Thread
+from covey.engines.virtual.seat import Seat, Thread
 from covey.message import Address
 from covey.program import Receive, Send
 

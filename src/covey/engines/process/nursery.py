@@ -1,7 +1,8 @@
 """The small warm parent of a run's roles: it has imported torch and run nothing, so a role is one fork away.
 
-It is started as `python -m covey.engines.nursery FD`, reads one job from that socket, forks the roles, and reports how
-each ends. When the launcher goes away, however it dies, the socket closes, and the nursery takes everything with it.
+It is started as `python -m covey.engines.process.nursery FD`, reads one job from that socket, forks the roles, and
+reports how each ends. When the launcher goes away, however it dies, the socket closes, and the nursery takes
+everything with it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Exit(msgspec.Struct, frozen=True):
 def main(handle: int) -> None:
     line = socket.socket(fileno=handle)
     _name("covey: nursery")
-    import torch  # noqa: F401, PLC0415  # the point of this process: import it once, for all
+    import torch  # noqa: F401  # the point of this process: import it once, for all
 
     import_module("covey.run")
     job = msgspec.msgpack.decode(read(line), type=Job)

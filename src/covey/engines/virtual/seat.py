@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from covey.engines.agenda import Agenda
-from covey.engines.cells import Cells
 from covey.engines.chance import chance
+from covey.engines.virtual.agenda import Agenda
+from covey.engines.virtual.cells import Cells
 from covey.message import Address, Message, vectors
 from covey.program import Compute, Effect, Mailbox, Memory, Node, Pace, Receive, Send
 from covey.replica import Replica
@@ -16,7 +16,7 @@ from covey.strategy import Plan, Role
 from covey.vector import Vector
 
 if TYPE_CHECKING:
-    from covey.engines.wires import Link
+    from covey.engines.virtual.wires import Link
 
 T = TypeVar("T")
 

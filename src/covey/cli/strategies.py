@@ -1,0 +1,138 @@
+"""covey strategies: which are there, and what is one of them?"""
+
+from __future__ import annotations
+
+import json as text_of
+import shlex
+from dataclasses import MISSING, Field, asdict, fields
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from covey.cli import json_file, options
+from covey.cli.errors import explained
+from covey.cli.options import voice
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from covey.strategy import Strategy
+
+WORKERS = 4  # of the examples
+COLUMNS = ("optimization", "architecture", "scheduling", "exchange", "topology")
+
+Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them, or a SPEC such as 'ssp(bound=2)'.")]
+
+
+def command(
+    name: Name = None, json: options.Json = None, quiet: options.Quiet = False, verbose: options.Verbose = False
+) -> None:
+    """List the strategies, or tell all about one."""
+    manner = voice(quiet, verbose)
+    with explained(manner):
+        json_file.check(json)
+        from rich.console import Console
+
+        from covey import catalog
+
+        told = [describe(one) for one in ([name] if name else catalog.names())]
+        json_file.write(json, text_of.dumps(told[0] if name else told, indent=1, ensure_ascii=False) + "\n")
+        console = Console(stderr=json == json_file.OUTPUT, highlight=False)
+        if manner == "quiet":
+            return
+        if name is None:
+            _print_all(console, told)
+        if name or manner == "verbose":
+            for one in told:
+                _print_one(console, one)
+
+
+def describe(spec: str) -> dict[str, Any]:
+    """All that is known of a strategy, as it goes to JSON."""
+    from covey import catalog, topology
+
+    strategy = catalog.resolve(spec, WORKERS)
+    entry = catalog.STRATEGIES[strategy.name]
+    return {
+        "name": strategy.name,
+        "about": entry.about,
+        "taxonomy": asdict(strategy.taxonomy),
+        "settings": {field.name: _setting(field, strategy) for field in fields(entry.settings)},
+        "scored": strategy.scored,
+        "rate": strategy.rate,
+        "samples": strategy.samples,
+        "servers": strategy.servers,
+        "over": strategy.over,
+        "topologies": list(topology.GRAPHS) if entry.graph else [],
+        "paper": entry.paper,
+        "example": _example(spec),
+    }
+
+
+def _setting(field: Field[Any], strategy: Strategy) -> dict[str, Any]:
+    """A setting's default, and what it is here: some follow from the number of workers."""
+    default = None if field.default is MISSING else field.default
+    return {"default": default, "value": strategy.settings.get(field.name, default)}
+
+
+def _example(spec: str) -> str:
+    return f"covey run examples/digits.py --strategy {shlex.quote(spec)} --workers {WORKERS} --until accuracy:0.95"
+
+
+def _print_all(console: Console, told: list[dict[str, Any]]) -> None:
+    about = _grid()
+    for one in told:
+        about.add_row(one["name"], one["about"])
+    table = _grid(gap=1)  # at 80 columns only the two longest fold
+    for column in COLUMNS:
+        table.add_column(no_wrap=column in COLUMNS[:3])
+    table.add_row("name", *COLUMNS, style="dim")
+    for one in told:
+        table.add_row(one["name"], *(one["taxonomy"][column] for column in COLUMNS))
+    console.print(about)
+    console.print()
+    console.print(table)
+    console.print("\ncovey strategies NAME tells all about one.", style="dim")
+
+
+def _print_one(console: Console, told: dict[str, Any]) -> None:
+    table = _grid()
+    for name, value in _rows(told):
+        table.add_row(name, value)
+    console.print()
+    console.print(told["name"], style="bold green")
+    console.print(table)
+    console.print("\ntry", style="dim")
+    console.print(f"  {told['example']}", soft_wrap=True, markup=False)  # in one piece, to be copied
+
+
+def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
+    topologies = f"{told['over']}; any of {', '.join(told['topologies'])}" if told["topologies"] else "takes none"
+    settings = "\n".join(_spoken(name, setting) for name, setting in told["settings"].items())
+    return [
+        ("about", told["about"]),
+        *((column, told["taxonomy"][column]) for column in COLUMNS),
+        ("settings", settings or "none"),
+        ("over", topologies),
+        ("scored", told["scored"]),
+        ("learning rate", told["rate"]),
+        ("samples", told["samples"]),
+        ("paper", told["paper"]),
+    ]
+
+
+def _spoken(name: str, setting: dict[str, Any]) -> str:
+    default, value = setting["default"], setting["value"]
+    if default is None:
+        return f"{name}  follows from the workers: {value:g} for {WORKERS}"
+    return f"{name}={value}" + (f"  (usual: {default})" if value != default else "")
+
+
+def _grid(gap: int = 2) -> Table:
+    """Columns without lines, the first one green."""
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, gap, 0, 0))
+    grid.add_column(style="green", no_wrap=True)
+    return grid

@@ -1,0 +1,103 @@
+"""What a role does when its launcher speaks: begin, stand still, hold, stop, show itself, save itself, quit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from covey.checkpoint import RoleState
+from covey.engines.process import control
+from covey.engines.process.driver import SCORER, Driver, Shot
+
+
+def obey(driver: Driver, word: control.Downward) -> None:
+    """Do what the word says."""
+    ORDERS[type(word)](driver, word)
+
+
+def go(driver: Driver, word: control.Go) -> None:
+    driver.watch.start()
+    driver.start()
+
+
+def freeze(driver: Driver, word: control.Freeze) -> None:
+    driver.frozen = True
+    if driver.computing is None:
+        driver.chill()
+
+
+def thaw(driver: Driver, word: control.Thaw) -> None:
+    driver.frozen = False
+    driver.watch.start()
+    driver.admit()
+
+
+def where(driver: Driver, word: control.Where) -> None:
+    """Hold at the next step, unless there is none."""
+    over = driver.ended or not driver.role.trains or driver.pace.over(driver.pace.next)
+    at = None if over else driver.pace.step if driver.held else driver.pace.next
+    driver.pace.hold_at = at
+    driver.line.tell(control.At(at))
+
+
+def hold(driver: Driver, word: control.Hold) -> None:
+    driver.pace.hold_at = word.step
+    if driver.held and not driver.pace.holds():
+        let_go(driver)
+
+
+def release(driver: Driver, word: control.Release) -> None:
+    driver.watch.start()
+    driver.pace.hold_at = None
+    let_go(driver)
+
+
+def stop(driver: Driver, word: control.Stop) -> None:
+    driver.pace.stop_at, driver.pace.hold_at = word.step, None
+    let_go(driver)
+
+
+def let_go(driver: Driver) -> None:
+    """Perform the effect at which the program was held."""
+    held, driver.held = driver.held, None
+    if held is not None:
+        held.since = time.monotonic()
+        assert held.effect is not None
+        answered, value = driver.perform(held, held.effect)
+        if answered:
+            driver.answer(held, value)
+
+
+def probe(driver: Driver, word: control.Probe) -> None:
+    busy = driver.computing is not None or bool(driver.ready) or bool(driver.line_up)
+    sent = driver.links.sent.total() - driver.links.sent[SCORER]
+    received = driver.links.received.total()
+    driver.line.tell(control.Counts(sent, received, busy))
+
+
+def shoot(driver: Driver, word: control.Shoot) -> None:
+    shot = driver.replica.snapshot()
+    message = Shot(shot.weight, shot.piece, shot.params, shot.buffers, sender=driver.address)
+    driver.links.offer(SCORER, message, loan=True)
+
+
+def save(driver: Driver, word: control.Save) -> None:
+    done = driver.pace.step if driver.held else driver.pace.next
+    memories = [memory.value for memory in driver.memories]
+    state = RoleState.of(done, memories, driver.replica.state(), driver.rng, driver.mailbox.waiting)
+    state.write(Path(word.directory), driver.address)
+    driver.watch.stop()
+    driver.line.tell(control.Saved())
+
+
+def quit_now(driver: Driver, word: control.Quit) -> None:
+    driver.quit = True
+
+
+ORDERS: dict[type[control.Word], Callable[[Driver, Any], None]] = {
+    control.Go: go, control.Freeze: freeze, control.Thaw: thaw, control.Where: where, control.Hold: hold,
+    control.Release: release, control.Stop: stop, control.Probe: probe, control.Shoot: shoot, control.Save: save,
+    control.Quit: quit_now,
+}  # fmt: skip
