@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from covey import data
     from covey.errors import CheckpointError, CoveyError, PeerLost, PlanError, RoleFailed, Stalled
     from covey.observe.result import Result
-    from covey.run import fit
+    from covey.run import fit, join
     from covey.task import Task, accuracy
 
 __version__ = "0.1.0"
@@ -18,11 +18,12 @@ _HOME = {
     "CheckpointError": "covey.errors", "CoveyError": "covey.errors", "PeerLost": "covey.errors",
     "PlanError": "covey.errors", "RoleFailed": "covey.errors", "Stalled": "covey.errors",
     "Result": "covey.observe.result", "Task": "covey.task", "accuracy": "covey.task", "fit": "covey.run",
+    "join": "covey.run",
 }  # fmt: skip
 
 __all__ = [
     "CheckpointError", "CoveyError", "PeerLost", "PlanError", "Result", "RoleFailed", "Stalled", "Task", "accuracy",
-    "data", "fit",
+    "data", "fit", "join",
 ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from math import isnan
 from typing import Any, NamedTuple
 
 import torch
@@ -67,7 +68,7 @@ class Replica:
         self.module = module
         self.flat, self.grad, self.buffers = self.layout.params, self.layout.grads, self.layout.buffers
         self.optimizer = _made(optimizer, list(self.layout.parameters.items()))
-        self._make, self._source, self._rate, self._budget = optimizer, source, rate, budget
+        self._make, self.source, self._rate, self._budget = optimizer, source, rate, budget
         self._working: Vector | None = None  # a second set of parameters, where a companion may write the first
         self.trained: Piece = tuple((0, part.numel()) for part in self.flat.parts)
         self._buffers_kept = True
@@ -96,13 +97,14 @@ class Replica:
     async def _report(self, node: Node) -> None:
         self.seen += self.batch.samples * node.workers
         await node.note("samples", self.batch.samples)
-        await node.note("loss", self.batch.loss)
+        if not isnan(self.batch.loss):
+            await node.note("loss", self.batch.loss)
 
     def _differentiate(self, step: int) -> Batch:
-        assert self._source is not None, "this role has no data"
+        assert self.source is not None, "this role has no data"
         if self._working is not None:
             self._working.copy_(self.flat)
-        batch = self._source(step)
+        batch = self.source(step)
         self.layout.collect()
         return batch
 

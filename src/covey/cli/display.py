@@ -93,6 +93,8 @@ class Lines:
 def summary(moments: Moments) -> str:
     """A run in one line."""
     now = moments.now
+    if now.phase == "starting":
+        return "starting"
     found = [format_duration(now.seconds), f"{now.samples:,} samples"]
     if moments.share is not None:
         found[-1] += f" ({moments.share:.0%})"

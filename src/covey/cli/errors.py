@@ -1,9 +1,9 @@
 """What went wrong, said once and clearly, and the exit code for it.
 
-    0  done                                    (a target that was not reached is no failure: the table says so)
-    1  something failed while it ran
-    2  the request cannot run as written       (what would work is in the message)
-  130  interrupted
+0    done                                   (a target that was not reached is no failure: the table says so)
+1    something failed while it ran
+2    the request cannot run as written      (what would work is in the message)
+130  interrupted
 """
 
 from __future__ import annotations

@@ -32,15 +32,12 @@ class ScriptFirst(TyperCommand):
 
     def _flags_at(self, args: list[str]) -> int:
         """How many of these arguments, from the first on, are flags of covey's and their values."""
-        takes_value = {name: not option.is_flag for option in self.params for name in option.opts if _is_flag(option)}
+        known: list[Any] = [parameter for parameter in self.params if parameter.param_type_name == "option"]
+        takes_value = {name: not option.is_flag for option in known for name in option.opts}
         at = 0
         while at < len(args) and (name := args[at].partition("=")[0]) in takes_value:
             at += 2 if takes_value[name] and "=" not in args[at] else 1
         return min(at, len(args))
-
-
-def _is_flag(parameter: Any) -> bool:
-    return bool(parameter.param_type_name == "option")
 
 
 def command(
@@ -79,7 +76,7 @@ def command(
     with explained(request.voice):
         if not script.is_file():
             raise PlanError(f"there is no file {script}; give the Python script that calls covey.join")
-        refuse_early(request, epochs=epochs, steps=steps, checkpoint=checkpoint, every=every, stall=stall)
+        refuse_early(request, checkpoint=checkpoint, every=every, stall=stall)
         from covey.run import launch
 
         train(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
+from typing import Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live as Region
@@ -19,6 +20,8 @@ from covey.target import Target, parse_target
 
 EVERY = 0.1  # seconds between two pictures
 AROUND = 8  # lines of the terminal that are not for roles
+
+_SIDES: tuple[Literal["left", "right"], ...] = ("left", "right", "right", "right")
 
 
 class Live:
@@ -60,8 +63,8 @@ class Live:
 
     def picture(self) -> RenderableType:
         """The run as it is now; always equally high, so that nothing jumps."""
-        lines = [self._heading(), self._bar(), self._measured(), self._rates(), self._waits()]
-        return Group(*lines, *([self._roles()] if self._verbose else []))
+        lines: list[RenderableType] = [self._heading(), self._bar(), self._measured(), self._rates(), self._waits()]
+        return Group(*lines, self._roles()) if self._verbose else Group(*lines)
 
     def _heading(self) -> Table:
         now = self._moments.now
@@ -111,8 +114,8 @@ class Live:
         roles = self._moments.now.roles
         room = max(2, self._console.height - AROUND)
         table = Table.grid(padding=(0, 2, 0, 0))
-        for justify in ("left", "right", "right", "right"):
-            table.add_column(justify=justify, no_wrap=True)  # type: ignore[arg-type]
+        for justify in _SIDES:
+            table.add_column(justify=justify, no_wrap=True)
         table.add_column(no_wrap=True, overflow="ellipsis")
         table.add_row("role", "step", "samples", "sent", "waits for", style="dim")
         for name, role in list(roles.items())[:room]:
@@ -123,10 +126,10 @@ class Live:
         return table
 
 
-def _line(*justify: str) -> Table:
+def _line(*justify: Literal["left", "right"]) -> Table:
     line = Table.grid(padding=(0, 2, 0, 0), expand=True)
     for side in justify:
-        line.add_column(justify=side, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
+        line.add_column(justify=side, no_wrap=True, overflow="ellipsis")
     return line
 
 

@@ -3,50 +3,50 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 Voice = Literal["quiet", "normal", "verbose"]
 
-_RUN, _BUDGET, _KEEP, _OUTPUT = "What to run", "When to stop", "What to keep", "Output"
+RUN, BUDGET, KEEP, OUTPUT = "What to run", "When to stop", "What to keep", "Output"
 
 
-def _option(flag: str, metavar: str, help: str, panel: str, least: int | None = None) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(flag, metavar=metavar, help=help, rich_help_panel=panel, min=least)
-    return option
+def flag(name: str, metavar: str, help: str, panel: str, least: int | None = None) -> Any:
+    """An option as the help page shows it; one without a value has an empty metavar."""
+    return typer.Option(name, metavar=metavar, help=help, rich_help_panel=panel, min=least)
 
 
 Task = Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="A Python file, and the name of its covey.Task.")]
 
 Strategy = Annotated[
-    str, _option("--strategy", "SPEC", "How the workers train together, such as bsp or 'ssp(bound=3)'.", _RUN)
+    str, flag("--strategy", "SPEC", "How the workers train together, such as bsp or 'ssp(bound=3)'.", RUN)
 ]
-Workers = Annotated[int, _option("--workers", "N", "How many workers train.", _RUN, least=1)]
+Workers = Annotated[int, flag("--workers", "N", "How many workers train.", RUN, least=1)]
 Servers = Annotated[
-    int | None, _option("--servers", "K", "How many servers hold the parameters, where there are any.", _RUN, least=1)
+    int | None, flag("--servers", "K", "How many servers hold the parameters, where there are any.", RUN, least=1)
 ]
-Engine = Annotated[str, _option("--engine", "ENGINE", "Where it runs: local or simulated.", _RUN)]
-Seed = Annotated[int, _option("--seed", "SEED", "What all chance comes from.", _RUN, least=0)]
-Threads = Annotated[int | None, _option("--threads", "T", "Threads of torch in each role.", _RUN, least=1)]
-Stall = Annotated[str, _option("--stall", "TIME", "Report who waits for whom after waiting so long.", _RUN)]
+Engine = Annotated[str, flag("--engine", "ENGINE", "Where it runs: local or simulated.", RUN)]
+Seed = Annotated[int, flag("--seed", "SEED", "What all chance comes from.", RUN, least=0)]
+Threads = Annotated[int | None, flag("--threads", "T", "Threads of torch in each role.", RUN, least=1)]
+Stall = Annotated[str, flag("--stall", "TIME", "Report who waits for whom after waiting so long.", RUN)]
 
 Epochs = Annotated[
-    int | None, _option("--epochs", "E", "End a worker after so many passes over its share.", _BUDGET, least=1)
+    int | None, flag("--epochs", "E", "End a worker after so many passes over its share.", BUDGET, least=1)
 ]
-Steps = Annotated[int | None, _option("--steps", "S", "End a worker after so many steps of its own.", _BUDGET, least=1)]
+Steps = Annotated[int | None, flag("--steps", "S", "End a worker after so many steps of its own.", BUDGET, least=1)]
 Until = Annotated[
-    str | None, _option("--until", "TARGET", "End the run at 'accuracy>=0.9', or accuracy:0.9 unquoted.", _BUDGET)
+    str | None, flag("--until", "TARGET", "End the run at 'accuracy>=0.9', or accuracy:0.9 unquoted.", BUDGET)
 ]
 
-Save = Annotated[Path | None, _option("--save", "FILE", "Save the trained weights as safetensors.", _KEEP)]
-Checkpoint = Annotated[Path | None, _option("--checkpoint", "DIR", "Keep the whole run here as it goes.", _KEEP)]
-Every = Annotated[str | None, _option("--every", "TIME", "How often to write the checkpoint. (usual: 60s)", _KEEP)]
-Resume = Annotated[Path | None, _option("--resume", "DIR", "Go on from the checkpoint in this folder.", _KEEP)]
+Save = Annotated[Path | None, flag("--save", "FILE", "Save the trained weights as safetensors.", KEEP)]
+Checkpoint = Annotated[Path | None, flag("--checkpoint", "DIR", "Keep the whole run here as it goes.", KEEP)]
+Every = Annotated[str | None, flag("--every", "TIME", "How often to write the checkpoint. (usual: 60s)", KEEP)]
+Resume = Annotated[Path | None, flag("--resume", "DIR", "Go on from the checkpoint in this folder.", KEEP)]
 
-Json = Annotated[Path | None, _option("--json", "FILE", "Write the answer as JSON ('-' for the output).", _OUTPUT)]
-Quiet = Annotated[bool, _option("--quiet", "", "Say nothing unless something fails.", _OUTPUT)]
-Verbose = Annotated[bool, _option("--verbose", "", "Say more: every role, every traceback.", _OUTPUT)]
+Json = Annotated[Path | None, flag("--json", "FILE", "Write the answer as JSON ('-' for the output).", OUTPUT)]
+Quiet = Annotated[bool, flag("--quiet", "", "Say nothing unless something fails.", OUTPUT)]
+Verbose = Annotated[bool, flag("--verbose", "", "Say more: every role, every traceback.", OUTPUT)]
 
 
 def voice(quiet: bool, verbose: bool) -> Voice:

@@ -37,7 +37,7 @@ def command(
         files={"model": save, "checkpoint": checkpoint},
     )  # fmt: skip
     with explained(request.voice):
-        refuse_early(request, epochs=epochs, steps=steps, checkpoint=checkpoint, every=every, stall=stall)
+        refuse_early(request, checkpoint=checkpoint, every=every, stall=stall)
         from covey.run import fit
 
         train(

@@ -5,57 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from covey.cli import options
 from covey.cli.errors import explained
-from covey.cli.options import voice
+from covey.cli.options import flag, voice
 from covey.cli.training import Request, refuse_early, train
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
     from covey.simulate import Cluster
 
-_PANEL = "The cluster"
+CLUSTER = "The cluster"
 
-ClusterFile = Annotated[
-    Path | None,
-    typer.Option("--cluster", metavar="FILE", help="Read it from a file like cluster.toml.", rich_help_panel=_PANEL),
-]
-Bandwidth = Annotated[
-    str | None,
-    typer.Option("--bandwidth", metavar="RATE", help="Of each host. (usual: 1gbit)", rich_help_panel=_PANEL),
-]
-Latency = Annotated[
-    str | None, typer.Option("--latency", metavar="TIME", help="One way. (usual: 0.1ms)", rich_help_panel=_PANEL)
-]
-Compute = Annotated[
-    str | None,
-    typer.Option("--compute", metavar="TIME", help="Of one batch. (usual: 10ms)", rich_help_panel=_PANEL),
-]
-Jitter = Annotated[
-    float | None,
-    typer.Option("--jitter", metavar="SHARE", help="How much that varies, such as 0.3.", rich_help_panel=_PANEL),
-]
-Slow = Annotated[
-    list[str] | None,
-    typer.Option("--slow", metavar="WORKER:FACTOR", help="A slow worker, such as 3:4x.", rich_help_panel=_PANEL),
-]
-Kill = Annotated[
-    list[str] | None,
-    typer.Option("--kill", metavar="WORKER@TIME", help="A worker that dies, such as 2@5s.", rich_help_panel=_PANEL),
-]
-TimingOnly = Annotated[
-    bool,
-    typer.Option("--timing-only", metavar="", help="Replace the model by a vector of its size.", rich_help_panel=_PANEL),
-]
+ClusterFile = Annotated[Path | None, flag("--cluster", "FILE", "All of it, from a file like cluster.toml.", CLUSTER)]
+Bandwidth = Annotated[str | None, flag("--bandwidth", "RATE", "Of each host. (usual: 1gbit)", CLUSTER)]
+Latency = Annotated[str | None, flag("--latency", "TIME", "One way. (usual: 0.1ms)", CLUSTER)]
+Compute = Annotated[str | None, flag("--compute", "TIME", "Of one batch. (usual: 10ms)", CLUSTER)]
+Jitter = Annotated[str | None, flag("--jitter", "SHARE", "How much that varies, such as 0.3.", CLUSTER)]
+Slow = Annotated[list[str] | None, flag("--slow", "WORKER:FACTOR", "A slow worker, such as 3:4x.", CLUSTER)]
+Kill = Annotated[list[str] | None, flag("--kill", "WORKER@TIME", "A worker that dies, such as 2@5s.", CLUSTER)]
+TimingOnly = Annotated[bool, flag("--timing-only", "", "Replace the model by a vector of its size.", CLUSTER)]
 Workers = Annotated[
     int | None,
-    typer.Option(
-        "--workers", metavar="N", min=1, rich_help_panel="What to run",
-        help="How many workers train. (usual: those of --cluster, else 2)",
-    ),
-]  # fmt: skip
+    flag("--workers", "N", "How many workers train. (usual: those of --cluster, else 2)", options.RUN, least=1),
+]
 
 
 def command(
@@ -97,7 +69,7 @@ def command(
             strategy=strategy, workers=workers, engine="simulated", until=until, json=json, voice=manner,
             files={"model": save},
         )  # fmt: skip
-        refuse_early(request, epochs=epochs, steps=steps)
+        refuse_early(request)
         from covey.run import fit
 
         train(

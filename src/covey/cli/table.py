@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from covey.cli.moments import number
-from covey.observe.result import Result, Row, Shares
+from covey.observe.referee import Row
+from covey.observe.result import Result, Shares
 from covey.simulate.units import format_bytes, format_duration
 from covey.target import Target, parse_target
 
@@ -25,7 +26,7 @@ _SHADES = (("compute", "█", "#", "green"), ("exchange", "▒", "=", "yellow"),
 def print_result(
     console: Console, result: Result, until: str | None, files: Mapping[str, Path | None], *, everything: bool = False
 ) -> None:
-    """Print a run's result: why it stopped, how good and how fast it was, what it sent, how each role spent its time."""
+    """Print why a run stopped, how good and how fast it was, what it sent, how each role spent its time."""
     facts = Table.grid(padding=(0, 2, 0, 0))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from covey.observe.progress import Watcher
     from covey.observe.result import Result
 
-ENGINES: Mapping[str, str] = {"local": "processes on this machine", "simulated": "virtual time, in one process"}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -48,36 +46,30 @@ class Request:
 
 
 def refuse_early(
-    request: Request, *, epochs: int | None, steps: int | None,
-    checkpoint: Path | None = None, every: str | None = None, stall: str = "30s",
-) -> None:  # fmt: skip
+    request: Request, *, checkpoint: Path | None = None, every: str | None = None, stall: str | None = None
+) -> None:
     """Refuse what can be seen to be wrong before torch is imported, which takes seconds."""
-    from covey.simulate.units import parse_duration
-    from covey.spec import parse
+    from covey.spec import parse, parse_call
 
-    if epochs is not None and steps is not None:
-        raise PlanError("--epochs and --steps both say when a worker ends; give one of them")
-    if every is not None and checkpoint is None:
-        raise PlanError(f"--every {every} says how often to write a checkpoint; say where with --checkpoint DIR")
-    for flag, text in (("--every", every), ("--stall", stall)):
-        try:
-            parse_duration(text or "60s")
-        except PlanError as error:
-            raise PlanError(f"{flag}: {error}") from None
+    json_file.check(request.json)
+    parse(request.strategy)
+    parse_call(request.engine)
     if request.until is not None:
         parse_target(request.until)
-    parse(request.strategy)
-    _check_engine(request.engine)
-    json_file.check(request.json)
+    if every is not None and checkpoint is None:
+        raise PlanError(f"--every {every} says how often to write a checkpoint; say where with --checkpoint DIR")
+    _check_duration("--every", every)
+    _check_duration("--stall", stall)
 
 
-def _check_engine(text: str) -> None:
-    from covey.spec import parse_call
+def _check_duration(flag: str, text: str | None) -> None:
+    from covey.simulate.units import parse_duration
 
-    name = parse_call(text).name
-    if name not in ENGINES:
-        known = "; ".join(f"{engine} ({about})" for engine, about in ENGINES.items())
-        raise PlanError(f"there is no engine '{name}'. There are: {known}")
+    try:
+        if text is not None and not parse_duration(text):
+            raise PlanError("0 would be all the time; write for example 30s")
+    except PlanError as error:
+        raise PlanError(f"{flag} {text}: {error}") from None
 
 
 def train(request: Request, begin: Callable[[Watcher], Result]) -> None:

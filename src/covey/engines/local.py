@@ -26,7 +26,8 @@ from covey.message import Address
 class LocalCrew:
     """The run's processes and their private directory; both are gone when the block ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float | None = 5.0) -> None:
+        self.patience = patience  # seconds that the roles have to end by themselves, once told to
         self.directory = Path(tempfile.mkdtemp(prefix="covey-"))  # mode 0700: the sockets in it are this user's alone
         self.line, theirs = socket.socketpair()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -71,7 +72,7 @@ class LocalCrew:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         """Give the roles a moment to go by themselves when all went well, then see to it."""
         if error is None:
-            self.line.settimeout(5)
+            self.line.settimeout(self.patience)
             while self.alive and self.exits():
                 pass
         self.line.close()  # the nursery kills what is left and removes the directory

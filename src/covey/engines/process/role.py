@@ -66,6 +66,12 @@ class Post:
             os._exit(1)  # told already; a second traceback on the terminal would be one too many
 
 
+def tell_failure(me: Address, desks: Desks, error: Exception) -> None:
+    """Tell the launcher of a failure outside any post, and end the process."""
+    with Post(me, desks):
+        raise error
+
+
 def play(post: Post, plan: Plan, replica: Replica, kept: RoleState | None, serve: Callable[[Desk], None]) -> None:
     """Drive the role's program; `serve` is what this thread does meanwhile: the computing."""
     desk = Desk()

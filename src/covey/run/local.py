@@ -1,0 +1,83 @@
+"""Processes of this machine: the launcher's side of a run."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from covey import build
+from covey.checkpoint import Run, Vault
+from covey.engines import handover
+from covey.engines.interrupt import interruptible
+from covey.engines.local import LocalCrew
+from covey.engines.process.role import Desks
+from covey.engines.process.supervisor import Supervisor, Wishes
+from covey.errors import CheckpointError
+from covey.observe.result import Result, conclude
+from covey.run.request import Request, facts, referee
+from covey.run.roles import Work
+from covey.simulate import parse_duration
+
+
+def local(asked: Request) -> Result:
+    """Roles as processes of this machine."""
+    given = asked.options
+    kept, run = _kept(asked)
+    judge = referee(asked)
+    with LocalCrew() as crew, tempfile.TemporaryDirectory(prefix="covey-model-") as spare:
+        desks = crew.desks([role.address for role in asked.plan.roles])
+        board = crew.start(desks, "covey.run.roles:enter", msgspec.msgpack.encode(_work(asked, desks, kept)))
+        file = Path(spare) / "model.safetensors"
+        wishes = Wishes(
+            score=asked.task.evaluate is not None or asked.target is not None, model=file,
+            vault=Vault(Path(given.checkpoint)) if given.checkpoint else None, keep_every=parse_duration(given.every),
+            run=_run(asked), stall=parse_duration(given.stall), budget=asked.budget, watcher=given.watcher,
+        )  # fmt: skip
+        supervisor = Supervisor(asked.plan, board, crew, judge, wishes)
+        if run is not None:
+            supervisor.resume(run.progress)
+        with interruptible(supervisor.interrupt):
+            outcome = supervisor.run()
+        result = conclude(
+            facts(asked, "local"), judge, outcome.tallies, seconds=outcome.seconds, stopped=outcome.stopped
+        )
+        result.keep_weights(build.read(file))
+        if given.save:
+            build.copy(file, Path(given.save))
+    return result
+
+
+def _work(asked: Request, desks: Desks, kept: Path | None) -> Work:
+    given = asked.options
+    return Work(
+        task=os.path.abspath(asked.name) if asked.name else "",
+        pickled=b"" if asked.name else handover.pack(asked.task),
+        strategy=asked.strategy.text, workers=len(asked.plan.limits), servers=given.servers,
+        limits=list(asked.plan.limits), seed=given.seed, threads=asked.threads, budget=asked.budget,
+        book={str(who): endpoint for who, endpoint in desks.book.items()}, launcher=desks.launcher,
+        kept=str(kept or ""),
+    )  # fmt: skip
+
+
+def _run(asked: Request) -> Run:
+    return Run(
+        strategy=asked.strategy.text, workers=len(asked.plan.limits), servers=asked.servers, seed=asked.options.seed,
+        samples=asked.deal.samples, batch_size=asked.task.batch_size, progress={},
+    )  # fmt: skip
+
+
+def _kept(asked: Request) -> tuple[Path | None, Run | None]:
+    """The checkpoint to go on from, if it is one of this very run."""
+    if asked.options.resume is None:
+        return None, None
+    place, run = Vault(Path(asked.options.resume)).newest()
+    here = _run(asked)
+    for name in ("strategy", "workers", "servers", "seed", "samples", "batch_size"):
+        if getattr(run, name) != getattr(here, name):
+            raise CheckpointError(
+                f"{place} is of a run with {name} {getattr(run, name)!r}, this one has {getattr(here, name)!r}"
+            )
+    return place, run

@@ -1,0 +1,160 @@
+"""What was asked, checked: a request holds everything parsed, and nothing has started yet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from covey import build, catalog
+from covey.data import Shards
+from covey.engines import machine
+from covey.errors import PlanError
+from covey.observe.instruments import Instrument
+from covey.observe.progress import Watcher
+from covey.observe.referee import Referee
+from covey.observe.result import Facts
+from covey.simulate import Cluster
+from covey.strategy import Plan, Strategy
+from covey.target import Target, parse_target
+from covey.task import Task, load_task
+
+EPOCHS = 10  # when nobody says how long
+PATIENCE = 100  # epochs after which a run that does not reach its target ends
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What else a person may ask of a run."""
+
+    servers: int | None = None
+    engine: str = "local"
+    epochs: int | None = None
+    steps: int | None = None
+    until: str | None = None
+    seed: int = 0
+    threads: int | None = None
+    save: str | os.PathLike[str] | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    every: str = "60s"
+    resume: str | os.PathLike[str] | None = None
+    stall: str = "30s"
+    cluster: Cluster | None = None
+    timing_only: bool = False
+    command: str = ""
+    watcher: Watcher | None = None
+    instruments: Sequence[Instrument] = ()
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.steps is not None:
+            raise PlanError("give --epochs or --steps, not both: each says when a worker ends")
+        for name in ("epochs", "steps", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise PlanError(f"--{name} {value}: at least 1 is needed")
+        if self.timing_only and (self.until or self.save):
+            raise PlanError("--timing-only trains nothing: use --steps or --epochs, without --until and --save")
+
+
+def options(given: dict[str, Any]) -> Options:
+    """The options by name; one that does not exist is told what does."""
+    known = [field.name for field in fields(Options)]
+    for name in given:
+        if name not in known:
+            raise PlanError(f"covey.fit has no option {name!r}; it has: {', '.join(known)}")
+    return Options(**given)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """A run that was found possible: everything is parsed and checked, and nothing has started."""
+
+    task: Task
+    name: str  # "file.py:task", or "" for a task built in this process
+    strategy: Strategy
+    plan: Plan
+    deal: Shards
+    servers: int
+    budget: int | None
+    target: Target | None
+    options: Options
+
+    @property
+    def threads(self) -> int:
+        return self.options.threads or threads_each(len(self.plan.limits))
+
+
+def threads_each(workers: int) -> int:
+    """How many threads a role gets when nobody says: the cores, shared among the workers."""
+    return max(1, len(os.sched_getaffinity(0)) // workers)
+
+
+def request(task: Task | str, strategy: str, workers: int, given: Options) -> Request:
+    """Check everything that can be checked before a process starts."""
+    chosen = catalog.resolve(strategy, workers)
+    roles = chosen.layout(workers, given.servers)
+    target = parse_target(given.until) if given.until else None
+    name = task if isinstance(task, str) else ""
+    task = load_task(task) if isinstance(task, str) else task
+    if target and task.evaluate is None and target.metric != "loss":
+        raise PlanError(f"--until {target}: the task has no evaluate=…, so only the training loss can be a target")
+    deal = build.shards(task, workers, given.seed)
+    limits = budgets(deal, given)
+    plan = Plan(roles=tuple(roles), limits=limits, lockstep=chosen.lockstep, seed=given.seed)
+    servers = sum(role.address.role == "server" for role in roles)
+    total = sum(samples_of(deal, rank, limit) for rank, limit in enumerate(limits))
+    return Request(
+        task=task, name=name, strategy=chosen, plan=plan, deal=deal, servers=servers, budget=total, target=target,
+        options=given,
+    )  # fmt: skip
+
+
+def budgets(deal: Shards, given: Options) -> tuple[int, ...]:
+    """Each worker's own number of steps."""
+    if given.steps is not None:
+        return (given.steps,) * deal.workers
+    epochs = given.epochs or (PATIENCE if given.until else EPOCHS)
+    return tuple(epochs * deal.steps(rank) for rank in range(deal.workers))
+
+
+def samples_of(deal: Shards, rank: int, steps: int) -> int:
+    """How many samples a worker sees in so many steps."""
+    whole, rest = divmod(steps, deal.steps(rank))
+    return whole * deal.size(rank) + min(rest * deal.batch_size, deal.size(rank))
+
+
+def referee(asked: Request) -> Referee:
+    """Score once per pass over the data, of all workers together."""
+    return Referee(min(asked.deal.samples, asked.budget or asked.deal.samples), asked.target)
+
+
+def facts(asked: Request, engine: str) -> Facts:
+    """What is known of a run of a task before it starts."""
+    threads = asked.threads if engine == "local" else 1
+    known = facts_of(
+        asked.strategy, asked.options, asked.name or "a task of this process", engine, asked.plan.limits, threads
+    )
+    known.servers = asked.servers
+    known.settings["batch_size"] = asked.task.batch_size
+    return known
+
+
+def facts_of(
+    strategy: Strategy, given: Options, name: str, engine: str, limits: Sequence[int | None], threads: int
+) -> Facts:
+    """What is known of any run before it starts."""
+    return Facts(
+        task=name,
+        strategy=strategy.text,
+        taxonomy={key: getattr(strategy.taxonomy, key) for key in strategy.taxonomy.__slots__},
+        engine=engine,
+        workers=len(limits),
+        servers=strategy.servers if given.servers is None else given.servers,
+        threads=threads,
+        seed=given.seed,
+        command=given.command,
+        settings={**strategy.settings, "steps": list(limits)},
+        machine=machine.describe(),
+        versions=machine.versions(),
+    )

@@ -1,0 +1,73 @@
+"""A role's side of a run: its process begins here, knowing only its address and the work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import torch
+
+from covey import build, catalog
+from covey.checkpoint import RoleState
+from covey.engines import handover
+from covey.engines.process.desk import Desk
+from covey.engines.process.driver import SCORER
+from covey.engines.process.role import Desks, Post, play
+from covey.engines.process.scorer import Scorer
+from covey.message import Address
+from covey.strategy import Plan
+from covey.task import Task, load_task
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What a role's process must know to become its role."""
+
+    task: str
+    pickled: bytes = b""
+    arguments: list[str] = []
+    strategy: str
+    workers: int
+    servers: int | None
+    limits: list[int | None]
+    seed: int
+    threads: int
+    budget: int | None = None
+    book: dict[str, str]
+    launcher: str
+    kept: str = ""
+
+    def plan(self) -> Plan:
+        chosen = catalog.resolve(self.strategy, self.workers)
+        roles = tuple(chosen.layout(self.workers, self.servers))
+        return Plan(roles=roles, limits=tuple(self.limits), lockstep=chosen.lockstep, seed=self.seed)
+
+    def desks(self) -> Desks:
+        return Desks({address(name): endpoint for name, endpoint in self.book.items()}, self.launcher)
+
+
+def address(name: str) -> Address:
+    role, _, rank = name.partition(" ")
+    return Address(role, int(rank))
+
+
+def enter(data: bytes, me: Address) -> None:
+    """A role's own process begins here."""
+    work = msgspec.msgpack.decode(data, type=Work)
+    torch.set_num_threads(work.threads)
+    with Post(me, work.desks()) as post:
+        task: Task = load_task(work.task) if work.task else handover.unpack(work.pickled)
+        deal = build.shards(task, work.workers, work.seed)
+        plan = work.plan()
+        if me == SCORER:
+            score_for(post, plan, build.ScoredModel(build.model(task, work.seed), task.evaluate))
+        else:
+            replica = build.replica(task, me, plan.role(me).trains, deal, work.budget)
+            kept = RoleState.read(Path(work.kept), me) if work.kept else None
+            play(post, plan, replica, kept, Desk.serve)
+
+
+def score_for(post: Post, plan: Plan, scored: build.ScoredModel) -> None:
+    """Be the scorer of a run."""
+    links = post.open(plan.window)
+    post.ready(scored.flat.params.numel)
+    Scorer(links, post.line, scored.assemble, scored.evaluate, scored.write).run()

@@ -1,0 +1,59 @@
+"""Virtual time: all roles in this process, on an agenda."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from covey import build
+from covey.engines.virtual import VirtualEngine
+from covey.engines.virtual.watching import Watching
+from covey.errors import PlanError
+from covey.message import Address
+from covey.observe.result import Result, conclude
+from covey.replica import Replica
+from covey.run.request import Request, facts, referee
+from covey.simulate import Cluster
+
+
+def simulated(asked: Request) -> Result:
+    """All roles in this process, on an agenda; seconds are virtual."""
+    given = asked.options
+    if given.checkpoint or given.resume:
+        raise PlanError("a simulated run starts again in no time: --checkpoint and --resume are for real engines")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        score, replicas = _replicas(asked)
+        judge = referee(asked)
+        watching = [Watching(given.watcher, judge, asked.budget)] if given.watcher else []
+        scoring = score.score if score and asked.task.evaluate else None
+        engine = VirtualEngine(
+            asked.plan, replicas, given.cluster or Cluster(), [*given.instruments, *watching], judge, scoring
+        )
+        outcome = engine.run()
+        result = conclude(
+            facts(asked, "simulated"), judge, outcome.tallies.values(), seconds=outcome.seconds, stopped=outcome.stopped
+        )
+        if score:
+            score.assemble(outcome.snapshots)
+            result.keep_weights(score.state())
+            if given.save:
+                score.write(os.fspath(given.save))
+        return result
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _replicas(asked: Request) -> tuple[build.ScoredModel | None, dict[Address, Replica]]:
+    if asked.options.timing_only:
+        size = build.numel(asked.task)
+        return None, {
+            role.address: build.stand_in(size, role.address, role.trains, asked.deal) for role in asked.plan.roles
+        }
+    score = build.ScoredModel(build.model(asked.task, asked.options.seed), asked.task.evaluate)
+    return score, {
+        role.address: build.replica(asked.task, role.address, role.trains, asked.deal, asked.budget)
+        for role in asked.plan.roles
+    }

@@ -1,0 +1,60 @@
+"""How the user's thread and the role's compute thread take turns: one computes while the other waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Thread
+
+from covey.engines.process.driver import Over
+from covey.engines.process.role import Post
+from covey.replica import Batch
+
+
+class Turns:
+    """The program asks for a gradient on the compute thread; the user's loop gives it on its own."""
+
+    def __init__(self, play: Callable[[Post], None]) -> None:
+        self._play = play
+        self._ask: SimpleQueue[bool] = SimpleQueue()  # True: a gradient is wanted; False: none will be any more
+        self._give: SimpleQueue[Batch | BaseException] = SimpleQueue()
+        self._thread: Thread | None = None
+        self.mine = False
+
+    def start(self, post: Callable[[], Post]) -> None:
+        """Run the role beside the user's loop; a failure is told by the role, and ends the process."""
+
+        def run() -> None:
+            try:
+                with post() as line:
+                    self._play(line)
+            finally:
+                self._ask.put(False)
+
+        self._thread = Thread(target=run, name="role", daemon=True)
+        self._thread.start()
+
+    def compute(self, step: int) -> Batch:
+        """(Compute thread) Let the user's loop do one forward and backward."""
+        self._ask.put(True)
+        given = self._give.get()
+        if isinstance(given, BaseException):
+            raise given
+        return given
+
+    def wait(self) -> None:
+        """(User's thread) Wait until the weights are ready for a gradient, or the run is over."""
+        self.mine = self._ask.get()
+
+    def give(self, loss: float, samples: int) -> None:
+        """(User's thread) The gradient is there."""
+        self.mine = False
+        self._give.put(Batch(loss, samples))
+
+    def finish(self, error: BaseException | None) -> None:
+        """(User's thread) The loop is left: say goodbye, or pass on what went wrong."""
+        if self.mine:
+            self.mine = False
+            self._give.put(error if error is not None else Over())
+        assert self._thread is not None
+        self._thread.join()
