@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -61,7 +62,7 @@ def covey_server(place: str, loan: bool, settings: dict[str, int]) -> None:
     transport.close()
 
 
-def covey_worker(place: str, turns: Connection, settings: dict[str, int]) -> None:
+def covey_worker(place: str, settings: dict[str, int], turns: Connection) -> None:
     transport = ready(place, WORKER, settings)
     weights, grad = Vector([torch.empty(NUMBERS)]), Vector([torch.ones(NUMBERS)])
 
@@ -128,13 +129,12 @@ def take_turns(step: Callable[[], Tensor], turns: Connection) -> None:
 class Pair:
     """A worker and its server, in processes of their own."""
 
-    def __init__(self, worker: Callable[..., None], server: Callable[..., None], where: Any, *extra: Any) -> None:
+    def __init__(self, worker: Callable[[Connection], None], server: Callable[[], None]) -> None:
         fresh = multiprocessing.get_context("spawn")
         self.turns, theirs = fresh.Pipe()
-        last = extra[1:]
         self.processes = [
-            fresh.Process(target=server, args=(where, *extra), daemon=True),
-            fresh.Process(target=worker, args=(where, theirs, *last), daemon=True),
+            fresh.Process(target=server, daemon=True),
+            fresh.Process(target=worker, args=(theirs,), daemon=True),
         ]
         for process in self.processes:
             process.start()
@@ -152,10 +152,11 @@ class Pair:
 def measure(rounds: int = 9, warm_up: int = 3, **settings: int) -> dict[str, Any]:
     """Median seconds of a push, an addition and a pull: with the answer lent, with it copied, and by rpc."""
     with tempfile.TemporaryDirectory() as lent, tempfile.TemporaryDirectory() as copied:
+        port = free_port()
         pairs = {
-            "lent": Pair(covey_worker, covey_server, lent, True, settings),
-            "copied": Pair(covey_worker, covey_server, copied, False, settings),
-            "rpc": Pair(rpc_worker, rpc_server, free_port()),
+            "lent": Pair(partial(covey_worker, lent, settings), partial(covey_server, lent, True, settings)),
+            "copied": Pair(partial(covey_worker, copied, settings), partial(covey_server, copied, False, settings)),
+            "rpc": Pair(partial(rpc_worker, port), partial(rpc_server, port)),
         }
         times: dict[str, list[float]] = {name: [] for name in pairs}
         for _ in range(warm_up + rounds):

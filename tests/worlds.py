@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+import math
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +32,7 @@ MASTER = Address("master", 0)
 CLUSTER = Cluster(compute=Seconds(0.010), link=Link(bandwidth=BytesPerSecond(1e6), latency=Seconds(0.0)))
 
 # Messages are there when they leave: only compute takes time.
-INSTANT = Cluster(compute=Seconds(0.010), link=Link(bandwidth=BytesPerSecond(1e15), latency=Seconds(0.0)))
+INSTANT = Cluster(compute=Seconds(0.010), link=Link(bandwidth=BytesPerSecond(math.inf), latency=Seconds(0.0)))
 
 
 def worker(rank: int) -> Address:
@@ -95,6 +97,11 @@ def mlp(optimizer: Callable[[Any], torch.optim.Optimizer] = sgd(), samples: int 
 
 def alone(task: Task, steps: int, batch_size: int, seed: int = 0) -> dict[str, Tensor]:
     """One process and a plain PyTorch loop: what strategies are held to."""
+    with one_thread():
+        return _alone(task, steps, batch_size, seed)
+
+
+def _alone(task: Task, steps: int, batch_size: int, seed: int) -> dict[str, Tensor]:
     assert isinstance(task.data, tuple)
     module = build.model(task, seed)
     optimizer = task.optimizer(iter(list(module.named_parameters())))
@@ -148,9 +155,11 @@ def run(
     trace, log = Trace(), Recorder()
     score = build.ScoredModel(build.model(task, asked.options.seed), task.evaluate)
     referee = Referee(asked.deal.samples, asked.target)
-    outcome = VirtualEngine(
+    engine = VirtualEngine(
         asked.plan, replicas, cluster, [trace, log, *watch], referee, score.score if task.evaluate else None
-    ).run()
+    )
+    with one_thread():
+        outcome = engine.run()
     score.assemble(outcome.snapshots)
     return World(
         outcome=outcome, replicas=replicas, deal=asked.deal, scored=score.state(), trace=trace.text(), log=log
@@ -190,6 +199,17 @@ def spread(scale: float = 1.0) -> Callable[[dict[Address, Replica]], None]:
                 part.add_(torch.randn(part.shape, dtype=part.dtype, generator=chance), alpha=scale)
 
     return before
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As the simulated engine computes: small products are faster on one thread, and every run adds in one order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 # -- watching ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -38,15 +39,16 @@ class RoleState:
     """Everything of one role that a restart needs; what its coroutine held is not among it."""
 
     done: int  # the step that begins next
+    seconds: float  # of training
     memories: list[Any]
     replica: dict[str, Any]
     chance: list[Any]
     mailbox: list[Message]
 
     @staticmethod
-    def of(done: int, memories: list[Any], replica: dict[str, Any], rng: Random, mailbox: list[Message]) -> RoleState:
+    def of(*, rng: Random, **fields: Any) -> RoleState:
         version, state, gauss = rng.getstate()
-        return RoleState(done, memories, replica, [version, list(state), gauss], mailbox)
+        return RoleState(chance=[version, list(state), gauss], **fields)
 
     def restore_chance(self, rng: Random) -> None:
         version, state, gauss = self.chance
@@ -85,7 +87,9 @@ class Run(msgspec.Struct, kw_only=True):
     seed: int
     samples: int  # of the data set
     batch_size: int
-    progress: dict[str, Any]
+    limits: list[int | None]  # each worker's budget of steps
+    ended: list[int] = []  # the workers that had done theirs
+    progress: dict[str, Any] = {}
     files: dict[str, tuple[int, str]] = {}
 
 
@@ -95,19 +99,25 @@ class Vault:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    def begin(self) -> Path:
-        """A fresh directory to write into; nothing counts before `commit`."""
+    @contextmanager
+    def writing(self) -> Iterator[Path]:
+        """A fresh directory to write into; nothing counts before `commit`, and without it nothing stays."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for partial in self.directory.glob(".partial-*"):
             shutil.rmtree(partial, ignore_errors=True)
         partial = self.directory / f".partial-{os.getpid()}"
         partial.mkdir()
-        return partial
+        try:
+            yield partial
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
     def commit(self, partial: Path, run: Run) -> Path:
         """Seal what was written: one rename makes it the newest checkpoint, and only the newest few stay."""
         run.files = {path.name: _seal(path) for path in sorted(partial.iterdir())}
-        _write(partial / "run.json", msgspec.json.encode(run))
+        # not msgspec's own JSON, which has no way to write a loss that became infinite
+        _write(partial / "run.json", json.dumps(msgspec.to_builtins(run, str_keys=True)).encode())
+        _sync(partial)
         number = max((int(path.name.rpartition("-")[2]) for path in self.all()), default=0) + 1
         final = self.directory / f"checkpoint-{number:06d}"
         partial.rename(final)
@@ -128,8 +138,8 @@ class Vault:
             raise CheckpointError(f"{self.directory} holds no checkpoint: was the run started with --checkpoint?")
         place = self.directory / pointer.read_text().strip()
         try:
-            run = msgspec.json.decode((place / "run.json").read_bytes(), type=Run)
-        except (OSError, msgspec.DecodeError) as error:
+            run = msgspec.convert(json.loads((place / "run.json").read_text()), Run)
+        except (OSError, ValueError) as error:
             raise CheckpointError(f"{place / 'run.json'} cannot be read: {error}") from None
         if run.schema != SCHEMA:
             raise CheckpointError(f"{place} has the format {run.schema!r}; this covey reads {SCHEMA!r}")

@@ -17,6 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from covey import __version__
+
 State = Literal["ok", "missing", "failed"]
 
 DEPENDENCIES: Mapping[str, str] = {
@@ -78,10 +80,7 @@ def python() -> str:
 
 
 def covey() -> str:
-    try:
-        return f"{version('covey')} at {Path(__file__).parent}"
-    except PackageNotFoundError:
-        return f"not installed, read from {Path(__file__).parent}"
+    return f"{__version__} at {Path(__file__).parent}"
 
 
 def dependencies() -> str:
@@ -149,22 +148,23 @@ def processes() -> str:
     with folder as path, zmq.Context() as context, context.socket(zmq.PAIR) as socket:
         socket.linger = 0
         socket.bind(f"ipc://{path}/doctor")
-        child = subprocess.Popen([sys.executable, "-c", _CHILD, f"ipc://{path}/doctor"], stderr=subprocess.PIPE)
-        try:
-            if not socket.poll(int(PATIENCE * 1000)):
-                raise Trouble(f"a child did not answer within {PATIENCE:g} s", _child_fix(child))
-            assert socket.recv() == b"hello", "the child says hello"
-            socket.send(b"welcome")
-            child.wait(PATIENCE)
-        finally:
-            child.kill()
-            child.communicate()
+        command = [sys.executable, "-c", _CHILD, f"ipc://{path}/doctor"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE) as child:
+            try:
+                if not socket.poll(int(PATIENCE * 1000)):
+                    raise Trouble(f"a child did not answer within {PATIENCE:g} s", _last_words(child))
+                assert socket.recv() == b"hello", "the child says hello"
+                socket.send(b"welcome")
+                child.wait(PATIENCE)
+            finally:
+                child.kill()
     return "two can talk over ZeroMQ"
 
 
-def _child_fix(child: subprocess.Popen[bytes]) -> str:
+def _last_words(child: subprocess.Popen[bytes]) -> str:
     child.kill()
-    words = child.communicate()[1].decode(errors="replace").strip().splitlines()
+    assert child.stderr is not None, "its errors were asked for"
+    words = child.stderr.read().decode(errors="replace").strip().splitlines()
     return f"the child said: {words[-1]}" if words else "allow local sockets (a sandbox or a firewall forbids them)"
 
 

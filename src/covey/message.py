@@ -188,4 +188,6 @@ def assemble(header: Header, tensors: Sequence[Tensor]) -> Message:
 def raw(tensor: Tensor) -> memoryview:
     """The tensor's bytes, without a copy where it is contiguous and on the CPU."""
     flat = tensor.detach().cpu().contiguous().view(-1)
+    if flat.stride() != (1,):  # one number cut out with a step counts as contiguous, but cannot be viewed as bytes
+        flat = flat.as_strided((flat.numel(),), (1,))
     return memoryview(flat.view(torch.uint8).numpy().data) if flat.numel() else memoryview(b"")

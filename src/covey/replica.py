@@ -74,7 +74,8 @@ class Replica:
         self._buffers_kept = True
         self.samples = samples  # how many samples the batch of (rank, step) has
         self.weight = 1.0  # how much this replica counts in the scored model
-        self.seen = 0  # samples of the whole run, as far as this role knows
+        self.seen = 0  # samples of the whole run before this step, as far as this role knows
+        self.under_way = 0  # and those of this step
         self.batch = Batch(float("nan"), 0)
 
     @property
@@ -95,7 +96,7 @@ class Replica:
         return GradientStream(self, node, bucket_bytes)
 
     async def _report(self, node: Node) -> None:
-        self.seen += self.batch.samples * node.workers
+        self.under_way = self.batch.samples * node.workers
         await node.note("samples", self.batch.samples)
         if not isnan(self.batch.loss):
             await node.note("loss", self.batch.loss)
@@ -140,6 +141,7 @@ class Replica:
         if self._working is not None:
             self._aim(self.flat)
         self.optimizer.step()
+        self.seen, self.under_way = self.seen + self.under_way, 0
         if self._working is not None:
             self._aim(self._working)
         for group, rate in zip(groups, rates, strict=True):

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from covey.errors import PlanError
 
+TASK_MODULE = "covey_task_"  # how the modules are called that `load_task` makes of files
 Data = Dataset[Any] | tuple[Tensor, ...]
 Score = Callable[[nn.Module], Mapping[str, float]]
 
@@ -165,7 +166,7 @@ def _import(path: Path) -> ModuleType:
         raise PlanError(f"there is no file {path}; {hint}")
     path = path.resolve()
     # The same name in every process of a run, and never that of a module that the file itself imports.
-    name = f"covey_task_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"{TASK_MODULE}{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))  # it stays, for what the user's functions import later
     spec = spec_from_loader(name, SourceFileLoader(name, str(path)))

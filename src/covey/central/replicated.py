@@ -17,7 +17,8 @@ async def worker(node: Node, replica: Replica) -> None:
         present = node.present(step)
         grad = await replica.gradient(node)
         samples = [replica.samples(rank, step) for rank in present]
-        grad.mul_(replica.batch.samples / sum(samples))
+        replica.under_way = sum(samples)  # exactly: a schedule must give every replica the same rate
+        grad.mul_(replica.batch.samples / replica.under_way)
         replica.buffers.mul_(1 / len(present))
         await node.sum(grad.join(replica.buffers), tuple(Address("worker", rank) for rank in present), ring)
         replica.update()

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from covey import __version__
 from covey.cli import doctor, launch, run, simulate, strategies
 
 app = typer.Typer(
@@ -35,12 +36,7 @@ def main() -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            typer.echo(f"covey {version('covey')}")
-        except PackageNotFoundError:
-            typer.echo("covey, from a source tree that is not installed")
+        typer.echo(f"covey {__version__}")
         raise typer.Exit
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from covey.cli.moments import Moments, number, rates, wait
+from covey.cli.moments import Moments, number, rates, step, wait
 from covey.cli.options import Voice
 from covey.observe.progress import Progress, Watcher
 from covey.simulate.units import format_bytes, format_duration
@@ -69,7 +69,7 @@ class Lines:
             self._begun = True
         scored = self._moments.add(progress)
         now = self._clock()
-        if scored or (now - self._printed >= EVERY and progress.phase != "ended"):
+        if scored or (now - self._printed >= EVERY and progress.phase not in ("starting", "ended")):
             self._print(summary(self._moments))
             if self._verbose:
                 self._print_roles(progress)
@@ -82,7 +82,7 @@ class Lines:
         for name, role in list(progress.roles.items())[:ROLES]:
             waiting = f"  waits for {role.waiting} ({format_duration(role.waited)})" if role.waiting else ""
             sent = format_bytes(role.bytes)
-            self._print(f"    {name:<10} step {role.step:,}  {role.samples:,} samples  {sent} sent{waiting}")
+            self._print(f"    {name:<10} step {step(role)}  {role.samples:,} samples  {sent} sent{waiting}")
         if len(progress.roles) > ROLES:
             self._print(f"    … and {len(progress.roles) - ROLES:,} more roles")
 
@@ -93,8 +93,6 @@ class Lines:
 def summary(moments: Moments) -> str:
     """A run in one line."""
     now = moments.now
-    if now.phase == "starting":
-        return "starting"
     found = [format_duration(now.seconds), f"{now.samples:,} samples"]
     if moments.share is not None:
         found[-1] += f" ({moments.share:.0%})"

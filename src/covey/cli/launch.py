@@ -46,17 +46,11 @@ def command(
     strategy: options.Strategy = "bsp",
     workers: options.Workers = 2,
     servers: options.Servers = None,
-    engine: options.Engine = "local",
     seed: options.Seed = 0,
     threads: options.Threads = None,
     stall: options.Stall = "30s",
-    epochs: options.Epochs = None,
     steps: options.Steps = None,
-    until: options.Until = None,
     save: options.Save = None,
-    checkpoint: options.Checkpoint = None,
-    every: options.Every = None,
-    resume: options.Resume = None,
     json: options.Json = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -68,22 +62,21 @@ def command(
     covey launch train.py --workers 4 --strategy bsp -- --what-the-script-takes
     """
     request = Request(
-        strategy=strategy, workers=workers, engine=engine, until=until, json=json, voice=voice(quiet, verbose),
-        files={"model": save, "checkpoint": checkpoint},
+        strategy=strategy, workers=workers, engine="local", until=None, json=json, voice=voice(quiet, verbose),
+        files={"model": save},
     )  # fmt: skip
     own = arguments or []
     own = own[1:] if own[:1] == ["--"] else own
     with explained(request.voice):
         if not script.is_file():
             raise PlanError(f"there is no file {script}; give the Python script that calls covey.join")
-        refuse_early(request, checkpoint=checkpoint, every=every, stall=stall)
+        refuse_early(request, stall=stall)
         from covey.run import launch
 
         train(
             request,
             lambda watcher: launch(
-                script, own, strategy, workers, servers=servers, engine=engine, epochs=epochs, steps=steps,
-                until=until, seed=seed, threads=threads, save=save, checkpoint=checkpoint, every=every or "60s",
-                resume=resume, stall=stall, command=request.command, watcher=watcher,
+                script, own, strategy, workers, servers=servers, steps=steps, seed=seed, threads=threads, save=save,
+                stall=stall, command=request.command, watcher=watcher,
             ),
         )  # fmt: skip

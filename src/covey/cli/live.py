@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from covey.cli.moments import Moments, number, rates, wait
+from covey.cli.moments import Moments, number, rates, step, wait
 from covey.errors import PlanError
 from covey.observe.progress import Progress
 from covey.simulate.units import format_bytes, format_duration
@@ -120,7 +120,7 @@ class Live:
         table.add_row("role", "step", "samples", "sent", "waits for", style="dim")
         for name, role in list(roles.items())[:room]:
             waits = f"{role.waiting} ({format_duration(role.waited)})" if role.waiting else ""
-            table.add_row(name, f"{role.step:,}", f"{role.samples:,}", format_bytes(role.bytes), waits)
+            table.add_row(name, step(role), f"{role.samples:,}", format_bytes(role.bytes), waits)
         if len(roles) > room:
             table.add_row(f"and {len(roles) - room:,} more", style="dim")
         return table

@@ -83,6 +83,11 @@ def number(value: float) -> str:
     return f"{value:.4g}"
 
 
+def step(role: RoleProgress) -> str:
+    """A role's own step; one that only serves has none."""
+    return f"{role.step:,}" if role.step >= 0 else "-"
+
+
 def wait(name: str, role: RoleProgress) -> str:
     """Who waits for what, and how long already."""
     return f"{name} for {role.waiting} ({format_duration(role.waited)})"

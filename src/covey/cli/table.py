@@ -64,7 +64,7 @@ def _who(result: Result) -> str:
 def _stopped(result: Result) -> Text:
     if result.stopped == "interrupted":
         return Text("interrupted; this is how far it came", "yellow")
-    return Text("the target was reached" if result.stopped == "target" else "the budget was used up")
+    return Text("the target was reached" if result.stopped == "target" else "it ran to the end")
 
 
 def _reached(result: Result, target: Target) -> Text:

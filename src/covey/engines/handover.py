@@ -6,15 +6,20 @@ This is the only file that pickles anything.
 from __future__ import annotations
 
 import pickle
+import sys
 from typing import Any
 
 import cloudpickle
 
 from covey.errors import PlanError
+from covey.task import TASK_MODULE
 
 
 def pack(task: Any) -> bytes:
     """The task as bytes for this run's own children."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(TASK_MODULE):  # a file that load_task read: no other process can import it by that name
+            cloudpickle.register_pickle_by_value(module)
     try:
         return bytes(cloudpickle.dumps(task))
     except Exception as error:  # whatever a user's object raises when pickled

@@ -1,4 +1,4 @@
-"""What does Ctrl-C do? The first one asks a run to end well, the second one raises."""
+"""What does Ctrl-C do? The first one asks a run to end well, the second one raises. SIGTERM does the same."""
 
 from __future__ import annotations
 
@@ -9,19 +9,33 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+class Interrupt:
+    """Remembers that a person asked for the end; whoever leads the run looks when it can."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self) -> None:
+        self.asked = True
+
+
 @contextmanager
 def interruptible(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` on the first Ctrl-C. (Only the main thread hears of it, so elsewhere this does nothing.)"""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    # a shell starts what runs in the background with SIGINT ignored, and means it
+    ours = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in ours:
+            signal.signal(number, signal.default_int_handler)
         stop()
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in ours}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -20,20 +22,27 @@ from covey.engines.process import control, nursery
 from covey.engines.process.driver import SCORER
 from covey.engines.process.nursery import Exit, Job, read, write
 from covey.engines.process.role import Desks
+from covey.errors import PeerLost
 from covey.message import Address
+
+PATIENCE = 5.0  # seconds that the roles have to end by themselves, once told to
+LONG = 64  # bytes: a directory for temporary files with a longer name leaves no room for a socket's path
 
 
 class LocalCrew:
     """The run's processes and their private directory; both are gone when the block ends."""
 
-    def __init__(self, patience: float | None = 5.0) -> None:
-        self.patience = patience  # seconds that the roles have to end by themselves, once told to
-        self.directory = Path(tempfile.mkdtemp(prefix="covey-"))  # mode 0700: the sockets in it are this user's alone
+    def __init__(self, warm: str) -> None:
+        """Start the parent of the roles, which imports the module `warm` while the launcher does other things."""
+        where = None if len(os.fsencode(tempfile.gettempdir())) <= LONG else "/tmp"
+        # mode 0700: the sockets in it are this user's alone
+        self.directory = Path(tempfile.mkdtemp(prefix="covey-", dir=where))
         self.line, theirs = socket.socketpair()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with theirs:
+            given = [str(theirs.fileno()), str(self.directory), warm, " " * 32]  # the last is room for a title
             self.nursery = subprocess.Popen(
-                [sys.executable, "-m", nursery.__name__, str(theirs.fileno()), " " * 32],  # room for a title
+                [sys.executable, "-m", nursery.__name__, *given],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
             )  # fmt: skip
         self.bell = self.line.fileno()
@@ -52,44 +61,53 @@ class LocalCrew:
         """Have the roles born; each calls `entry` with the work and its own address."""
         roles = list(desks.book)
         board = control.Switchboard(self.context, desks.launcher, roles)
-        job = Job(directory=str(self.directory), entry=entry, roles=roles, work=work)
-        write(self.line, msgspec.msgpack.encode(job))
+        try:
+            write(self.line, msgspec.msgpack.encode(Job(entry=entry, roles=roles, work=work)))
+        except OSError:
+            raise self._lost() from None
         self.alive = set(roles)
         return board
 
     def exits(self) -> list[tuple[Address, str]]:
-        ended = []
         try:
             exit = msgspec.msgpack.decode(read(self.line), type=Exit)
-        except (SystemExit, OSError):
-            lost = [(who, "is gone: the parent of all roles was killed") for who in sorted(self.alive)]
-            self.alive.clear()
-            return lost
+        except (SystemExit, ConnectionError):
+            raise self._lost() from None
         self.alive.discard(exit.who)
-        ended.append((exit.who, describe(exit.status)))
-        return ended
+        return [(exit.who, describe(os.waitstatus_to_exitcode(exit.status)))]
+
+    def _lost(self) -> PeerLost:
+        """The parent of the roles has ended; it is buried only when the block ends, so that its number stays ours."""
+        end = os.waitid(os.P_PID, self.nursery.pid, os.WEXITED | os.WNOWAIT)
+        assert end is not None
+        code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+        return PeerLost(f"the parent of all roles {describe(code)}")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         """Give the roles a moment to go by themselves when all went well, then see to it."""
-        if error is None:
-            self.line.settimeout(self.patience)
-            while self.alive and self.exits():
-                pass
-        self.line.close()  # the nursery kills what is left and removes the directory
         try:
-            self.nursery.wait(5)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.nursery.pid, signal.SIGKILL)
-            self.nursery.wait()
-        self.context.destroy(linger=0)
-        shutil.rmtree(self.directory, ignore_errors=True)
+            self.line.settimeout(PATIENCE)
+            with suppress(TimeoutError, PeerLost):
+                while self.alive and error is None:
+                    self.exits()
+        finally:
+            self.line.close()  # the nursery kills what is left and removes the directory
+            self._bury()
+            self.context.destroy(linger=0)
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _bury(self) -> None:
+        ended, poll = os.pidfd_open(self.nursery.pid), select.poll()
+        poll.register(ended, select.POLLIN)
+        poll.poll(PATIENCE * 1000)
+        os.close(ended)
+        os.killpg(self.nursery.pid, signal.SIGKILL)  # all that is left of the run, the nursery itself included
+        self.nursery.wait()
 
 
-def describe(status: int) -> str:
-    """How a process ended, in words."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        name = signal.Signals(number).name
-        hint = " (out of memory?)" if number == signal.SIGKILL else ""
-        return f"exited with signal {number}, {name}{hint}"
-    return f"exited with code {os.waitstatus_to_exitcode(status)}"
+def describe(code: int) -> str:
+    """How a process ended, in words; a negative code is a signal."""
+    if code >= 0:
+        return f"exited with code {code}"
+    hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+    return f"exited with signal {-code}, {signal.Signals(-code).name}{hint}"

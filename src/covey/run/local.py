@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 import msgspec
@@ -11,12 +10,13 @@ import msgspec
 from covey import build
 from covey.checkpoint import Run, Vault
 from covey.engines import handover
-from covey.engines.interrupt import interruptible
+from covey.engines.interrupt import Interrupt, interruptible
 from covey.engines.local import LocalCrew
 from covey.engines.process.role import Desks
 from covey.engines.process.supervisor import Supervisor, Wishes
 from covey.errors import CheckpointError
 from covey.observe.result import Result, conclude
+from covey.run import roles
 from covey.run.request import Request, facts, referee
 from covey.run.roles import Work
 from covey.simulate import parse_duration
@@ -27,20 +27,21 @@ def local(asked: Request) -> Result:
     given = asked.options
     kept, run = _kept(asked)
     judge = referee(asked)
-    with LocalCrew() as crew, tempfile.TemporaryDirectory(prefix="covey-model-") as spare:
+    interrupt = Interrupt()
+    with interruptible(interrupt), LocalCrew(roles.__name__) as crew:
         desks = crew.desks([role.address for role in asked.plan.roles])
-        board = crew.start(desks, "covey.run.roles:enter", msgspec.msgpack.encode(_work(asked, desks, kept)))
-        file = Path(spare) / "model.safetensors"
+        board = crew.start(desks, f"{roles.__name__}:enter", msgspec.msgpack.encode(_work(asked, desks, kept)))
+        file = crew.directory / "model.safetensors"
         wishes = Wishes(
             score=asked.task.evaluate is not None or asked.target is not None, model=file,
             vault=Vault(Path(given.checkpoint)) if given.checkpoint else None, keep_every=parse_duration(given.every),
             run=_run(asked), stall=parse_duration(given.stall), budget=asked.budget, watcher=given.watcher,
+            interrupt=interrupt,
         )  # fmt: skip
         supervisor = Supervisor(asked.plan, board, crew, judge, wishes)
         if run is not None:
             supervisor.resume(run.progress)
-        with interruptible(supervisor.interrupt):
-            outcome = supervisor.run()
+        outcome = supervisor.run()
         result = conclude(
             facts(asked, "local"), judge, outcome.tallies, seconds=outcome.seconds, stopped=outcome.stopped
         )
@@ -65,7 +66,8 @@ def _work(asked: Request, desks: Desks, kept: Path | None) -> Work:
 def _run(asked: Request) -> Run:
     return Run(
         strategy=asked.strategy.text, workers=len(asked.plan.limits), servers=asked.servers, seed=asked.options.seed,
-        samples=asked.deal.samples, batch_size=asked.task.batch_size, progress={},
+        samples=asked.deal.samples, batch_size=asked.task.batch_size,
+        limits=list(asked.plan.limits),
     )  # fmt: skip
 
 
@@ -80,4 +82,9 @@ def _kept(asked: Request) -> tuple[Path | None, Run | None]:
             raise CheckpointError(
                 f"{place} is of a run with {name} {getattr(run, name)!r}, this one has {getattr(here, name)!r}"
             )
+    if run.ended and run.limits != here.limits:
+        raise CheckpointError(
+            f"{place}: worker {run.ended[0]} had already ended after its {run.limits[run.ended[0]]} steps; "
+            "go on with the --epochs or --steps that the run had"
+        )
     return place, run

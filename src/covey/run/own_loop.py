@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import runpy
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch.optim import Optimizer
 
 from covey import build, catalog
 from covey.data import Feed, Shards
-from covey.engines.interrupt import interruptible
+from covey.engines.interrupt import Interrupt, interruptible
 from covey.engines.local import LocalCrew
 from covey.engines.process.driver import SCORER
 from covey.engines.process.role import Post, play, tell_failure
@@ -57,7 +56,8 @@ def launch(
     roles = tuple(chosen.layout(workers, asked.servers))
     plan = Plan(roles=roles, limits=(asked.steps,) * workers, lockstep=chosen.lockstep, seed=asked.seed)
     judge = Referee(sys.maxsize)
-    with LocalCrew(patience=None) as crew, tempfile.TemporaryDirectory(prefix="covey-model-") as spare:
+    interrupt = Interrupt()
+    with interruptible(interrupt), LocalCrew(__name__) as crew:
         desks = crew.desks([role.address for role in roles])
         work = Work(
             task=str(path), arguments=list(arguments), strategy=chosen.text, workers=workers, servers=asked.servers,
@@ -65,16 +65,17 @@ def launch(
             book={str(who): endpoint for who, endpoint in desks.book.items()}, launcher=desks.launcher,
         )  # fmt: skip
         board = crew.start(desks, f"{__name__}:enter", msgspec.msgpack.encode(work))
-        file = Path(spare) / "model.safetensors"
-        wishes = Wishes(score=False, model=file, stall=parse_duration(asked.stall), watcher=asked.watcher)
+        file = crew.directory / "model.safetensors"
+        stall = parse_duration(asked.stall)
+        wishes = Wishes(score=False, model=file, stall=stall, watcher=asked.watcher, interrupt=interrupt)
         supervisor = Supervisor(plan, board, crew, judge, wishes)
-        with interruptible(supervisor.interrupt):
-            outcome = supervisor.run()
+        outcome = supervisor.run()
         known = facts_of(chosen, asked, str(script), "local", plan.limits, work.threads)
         result = conclude(known, judge, outcome.tallies, seconds=outcome.seconds, stopped=outcome.stopped)
         result.keep_weights(build.read(file))
         if asked.save:
             build.copy(file, Path(asked.save))
+        supervisor.see_off()
     return result
 
 
@@ -100,18 +101,22 @@ def enter(data: bytes, me: Address) -> None:
     sys.path.insert(0, str(Path(work.task).parent))
     try:
         runpy.run_path(work.task, run_name="__main__")
-        if not SEAT.joined:
-            raise PlanError(f"{work.task} ended without calling covey.join: put it around the training loop")
-    except Exception as error:
+    except SystemExit:
         if SEAT.joined:
             raise
+    except Exception as error:
         tell_failure(me, work.desks(), error)
+    if not SEAT.joined:
+        missing = PlanError(f"{work.task} ended without calling covey.join: put it around the training loop")
+        tell_failure(me, work.desks(), missing)
 
 
 def join(model: nn.Module, optimizer: Optimizer) -> Member:
     """Train `model` together with the other workers of this run; alone when there is no run."""
     if SEAT is None:
         return Member(model, optimizer)
+    if SEAT.joined:
+        raise PlanError("covey.join was called a second time: one run has one training loop")
     seat, SEAT.joined = SEAT, True
     if seat.me == SCORER:
         with Post(seat.me, seat.work.desks()) as post:
@@ -170,7 +175,7 @@ class Member:
         self.optimizer.zero_grad()
 
     def begin_epoch(self, deal: Shards) -> Iterator[int]:
-        """The numbers of this epoch's batches; as many for every worker, so that nobody waits for one that has ended."""
+        """The numbers of this epoch's batches; as many for every worker, so that nobody waits for one that ended."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         even = deal.steps(deal.workers - 1)
         return iter(range(epoch * deal.steps(self.rank), epoch * deal.steps(self.rank) + even))

@@ -33,6 +33,8 @@ def simulated(asked: Request) -> Result:
             asked.plan, replicas, given.cluster or Cluster(), [*given.instruments, *watching], judge, scoring
         )
         outcome = engine.run()
+        for shown in watching:
+            shown.conclude(outcome.seconds)
         result = conclude(
             facts(asked, "simulated"), judge, outcome.tallies.values(), seconds=outcome.seconds, stopped=outcome.stopped
         )

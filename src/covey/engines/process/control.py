@@ -32,7 +32,7 @@ class Report(Word, frozen=True):
     step: int
     tally: Tally
     waiting: str = ""
-    since: float = 0.0
+    since: float = 0.0  # seconds of training that it has waited, or computed
 
 
 class At(Word, frozen=True):
@@ -42,7 +42,7 @@ class At(Word, frozen=True):
 
 
 class Held(Word, frozen=True):
-    """The role waits before this step."""
+    """The role waits before this step, or will never begin it."""
 
     step: int
 
@@ -74,6 +74,7 @@ class Failed(Word, frozen=True):
 
     error: str
     traceback: str
+    refusal: str = ""  # the kind of error, where it is covey that says no
 
 
 class Scored(Word, frozen=True):
@@ -108,7 +109,9 @@ class Hold(Word, frozen=True):
 
 
 class Release(Word, frozen=True):
-    """Go on."""
+    """Go on; or else say goodbye without another step."""
+
+    train: bool = True
 
 
 class Stop(Word, frozen=True):

@@ -13,6 +13,7 @@ from covey.engines.chance import chance
 from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
 from covey.engines.process.desk import Desk
+from covey.engines.process.keeping import restore
 from covey.engines.transport.zmq import ZmqTransport, landed
 from covey.message import Address, Message, payload, vectors
 from covey.observe.tally import Teller
@@ -80,9 +81,10 @@ class Driver:
         self.mailbox = Mailbox()
         self.rng = chance(plan.seed, role.address)
         self.memories: list[Memory[Any]] = []
+        self.past: list[Any] = []  # what the program had remembered when it began again
         self.kept = kept
         self.teller = Teller()
-        self.watch = Stopwatch()
+        self.watch = Stopwatch(kept.seconds if kept else 0.0)
         self.programs: list[Running] = []
         self.ready: deque[tuple[Running, Any, BaseException | None]] = deque()
         self.line_up: deque[Running] = deque()  # computes that wait for the desk, or for the thaw
@@ -92,7 +94,7 @@ class Driver:
         self.held: Running | None = None
         self.reported = 0.0
         if kept:
-            replica.restore(kept.replica)
+            restore(replica, kept.replica)
             kept.restore_chance(self.rng)
             self.mailbox.waiting.extend(kept.mailbox)
 
@@ -110,7 +112,9 @@ class Driver:
 
     def remember(self, value: T) -> Memory[T]:
         index = len(self.memories)
-        if self.kept and index < len(self.kept.memories):
+        if index < len(self.past):
+            value = self.past[index]
+        elif self.kept and index < len(self.kept.memories):
             value = self.kept.recall(index, value)
         self.memories.append(Memory(value))
         return self.memories[-1]
@@ -150,7 +154,7 @@ class Driver:
 
     def start(self) -> None:
         """Begin, or after a restart begin again from the top, with what is remembered."""
-        self.memories.clear()
+        self.past, self.memories = [memory.value for memory in self.memories], []
         node = Node(self.address, self.plan.limits, self, self.rng)
         self.launch(Running(self.role.program(node, self.replica), main=True))
 
@@ -166,13 +170,21 @@ class Driver:
             except StopIteration:
                 return self.finish(running)
             running.effect, running.since, error = effect, time.monotonic(), None
-            if running.main and self.pace.holds():
+            if running.main and self.hold():
                 self.held = running
-                return self.line.tell(control.Held(self.pace.step))
+                return None
             answered, value = self.perform(running, effect)
             if not answered:
                 return None
             running.effect = None
+
+    def hold(self) -> bool:
+        """Whether the program waits before its step; one that will begin no more is as good as held, and goes on."""
+        wanted, holds = self.pace.hold_at, self.pace.holds()
+        if wanted is not None and (holds or self.pace.over(self.pace.step)):
+            self.line.tell(control.Held(wanted))
+            self.pace.hold_at = wanted if holds else None
+        return holds
 
     def perform(self, running: Running, effect: Effect[Any]) -> tuple[bool, Any]:
         """Whether the effect could be answered at once, and with what."""
@@ -181,8 +193,8 @@ class Driver:
     def answer(self, running: Running, value: Any, error: BaseException | None = None) -> None:
         """What a program waited for is there."""
         if running.main and not isinstance(running.effect, Compute):
-            now = time.monotonic()
-            self.teller.waited(self.watch.at(running.since), self.watch.at(now), self.address, str(running.effect))
+            begin, end = self.watch.at(running.since), self.watch.at(time.monotonic())
+            self.teller.waited(begin, end, self.address, wish(running.effect) if running.effect else "")
         running.effect = None
         self.ready.append((running, value, error))
 
@@ -288,10 +300,14 @@ class Driver:
             self.admit()
 
     def close_down(self) -> None:
-        """The user's loop is through: begin again from the top with no step left, so that the program says goodbye."""
+        """Begin again from the top with no step left, so that the program says goodbye."""
         for running in self.programs:
+            if isinstance(running.effect, Receive):
+                self.links.forget(running.effect)
             running.coroutine.close()
         self.programs.clear()
+        self.line_up.clear()
+        self.held = self.pace.hold_at = None
         self.pace.stop_at = 0
         self.start()
 
@@ -307,8 +323,9 @@ class Driver:
             return
         self.reported = moment
         main = next((running for running in self.programs if running.main), None)
-        waits = main is not None and isinstance(main.effect, Receive | Send) and main is not self.held
-        waiting, since = (str(main.effect), moment - main.since) if main is not None and waits else ("", 0.0)
+        waiting, since = "", 0.0
+        if main is not None and main.effect is not None and main is not self.held:
+            waiting, since = wish(main.effect), self.watch.now() - self.watch.at(main.since)
         self.line.tell(control.Report(self.pace.step, self.teller.take(self.address), waiting, since))
 
 
@@ -318,6 +335,13 @@ def placed(message: Message, want: Receive) -> Message:
         (vector,) = vectors(message)
         want.into.copy_(vector)
     return message
+
+
+def wish(effect: Effect[Any]) -> str:
+    """What a program waits for from others, in words; empty while it computes or sleeps."""
+    if isinstance(effect, Send):
+        return f"room on the link to {effect.to}"
+    return str(effect) if isinstance(effect, Receive) else ""
 
 
 def memory() -> int:

@@ -1,8 +1,8 @@
 """The small warm parent of a run's roles: it has imported torch and run nothing, so a role is one fork away.
 
-It is started as `python -m covey.engines.process.nursery FD`, reads one job from that socket, forks the roles, and
+It is started with a socket and the run's private directory, reads one job from the socket, forks the roles, and
 reports how each ends. When the launcher goes away, however it dies, the socket closes, and the nursery takes
-everything with it.
+everything with it: the roles, what they have started, and the directory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What the nursery must know: who is born, which function each of them runs, on what."""
 
-    directory: str
     entry: str  # "module:function", called with the job's work and the role's address
     roles: list[Address]
     work: bytes
@@ -42,25 +41,32 @@ class Exit(msgspec.Struct, frozen=True):
     status: int
 
 
-def main(handle: int) -> None:
+def main(handle: int, directory: str, warm: str) -> None:
     line = socket.socket(fileno=handle)
     _name("covey: nursery")
-    import torch  # noqa: F401  # the point of this process: import it once, for all
-
-    import_module("covey.run")
-    job = msgspec.msgpack.decode(read(line), type=Job)
-    module, _, function = job.entry.partition(":")
-    entry = getattr(import_module(module), function)
-    gc.freeze()  # keeps the collector from touching, and so copying, the pages that all roles share
-    children = {_fork(line, job, entry, who): who for who in job.roles}
+    children: dict[int, Address] = {}
     try:
-        _watch(line, children)
+        _raise_roles(line, warm, children)
     finally:
         for pid in children:
             os.kill(pid, signal.SIGKILL)
         for pid in children:
             os.waitpid(pid, 0)
-        shutil.rmtree(job.directory, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
+    os.killpg(0, signal.SIGKILL)  # what the roles have started and left, such as processes that load data, and this one
+
+
+def _raise_roles(line: socket.socket, warm: str, children: dict[int, Address]) -> None:
+    import torch  # noqa: F401  # the point of this process: import it once, for all
+
+    import_module(warm)
+    job = msgspec.msgpack.decode(read(line), type=Job)
+    module, _, function = job.entry.partition(":")
+    entry = getattr(import_module(module), function)
+    gc.freeze()  # keeps the collector from touching, and so copying, the pages that all roles share
+    for who in job.roles:
+        children[_fork(line, job, entry, who)] = who
+    _watch(line, children)
 
 
 def read(line: socket.socket) -> bytes:
@@ -121,7 +127,10 @@ def _watch(line: socket.socket, children: dict[int, Address]) -> None:
             pid = handles.pop(ready)
             os.close(ready)
             _, status = os.waitpid(pid, 0)
-            write(line, msgspec.msgpack.encode(Exit(children.pop(pid), status)))
+            try:
+                write(line, msgspec.msgpack.encode(Exit(children.pop(pid), status)))
+            except OSError:  # the launcher is gone
+                return
 
 
 def _die_with_parent() -> None:
@@ -140,4 +149,4 @@ def _name(title: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

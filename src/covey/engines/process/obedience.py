@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from covey.checkpoint import RoleState
 from covey.engines.process import control
 from covey.engines.process.driver import SCORER, Driver, Shot
+from covey.engines.process.keeping import state_of
 
 
 def obey(driver: Driver, word: control.Downward) -> None:
@@ -35,8 +35,8 @@ def thaw(driver: Driver, word: control.Thaw) -> None:
 
 
 def where(driver: Driver, word: control.Where) -> None:
-    """Hold at the next step, unless there is none."""
-    over = driver.ended or not driver.role.trains or driver.pace.over(driver.pace.next)
+    """Hold at the next step. One that is in its last step has a next one too, which it will not begin."""
+    over = driver.ended or not driver.role.trains or driver.pace.over(driver.pace.step)
     at = None if over else driver.pace.step if driver.held else driver.pace.next
     driver.pace.hold_at = at
     driver.line.tell(control.At(at))
@@ -44,14 +44,19 @@ def where(driver: Driver, word: control.Where) -> None:
 
 def hold(driver: Driver, word: control.Hold) -> None:
     driver.pace.hold_at = word.step
-    if driver.held and not driver.pace.holds():
+    if driver.held is None and driver.pace.over(driver.pace.step):
+        driver.hold()
+    elif not driver.pace.holds():
         let_go(driver)
 
 
 def release(driver: Driver, word: control.Release) -> None:
     driver.watch.start()
     driver.pace.hold_at = None
-    let_go(driver)
+    if word.train:
+        let_go(driver)
+    elif driver.held is not None:
+        driver.close_down()
 
 
 def stop(driver: Driver, word: control.Stop) -> None:
@@ -84,11 +89,9 @@ def shoot(driver: Driver, word: control.Shoot) -> None:
 
 
 def save(driver: Driver, word: control.Save) -> None:
-    done = driver.pace.step if driver.held else driver.pace.next
-    memories = [memory.value for memory in driver.memories]
-    state = RoleState.of(done, memories, driver.replica.state(), driver.rng, driver.mailbox.waiting)
-    state.write(Path(word.directory), driver.address)
+    driver.report(now=True)  # what the launcher keeps must be as new as what the role keeps
     driver.watch.stop()
+    state_of(driver).write(Path(word.directory), driver.address)
     driver.line.tell(control.Saved())
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
+import sysconfig
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
+from typing import NoReturn
 
 import zmq
 
@@ -19,11 +22,13 @@ from covey.engines.process.desk import Desk
 from covey.engines.process.driver import Driver
 from covey.engines.process.obedience import obey
 from covey.engines.transport.zmq import ZmqTransport, keep_memory
+from covey.errors import CoveyError
 from covey.message import Address
 from covey.replica import Replica
 from covey.strategy import Plan
 
-HOME = str(Path(__file__).parents[1])
+OURS = str(Path(__file__).parents[2])
+INSTALLED = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +61,22 @@ class Post:
         return self.links
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if error is not None and not isinstance(error, SystemExit):
-            self.line.tell(control.Failed(_brief(error), users_traceback(error)))
+        if error is not None:
+            self.line.tell(told(error))
         if self.links is not None:
             self.links.close()
         self.line.socket.close(1000)
         self.context.term()
-        if error is not None and not isinstance(error, SystemExit):
+        if error is not None:
+            sys.stdout.flush()
             os._exit(1)  # told already; a second traceback on the terminal would be one too many
 
 
-def tell_failure(me: Address, desks: Desks, error: Exception) -> None:
+def tell_failure(me: Address, desks: Desks, error: Exception) -> NoReturn:
     """Tell the launcher of a failure outside any post, and end the process."""
     with Post(me, desks):
         raise error
+    raise AssertionError("a post does not let a failure through")
 
 
 def play(post: Post, plan: Plan, replica: Replica, kept: RoleState | None, serve: Callable[[Desk], None]) -> None:
@@ -104,17 +111,20 @@ def fingerprint(replica: Replica) -> str:
     return digest.hexdigest()
 
 
+def told(error: BaseException) -> control.Failed:
+    """A failure as the launcher hears of it; where covey itself says no, its words are enough."""
+    if isinstance(error, CoveyError):
+        return control.Failed(str(error), users_traceback(error), type(error).__name__)
+    return control.Failed(traceback.format_exception_only(error)[-1].strip(), users_traceback(error))
+
+
 def users_traceback(error: BaseException) -> str:
-    """The traceback from the user's own first line on; covey's frames above and below it say nothing to them."""
-    frames = traceback.extract_tb(error.__traceback__)
-    first = next((i for i, frame in enumerate(frames) if not frame.filename.startswith(HOME)), None)
-    if first is not None:
-        summary = traceback.StackSummary.from_list(frames[first:])
-        lines = ["Traceback (most recent call last):\n", *summary.format(), *traceback.format_exception_only(error)]
-    else:
-        lines = traceback.format_exception(error)
-    return "".join(lines)
-
-
-def _brief(error: BaseException) -> str:
-    return traceback.format_exception_only(error)[-1].strip()
+    """The traceback from the user's own first line on; covey's frames above it say nothing to them."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    outside = [index for index, file in enumerate(files) if not file.startswith((OURS, "<frozen "))]
+    users = [index for index in outside if not files[index].startswith(INSTALLED)]
+    begin = error.__traceback__
+    for _ in range((users or outside or [0])[0]):
+        assert begin is not None
+        begin = begin.tb_next
+    return "".join(traceback.format_exception(type(error), error, begin))

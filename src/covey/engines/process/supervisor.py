@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +13,11 @@ import msgspec
 import zmq
 
 from covey.checkpoint import Run, Vault
+from covey.engines.interrupt import Interrupt
 from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
 from covey.engines.process.driver import SCORER
-from covey.errors import PeerLost, PlanError, RoleFailed, Stalled
+from covey.errors import CheckpointError, CoveyError, PeerLost, PlanError, RoleFailed, Stalled
 from covey.message import Address
 from covey.observe.progress import Phase, Progress, RoleProgress, Watcher
 from covey.observe.referee import Referee
@@ -26,12 +27,15 @@ from covey.strategy import Plan
 
 W = TypeVar("W", bound=control.Word)
 SHOW_EVERY = 0.1
+LAST_WORD = 0.5  # seconds that a dead role's last word, which tells more than its exit code, may be on its way
+REFUSALS: dict[str, type[CoveyError]] = {kind.__name__: kind for kind in (PlanError, CheckpointError)}
 
 
 class Crew(Protocol):
     """The processes of a run, as a launcher holds them."""
 
     bell: int  # a file descriptor, readable when one has ended
+    alive: set[Address]
 
     def exits(self) -> list[tuple[Address, str]]:
         """Who has ended since the last time, and how."""
@@ -50,6 +54,7 @@ class Wishes:
     stall: float = 30.0
     budget: int | None = None
     watcher: Watcher | None = None
+    interrupt: Interrupt = field(default_factory=Interrupt)
 
 
 @dataclass(slots=True)
@@ -62,7 +67,6 @@ class Seen:
     since: float = 0.0
     held: int | None = None
     ended: bool = False
-    warned: bool = False
 
 
 @dataclass(slots=True)
@@ -89,9 +93,9 @@ class Supervisor:
         self.watch = Stopwatch()
         self.phase: Phase = "starting"
         self.stopped: Stopped | None = None
-        self.stopping = False
+        self.stopping = self.warned = False
         self.loss: float | None = None
-        self.shown = self.kept = time.monotonic()
+        self.shown = self.kept = self.begun = time.monotonic()
         self.poller = zmq.Poller()
         self.poller.register(board.socket, zmq.POLLIN)
         self.poller.register(crew.bell, zmq.POLLIN)
@@ -110,10 +114,6 @@ class Supervisor:
                 self.keep()
         return self.finish()
 
-    def interrupt(self) -> None:
-        """Stop as soon as every role can; called from a signal handler."""
-        self.stopped = self.stopped or "interrupted"
-
     def begin(self) -> None:
         """Wait until everybody is built, check that all start from the same weights, and let them go together."""
         ready = self.collect(control.Ready, [*self.roles, SCORER])
@@ -127,7 +127,7 @@ class Supervisor:
         self.board.tell(self.roles, control.Go())
         self.watch.start()
         self.phase = "training"
-        self.kept = time.monotonic()
+        self.kept = self.begun = time.monotonic()
 
     def score(self) -> None:
         """Stop the clock and all computing, score the model, go on."""
@@ -159,33 +159,37 @@ class Supervisor:
         self.loss = loss
         return self.referee.judge(self.watch.now(), self.samples, self.bytes, metrics, loss)
 
-    def keep(self) -> None:
-        """Bring every role to a common point, let the links drain, and write a checkpoint."""
+    def keep(self, go_on: bool = True) -> None:
+        """Bring every role to a common point, let the links drain, write a checkpoint; then train on, or end there."""
         assert self.wishes.vault is not None and self.wishes.run is not None
         before, self.phase = self.phase, "saving"
+        self.hold()
+        self.drain()
+        self.watch.stop()
+        with self.wishes.vault.writing() as place:
+            self.board.tell(self.roles, control.Save(str(place)))
+            self.collect(control.Saved, self.roles)
+            ended = [address.rank for address in self.trainers if self.seen[address].ended]
+            run = msgspec.structs.replace(self.wishes.run, ended=ended, progress=self.progress_kept())
+            final = self.wishes.vault.commit(place, run)
+        self.board.tell(self.roles, control.Release(train=go_on))
+        self.watch.start()
+        self.kept, self.phase = time.monotonic(), before
+        self.say(f"kept the run in {final}")
+
+    def hold(self) -> None:
+        """Have every worker wait before its next step: a common one where they wait for one another."""
         steps = self.where()
         if self.plan.lockstep and steps:
             steps = dict.fromkeys(steps, max(steps.values()))
         for address, step in steps.items():
             self.board.tell([address], control.Hold(step))
-        while not all(self.seen[a].held == step or self.seen[a].ended for a, step in steps.items()):
-            self.pump(0.05)
-        self.drain()
-        self.watch.stop()
-        place = self.wishes.vault.begin()
-        self.board.tell(self.roles, control.Save(str(place)))
-        self.collect(control.Saved, self.roles)
-        run = msgspec.structs.replace(self.wishes.run, progress=self.progress_kept())
-        final = self.wishes.vault.commit(place, run)
-        self.board.tell(self.roles, control.Release())
-        self.watch.start()
-        for address in steps:
-            self.seen[address].held = None
-        self.kept, self.phase = time.monotonic(), before
-        self.say(f"kept the run in {final}")
+        self.wait_for(lambda: [a for a, step in steps.items() if self.seen[a].held != step and not self.seen[a].ended])
 
     def where(self) -> dict[Address, int]:
         """The step that each worker would begin next; each holds there. Workers that begin no more are left out."""
+        for address in self.trainers:
+            self.seen[address].held = None
         self.board.tell(self.trainers, control.Where())
         found = self.collect(control.At, self.trainers)
         return {address: at.step for address, at in found.items() if at.step is not None}
@@ -205,6 +209,8 @@ class Supervisor:
     def stop(self) -> None:
         """Tell every worker its last step: a common one where they wait for one another."""
         self.stopping, self.phase = True, "stopping"
+        if self.wishes.vault and self.stopped == "interrupted":
+            return self.keep(go_on=False)  # whoever interrupts a run that is kept may want to go on from here
         steps = self.where()
         last = max(steps.values(), default=0) + 1  # a worker may have begun the step that it would begin next
         for address, step in steps.items():
@@ -213,18 +219,24 @@ class Supervisor:
     def finish(self) -> Outcome:
         """Everybody has ended: the last score, the model, goodbye."""
         self.watch.stop()
+        self.stopped = self.stopped or "budget"
         changed = not self.referee.history or self.referee.history[-1]["samples"] != self.samples
         evaluate = self.wishes.score and changed
         if evaluate or self.wishes.model:
             metrics = self.ask_scorer(evaluate, self.wishes.model)
-            if evaluate and self.judge(metrics) and not self.stopped:
+            if evaluate and self.judge(metrics) and self.stopped == "budget":
                 self.stopped = "target"
-        if self.wishes.vault:
-            self.kept = 0.0
         self.phase = "ended"
         self.show()
         self.board.tell([*self.roles, SCORER], control.Quit())
-        return Outcome(self.watch.now(), self.stopped or "budget", list(self.tallies.values()))
+        return Outcome(self.watch.now(), self.stopped, list(self.tallies.values()))
+
+    def see_off(self) -> None:
+        """Wait until every process is gone: what a user's script does after the run may still fail."""
+        while self.crew.alive:
+            self.pump(0.05)
+            if self.wishes.interrupt.asked and self.stopped != "interrupted":
+                raise KeyboardInterrupt
 
     # -- hearing -----------------------------------------------------------------------------------------------------
 
@@ -232,9 +244,17 @@ class Supervisor:
         """One word of this kind from each of the roles."""
         roles = list(roles)
         box = self.inbox.setdefault(kind, {})
-        while not all(address in box for address in roles):
-            self.pump(0.05)
+        self.wait_for(lambda: [address for address in roles if address not in box])
         return {address: box.pop(address) for address in roles}
+
+    def wait_for(self, missing: Callable[[], list[Address]]) -> None:
+        """Hear until nobody is missing; after `stall` seconds say once who is. A score may take its time."""
+        until, told = time.monotonic() + self.wishes.stall, False
+        while late := missing():
+            self.pump(0.05)
+            if not told and time.monotonic() > until and late != [SCORER]:
+                told = True
+                self.say(f"{self.phase}: a long wait for these roles:\n{self.picture(late)}")
 
     def pump(self, timeout: float) -> None:
         """Hear what there is, within `timeout` seconds; a role that failed or died ends the run here."""
@@ -243,6 +263,7 @@ class Supervisor:
         if self.crew.bell in ready:
             self.bury(self.crew.exits())
         self.check_stall()
+        self.check_interrupt()
         if time.monotonic() - self.shown >= SHOW_EVERY:
             self.show()
 
@@ -253,7 +274,7 @@ class Supervisor:
             if isinstance(word, control.Report | control.Ended):
                 self.note(address, word)
             elif isinstance(word, control.Failed):
-                raise RoleFailed(f"{address} failed: {word.error}\n\n{word.traceback}".rstrip())
+                raise failure(address, word)
             elif isinstance(word, control.Held):
                 seen.held = word.step
             else:
@@ -268,35 +289,52 @@ class Supervisor:
             seen.step, seen.waiting, seen.since = word.step, word.waiting, word.since
 
     def bury(self, exits: list[tuple[Address, str]]) -> None:
+        if self.phase == "ended":
+            exits = [(address, how) for address, how in exits if how != "exited with code 0"]
         if not exits:
             return
-        time.sleep(0.05)  # its last word, which tells more than its exit code, may still be on its way
-        self.hear()
+        until = time.monotonic() + LAST_WORD
+        while (left := until - time.monotonic()) > 0:
+            self.board.socket.poll(round(left * 1000))
+            self.hear()
         address, how = exits[0]
         heard = time.monotonic() - self.seen[address].heard if self.seen[address].heard else None
         last = f"last heard {heard:.1f} s ago" if heard is not None else "never heard"
         raise PeerLost(f"{address} {how}; {last}")
 
+    def check_interrupt(self) -> None:
+        """Stop as soon as every role can; before the run has begun, and after it, there is nothing to end well."""
+        if self.wishes.interrupt.asked and not self.stopped:
+            if self.phase == "starting":
+                raise KeyboardInterrupt
+            self.stopped = "interrupted"
+
     def check_stall(self) -> None:
         """Say who waits too long; when nobody does anything else, the run cannot go on."""
         if self.phase not in ("training", "stopping"):
             return
-        late = [a for a in self.roles if self.seen[a].waiting and self.seen[a].since > self.wishes.stall]
-        if late and all(a in late or self.seen[a].ended for a in self.roles):
-            raise Stalled(f"nothing has moved for {self.wishes.stall:g} s:\n{self.picture(late)}")
-        for address in late:
-            if address in self.trainers and not self.seen[address].warned:
-                self.seen[address].warned = True
-                self.say(f"a long wait:\n{self.picture([address])}")
+        now, stall = time.monotonic(), self.wishes.stall
+        present = [address for address in self.roles if not self.seen[address].ended]
+        waiting = [a for a in present if self.seen[a].waiting and self.seen[a].since > stall]
+        silent = [a for a in present if now - max(self.seen[a].heard, self.begun) > stall]
+        if waiting == present and waiting and not silent:
+            raise Stalled(f"nothing has moved for {stall:g} s:\n{self.picture(present)}")
+        late = bool(silent) or any(address in self.trainers for address in waiting)
+        if late and not self.warned:
+            self.say(f"a long wait:\n{self.picture(present)}")
+        self.warned = late
 
     def picture(self, roles: Iterable[Address]) -> str:
-        """Who waits for what, since when, and when it was last heard."""
-        now, lines = time.monotonic(), []
-        for address in roles:
-            seen = self.seen[address]
-            heard = f"heard {now - seen.heard:.1f} s ago"
-            lines.append(f"  {address} has waited {seen.since:.0f} s for {seen.waiting}; {heard}")
-        return "\n".join(lines)
+        """What each of these roles does, since when, and when it was last heard."""
+        return "\n".join(f"  {address} {self.doing(self.seen[address])}" for address in roles)
+
+    def doing(self, seen: Seen) -> str:
+        heard = f"last heard {time.monotonic() - seen.heard:.1f} s ago" if seen.heard else "never heard"
+        if seen.waiting:
+            return f"has waited {seen.since:.0f} s for {seen.waiting}; {heard}"
+        if seen.since:
+            return f"has computed {seen.since:.0f} s, in step {seen.step}; {heard}"
+        return f"is at step {seen.step}; {heard}" if seen.step >= 0 else heard
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
@@ -356,3 +394,10 @@ class Supervisor:
         for tally in msgspec.convert(progress["tallies"], list[Tally], str_keys=True):
             self.tallies[tally.who] = tally
         self.referee.resume(progress["history"])
+
+
+def failure(address: Address, word: control.Failed) -> CoveyError:
+    """The error that a role's last word stands for."""
+    if word.refusal in REFUSALS:
+        return REFUSALS[word.refusal](word.error)
+    return RoleFailed(f"{address} failed: {word.error}\n\n{word.traceback}".rstrip())

@@ -89,13 +89,13 @@ class Inbox:
         inline, due = len(data) - frame.size, header.nbytes
         if inline not in (0, due):
             raise WireError(f"{header.sender} sent a {header.kind} with {inline} of its {due} bytes")
-        if frame.number in arrivals or len(arrivals) >= MAX_OPEN:
-            raise WireError(f"{header.sender} opened a {header.kind} while {len(arrivals)} messages are half-way")
-        arrival = self._begin(header)
         if inline or not due:
+            arrival = self._begin(header)
             _spread(data[frame.size :], arrival.places)
             return self._whole(arrival)
-        arrivals[frame.number] = arrival
+        if frame.number in arrivals or len(arrivals) >= MAX_OPEN:
+            raise WireError(f"{header.sender} opened a {header.kind} while {len(arrivals)} messages are half-way")
+        arrivals[frame.number] = self._begin(header)
         return None
 
     def place(self, frame: Frame) -> memoryview:
@@ -130,8 +130,8 @@ class Inbox:
                 return Arrival(header, want.into.parts, message, want)
         try:
             tensors = allocate(header)
-        except RuntimeError as error:  # an impossible shape, or not enough memory
-            raise WireError(f"{header.sender} announced a {header.kind} for which there is no room: {error}") from None
+        except (RuntimeError, TypeError):  # not enough memory, or a length that no tensor can have
+            raise WireError(f"{header.sender} announced a {header.kind} for which there is no room here") from None
         return Arrival(header, tensors, assemble(header, tensors), None)
 
     def _fits(self, header: Header, want: Receive) -> Message | None:

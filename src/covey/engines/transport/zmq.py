@@ -40,13 +40,13 @@ class Link:
 
     def flush(self) -> None:
         """Hand over frames until ZeroMQ takes no more."""
-        try:
-            while (parcel := self.outbox.next()) is not None:
+        self.blocked = False
+        while not self.blocked and (parcel := self.outbox.next()) is not None:
+            try:
                 self._step(parcel)
-        except zmq.Again:
-            self.blocked = True
-        else:
-            self.blocked = False
+            except zmq.Again:
+                # A send looks only now and then whether earlier frames have left; a poll always does.
+                self.blocked = not self.socket.poll(0, zmq.POLLOUT)
 
     def _step(self, parcel: Parcel) -> None:
         if parcel.head:
@@ -216,10 +216,11 @@ def landed(message: Message, want: Receive) -> bool:
 
 def keep_memory() -> None:
     """Make malloc keep what is freed: fresh memory for each large message costs a page fault per 4 KB."""
-    libc = ctypes.CDLL(None)
-    m_trim_threshold, m_mmap_max = -1, -4
-    libc.mallopt(m_mmap_max, 0)
-    libc.mallopt(m_trim_threshold, 2**31 - 1)
+    m_trim_threshold, m_mmap_max = -1, -4  # malloc.h of glibc; other libraries have no such knobs
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(m_mmap_max, 0)
+        mallopt(m_trim_threshold, 2**31 - 1)
 
 
 def _check(me: Address, book: Mapping[Address, str]) -> None:

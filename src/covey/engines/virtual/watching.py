@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from covey.message import Address
-from covey.observe.progress import Progress, RoleProgress, Watcher
+from covey.observe.progress import Phase, Progress, RoleProgress, Watcher
 from covey.observe.referee import Referee
 from covey.observe.tally import Teller
 
@@ -29,18 +29,22 @@ class Watching(Teller):
             self.waits.pop(who, None)
             if time.monotonic() - self.shown > SHOW_EVERY:
                 self.shown = time.monotonic()
-                self.watcher.update(self.progress(at))
+                self.watcher.update(self.progress(at, "training"))
+
+    def conclude(self, at: float) -> None:
+        """Show the end."""
+        self.watcher.update(self.progress(at, "ended"))
 
     def waited(self, begin: float, end: float, who: Address, what: str, wire: float = 0.0) -> None:
         super().waited(begin, end, who, what, wire)
         self.waits[who] = what
 
-    def progress(self, at: float) -> Progress:
+    def progress(self, at: float, phase: Phase) -> Progress:
         tallies = self.tallies.values()
         ages = [(age, count) for tally in tallies for age, count in tally.staleness.items()]
         applied = sum(count for _, count in ages)
         return Progress(
-            phase="training", seconds=at, samples=self.samples, budget=self.budget,
+            phase=phase, seconds=at, samples=self.samples, budget=self.budget,
             updates=sum(tally.updates for tally in tallies), bytes=self.bytes, loss=self.loss,
             metrics=self.referee.metrics(),
             staleness=sum(age * count for age, count in ages) / applied if applied else None,

@@ -1,0 +1,24 @@
+"""All benchmarks, one after the other: `make bench`. Speeds are ratios against a peer in the same run."""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks import many_workers, own_cost, push_pull, starting, virtual_engine
+
+BENCHMARKS = {
+    "own_cost": own_cost.measure,
+    "push_pull": push_pull.measure,
+    "starting": starting.measure,
+    "virtual_engine": virtual_engine.measure,
+    "many_workers": many_workers.measure,
+}
+
+
+def main() -> None:
+    for name, measure in BENCHMARKS.items():
+        print(f"{name}: {json.dumps(measure(), indent=1)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

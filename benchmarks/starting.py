@@ -1,0 +1,56 @@
+"""How long until a run trains, and what do covey's imports cost? `python -m benchmarks.starting`"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+
+READY = """
+import time
+begin = time.perf_counter()
+import torch
+imported = time.perf_counter() - begin
+import covey
+from covey.engines.process import supervisor
+done = []
+begin_run = supervisor.Supervisor.begin
+def begin(self):
+    begin_run(self)
+    done.append(time.perf_counter())
+supervisor.Supervisor.begin = begin
+start = time.perf_counter()
+covey.fit("examples/digits.py", "bsp", workers=4, servers=1, steps=1)
+print(imported, done[0] - start)
+"""
+
+
+def seconds(*command: str) -> float:
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, *command], cwd=ROOT, check=True, capture_output=True)
+    return time.perf_counter() - begin
+
+
+def measure(rounds: int = 5) -> dict[str, Any]:
+    """Medians, in seconds: `ready` is from the call of `covey.fit` until 4 workers and a server have begun."""
+    found: dict[str, list[float]] = {"import_torch": [], "import_covey": [], "import_covey_fit": [], "help": [], "ready": []}
+    for _ in range(rounds):
+        torch = seconds("-c", "import torch")
+        found["import_torch"].append(torch)
+        found["import_covey"].append(seconds("-c", "import torch, covey") - torch)
+        found["import_covey_fit"].append(seconds("-c", "import torch, covey; covey.fit") - torch)
+        found["help"].append(seconds("-m", "covey", "--help"))
+        done = subprocess.run([sys.executable, "-c", READY], cwd=ROOT, capture_output=True, text=True, check=True)
+        imported, ready = map(float, done.stdout.split())
+        found["ready"].append(ready - imported)
+    return {name: round(statistics.median(times), 3) for name, times in found.items()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(), indent=1))

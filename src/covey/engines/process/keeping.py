@@ -1,0 +1,34 @@
+"""What of a role goes into a checkpoint, and how it comes back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from covey.checkpoint import RoleState
+from covey.errors import CheckpointError
+from covey.replica import Replica
+
+if TYPE_CHECKING:
+    from covey.engines.process.driver import Driver
+
+
+def state_of(driver: Driver) -> RoleState:
+    """The role between two steps: nothing computes, and what was sent to it lies in its mailbox."""
+    pace, replica = driver.pace, driver.replica
+    begun = driver.held is not None or pace.over(pace.step)  # it has asked for this step, and not done it
+    own = {"piece": replica.trained, "optimizer_class": type(replica.optimizer).__name__}
+    return RoleState.of(
+        done=pace.step if begun else pace.next, seconds=driver.watch.now(),
+        memories=[memory.value for memory in driver.memories], replica={**replica.state(), **own}, rng=driver.rng,
+        mailbox=driver.mailbox.waiting,
+    )  # fmt: skip
+
+
+def restore(replica: Replica, kept: dict[str, Any]) -> None:
+    """Take over a kept replica: a server's shard first becomes that shard, for its optimizer's state fits no other."""
+    theirs, ours = kept["optimizer_class"], type(replica.optimizer).__name__
+    if theirs != ours:
+        raise CheckpointError(f"the checkpoint is of a run whose optimizer is {theirs}, this one has {ours}")
+    if not replica.layout.differs(kept["layout"]):
+        replica.keep(kept["piece"], buffers=True)
+    replica.restore(kept)

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import covey
+from covey.cli import app
+
+COMMANDS = ("run", "simulate", "launch", "strategies", "doctor")
+FLAGS = {
+    "run": "--strategy --workers --servers --engine --epochs --steps --until --seed --threads --save --checkpoint "
+    "--every --resume --stall",
+    "simulate": "--strategy --workers --cluster --bandwidth --latency --compute --jitter --slow --kill --timing-only",
+    "launch": "--strategy --workers --servers --steps --seed --threads --save --stall",
+}
+
+
+def test_help_needs_no_torch() -> None:
+    code = """
+import sys
+from covey.cli import app
+try:
+    app(["--help"])
+except SystemExit:
+    pass
+print([name for name in ("torch", "numpy", "zmq", "plotly", "msgspec") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n"), done.stdout
+
+
+def test_module_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "covey", "--help"], capture_output=True, text=True, check=True)
+    assert "Usage: covey [OPTIONS] COMMAND" in done.stdout
+    assert all(command in done.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(runner: CliRunner, command: str) -> None:
+    shown = runner.invoke(app, [command, "--help"])
+    assert shown.exit_code == 0
+    flags = set(re.findall(r"--[a-z-]+", shown.output))
+    assert flags >= {"--json", "--quiet", "--verbose", *FLAGS.get(command, "").split()}
+
+
+def test_version(runner: CliRunner) -> None:
+    assert runner.invoke(app, ["--version"]).output == f"covey {covey.__version__}\n"

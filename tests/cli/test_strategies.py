@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from covey import catalog, topology
+from covey.cli import app
+
+
+def test_the_list_has_every_name_and_column(runner: CliRunner) -> None:
+    shown = runner.invoke(app, ["strategies"])
+    assert shown.exit_code == 0
+    for word in (*catalog.names(), "optimization", "architecture", "scheduling", "exchange", "topology"):
+        assert word in shown.stdout
+    assert "…" not in shown.stdout, "nothing is cut off at 80 columns"
+
+
+@pytest.mark.parametrize("name", catalog.names())
+def test_one_is_told_in_full(runner: CliRunner, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "told.json"
+    shown = runner.invoke(app, ["strategies", name, "--json", str(file)])
+    assert shown.exit_code == 0
+    told = json.loads(file.read_text())
+    entry, strategy = catalog.STRATEGIES[name], catalog.resolve(name, 4)
+    text = " ".join(shown.stdout.split())
+    for part in (entry.about, entry.paper, strategy.scored, strategy.rate, strategy.taxonomy.scheduling):
+        assert part in text
+    for setting in told["settings"]:
+        assert setting in text
+    assert ("random_regular" in text) == (entry.graph is not None)
+    assert told["topologies"] == (list(topology.GRAPHS) if entry.graph else [])
+
+
+@pytest.mark.parametrize("name", catalog.names())
+def test_the_example_can_be_copied(runner: CliRunner, name: str) -> None:
+    lines = runner.invoke(app, ["strategies", name]).stdout.splitlines()
+    words = shlex.split(lines[-1])
+    assert words[:3] == ["covey", "run", "examples/digits.py"]
+    assert catalog.resolve(words[words.index("--strategy") + 1], 4).name == name
+
+
+def test_a_spec_shows_its_settings(runner: CliRunner) -> None:
+    assert "bound=2 (usual: 3)" in " ".join(runner.invoke(app, ["strategies", "ssp(bound=2)"]).stdout.split())
+    assert "torus" in runner.invoke(app, ["strategies", "dpsgd over torus"]).stdout
+
+
+def test_an_unknown_name(runner: CliRunner) -> None:
+    shown = runner.invoke(app, ["strategies", "easdg"])
+    assert shown.exit_code == 2
+    assert "did you mean 'easgd'?" in shown.stderr
+
+
+def test_all_as_json(runner: CliRunner) -> None:
+    told = json.loads(runner.invoke(app, ["strategies", "--quiet", "--json", "-"]).stdout)
+    assert [one["name"] for one in told] == catalog.names()
+
+
+def test_verbose_tells_all_of_all(runner: CliRunner) -> None:
+    assert runner.invoke(app, ["strategies", "--verbose"]).stdout.count("learning rate") == len(catalog.names())

@@ -1,0 +1,114 @@
+"""Float buffers: averaged whenever models are averaged, and kept as a mean by the server they are pushed to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from covey.decentral.elastic import Centre, Elastic
+from covey.decentral.gossip import Gossip
+from covey.decentral.neighbours import Share
+from covey.message import Message
+from covey.task import Task
+from tests.worlds import CLUSTER, World, cloud, run, server, sgd, slowed, worker
+
+MODEL_BYTES = 8 * (6 + 6 + 6 * 3 + 3)  # scale, shift, weight, bias
+BUFFER_BYTES = 8 * (6 + 6)  # mean and variance
+
+
+def task(samples: int = 64) -> Task:
+    """Normalisation first, so that its statistics depend on the data alone."""
+    return Task(
+        model=lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)).double(), data=cloud(samples),
+        optimizer=sgd(), loss=nn.functional.cross_entropy, batch_size=8,
+    )  # fmt: skip
+
+
+def statistics(world: World, rank: int, step: int, start: Tensor | None = None) -> Tensor:
+    """The running mean and variance of a worker after one more batch, worked out by hand (momentum 0.1)."""
+    x = cloud(64)[0][world.deal.indices(rank, step)]
+    begin = torch.cat([torch.zeros(6), torch.ones(6)]).double() if start is None else start
+    return 0.9 * begin + 0.1 * torch.cat([x.mean(0), x.var(0)])
+
+
+def buffers(world: World, rank: int) -> Tensor:
+    return world.replicas[worker(rank)].buffers.parts[0]
+
+
+def scored(world: World) -> Tensor:
+    return torch.cat([world.scored["0.running_mean"], world.scored["0.running_var"]])
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_bsp_workers_keep_their_own_and_the_server_their_mean(servers: int) -> None:
+    world = run(task(), "bsp", 4, servers=servers, steps=2)
+    own = []
+    for rank in range(4):
+        own.append(statistics(world, rank, 1, start=statistics(world, rank, 0)))
+        assert close(buffers(world, rank), own[rank])
+    assert close(world.replicas[server(0)].buffers.parts[0], torch.stack(own).mean(0))
+    assert close(scored(world), torch.stack(own).mean(0))
+    assert not close(own[0], own[1])
+
+
+def test_asynchronous_server_moves_a_share_towards_each_push() -> None:
+    world = run(task(), "asynchronous", 2, steps=1, cluster=slowed(w1=2))  # worker 0 pushes first
+    first, second = statistics(world, 0, 0), statistics(world, 1, 0)
+    start = torch.cat([torch.zeros(6), torch.ones(6)]).double()
+    assert close(scored(world), ((start + first) / 2 + second) / 2)
+
+
+def test_allreduce_averages_them_every_step() -> None:
+    world = run(task(), "allreduce", 4, steps=2)
+    first = torch.stack([statistics(world, rank, 0) for rank in range(4)]).mean(0)
+    second = torch.stack([statistics(world, rank, 1, start=first) for rank in range(4)]).mean(0)
+    for rank in range(4):
+        assert close(buffers(world, rank), second)
+        assert torch.equal(buffers(world, rank), buffers(world, 0))
+
+
+def test_local_sgd_averages_them_with_the_models() -> None:
+    alone = run(task(), "local_sgd(period=2)", 4, steps=1)
+    together = run(task(), "local_sgd(period=2)", 4, steps=2)
+    for rank in range(4):
+        assert close(buffers(alone, rank), statistics(alone, rank, 0))
+    own = [statistics(together, rank, 1, start=statistics(together, rank, 0)) for rank in range(4)]
+    for rank in range(4):
+        assert close(buffers(together, rank), torch.stack(own).mean(0))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kinds", "extra"),
+    [("easgd(period=1)", (Centre, Elastic), 0), ("gosgd(probability=1)", (Gossip,), 8), ("dpsgd", (Share,), 0)],
+)
+def test_models_travel_with_their_buffers(strategy: str, kinds: tuple[type[Message], ...], extra: int) -> None:
+    world = run(task(), strategy, 3, steps=4, cluster=CLUSTER)
+    for kind in kinds:
+        assert {sent.size for sent in world.log.kinds(kind)} == {MODEL_BYTES + BUFFER_BYTES + extra}
+    assert torch.isfinite(scored(world)).all()
+    assert not close(scored(world), torch.cat([torch.zeros(6), torch.ones(6)]).double())
+
+
+def test_only_the_first_server_gets_buffers() -> None:
+    world = run(task(), "bsp", 2, servers=2, steps=3)
+    up = {
+        index: sum(sent.size for sent in world.log.sends if sent.sender == worker(0) and sent.to == server(index))
+        for index in range(2)
+    }
+    assert sum(up.values()) == 3 * (MODEL_BYTES + BUFFER_BYTES)
+    assert up[0] - up[1] in (3 * BUFFER_BYTES, 3 * (BUFFER_BYTES + 8), 3 * (BUFFER_BYTES - 8))
+    down = sum(sent.size for sent in world.log.sends if sent.to == worker(0))
+    assert down == 3 * MODEL_BYTES, "workers keep their own buffers: nothing of them comes back"
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "allreduce", "easgd"])
+def test_counters_are_not_averaged(strategy: str) -> None:
+    world = run(task(), strategy, 2, steps=3)
+    for replica in world.workers():
+        norm = replica.module[0]  # type: ignore[index]
+        assert int(norm.num_batches_tracked) == 3

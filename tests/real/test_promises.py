@@ -1,0 +1,118 @@
+"""What every strategy keeps on real processes; tests/promises holds the same, and more, in virtual time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+import covey
+from covey import catalog
+from covey.observe.progress import Progress
+from covey.observe.result import Result
+from tests.promises.traffic import FORMULAS, PERIODS, Job
+
+DIGITS = "examples/digits.py"
+DIGITS_NUMBERS = 64 * 64 + 64 + 64 * 10 + 10
+MARK = "COVEY_TEST_MARK"
+
+every = pytest.mark.parametrize("name", catalog.names())
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every process of the test carries a mark, every file goes into one folder: both must be gone at the end."""
+    mark, folder = uuid4().hex, Path(tempfile.mkdtemp(prefix="p", dir="/tmp"))  # short: sockets have short names
+    monkeypatch.setenv(MARK, mark)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield
+    deadline = time.monotonic() + 5
+    while marked(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not marked(mark), "processes are left behind"
+    assert not list(folder.iterdir()), "files are left behind"
+    assert not [name for name in os.listdir("/dev/shm") if "covey" in name]
+    folder.rmdir()
+
+
+def marked(mark: str) -> list[str]:
+    """The other processes that carry the mark, by name."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) != os.getpid():
+            try:
+                if f"{MARK}={mark}".encode() in (process / "environ").read_bytes():
+                    found.append((process / "cmdline").read_bytes().decode(errors="replace"))
+            except OSError:  # it has just ended, or is somebody else's
+                continue
+    return found
+
+
+@every
+def test_trains_digits_to_the_target(name: str) -> None:
+    result = covey.fit(DIGITS, name, 2, until="accuracy>=0.95")
+    assert result.engine == "local"
+    assert result.stopped == "target" and result.reached is not None
+    assert result.samples < 40 * 1437
+    module = covey.task.load_task(DIGITS).model()
+    module.load_state_dict(result.weights)
+
+
+@every
+def test_payload_is_what_the_formula_says_and_the_budget_ends_it(name: str) -> None:
+    """19 steps: no multiple of a period."""
+    result = covey.fit(DIGITS, name, 2, steps=19)
+    assert result.stopped == "budget"
+    assert result.samples == 2 * 19 * 32
+    traffic = result.traffic
+    if name == "gosgd":  # only chance knows how many
+        assert traffic.bytes == traffic.messages * (4 * DIGITS_NUMBERS + 8)
+    else:
+        job = Job(workers=2, steps=19, numbers=DIGITS_NUMBERS, period=PERIODS.get(name, 1))
+        assert positive(traffic.by_link) == positive(FORMULAS[name](job))
+    assert traffic.bytes == sum(traffic.by_link.values()) == sum(traffic.by_role.values())
+
+
+def positive(links: dict[str, int]) -> dict[str, int]:
+    return {link: size for link, size in links.items() if size}
+
+
+@every
+def test_ends_cleanly_on_ctrl_c(name: str) -> None:
+    presser = CtrlC()
+    result = covey.fit(DIGITS, name, 2, epochs=100_000, watcher=presser)
+    assert presser.pressed and result.stopped == "interrupted"
+    assert 0 < result.samples and result.weights
+    assert_all_told(result)
+
+
+class CtrlC:
+    """Watches a run, and interrupts it once it trains."""
+
+    pressed = False
+
+    def update(self, progress: Progress) -> None:
+        if progress.phase == "training" and progress.samples and not self.pressed:
+            self.pressed = True
+            signal.raise_signal(signal.SIGINT)
+
+    def say(self, line: str) -> None:
+        pass
+
+
+def assert_all_told(result: Result) -> None:
+    roles = catalog.resolve(result.strategy, 2).layout(2, None)
+    assert sorted(result.roles) == sorted(str(role.address) for role in roles)
+
+
+def test_the_weights_of_bsp_are_those_of_virtual_time() -> None:
+    """One strategy code, two engines: to the bit, because additions are in rank order."""
+    real = covey.fit(DIGITS, "bsp", 2, steps=12, threads=1).weights
+    virtual = covey.fit(DIGITS, "bsp", 2, steps=12, engine="simulated").weights
+    assert all((real[key] == virtual[key]).all() for key in virtual)

@@ -1,0 +1,72 @@
+"""Every example in the documentation runs: python blocks are executed, `$` lines of console blocks are commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [body for kind, body in FENCE.findall(page.read_text()) if kind == language]
+
+
+def commands() -> list[tuple[str, str]]:
+    lines = [
+        (page.name, line.removeprefix("$ "))
+        for page in PAGES
+        for block in blocks(page, "console")
+        for line in block.splitlines()
+        if line.startswith("$ covey")
+    ]
+    return list(dict.fromkeys(lines))
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of its own with the examples in it, where commands leave their files."""
+    folder = tmp_path_factory.mktemp("docs desk")
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    return folder
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def test_python_examples(page: Path, desk: Path) -> None:
+    for number, block in enumerate(blocks(page, "python")):
+        script = desk / f"{page.stem}_{number}.py"
+        script.write_text(block)
+        done = subprocess.run([sys.executable, script], cwd=desk, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(("page", "command"), commands())
+def test_commands(page: str, command: str, desk: Path) -> None:
+    words = shlex.split(command, comments=True)
+    expected = int(found[1]) if (found := re.search(r"# exits (\d+)", command)) else 0
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=desk, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == expected, done.stdout[-1000:] + done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def test_every_strategy_is_documented() -> None:
+    from covey import catalog
+
+    table = (ROOT / "docs" / "strategies.md").read_text()
+    assert [name for name in catalog.names() if f"`{name}`" not in table] == []

@@ -1,0 +1,357 @@
+"""One copy of the model on one role: gradients, streams, updates, shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from covey.errors import CheckpointError, PlanError
+from covey.program import Node
+from covey.replica import Batch, Replica
+from covey.vector import Piece, Vector
+from tests.worlds import CLUSTER, adam, perform, sgd, vector
+
+
+def network(width: int = 4) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 2)).double()
+
+
+DATA = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def training(module: nn.Module, during: Callable[[], None] = lambda: None) -> Callable[[int], Batch]:
+    """A source as a task makes it; `during` happens between forward and backward."""
+
+    def source(step: int) -> Batch:
+        for parameter in module.parameters():
+            parameter.grad = None
+        loss = module(DATA).square().mean()
+        during()
+        loss.backward()
+        return Batch(loss.item(), len(DATA))
+
+    return source
+
+
+def trained(module: nn.Module, optimizer: object = None, **more: object) -> Replica:
+    return Replica(module, optimizer or sgd(), source=training(module), **more)  # type: ignore[arg-type]
+
+
+def plain_gradient(module: nn.Module) -> Tensor:
+    """The same by hand; the module's numbers are those of `network`."""
+    module.zero_grad()
+    module(DATA).square().mean().backward()
+    return torch.cat([p.grad.reshape(-1) for p in module.parameters() if p.grad is not None])
+
+
+def steps(replica: Replica, program: Callable[[Node, Replica], object], count: int = 1) -> None:
+    perform(program, replicas=[replica], steps=count)  # type: ignore[arg-type]
+
+
+# -- gradients --------------------------------------------------------------------------------------------------------
+
+
+def test_gradient_and_step_are_those_of_the_plain_loop() -> None:
+    replica, plain = trained(network(), sgd(0.1, momentum=0.9)), network()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+
+    async def program(node: Node, replica: Replica) -> None:
+        for _ in node.steps():
+            gradient = await replica.gradient(node)
+            assert gradient is replica.grad
+            assert torch.allclose(gradient.parts[0], plain_gradient(plain), atol=1e-12)
+            replica.apply(gradient)
+            optimizer.step()
+
+    steps(replica, program, count=3)
+    assert torch.allclose(replica.flat.parts[0], torch.cat([p.detach().reshape(-1) for p in plain.parameters()]))
+    assert replica.batch.samples == 5
+
+
+def test_a_gradient_from_elsewhere_is_applied_and_a_scale_counts_once() -> None:
+    replica = Replica(nn.Linear(2, 1, bias=False).double(), sgd(0.5))
+    replica.flat.copy_(vector(1, 1))
+    replica.apply(vector(1, 2), scale=0.5)
+    assert replica.flat.parts[0].tolist() == [0.75, 0.5]
+    replica.apply(vector(1, 2))
+    assert replica.flat.parts[0].tolist() == [0.25, -0.5]
+    assert replica.optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_a_schedule_follows_the_samples_before_the_step() -> None:
+    seen: list[float] = []
+
+    def rate(progress: float) -> float:
+        seen.append(progress)
+        return 1 - progress
+
+    replica = trained(network(), sgd(0.1), rate=rate, budget=20)
+
+    async def program(node: Node, replica: Replica) -> None:
+        for _ in node.steps():
+            replica.apply(await replica.gradient(node))
+
+    steps(replica, program, count=6)
+    assert seen == [0, 0.25, 0.5, 0.75, 1, 1]
+
+
+# -- weights that change while a gradient is computed -----------------------------------------------------------------
+
+
+def test_without_a_shield_writes_between_forward_and_backward_spoil_the_gradient() -> None:
+    """And autograd does not notice: that is why the shield is there."""
+    module = network()
+    replica = Replica(module, sgd())
+    replica.source = training(module, during=lambda: replica.flat.mul_(2) and None)
+
+    async def program(node: Node, replica: Replica) -> None:
+        await replica.gradient(node)
+
+    steps(replica, program)
+    assert not torch.allclose(replica.grad.parts[0], plain_gradient(network()), atol=1e-6)
+
+
+def test_a_shield_keeps_the_weights_as_they_were_when_compute_began() -> None:
+    module = network()
+    replica = Replica(module, sgd())
+    replica.source = training(module, during=lambda: replica.flat.mul_(2) and None)
+    replica.shield()
+    replica.shield()  # twice is once
+
+    async def program(node: Node, replica: Replica) -> None:
+        await replica.gradient(node)
+
+    start = replica.flat.clone()
+    steps(replica, program)
+    assert torch.allclose(replica.grad.parts[0], plain_gradient(network()), atol=1e-12)
+    assert torch.equal(replica.flat.parts[0], 2 * start.parts[0]), "and what was written stays written"
+
+
+@pytest.mark.parametrize("optimizer", [sgd(0.1, momentum=0.9), adam(0.1)], ids=["momentum", "adam"])
+def test_a_shielded_replica_trains_as_any_other(optimizer: Callable[..., torch.optim.Optimizer]) -> None:
+    async def program(node: Node, replica: Replica) -> None:
+        for step in node.steps():
+            replica.apply(await replica.gradient(node))
+            if step == 2:
+                replica.load(replica.flat * 0.5)
+
+    ends = []
+    for shielded in (False, True):
+        replica = trained(network(), optimizer)
+        if shielded:
+            replica.shield()
+        steps(replica, program, count=5)
+        ends.append(replica.flat.parts[0])
+    assert torch.equal(ends[0], ends[1])
+
+
+def test_a_companion_writes_while_the_role_computes() -> None:
+    """In virtual time the work runs at once; its result must not care what a companion does before it is through."""
+    module = network()
+    replica = trained(module)
+    replica.shield()
+
+    async def companion(node: Node, replica: Replica) -> None:
+        await node.sleep(0.005)
+        replica.flat.zero_()
+
+    async def program(node: Node, replica: Replica) -> None:
+        await node.spawn(companion(node, replica))
+        replica.apply(await replica.gradient(node))
+
+    steps(replica, program)
+    assert torch.allclose(replica.flat.parts[0], -0.1 * plain_gradient(network()), atol=1e-12)
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+
+def streamed(replica: Replica, bucket_bytes: int) -> tuple[list[Piece], list[float], Vector]:
+    pieces: list[Piece] = []
+    times: list[float] = []
+    together = replica.grad.map(torch.zeros_like)
+
+    async def program(node: Node, replica: Replica) -> None:
+        for _ in node.steps():
+            async for piece in replica.stream(node, bucket_bytes):
+                pieces.append(piece)
+                times.append(await node.now())
+                together.cut(piece).add_(replica.grad.cut(piece))
+
+    steps(replica, program)
+    return pieces, times, together
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 100, 300, 10**9])
+def test_a_stream_gives_every_piece_once_last_layers_first(bucket_bytes: int) -> None:
+    replica = trained(network())
+    pieces, times, together = streamed(replica, bucket_bytes)
+    assert torch.allclose(together.parts[0], plain_gradient(network()), atol=1e-12), "each piece once, when complete"
+    starts = [piece[0][0] for piece in pieces]
+    assert starts == sorted(starts, reverse=True)
+    assert pieces[0][0][1] == replica.flat.numel and pieces[-1][0][0] == 0
+    assert len(pieces) == {1: 6, 100: 5, 300: 2, 10**9: 1}[bucket_bytes]
+    assert times == sorted(times) and times[-1] == pytest.approx(CLUSTER.compute)
+    assert replica.batch.samples == 5
+
+
+def test_pieces_come_while_backward_still_runs() -> None:
+    _, times, _ = streamed(trained(network()), 1)
+    assert len(set(times)) == 6
+    assert times[0] > CLUSTER.compute / 3, "forward comes first"
+
+
+def test_a_stream_of_parameters_that_are_not_used_shared_or_of_other_dtypes() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shared = nn.Linear(3, 3, bias=False).double()
+            self.idle = nn.Parameter(torch.ones(2))
+            self.single = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.single(self.shared(self.shared(x)).float())
+            return out
+
+    torch.manual_seed(0)
+    module = Mixed()
+    replica = trained(module)
+    pieces, _, together = streamed(replica, 16)
+    plain = [p.grad.clone() if p.grad is not None else torch.zeros_like(p) for p in module.parameters()]
+    by_name = {slot.name: slot.view(together) for slot in replica.layout.slots}
+    module.zero_grad()
+    module(DATA).square().mean().backward()
+    for name, parameter in module.named_parameters():
+        expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        assert torch.allclose(by_name[name], expected), name
+    covered = replica.grad.map(torch.zeros_like)
+    for piece in pieces:
+        for part in covered.cut(piece).parts:
+            part.add_(1)
+    assert all((part == 1).all() for part in covered.parts) and len(plain) == 4
+
+
+def test_a_stream_can_be_taken_step_after_step() -> None:
+    streaming, whole = trained(network()), trained(network())
+
+    async def by_pieces(node: Node, replica: Replica) -> None:
+        for _ in node.steps():
+            async for _ in replica.stream(node, 64):
+                pass
+            replica.update()
+
+    async def at_once(node: Node, replica: Replica) -> None:
+        for _ in node.steps():
+            replica.apply(await replica.gradient(node))
+
+    steps(streaming, by_pieces, count=4)
+    steps(whole, at_once, count=4)
+    assert torch.equal(streaming.flat.parts[0], whole.flat.parts[0])
+    assert streaming.seen == whole.seen == 20
+
+
+# -- shards -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3, 7])
+def test_shards_together_step_as_one(servers: int) -> None:
+    """Every server applies its piece of the gradient; together that is one step of the whole optimizer."""
+    whole = Replica(network(), adam(0.1))
+    gradient = Vector([torch.linspace(-1, 1, whole.flat.numel, dtype=torch.float64)])
+    shards = []
+    for index in range(servers):
+        shard = Replica(network(), adam(0.1))
+        shard.keep(shard.pieces(servers)[index], buffers=index == 0)
+        shards.append(shard)
+    for _ in range(3):
+        whole.apply(gradient)
+        for shard in shards:
+            shard.apply(gradient.cut(shard.trained))
+    together = torch.cat([shard.flat.cut(shard.trained).parts[0] for shard in shards])
+    assert torch.equal(together, whole.flat.parts[0])
+    start = Replica(network(), adam(0.1)).flat.parts[0]
+    for shard in shards:
+        begin, end = shard.trained[0]
+        outside = torch.cat([shard.flat.parts[0][:begin], shard.flat.parts[0][end:]])
+        assert torch.equal(outside, torch.cat([start[:begin], start[end:]])), "it wrote outside of its piece"
+
+
+def test_parameters_are_split_only_for_elementwise_optimizers() -> None:
+    assert Replica(network(), sgd()).pieces(2) == [((0, 23),), ((23, 46),)]
+    whole = Replica(network(), lambda pairs: torch.optim.Adafactor([p for _, p in pairs], lr=0.1))
+    assert whole.pieces(2) == [((0, 16),), ((16, 46),)] or whole.pieces(2) == [((0, 32),), ((32, 46),)]
+
+
+def test_an_optimizer_can_say_that_it_is_elementwise() -> None:
+    class Mine(torch.optim.SGD):
+        elementwise = True
+
+    assert Replica(network(), lambda pairs: Mine(pairs, lr=0.1)).pieces(2) == [((0, 23),), ((23, 46),)]
+
+
+def test_an_optimizer_gets_names_and_whole_shapes() -> None:
+    given: list[tuple[str, torch.Size]] = []
+
+    def make(pairs: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+        listed = list(pairs)
+        given.extend((name, p.shape) for name, p in listed)
+        return torch.optim.SGD(listed, lr=0.1)
+
+    Replica(network(), make)
+    assert given == [(name, p.shape) for name, p in network().named_parameters()]
+
+
+def test_a_server_without_parameters_and_an_optimizer_that_is_none() -> None:
+    tiny = Replica(nn.Linear(1, 1, bias=False), sgd())
+    with pytest.raises(PlanError, match="use fewer servers"):
+        tiny.keep(tiny.pieces(2)[0], buffers=True)
+    with pytest.raises(PlanError, match="must return a torch Optimizer; it returned a list"):
+        Replica(network(), lambda pairs: list(pairs))  # type: ignore[arg-type, return-value]
+
+
+# -- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_stays_as_it_was() -> None:
+    replica = Replica(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), sgd())
+    snapshot = replica.snapshot()
+    kept = snapshot.params.parts[0].clone()
+    replica.flat.zero_()
+    replica.buffers.fill_(9) if hasattr(replica.buffers, "fill_") else replica.buffers.mul_(9)
+    assert torch.equal(snapshot.params.parts[0], kept)
+    assert snapshot.buffers.parts[0].tolist() == [0, 0, 1, 1]
+    assert snapshot.weight == 1
+
+
+def test_only_the_server_that_keeps_the_buffers_shows_them() -> None:
+    replica = Replica(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), sgd())
+    replica.keep(replica.pieces(2)[1], buffers=False)
+    assert replica.snapshot().buffers.parts == ()
+    assert replica.snapshot().params.numel == 5
+
+
+def test_state_goes_on_where_it_was_kept() -> None:
+    def program_of(replica: Replica) -> None:
+        async def program(node: Node, replica: Replica) -> None:
+            for _ in node.steps():
+                replica.apply(await replica.gradient(node))
+
+        steps(replica, program, count=3)
+
+    through, first, second = (trained(network(), adam(0.1)) for _ in range(3))
+    program_of(through)
+    program_of(through)
+    program_of(first)
+    second.restore(first.state())
+    program_of(second)
+    assert torch.equal(second.flat.parts[0], through.flat.parts[0])
+    assert second.seen == through.seen == 30
+
+
+def test_a_state_of_another_model_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="0.weight \\(5, 3\\) float64 where this has 0.weight \\(4, 3\\) float64"):
+        Replica(network(4), sgd()).restore(Replica(network(5), sgd()).state())

@@ -1,0 +1,103 @@
+"""A few flat tensors that behave as one vector."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covey.vector import Vector, chunk, chunks, mean_
+
+
+def mixed() -> Vector:
+    return Vector([torch.arange(4, dtype=torch.float32), torch.tensor([1.0, -1.0], dtype=torch.float64)])
+
+
+def test_size_counts_every_part_in_its_own_width() -> None:
+    assert mixed().numel == 6
+    assert mixed().nbytes == 4 * 4 + 2 * 8
+    assert Vector(()).numel == Vector(()).nbytes == 0
+    assert repr(mixed()) == "Vector(4 x float32, 2 x float64)"
+
+
+def test_arithmetic_in_place_returns_itself() -> None:
+    one, other = mixed(), mixed()
+    assert one.add_(other, alpha=2) is one
+    assert one.parts[0].tolist() == [0, 3, 6, 9] and one.parts[1].tolist() == [3, -3]
+    assert one.mul_(0.5) is one
+    assert one.parts[1].tolist() == [1.5, -1.5]
+    assert one.copy_(other) is one and one.parts[0].tolist() == [0, 1, 2, 3]
+    assert one.zero_() is one and one.norm() == 0
+    assert other.parts[0].tolist() == [0, 1, 2, 3]
+
+
+def test_arithmetic_that_makes_a_new_one() -> None:
+    one = mixed()
+    difference = one - one * 3
+    assert difference.parts[0].tolist() == [0, -2, -4, -6]
+    assert one.parts[0].tolist() == [0, 1, 2, 3]
+
+
+def test_lerp_goes_part_of_the_way() -> None:
+    one = Vector([torch.zeros(2), torch.zeros(1).bfloat16()])
+    other = Vector([torch.tensor([4.0, 8.0]), torch.ones(1).bfloat16()])
+    one.lerp_(other, 0.25)
+    assert one.parts[0].tolist() == [1, 2] and one.parts[1].item() == 0.25
+
+
+def test_norm_is_over_all_parts() -> None:
+    assert Vector([torch.tensor([3.0]), torch.tensor([4.0]).double()]).norm() == 5
+    assert math.isclose(mixed().norm(), math.sqrt(0 + 1 + 4 + 9 + 1 + 1))
+
+
+def test_cut_and_join_are_views() -> None:
+    one = mixed()
+    one.cut(((1, 3), (0, 1))).mul_(10)
+    assert one.parts[0].tolist() == [0, 10, 20, 3] and one.parts[1].tolist() == [10, -1]
+    one.join(Vector([torch.ones(1)])).zero_()
+    assert one.norm() == 0
+
+
+def test_a_clone_is_not() -> None:
+    one = mixed()
+    one.clone().zero_()
+    assert one.norm() > 0
+
+
+def test_vectors_of_other_parts_are_not_mixed() -> None:
+    assert mixed().like(mixed()) and not mixed().like(Vector([torch.arange(4.0)]))
+    with pytest.raises(ValueError, match="zip"):
+        mixed().add_(Vector([torch.arange(4.0)]))
+    with pytest.raises(AssertionError, match="a piece of another vector"):
+        mixed().cut(((0, 1),))
+
+
+@given(length=st.integers(0, 200), pieces=st.integers(1, 50))
+def test_chunks_cover_everything_once_and_evenly(length: int, pieces: int) -> None:
+    ends = [chunk(length, pieces, index) for index in range(pieces)]
+    assert ends[0][0] == 0 and ends[-1][1] == length
+    assert all(before[1] == after[0] for before, after in zip(ends, ends[1:], strict=False))
+    sizes = [stop - start for start, stop in ends]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_chunks_cut_every_part() -> None:
+    assert chunks(mixed(), 3) == [((0, 1), (0, 0)), ((1, 2), (0, 1)), ((2, 4), (1, 2))]
+
+
+@given(weights=st.lists(st.floats(0.01, 100), min_size=1, max_size=6))
+def test_mean_is_weighted(weights: list[float]) -> None:
+    vectors = [Vector([torch.full((2,), float(index), dtype=torch.float64)]) for index in range(len(weights))]
+    into = Vector([torch.full((2,), math.nan, dtype=torch.float64)]).zero_()
+    mean_(into, vectors, weights)
+    expected = sum(index * weight for index, weight in enumerate(weights)) / sum(weights)
+    assert torch.allclose(into.parts[0], torch.full((2,), expected, dtype=torch.float64), atol=1e-12)
+
+
+def test_mean_forgets_what_was_there() -> None:
+    into = Vector([torch.full((2,), math.nan)])
+    mean_(into, [Vector([torch.ones(2)])], [3])
+    assert into.parts[0].tolist() == [1, 1]
