@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -79,7 +80,7 @@ def test_vectors_of_other_parts_are_not_mixed() -> None:
 def test_chunks_cover_everything_once_and_evenly(length: int, pieces: int) -> None:
     ends = [chunk(length, pieces, index) for index in range(pieces)]
     assert ends[0][0] == 0 and ends[-1][1] == length
-    assert all(before[1] == after[0] for before, after in zip(ends, ends[1:], strict=False))
+    assert all(before[1] == after[0] for before, after in pairwise(ends))
     sizes = [stop - start for start, stop in ends]
     assert max(sizes) - min(sizes) <= 1
 

@@ -1,4 +1,4 @@
-"""Small worlds to train in: tasks whose numbers can be worked out by hand, and a run whose replicas can be looked at."""
+"""Small worlds to train in: tasks that can be worked out by hand, and runs whose replicas can be looked at."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from covey.observe.instruments import Instrument
 from covey.observe.referee import Referee
 from covey.observe.trace import Trace
 from covey.program import Node
-from covey.replica import Replica
+from covey.replica import MakeOptimizer, Replica
 from covey.run.request import options, request
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from covey.strategy import Plan, Role, workers
@@ -71,11 +71,11 @@ def middle(task: Task, deal: Shards, rank: int, step: int) -> Tensor:
     return task.data[0][deal.indices(rank, step)].mean(0)
 
 
-def sgd(lr: float = 0.1, **more: Any) -> Callable[[Any], torch.optim.Optimizer]:
+def sgd(lr: float = 0.1, **more: Any) -> MakeOptimizer:
     return lambda pairs: torch.optim.SGD(pairs, lr=lr, **more)
 
 
-def adam(lr: float = 0.01, **more: Any) -> Callable[[Any], torch.optim.Optimizer]:
+def adam(lr: float = 0.01, **more: Any) -> MakeOptimizer:
     return lambda pairs: torch.optim.Adam(pairs, lr=lr, **more)
 
 
@@ -86,11 +86,11 @@ def cloud(samples: int, inputs: int = 6, classes: int = 3, dtype: torch.dtype = 
     return x, (x @ torch.randn(inputs, classes, dtype=dtype, generator=chance)).argmax(1)
 
 
-def mlp(optimizer: Callable[[Any], torch.optim.Optimizer] = sgd(), samples: int = 128, **more: Any) -> Task:
+def mlp(optimizer: MakeOptimizer | None = None, samples: int = 128, **more: Any) -> Task:
     """A small network in float64, so that only the order of additions can make a difference."""
     given: dict[str, Any] = {
         "model": lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double(),
-        "data": cloud(samples), "optimizer": optimizer, "loss": nn.functional.cross_entropy, "batch_size": 8,
+        "data": cloud(samples), "optimizer": optimizer or sgd(), "loss": nn.functional.cross_entropy, "batch_size": 8,
     }  # fmt: skip
     return Task(**(given | more))
 
@@ -187,6 +187,11 @@ def perform(
 def slowed(cluster: Cluster = CLUSTER, **factors: float) -> Cluster:
     """The cluster with some workers slower: slowed(w2=4)."""
     return replace(cluster, slowdowns={int(name.removeprefix("w")): factor for name, factor in factors.items()})
+
+
+def paced(slow: Sequence[float], jitter: float = 0.0) -> Cluster:
+    """The cluster whose worker r is slow[r] times as slow."""
+    return replace(CLUSTER, slowdowns=dict(enumerate(slow)), jitter=jitter)
 
 
 def spread(scale: float = 1.0) -> Callable[[dict[Address, Replica]], None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from covey.errors import PlanError
 from covey.message import Address
 from covey.task import Task
 from tests.conftest import Golden
-from tests.worlds import INSTANT, Recorder, mlp, quadratic, run, server, sgd, slowed, worker
+from tests.worlds import INSTANT, Recorder, mlp, paced, quadratic, run, server, sgd, slowed, worker
 
 # -- bsp --------------------------------------------------------------------------------------------------------------
 
@@ -103,7 +102,7 @@ def test_a_worker_that_has_left_holds_nobody() -> None:
 def test_no_read_is_answered_beyond_the_bound(
     bound: int, slow: list[float], jitter: float, servers: int, seed: int
 ) -> None:
-    cluster = replace(slowed(**{f"w{rank}": factor for rank, factor in enumerate(slow)}), jitter=jitter)
+    cluster = paced(slow, jitter)
     task = quadratic(samples=4 * len(slow))
     world = run(task, f"ssp(bound={bound})", len(slow), servers=servers, steps=9, cluster=cluster, seed=seed)
     assert max(world.log.values("lead")) <= bound
@@ -153,7 +152,7 @@ def test_asynchronous_drops_no_gradient_and_holds_nobody() -> None:
 @settings(max_examples=15, deadline=None)
 @given(slow=st.lists(st.floats(0.1, 10.0), min_size=1, max_size=5), seed=st.integers(0, 100))
 def test_every_gradient_is_applied_once_whatever_the_speeds(slow: list[float], seed: int) -> None:
-    cluster = replace(slowed(**{f"w{rank}": factor for rank, factor in enumerate(slow)}), jitter=0.5)
+    cluster = paced(slow, jitter=0.5)
     log = run(quadratic(), "asynchronous", len(slow), steps=6, cluster=cluster, seed=seed).log
     assert len(log.values("update")) == len(log.values("staleness")) == 6 * len(slow)
     # each update ages every gradient under way by one, so that nothing is older than all others have pushed

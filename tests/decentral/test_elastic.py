@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,7 +14,7 @@ from covey.errors import PlanError
 from covey.message import Address
 from covey.replica import Replica
 from tests.conftest import Golden
-from tests.worlds import CLUSTER, INSTANT, MASTER, middle, quadratic, run, slowed, spread, worker
+from tests.worlds import CLUSTER, INSTANT, MASTER, middle, paced, quadratic, run, slowed, spread, worker
 
 
 def total(replicas: dict[Address, Replica]) -> Tensor:
@@ -56,7 +54,7 @@ def test_exchanges_conserve_the_sum_of_workers_and_centre(
         starts.append(total(replicas))
 
     pull = share * 2 / (len(slow) + 1)
-    cluster = replace(slowed(**{f"w{rank}": factor for rank, factor in enumerate(slow)}), jitter=0.5)
+    cluster = paced(slow, jitter=0.5)
     world = run(
         quadratic(lr=0.0), f"easgd(period={period}, pull={pull})", len(slow), steps=7, cluster=cluster, seed=seed,
         before=before,

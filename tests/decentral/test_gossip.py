@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ from covey.observe.instruments import Instrument
 from covey.program import Memory
 from covey.replica import Replica
 from tests.conftest import Golden
-from tests.worlds import CLUSTER, INSTANT, Point, World, quadratic, run, sgd, slowed, spread, vector, worker
+from tests.worlds import CLUSTER, INSTANT, Point, World, paced, quadratic, run, sgd, slowed, spread, vector, worker
 
 
 class Scales(Instrument):
@@ -33,12 +32,9 @@ class Scales(Instrument):
         self.models: list[Tensor] = []
         self.single: list[float] = []
 
-    def before(self, prepare: Callable[[dict[Address, Replica]], None] = spread()) -> Callable[..., None]:
-        def before(replicas: dict[Address, Replica]) -> None:
-            prepare(replicas)
-            self.replicas = replicas
-
-        return before
+    def before(self, replicas: dict[Address, Replica]) -> None:
+        spread()(replicas)
+        self.replicas = replicas
 
     def taken(self, message: Gossip) -> None:
         self.under_way = [other for other in self.under_way if other is not message]
@@ -63,7 +59,10 @@ class Scales(Instrument):
             self.weigh()  # every worker has begun
 
 
-def weighed_run(scales: Scales, strategy: str, slow: list[float], lr: float, steps: int, seed: int = 0) -> World:
+def weighed_run(
+    scales: Scales, strategy: str, slow: list[float], *, lr: float, steps: int, seed: int = 0,
+    watch: Sequence[Instrument] = (),
+) -> World:  # fmt: skip
     """A run on the scales: what is taken in is taken off the wire."""
     real = gossip.take_in
 
@@ -73,12 +72,12 @@ def weighed_run(scales: Scales, strategy: str, slow: list[float], lr: float, ste
         assert weight.value == before + message.weight, "the receiver gains exactly what was sent"
         scales.taken(message)
 
-    cluster = replace(slowed(**{f"w{rank}": factor for rank, factor in enumerate(slow)}), jitter=0.5)
+    cluster = paced(slow, jitter=0.5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gossip, "take_in", watched)
         return run(
-            quadratic(lr=lr), strategy, len(slow), steps=steps, cluster=cluster, watch=[scales], seed=seed,
-            before=scales.before(),
+            quadratic(lr=lr), strategy, len(slow), steps=steps, cluster=cluster, watch=[scales, *watch], seed=seed,
+            before=scales.before,
         )  # fmt: skip
 
 
@@ -149,16 +148,10 @@ def test_all_that_waits_is_taken_in_before_the_next_step() -> None:
     class Watch(Instrument):
         def computed(self, begin: float, end: float, who: Address) -> None:
             if who == worker(0):
-                waiting.append(len([m for m in scales.under_way]))
+                waiting.append(len(scales.under_way))
 
-    with pytest.MonkeyPatch.context() as patch:
-        real = gossip.take_in
-        patch.setattr(gossip, "take_in", lambda r, w, m: (scales.taken(m), real(r, w, m))[1])
-        run(
-            quadratic(), "gosgd(probability=1)", 2, steps=30, cluster=slowed(INSTANT, w0=10), watch=[scales, Watch()],
-            before=scales.before(),
-        )  # fmt: skip
-    assert max(waiting) <= 12
+    weighed_run(scales, "gosgd(probability=1)", [10.0, 1.0], lr=0.1, steps=30, watch=[Watch()])
+    assert 5 < max(waiting) < 25
 
 
 @pytest.mark.parametrize("topology", ["ring", "star", "chain"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,7 +15,7 @@ from covey.message import Address
 from covey.replica import Replica
 from covey.topology import GRAPHS
 from tests.conftest import Golden
-from tests.worlds import CLUSTER, INSTANT, World, middle, quadratic, run, slowed, spread, worker
+from tests.worlds import CLUSTER, INSTANT, World, middle, paced, quadratic, run, slowed, spread, worker
 
 SYMMETRIC = ["ring", "complete", "chain", "star", "torus", "exponential"]
 
@@ -32,7 +30,7 @@ def spread_run(
         spread()(replicas)
         starts.extend(replica.flat.parts[0].clone() for replica in replicas.values())
 
-    cluster = replace(slowed(**{f"w{rank}": factor for rank, factor in enumerate(slow or [])}), jitter=0.5)
+    cluster = paced(slow or [], jitter=0.5)
     world = run(quadratic(lr=lr), strategy, workers, steps=steps, cluster=cluster, before=before, seed=seed)
     return world, starts
 
@@ -75,7 +73,7 @@ def test_without_a_learning_rate_all_come_together_as_fast_as_the_graph_says() -
     mean = torch.stack(starts).mean(0)
 
     def distance(models: list[Tensor]) -> float:
-        return torch.stack([model - mean for model in models]).norm().item()
+        return float(torch.stack([model - mean for model in models]).norm())
 
     ends = [world.flat(worker(rank)) for rank in range(workers)]
     shrink = (1 - GRAPHS["ring"](workers).gap()) ** steps

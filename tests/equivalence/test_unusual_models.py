@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from covey import catalog
 from covey.task import Task
+from covey.vector import Vector
 from tests.worlds import alone, run, sgd
 
 every = pytest.mark.parametrize("name", catalog.names())
@@ -119,7 +120,7 @@ def test_lazy_modules_take_their_shapes_from_the_data(name: str) -> None:
 
 
 def test_lazy_modules_start_with_the_same_weights_everywhere() -> None:
-    starts = []
+    starts: list[Vector] = []
     run(lazy(), "dpsgd", 3, steps=1, before=lambda replicas: starts.extend(r.flat.clone() for r in replicas.values()))
     assert all(torch.equal(starts[0].parts[0], other.parts[0]) for other in starts[1:])
 

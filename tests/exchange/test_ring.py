@@ -16,7 +16,7 @@ from covey.program import Node
 from covey.replica import Replica
 from covey.strategy import workers
 from covey.vector import Vector, chunk
-from tests.worlds import CLUSTER, INSTANT, Program, Recorder, perform, slowed
+from tests.worlds import CLUSTER, INSTANT, Program, Recorder, paced, perform
 
 LENGTHS = st.one_of(st.integers(0, 9), st.integers(10, 200))
 
@@ -43,8 +43,7 @@ def reduce(vectors: Sequence[Vector], slow: Sequence[float] = (), times: int = 1
 
         return run
 
-    cluster = slowed(**{f"w{rank}": factor for rank, factor in enumerate(slow)})
-    return perform(*(program(vector) for vector in vectors), cluster=cluster)
+    return perform(*(program(vector) for vector in vectors), cluster=paced(slow))
 
 
 def expected(parts: Sequence[Tensor]) -> Tensor:

@@ -142,7 +142,7 @@ def test_samples_as_declared(name: str, samples: int) -> None:
     def step(model: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
         x, numbers = batch
         seen.extend(numbers.tolist())
-        return (model.w - x).square().mean()
+        return (model.get_parameter("w") - x).square().mean()
 
     task = Task(
         model=base.model, data=(*base.data, torch.arange(samples)), optimizer=base.optimizer, step=step, batch_size=4

@@ -1,0 +1,185 @@
+"""A run that was stopped, by whatever, goes on where it was kept; bsp and allreduce go on to the very same weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.checkpoint import RoleState, Vault
+from covey.errors import CheckpointError, PeerLost
+from covey.message import Address
+from covey.observe.progress import Progress
+from tests.real.harness import BATCH_NORM, Room, Watch, fit, interrupt, same, trained
+
+ALL = ["bsp", "ssp(bound=2)", "asynchronous", "allreduce", "local_sgd(period=3)", "easgd(period=2)", "gosgd(probability=0.5)", "dpsgd"]  # fmt: skip
+FEW = {"ssp(bound=2)", "gosgd(probability=0.5)"}
+PACE = "time.sleep(0.004)"
+SGD, ADAM = "torch.optim.SGD(params, lr=0.05, momentum=0.9)", "torch.optim.Adam(params, lr=0.01)"
+
+
+def some(names: list[str], quick: set[str]) -> list[Any]:
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.full) for name in names]
+
+
+def hard(room: Room, **given: Any) -> str:
+    """A model with dropout, batch norm and a schedule, on shards of unequal size: 3 workers have 24, 23 and 23 samples."""
+    options = "rate=lambda progress: 1 - 0.9 * progress, evaluate=score"
+    return room.task(**{
+        "model": BATCH_NORM, "samples": 70, "batch_size": 8, "before_step": PACE, "options": options, **given
+    })  # fmt: skip
+
+
+# -- the very same weights ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("strategy", "servers", "optimizer", "stop"),
+    [
+        ("bsp", 2, ADAM, "interrupt"),
+        ("allreduce", None, SGD, "kill"),
+        *(pytest.param("bsp", k, o, s, marks=pytest.mark.full) for k in (1, 2) for o in (SGD, ADAM) for s in ("interrupt", "kill")),
+        *(pytest.param("allreduce", None, o, s, marks=pytest.mark.full) for o in (SGD, ADAM) for s in ("interrupt", "kill")),
+    ],
+)  # fmt: skip
+def test_the_weights_of_an_uninterrupted_run(
+    room: Room, strategy: str, servers: int | None, optimizer: str, stop: str
+) -> None:
+    task, kept = hard(room, optimizer=optimizer), room.path / "kept"
+    asked: dict[str, Any] = {"epochs": 12, "servers": servers}
+    whole = fit(task, strategy, 3, **asked)
+    if stop == "interrupt":
+        broken = fit(task, strategy, 3, **asked, checkpoint=kept, watcher=Watch(trained(200), interrupt))
+        assert broken.stopped == "interrupted"
+    else:
+        watch = Watch(lambda now: (kept / "checkpoint-000002").exists(), lambda: room.kill("worker 1"))
+        with pytest.raises(PeerLost):
+            fit(task, strategy, 3, **asked, checkpoint=kept, every="150ms", watcher=watch)
+    past = Vault(kept).newest()[1].progress
+    resumed = fit(task, strategy, 3, **asked, resume=kept)
+    assert not same(whole.weights, resumed.weights)
+    assert (resumed.stopped, resumed.samples, resumed.updates) == ("budget", whole.samples, whole.updates)
+    assert resumed.seconds > past["seconds"] > 0
+    assert resumed.history[: len(past["history"])] == past["history"]
+    assert resumed.history[-1]["samples"] == whole.samples
+    assert resumed.traffic == whole.traffic, "bytes and messages go on as well"
+
+
+def test_interrupted_again_and_again(room: Room) -> None:
+    task, kept = hard(room), room.path / "kept"
+    whole = fit(task, "bsp", 3, epochs=6)
+    once = fit(task, "bsp", 3, epochs=6, checkpoint=kept, watcher=Watch(trained(60), interrupt))
+    again = Watch(trained(once.samples + 60), interrupt)
+    twice = fit(task, "bsp", 3, epochs=6, checkpoint=kept, resume=kept, watcher=again)
+    assert twice.stopped == "interrupted" and 0 < once.samples < twice.samples < whole.samples
+    assert not same(whole.weights, fit(task, "bsp", 3, epochs=6, resume=kept).weights)
+
+
+# -- every strategy ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", some(ALL, FEW))
+def test_every_strategy_goes_on(room: Room, strategy: str) -> None:
+    task, kept = hard(room), room.path / "kept"
+    broken = fit(task, strategy, 3, epochs=8, checkpoint=kept, every="1h", watcher=Watch(trained(150), interrupt))
+    place, run = Vault(kept).newest()
+    tallied = sum(tally["samples"] for tally in run.progress["tallies"])
+    assert broken.stopped == "interrupted"
+    assert broken.samples == tallied, "the model that came out is the one that was kept"
+    steps = {rank: RoleState.read(place, Address("worker", rank)).done for rank in range(3)}
+    assert sum(samples(steps[rank], size) for rank, size in enumerate((24, 23, 23))) == tallied
+    if strategy.startswith("gosgd"):
+        assert gossip_weight(place) == pytest.approx(1.0)
+    if strategy.startswith("ssp"):
+        ledger = RoleState.read(place, Address("server", 0)).memories[0]["$value"]
+        assert ledger["clocks"] == {str(rank): step for rank, step in steps.items()}
+    resumed = fit(task, strategy, 3, epochs=8, checkpoint=kept, resume=kept, every="150ms")
+    assert (resumed.stopped, resumed.samples) == ("budget", 8 * 70)
+    if strategy.startswith("gosgd"):
+        assert gossip_weight(Vault(kept).newest()[0]) == pytest.approx(1.0)
+
+
+def samples(steps: int, size: int) -> int:
+    return steps // 3 * size + min(steps % 3 * 8, size)
+
+
+def gossip_weight(place: Path) -> float:
+    """All of it: what the workers hold, and what lies in their mailboxes."""
+    states = [RoleState.read(place, Address("worker", rank)) for rank in range(3)]
+    waiting = [message.weight for state in states for message in state.mailbox if hasattr(message, "weight")]
+    return sum(state.memories[0] for state in states) + sum(waiting)
+
+
+@pytest.mark.parametrize("strategy", some(ALL, {"bsp", "easgd(period=2)"}))
+def test_checkpoints_all_the_time_stop_nobody(room: Room, strategy: str) -> None:
+    """Shards of 11, 10 and 10 batches: the first worker is still there when the others have ended."""
+    task, kept = (
+        room.task(samples=31, batch_size=1, before_step="time.sleep(0.002 * (1 + os.getpid() % 3))"),
+        room.path / "kept",
+    )
+    watch = Watch()
+    result = fit(task, strategy, 3, epochs=8, checkpoint=kept, every="20ms", watcher=watch)
+    assert (result.stopped, result.samples) == ("budget", 8 * 31)
+    assert len(watch.said) >= 3 and all("kept the run in" in line for line in watch.said)
+    assert fit(task, strategy, 3, epochs=8, resume=kept).samples == 8 * 31
+
+
+@pytest.mark.parametrize("strategy", some(ALL, {"bsp"}))
+def test_kept_when_some_have_ended(room: Room, strategy: str) -> None:
+    """One worker has far more to do than the others, which have left long before the run is kept."""
+    slow = "time.sleep(0.03) if CALLS[0] > 20 else None"
+    task, kept = room.task(samples=41, batch_size=20, before_step=slow), room.path / "kept"
+
+    def late(now: Progress) -> bool:
+        return now.roles["worker 0"].step >= 24
+
+    watch = Watch(late, lambda: room.kill("worker 0"))  # 2 batches an epoch, and 1 for the other
+    with pytest.raises(PeerLost):
+        fit(task, strategy, 2, epochs=20, checkpoint=kept, every="50ms", watcher=watch)
+    run = Vault(kept).newest()[1]
+    assert run.ended == [1]
+    resumed = fit(task, strategy, 2, epochs=20, resume=kept)
+    assert (resumed.stopped, resumed.samples) == ("budget", 20 * 41)
+    with pytest.raises(CheckpointError, match="worker 1 had already ended after its 20 steps"):
+        fit(task, strategy, 2, epochs=30, resume=kept)
+
+
+def test_a_run_that_was_done_ends_at_once(room: Room) -> None:
+    task, kept = room.task(samples=64, before_step=PACE), room.path / "kept"
+    done = Watch(lambda now: now.samples >= 60, interrupt)
+    fit(task, "bsp", 2, steps=8, checkpoint=kept, every="5ms", watcher=done)
+    once = fit(task, "bsp", 2, steps=8, checkpoint=kept, every="5ms", resume=kept)
+    again = fit(task, "bsp", 2, steps=8, resume=kept)
+    assert (again.stopped, again.samples) == ("budget", 64)
+    assert not same(once.weights, again.weights)
+
+
+# -- what does not fit -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(room: Room) -> Path:
+    place = room.path / "kept"
+    fit(room.task(before_step=PACE), "bsp", 2, epochs=50, checkpoint=place, watcher=Watch(trained(20), interrupt))
+    return place
+
+
+def test_what_does_not_fit_is_refused(room: Room, kept: Path) -> None:
+    def refused(reason: str, task: str | None = None, strategy: str = "bsp", workers: int = 2, **more: Any) -> None:
+        with pytest.raises(CheckpointError, match=reason):
+            fit(task or room.task(before_step=PACE), strategy, workers, **{"epochs": 50, "resume": kept, **more})
+
+    refused("strategy 'bsp', this one has 'allreduce'", strategy="allreduce")
+    refused("workers 2, this one has 3", workers=3)
+    refused("servers 1, this one has 2", servers=2)
+    refused("seed 0, this one has 1", seed=1)
+    refused("batch_size 4, this one has 5", room.task("other.py", batch_size=5))
+    refused("samples 64, this one has 63", room.task("other.py", samples=63))
+    refused("another model: it has weight \\(3, 6\\)", room.task("other.py", model="nn.Sequential(nn.Linear(6, 3))"))
+    refused("optimizer is SGD, this one has Adam", room.task("other.py", optimizer=ADAM))
+    refused("holds no checkpoint", resume=room.path / "nowhere")
+    state = Vault(kept).newest()[0] / "worker-1.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), "done": 3}))
+    refused("worker-1.json is torn or was changed")
