@@ -15,7 +15,7 @@ every = pytest.mark.parametrize("name", catalog.names())
 
 
 def test_the_eight_of_the_spine_are_there() -> None:
-    assert catalog.names()[:8] == EIGHT
+    assert set(EIGHT) <= set(catalog.names())
 
 
 @every
@@ -79,10 +79,10 @@ def test_defaults_are_written_out(spec: str, text: str) -> None:
         ("bps", "bsp"),
         ("ssp(bond=3)", "bound"),
         ("ssp(bound=fast)", "bound"),
-        ("bsp over ring", "'over' goes with gosgd, dpsgd"),
+        ("bsp over ring", "'over' goes with .*dpsgd"),
         ("dpsgd over rink", "ring"),
         ("dpsgd over torus(size=3)", "size"),
-        ("bsp + topk(density=0.1)", "no codec 'topk'"),
+        ("bsp + magic(density=0.1)", "no codec 'magic'"),
         ("bsp with mesh(stages=2)", "mesh"),
         ("local_sgd(period=0)", "1 step or more"),
         ("", "strategy"),
@@ -103,6 +103,11 @@ def test_servers_are_for_those_who_have_them() -> None:
         resolve("bsp", 1).layout(0, 1)
 
 
+LEAVES_BEHIND = ("quorum",)  # others go on without a slow worker
+
+
 @every
 def test_who_waits_must_stop_together(name: str) -> None:
-    assert resolve(name, 4).lockstep == (name not in ("asynchronous", "easgd", "gosgd"))
+    strategy = resolve(name, 4)
+    waits = strategy.taxonomy.scheduling in ("synchronous", "bounded") and name not in LEAVES_BEHIND
+    assert strategy.lockstep == waits

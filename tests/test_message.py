@@ -99,11 +99,11 @@ def header(kind: str, *shapes: Shape, body: object = None) -> bytes:
     ("data", "why"),
     [
         (header("Nothing"), "unknown kind"),
-        (header("Quiet", Shape("float32", (LIMIT,))), "at most"),
-        (header("Quiet", Shape("float32", (2**62, 2**62))), "at most"),
-        (header("Quiet", Shape("float32", (-1,))), "cannot be"),
-        (header("Quiet", Shape("object", (1,))), "cannot be"),
-        (header("Quiet", *[Shape("float32", (0,))] * 5000), "tensors"),
+        (header("test_message.Quiet", Shape("float32", (LIMIT,))), "at most"),
+        (header("test_message.Quiet", Shape("float32", (2**62, 2**62))), "at most"),
+        (header("test_message.Quiet", Shape("float32", (-1,))), "cannot be"),
+        (header("test_message.Quiet", Shape("object", (1,))), "cannot be"),
+        (header("test_message.Quiet", *[Shape("float32", (0,))] * 5000), "tensors"),
         (b"\x00" * (2 << 20), "a header of"),
     ],
 )
@@ -114,7 +114,7 @@ def test_what_a_header_announces_is_checked(data: bytes, why: str) -> None:
 
 @pytest.mark.parametrize("named", [0, 2])
 def test_tensors_must_be_as_many_as_the_message_names(named: int) -> None:
-    got = read_header(header("Quiet", Shape("float32", (3,)), body={"what": named}), LIMIT)
+    got = read_header(header("test_message.Quiet", Shape("float32", (3,)), body={"what": named}), LIMIT)
     with pytest.raises(WireError):
         assemble(got, allocate(got))
 

@@ -236,8 +236,7 @@ def test_a_piece_is_in_its_place_as_soon_as_it_is_announced() -> None:
     async def program(node: Node, replica: Replica) -> None:
         listening.append(Listening(node.host, replica))
         node.host = listening[0]
-        async for piece in replica.stream(node, 1):
-            pieces.append(piece)
+        pieces.extend([piece async for piece in replica.stream(node, 1)])
 
     steps(replica, program)
     expected = plain_gradient(network())

@@ -19,7 +19,7 @@ from covey.flat import Flat
 from covey.message import Address
 from covey.replica import Batch, Replica, Snapshot
 from covey.task import Task, check_data
-from covey.vector import Piece, mean_
+from covey.vector import Piece, chunk, mean_
 
 
 def shards(task: Task, workers: int, seed: int) -> Shards:
@@ -55,7 +55,10 @@ def replica(task: Task, who: Address, trains: bool, deal: Shards, budget: int | 
     """One role's copy of the model, with its share of the data if it trains."""
     module = model(task, deal.seed)
     source = Source(task, module, deal, who.rank) if trains else None
-    return Replica(module, task.optimizer, source=source, rate=task.rate, budget=budget, samples=deal.batch)
+    return Replica(
+        module, task.optimizer, source=source, rate=task.rate, budget=budget, samples=deal.batch, steps=deal.steps,
+        chosen=source.part if source else None,
+    )  # fmt: skip
 
 
 class Source:
@@ -73,11 +76,25 @@ class Source:
         batch = next(self.batches)
         # chance inside the model (dropout) belongs to (seed, rank, step): the same on every engine and after a restart
         torch.manual_seed((self.deal.seed * 1_000_003 + self.rank) * 1_000_003 + step)
+        return Batch(self._backward(batch), self.deal.batch(self.rank, step))
+
+    def part(self, rank: int, step: int, part: int, parts: int) -> Batch:
+        """The same on one of `parts` equal parts of any worker's batch: whoever computes it gets the same numbers."""
+        numbers = self.deal.indices(rank, step)
+        start, stop = chunk(len(numbers), parts, part)
+        torch.manual_seed((((self.deal.seed * 1_000_003 + rank) * 1_000_003 + step) * 1_000_003 + part) % (1 << 63))
+        if start == stop:
+            for parameter in self.parameters:
+                parameter.grad = None
+            return Batch(float("nan"), 0)
+        return Batch(self._backward(self.feed.take(numbers[start:stop])), stop - start)
+
+    def _backward(self, batch: Any) -> float:
         for parameter in self.parameters:
             parameter.grad = None
         loss = self.task.forward(self.module, batch)
         loss.backward()
-        return Batch(loss.item(), self.deal.batch(self.rank, step))
+        return float(loss.item())
 
 
 class Still(torch.optim.SGD):
@@ -100,11 +117,18 @@ class Sized(nn.Module):
 def stand_in(numel: int, who: Address, trains: bool, deal: Shards) -> Replica:
     """A replica without numbers, for runs that are only timed."""
     source: Callable[[int], Batch] | None = partial(_timed, deal, who.rank) if trains else None
-    return Replica(Sized(numel), partial(Still, lr=0.0), source=source, samples=deal.batch)
+    chosen = partial(_timed_part, deal) if trains else None
+    still = partial(Still, lr=0.0)
+    return Replica(Sized(numel), still, source=source, samples=deal.batch, steps=deal.steps, chosen=chosen)
 
 
 def _timed(deal: Shards, rank: int, step: int) -> Batch:
     return Batch(float("nan"), deal.batch(rank, step))
+
+
+def _timed_part(deal: Shards, rank: int, step: int, part: int, parts: int) -> Batch:
+    start, stop = chunk(deal.batch(rank, step), parts, part)
+    return Batch(float("nan"), stop - start)
 
 
 def numel(task: Task) -> int:

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from covey.errors import CheckpointError
-from covey.message import KINDS, Address, Message
+from covey.message import KINDS, Address, Message, kind_of
 from covey.vector import Vector
 
 T = TypeVar("T")
@@ -165,7 +165,7 @@ def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
         return {"$vector": [_pack(part, tensors) for part in value.parts]}
     if isinstance(value, Message):
         fields = {name: _pack(getattr(value, name), tensors) for name in value.__struct_fields__}
-        return {"$message": type(value).__name__, "fields": fields}
+        return {"$message": kind_of(type(value)), "fields": fields}
     if isinstance(value, tuple):
         return {"$tuple": [_pack(item, tensors) for item in value]}
     if isinstance(value, list):

@@ -44,11 +44,12 @@ class Message(msgspec.Struct, kw_only=True):
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        known = KINDS.setdefault(cls.__name__, cls)
-        assert (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__), (
-            f"two messages {cls.__name__}"
-        )
-        KINDS[cls.__name__] = cls
+        KINDS[kind_of(cls)] = cls
+
+
+def kind_of(message: type[Message]) -> str:
+    """What a kind of message is called on a wire and in a checkpoint: its room and its name."""
+    return f"{message.__module__.rpartition('.')[2]}.{message.__qualname__}"
 
 
 M = TypeVar("M", bound=Message)
@@ -138,7 +139,7 @@ def pack(message: Message) -> tuple[bytes, list[Tensor]]:
 
     body = msgspec.Raw(msgspec.msgpack.encode(message, enc_hook=take))
     shapes = tuple(Shape(str(t.dtype).removeprefix("torch."), tuple(t.shape)) for t in tensors)
-    return msgspec.msgpack.encode(Header(type(message).__name__, message.sender, shapes, body)), tensors
+    return msgspec.msgpack.encode(Header(kind_of(type(message)), message.sender, shapes, body)), tensors
 
 
 def read_header(data: bytes | memoryview, limit: int) -> Header:

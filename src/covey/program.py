@@ -116,6 +116,7 @@ class Host(Protocol):
     def receive_nowait(self, want: Receive) -> Message | None: ...
     def remember(self, value: T) -> Memory[T]: ...
     def post(self, message: Message, progress: float) -> None: ...
+    def share(self, vector: Vector, place: int) -> Vector: ...
 
 
 class Node:
@@ -210,6 +211,10 @@ class Node:
     def remember(self, value: T) -> Memory[T]:
         """A value that a checkpoint keeps; after a restart this gives the kept one instead."""
         return self.host.remember(value)
+
+    def share(self, vector: Vector, place: int) -> Vector:
+        """A vector of this shape in memory that is shared by all roles that ask for the same place; nothing guards it."""
+        return self.host.share(vector, place)
 
 
 Program = Callable[..., Coroutine[Effect[Any], Any, None]]

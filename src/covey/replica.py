@@ -62,7 +62,8 @@ class Replica:
     def __init__(
         self, module: nn.Module, optimizer: MakeOptimizer, *, source: Callable[[int], Batch] | None = None,
         rate: Callable[[float], float] | None = None, budget: int | None = None,
-        samples: Callable[[int, int], int] = lambda rank, step: 1,
+        samples: Callable[[int, int], int] = lambda rank, step: 1, steps: Callable[[int], int] = lambda rank: 1,
+        chosen: Callable[[int, int, int, int], Batch] | None = None,
     ) -> None:  # fmt: skip
         self.layout = Flat(module)
         self.module = module
@@ -73,7 +74,10 @@ class Replica:
         self.trained: Piece = tuple((0, part.numel()) for part in self.flat.parts)
         self._buffers_kept = True
         self.samples = samples  # how many samples the batch of (rank, step) has
+        self.steps = steps  # and how many batches a pass of this rank over its data
+        self._chosen = chosen
         self.weight = 1.0  # how much this replica counts in the scored model
+        self.scored: Vector | None = None  # the model that a program names as its own, where that is not `model`
         self.seen = 0  # samples of the whole run before this step, as far as this role knows
         self.under_way = 0  # and those of this step
         self.batch = Batch(float("nan"), 0)
@@ -91,6 +95,19 @@ class Replica:
         await self._report(node)
         return self.grad
 
+    async def gradient_of(self, node: Node, rank: int, step: int, part: int = 0, parts: int = 1) -> Vector:
+        """The mean gradient on one of `parts` equal parts of any worker's batch; the program `report`s what counts."""
+        if self._chosen is None:
+            raise PlanError("this strategy chooses the samples itself: use it with a Task, not with your own loop")
+        chosen = partial(self._chosen, rank, step, part, parts)
+        self.batch = await node.compute(partial(self._run, chosen), 1 / parts)
+        return self.grad
+
+    async def report(self, node: Node, batch: Batch) -> None:
+        """Tell what was computed, where a program put it together from parts."""
+        self.batch = batch
+        await self._report(node)
+
     def stream(self, node: Node, bucket_bytes: int = 4 << 20) -> GradientStream:
         """The same gradient in pieces, last layers first, while backward still runs."""
         return GradientStream(self, node, bucket_bytes)
@@ -103,11 +120,19 @@ class Replica:
 
     def _differentiate(self, step: int) -> Batch:
         assert self.source is not None, "this role has no data"
+        return self._run(partial(self.source, step))
+
+    def _run(self, source: Callable[[], Batch]) -> Batch:
         if self._working is not None:
             self._working.copy_(self.flat)
-        batch = self.source(step)
+        batch = source()
         self.layout.collect()
         return batch
+
+    def move(self, to: Vector) -> None:
+        """Live at another place from now on, with the weights that are there."""
+        self.flat = self.layout.params = to
+        self._aim(to)
 
     def shield(self) -> None:
         """Compute on a copy of the weights from now on: a companion may write `flat` while backward runs.
@@ -133,7 +158,7 @@ class Replica:
 
     def update(self, scale: float = 1.0) -> None:
         """One step of the optimizer with the gradient that lies in `grad`."""
-        factor = scale * (self._rate(self.progress) if self._rate else 1.0)
+        factor = scale * self.schedule
         groups = self.optimizer.param_groups
         rates = [group["lr"] for group in groups]
         for group, rate in zip(groups, rates, strict=True):
@@ -147,9 +172,21 @@ class Replica:
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
 
+    def set_momentum(self, momentum: float) -> None:
+        """Let the optimizer have this momentum, which may be negative."""
+        for group in self.optimizer.param_groups:
+            if "momentum" not in group:
+                raise PlanError(f"{type(self.optimizer).__name__} has no momentum to set: use torch.optim.SGD")
+            group["momentum"] = momentum
+
     def _aim(self, vector: Vector) -> None:
         for slot in self.layout.slots:
             self.layout.parameters[slot.name].data = slot.view(vector)
+
+    @property
+    def schedule(self) -> float:
+        """What the task's schedule makes of the learning rate now, as a factor."""
+        return self._rate(self.progress) if self._rate else 1.0
 
     @property
     def progress(self) -> float:
@@ -194,8 +231,9 @@ class Replica:
 
     def snapshot(self) -> Snapshot:
         """This role's part of the scored model, as it is now."""
-        buffers = self.buffers.clone() if self._buffers_kept else Vector(())
-        return Snapshot(self.trained, self.flat.cut(self.trained).clone(), buffers, self.weight)
+        parts, count = (self.model if self.scored is None else self.scored).parts, len(self.flat.parts)
+        buffers = Vector(parts[count:]).clone() if self._buffers_kept else Vector(())
+        return Snapshot(self.trained, Vector(parts[:count]).cut(self.trained).clone(), buffers, self.weight)
 
     def state(self) -> dict[str, Any]:
         """Everything a restart needs."""

@@ -48,7 +48,9 @@ class Strategy:
     rate: str  # what happens to the user's learning rate
     servers: int = 0
     over: str | None = None
+    codec: str = "dense"
     samples: str = "every sample once per epoch"
+    leaves_behind: bool = False  # a slow worker may fall behind without limit, although others wait for one another
 
     def layout(self, workers: int, servers: int | None) -> list[Role]:
         """The roles for so many workers and servers (the strategy's own number when None)."""
@@ -64,12 +66,13 @@ class Strategy:
     def text(self) -> str:
         """The SPEC of this strategy, with every setting it was given or took by default."""
         settings = ", ".join(f"{key}={_short(value)}" for key, value in self.settings.items() if value is not None)
-        return self.name + (f"({settings})" if settings else "") + (f" over {self.over}" if self.over else "")
+        codec = f" + {self.codec}" if self.codec != "dense" else ""
+        return self.name + (f"({settings})" if settings else "") + codec + (f" over {self.over}" if self.over else "")
 
     @property
     def lockstep(self) -> bool:
         """Whether workers wait for one another, so that they must stop at a common step."""
-        return self.taxonomy.scheduling in ("synchronous", "bounded")
+        return self.taxonomy.scheduling in ("synchronous", "bounded") and not self.leaves_behind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +90,8 @@ class Plan:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

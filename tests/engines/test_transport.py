@@ -25,7 +25,7 @@ from covey.engines.transport.inbox import Inbox
 from covey.engines.transport.outbox import Outbox, Parcel, Rank
 from covey.engines.transport.zmq import FRAMES_AHEAD, ZmqTransport, keep_memory, landed
 from covey.errors import PlanError, WireError
-from covey.message import DTYPES, Address, Header, Message, Shape, pack
+from covey.message import DTYPES, Address, Header, Message, Shape, kind_of, pack
 from covey.program import Receive
 from covey.vector import Vector
 
@@ -300,7 +300,7 @@ def unknown() -> bytes:
 
 def impossible() -> bytes:
     """A tensor without bytes, and of a length that no tensor can have."""
-    header = Header("Load", A, (Shape("float32", (2**64 - 1, 0)),), msgspec.Raw(msgspec.msgpack.encode({"what": 1})))
+    header = Header(kind_of(Load), A, (Shape("float32", (2**64 - 1, 0)),), msgspec.Raw(msgspec.msgpack.encode({"what": 1})))
     data = msgspec.msgpack.encode(header)
     return Frame(OPEN, 0, len(data), 1, 0).pack() + data
 

@@ -105,7 +105,8 @@ class Room:
         """Python with these arguments, in a process group of its own, as a terminal would start it."""
         return subprocess.Popen(
             [sys.executable, *map(str, arguments)], env=self.environment, text=True, start_new_session=True,
-            cwd=self.path, preexec_fn=_hear_interrupts, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **given,
+            cwd=self.path, preexec_fn=_hear_interrupts,  # noqa: PLW1509
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **given,
         )  # fmt: skip
 
     def processes(self) -> dict[int, str]:

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
@@ -80,13 +79,3 @@ def test_a_dead_launcher_takes_its_roles_along(room: Room, moment: str) -> None:
     os.kill(process.pid, signal.SIGKILL)
     room.wait_empty(GONE_WITHIN + (5 if moment == "starting" else 0))  # the nursery may be importing torch
     finish(process)
-
-
-def test_the_directory_is_this_users_alone(room: Room) -> None:
-    modes: list[int] = []
-
-    def look() -> None:
-        modes.extend(path.stat().st_mode & 0o777 for path in Path(room.temporary).glob("covey-*"))
-
-    fit(room.task(), "bsp", 2, epochs=1, watcher=Watch(lambda now: now.phase == "training", look))
-    assert modes == [0o700]

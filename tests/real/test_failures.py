@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import covey
-from covey.errors import CoveyError, PlanError, RoleFailed
+from covey.errors import PeerLost, PlanError, RoleFailed
 from tests.real.harness import Room, finish, fit, tracebacks
 
 BOOM = 'raise ValueError("boom")'
@@ -47,6 +47,7 @@ def test_the_users_traceback_once(room: Room, where: str, capfd: pytest.CaptureF
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.full
 def test_where_the_user_has_no_line_torchs_own_is_shown(room: Room) -> None:
     task = room.task(model="nn.Linear(5, 3)", more="step = None", options="loss=nn.functional.cross_entropy")
     with pytest.raises(RoleFailed, match="failed: RuntimeError: mat1 and mat2 shapes") as failed:
@@ -61,7 +62,7 @@ def test_the_cause_of_an_error_is_told(room: Room) -> None:
         fit(room.task(before_build=raising), "local_sgd", 1, epochs=1)
 
 
-@pytest.mark.parametrize("where", ["before_build", "before_step"])
+@pytest.mark.parametrize("where", [pytest.param("before_build", marks=pytest.mark.full), "before_step"])
 def test_sys_exit_in_a_task_is_a_failure(room: Room, where: str) -> None:
     with pytest.raises(RoleFailed, match="failed: SystemExit: 3") as failed:
         fit(room.task(**{where: "sys.exit(3)"}), "gosgd", 2, epochs=1)
@@ -103,13 +104,16 @@ with covey.join(model, optimizer) as member:
     {ending}
 {after}
 """
-NOTHING = {"before": "", "inside": "", "ending": "", "after": ""}
+
+
+def looping(**parts: str) -> str:
+    return LOOP.format(**{"before": "", "inside": "", "ending": "", "after": "", **parts})
 
 
 @pytest.mark.parametrize(
     "where",
     [
-        {"before": BOOM},
+        pytest.param({"before": BOOM}, marks=pytest.mark.full),
         {"inside": f"if step == 3 and member.rank == 1: {BOOM}"},
         pytest.param({"inside": f"if step == 3: {BOOM}"}, marks=pytest.mark.full),
         pytest.param({"ending": BOOM}, marks=pytest.mark.full),
@@ -118,30 +122,32 @@ NOTHING = {"before": "", "inside": "", "ending": "", "after": ""}
     ids=str,
 )
 def test_a_script_that_fails(room: Room, where: dict[str, str], capfd: pytest.CaptureFixture[str]) -> None:
-    script = room.script(LOOP.format(**{**NOTHING, **where}))
+    script = room.script(looping(**where))
     with pytest.raises(RoleFailed, match="failed: ValueError: boom") as failed:
         covey.run.launch(script, [], "bsp", 2, threads=1)
     assert tracebacks(str(failed.value)) == [str(script)]
     assert capfd.readouterr() == ("", "")
 
 
+WAYS = {
+    "no join": ("print('hello')", PlanError, "ended without calling covey.join"),
+    "leaves before": ("import sys; sys.exit(0)", PlanError, "ended without calling covey.join"),
+    "joins twice": (looping(after="covey.join(model, optimizer)"), PlanError, "a second time"),
+    "leaves inside": (looping(inside="sys.exit(4)"), RoleFailed, "failed: SystemExit: 4"),
+    "leaves afterwards": (looping(after="sys.exit(5)"), PeerLost, "exited with code 5"),
+}
+
+
 @pytest.mark.parametrize(
-    ("text", "error", "reason"),
-    [
-        ("print('hello')", PlanError, "ended without calling covey.join"),
-        ("import sys; sys.exit(0)", PlanError, "ended without calling covey.join"),
-        (LOOP.format(**{**NOTHING, "after": "covey.join(model, optimizer)"}), PlanError, "a second time"),
-        (LOOP.format(**{**NOTHING, "inside": "sys.exit(4)"}), RoleFailed, "failed: SystemExit: 4"),
-        (LOOP.format(**{**NOTHING, "after": "sys.exit(5)"}), CoveyError, "exited with code 5"),
-    ],
-    ids=["no join", "leaves before", "joins twice", "leaves inside", "leaves afterwards"],
+    "way", [pytest.param(way, marks=pytest.mark.full if way.startswith("leaves") else ()) for way in WAYS]
 )
-def test_a_script_that_goes_its_own_way(room: Room, text: str, error: type[Exception], reason: str) -> None:
+def test_a_script_that_goes_its_own_way(room: Room, way: str) -> None:
+    text, error, reason = WAYS[way]
     with pytest.raises(error, match=reason):
         covey.run.launch(room.script(text), [], "bsp", 2, threads=1)
 
 
 def test_a_script_may_leave_when_all_is_done(room: Room) -> None:
-    script = room.script(LOOP.format(**{**NOTHING, "after": "sys.exit(0)"}))
+    script = room.script(looping(after="sys.exit(0)"))
     result = covey.run.launch(script, [], "allreduce", 2, threads=1)
     assert result.stopped == "budget" and result.samples == 64

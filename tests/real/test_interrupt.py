@@ -46,12 +46,14 @@ def press(process: subprocess.Popen[str], number: int = signal.SIGINT) -> None:
     os.killpg(process.pid, number)
 
 
+QUICK = [("bsp", "training"), ("easgd", "scoring"), ("allreduce", "saving")]
+STRATEGIES = ("bsp", "ssp", "asynchronous", "allreduce", "local_sgd", "easgd", "gosgd", "dpsgd")
+REST = [(name, moment) for name in STRATEGIES for moment in MOMENTS if (name, moment) not in QUICK]
+
+
 @pytest.mark.parametrize(
-    ("strategy", "moment"),
-    [("bsp", "training"), ("easgd", "scoring"), ("allreduce", "saving"),
-     *(pytest.param(name, "training", marks=pytest.mark.full) for name in ("ssp", "asynchronous", "easgd", "allreduce", "local_sgd", "gosgd", "dpsgd")),
-     *(pytest.param(name, "scoring", marks=pytest.mark.full) for name in ("bsp", "gosgd", "dpsgd"))],
-)  # fmt: skip
+    ("strategy", "moment"), [*QUICK, *(pytest.param(*case, marks=pytest.mark.full) for case in REST)]
+)
 def test_once_ends_well(room: Room, strategy: str, moment: str) -> None:
     process = begin(room, strategy, moment, f"checkpoint={str(room.path / 'kept')!r}, every='200ms'")
     press(process)
@@ -134,6 +136,7 @@ def test_a_loop_of_ones_own_ends_well(room: Room) -> None:
     room.wait_empty()
 
 
+@pytest.mark.full
 def test_what_the_script_does_afterwards_can_be_interrupted(room: Room) -> None:
     after = "Path(__file__).with_name('after').touch()\ntime.sleep(1000)\n"
     script = room.script(LOOP.replace("100_000", "1") + after)

@@ -1,4 +1,4 @@
-"""The rules are small values: who may read when, and what a gradient counts."""
+"""The rules are small values: who may read, which gradients make an update, what each counts."""
 
 from __future__ import annotations
 
@@ -6,33 +6,97 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.synchronization import Barrier, Bounded, Rule, Unbounded
+from covey.synchronization import Arrival, Board, Bounded, Each, Everyone, Newer, Open, Predicted, Quorum, Soft, damp
 
 clocks = st.integers(0, 1000)
 
 
 @given(slowest=clocks, lead=clocks, bound=st.integers(0, 50))
 def test_bounded_admits_up_to_the_bound_and_no_further(slowest: int, lead: int, bound: int) -> None:
-    assert Bounded(bound).admits(slowest + lead, slowest) == (lead <= bound)
+    board = Board({0: slowest + lead, 1: slowest})
+    assert Bounded(bound).admits(0, board) == (lead <= bound)
+    assert Bounded(bound).admits(1, board)
+    assert Open().admits(0, board)
 
 
-@given(slowest=clocks, lead=clocks)
-def test_barrier_is_bound_0_and_unbounded_admits_all(slowest: int, lead: int) -> None:
-    assert Barrier().admits(slowest + lead, slowest) == Bounded(0).admits(slowest + lead, slowest)
-    assert Unbounded().admits(slowest + lead, slowest)
-
-
-@given(slowest=clocks, bound=st.integers(0, 5))
-def test_the_slowest_is_always_admitted(slowest: int, bound: int) -> None:
-    for rule in (Barrier(), Bounded(bound), Unbounded()):
-        assert rule.admits(slowest, slowest)
+def test_everyone_waits_for_all_who_still_train_and_orders_by_rank() -> None:
+    board = Board({0: 1, 1: 1, 2: 0})
+    waiting = [Arrival(1, 0, 4), Arrival(0, 0, 8)]
+    assert Everyone().choose(waiting, board) is None
+    board.leave(2)
+    choice = Everyone().choose(waiting, board)
+    assert choice is not None and choice.used == [1, 0] and choice.weights == [8, 4]
 
 
 @pytest.mark.parametrize(
-    ("rule", "together", "weight"),
-    [(Barrier(), True, 1.0), (Bounded(3), False, 0.25), (Unbounded(), False, 0.25), (Bounded(3, 1.0), False, 1.0),
-     (Unbounded(0.5), False, 0.5)],
-)  # fmt: skip
-def test_what_a_gradient_counts(rule: Rule, together: bool, weight: float) -> None:
-    assert rule.together is together
-    assert rule.weight(4) == weight
+    ("damping", "age", "weight"),
+    [
+        ("none", 4, 1),
+        ("inverse", 0, 1),
+        ("inverse", 1, 1),
+        ("inverse", 4, 1 / 4),
+        ("dynamic", 0, 1),
+        ("dynamic", 4, 1 / 5),
+    ],
+)
+def test_damping_by_age(damping: str, age: int, weight: float) -> None:
+    """Staleness-aware divides by the staleness, DynSGD by one more: the two are neighbours that must differ."""
+    assert damp(damping, age) == weight
+
+
+def test_each_takes_one_gradient_at_its_share() -> None:
+    choice = Each(0.25).choose([Arrival(2, 0, 8), Arrival(1, 3, 8)], Board({1: 1, 2: 1}, version=3))
+    assert choice is not None and choice.used == [0] and choice.scale == 0.25
+
+
+def test_quorum_takes_the_first_fresh_ones_and_never_a_late_one() -> None:
+    board = Board({0: 3, 1: 3, 2: 2}, version=3)
+    waiting = [Arrival(2, 2, 8), Arrival(1, 3, 8)]
+    assert Quorum(2).choose(waiting, board) is None
+    choice = Quorum(2).choose([*waiting, Arrival(0, 3, 8)], board)
+    assert choice is not None and (choice.used, choice.dropped) == ([2, 1], [0])
+    folded = Quorum(2, late="fold").choose([*waiting, Arrival(0, 3, 8)], board)
+    assert folded is not None and (folded.used, folded.dropped) == ([2, 1, 0], ())
+
+
+def test_quorum_counts_workers_or_gradients() -> None:
+    board, twice = Board({0: 1, 1: 0}, version=0), [Arrival(0, 0, 8), Arrival(0, 0, 8)]
+    assert Quorum(2).choose(twice, board) is None
+    assert Quorum(2, count="gradients").choose(twice, board) is not None
+
+
+def test_a_reader_with_a_late_gradient_is_admitted_at_once() -> None:
+    board = Board({0: 1, 1: 1}, version=2, pushed={0: 2, 1: 1})
+    assert not Newer().admits(0, board)
+    assert Newer().admits(1, board)
+    assert Newer().admits(0, Board({0: 0}))
+
+
+def test_softsync_mixes_versions() -> None:
+    board = Board({0: 1, 1: 1, 2: 1, 3: 1}, version=5)
+    assert Soft(2).choose([Arrival(0, 5, 8)], board) is None
+    choice = Soft(2, "inverse").choose([Arrival(0, 5, 8), Arrival(3, 1, 8)], board)
+    assert choice is not None and choice.used == [0, 1] and choice.weights == [1, 1 / 4]
+    assert choice.scale == pytest.approx((1 + 1 / 4) / 2), "the update is sum(g_i / tau_i) / size"
+
+
+def test_dssp_grants_the_steps_that_meet_a_step_of_the_slowest() -> None:
+    """Periods 1 and 3: at time 7 the slow worker ends its next step at 9, which is two steps of the fast one away."""
+    board = Board({0: 7, 1: 2}, times={0: [6.0, 7.0], 1: [3.0, 6.0]})
+    assert Predicted(1, 4).grant(0, board) == 2
+
+
+@given(st.lists(st.sampled_from([0, 0, 0, 1]), max_size=60), st.integers(0, 3), st.integers(0, 4))
+def test_dssp_never_goes_beyond_its_range(pushes: list[int], low: int, extra: int) -> None:
+    gate, board = Predicted(low, extra), Board({0: 0, 1: 0})
+    blocked = False
+    for now, rank in enumerate(pushes):
+        if rank == 0 and blocked and not (admitted := gate.admits(0, board)):
+            continue
+        board.came(Arrival(rank, 0, 1), float(now))
+        if rank == 0:
+            admitted = gate.admits(0, board)
+            blocked = not admitted
+            if admitted:
+                assert board.clocks[0] - board.slowest <= max(low, low + extra)
+        assert board.clocks[0] - board.slowest <= max(low + 1, low + extra + 1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from covey.data.shards import Shards
 
@@ -27,6 +27,11 @@ class Feed:
         draws = self.shards.draws(self.rank, step)
         select = _selection(self.data)
         return self._load(draws, step) if select is None else map(select, draws)
+
+    def take(self, numbers: Tensor) -> Any:
+        """One batch of chosen samples."""
+        select = _selection(self.data)
+        return default_collate([self.data[int(n)] for n in numbers]) if select is None else select(numbers)
 
     def _load(self, draws: Iterator[Tensor], step: int) -> Iterator[Any]:
         # The loader's processes get their seeds from here, not from the global generator that the model uses.

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Literal
 
+import torch
+
+from covey.decentral.settings import written
 from covey.errors import PlanError
 from covey.message import Address, Message
 from covey.program import Node
@@ -13,6 +18,7 @@ from covey.strategy import Role, Strategy, Taxonomy
 from covey.vector import Vector
 
 MASTER = Address("master", 0)
+Mode = Literal["asynchronous", "synchronous", "round_robin"]
 
 
 class Read(Message):
@@ -35,19 +41,57 @@ class Depart(Message):
     counted = False
 
 
-async def worker(node: Node, replica: Replica, *, period: int, pull: float) -> None:
+async def worker(node: Node, replica: Replica, *, period: int, pull: float, momentum: float, adapt: bool) -> None:
     """Every `period` steps measure the force at the weights before the gradient, and move both sides by it."""
+    velocity = node.remember(replica.flat.map(torch.zeros_like) if momentum else Vector(())).value
+    trend = Trend(node.remember([pull, 0.0, 0.0]).value, pull, ceiling=1.9 / (node.workers + 1))
     for step in node.steps():
         force = None
         if step % period == 0:  # step 0 included (Zhang et al. 2015, Algorithm 1)
             centre = await node.ask(MASTER, Read(), Centre)
-            force = (replica.model - centre.model) * pull
+            force = (replica.model - centre.model) * (trend.pull(step) if adapt else pull)
             await node.send(MASTER, Elastic(force), loan=True)
-        replica.apply(await replica.gradient(node))
+        if momentum:
+            replica.flat.add_(velocity.mul_(momentum))  # Algorithm 2: the gradient is taken where momentum leads
+        grad = await replica.gradient(node)
+        if momentum:
+            before = replica.flat.clone()
+            # 1 - momentum: a steady gradient moves the model as fast as without momentum
+            replica.apply(grad, scale=1 - momentum)
+            velocity.add_(replica.flat - before)  # the optimizer's step alone; the force is no part of it
+        else:
+            replica.apply(grad)
         await node.note("update")
+        trend.add(replica.batch.loss)
         if force is not None:
             replica.model.add_(force, alpha=-1)
     await node.send(MASTER, Depart())
+
+
+class Trend:
+    """DeepSpark's pull (Kim et al. 2016): where the loss no longer falls from one exchange to the next, it rises by a
+    tenth, up to what is still stable; where the loss falls again it goes back to where it began.
+
+    `kept` is what survives a restart: the pull, the sum of the losses since the last exchange, their mean before it.
+    """
+
+    def __init__(self, kept: list[float], base: float, ceiling: float) -> None:
+        self.kept, self.base, self.ceiling = kept, base, max(base, ceiling)
+        self.since = 0
+
+    def add(self, loss: float) -> None:
+        self.kept[1] += loss
+        self.since += 1
+
+    def pull(self, step: int) -> float:
+        pull, total, before = self.kept
+        if self.since:
+            mean = total / self.since
+            stalled = before > 0 and mean > 0.99 * before
+            pull = min(self.ceiling, pull * 1.1) if stalled else self.base
+            self.kept[:] = [pull, 0.0, mean]
+            self.since = 0
+        return pull
 
 
 async def master(node: Node, replica: Replica) -> None:
@@ -63,33 +107,79 @@ async def master(node: Node, replica: Replica) -> None:
             left.value[0] += 1
 
 
+async def orderly_master(node: Node, replica: Replica, *, period: int, together: bool) -> None:
+    """Serve every worker once a round: all from the same centre, or in rank order, each from a fresh one."""
+    state: dict[str, Any] = node.remember({"round": 0, "left": 0}).value
+    asked: set[Address] = set()
+    waiting = list[Address]()
+    while state["left"] < node.workers:
+        if not waiting:
+            waiting = [Address("worker", rank) for rank in node.present(state["round"] * period)]
+        ready = waiting if together else waiting[:1]
+        if ready and asked.issuperset(ready):
+            await serve(node, replica, ready)
+            asked.difference_update(ready)
+            waiting = waiting[len(ready) :]
+            state["round"] += not waiting
+        elif isinstance(message := await node.receive_any(Read, Depart), Read):
+            asked.add(message.sender)
+        else:
+            state["left"] += 1
+
+
+async def serve(node: Node, replica: Replica, peers: Sequence[Address]) -> None:
+    """Give all of them the centre as it is now, then move it by their forces, in rank order."""
+    await node.broadcast(peers, Centre(replica.model))
+    for elastic in await node.gather(Elastic, peers):
+        replica.model.add_(elastic.force)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Easgd:
-    """Elastic averaging, asynchronous: each worker and the centre are drawn towards each other (Zhang et al. 2015)."""
+    """Elastic averaging: each worker and the centre are drawn towards each other (Zhang et al. 2015)."""
 
     period: int = 4
     pull: float | None = None  # 0.9 / workers (Zhang et al. 2015, section 5.1: beta = 0.9)
+    mode: Mode = "asynchronous"
+    momentum: float = 0.0
+    adapt: bool = False  # raise the pull while the loss stalls
 
-    def strategy(self, workers: int) -> Strategy:
+    def strategy(self, workers: int, name: str = "easgd") -> Strategy:
         pull = 0.9 / workers if self.pull is None else self.pull
         if self.period < 1:
-            raise PlanError(f"easgd(period={self.period}): exchange after every 1 step or more")
+            raise PlanError(f"{name}(period={self.period}): exchange after every 1 step or more")
         if not 0 < pull * (workers + 1) < 2:
             limit = 2 / (workers + 1)
-            raise PlanError(f"easgd(pull={pull:g}): with {workers} workers the pull must lie in (0, {limit:.3f})")
+            raise PlanError(f"{name}(pull={pull:g}): with {workers} workers the pull must lie in (0, {limit:.3f})")
+        if not 0 <= self.momentum < 1:
+            raise PlanError(f"{name}(momentum={self.momentum:g}): must lie in [0, 1)")
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work = partial(worker, period=self.period, pull=pull)
+            work = partial(worker, period=self.period, pull=pull, momentum=self.momentum, adapt=self.adapt)
+            orderly = partial(orderly_master, period=self.period, together=self.mode == "synchronous")
             return [
                 *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
-                Role(MASTER, master, scored=True),
+                Role(MASTER, master if self.mode == "asynchronous" else orderly, scored=True),
             ]
 
+        shown: dict[str, Any] = {"momentum": self.momentum} if name == "eamsgd" else {}
         return Strategy(
-            name="easgd", settings={"period": self.period, "pull": pull}, roles=roles, scored="the centre",
-            rate="unchanged: each worker's own",
+            name=name, settings=written(self, period=self.period, pull=pull, **shown), roles=roles,
+            scored="the centre",
+            rate="times 1 - momentum, so that it keeps its meaning" if self.momentum else "unchanged: each worker's own",
             taxonomy=Taxonomy(
-                optimization="decentral", architecture="server", scheduling="asynchronous", exchange="ad hoc",
+                optimization="decentral", architecture="server",
+                scheduling="asynchronous" if self.mode == "asynchronous" else "synchronous", exchange="ad hoc",
                 topology="single master",
             ),
         )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Eamsgd(Easgd):
+    """Elastic averaging with Nesterov momentum: the gradient is taken ahead, the force acts on the model alone."""
+
+    momentum: float = 0.99
+
+    def strategy(self, workers: int, name: str = "eamsgd") -> Strategy:
+        return Easgd.strategy(self, workers, name)

@@ -73,6 +73,7 @@ class Gosgd:
     probability: float = 0.1
 
     def strategy(self, workers: int, graph: Graph, over: str) -> Strategy:
+        graph.check_mutual()
         if not 0 < self.probability <= 1:
             raise PlanError(f"gosgd(probability={self.probability}): must lie in (0, 1]; 0 would mean no collaboration")
 

@@ -1,27 +1,89 @@
-"""Local SGD: every worker trains alone for `period` steps, then all models are averaged."""
+"""Local SGD: every worker trains alone for a while, then all models are averaged."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
+from covey.decentral.momentum import Moments, Momentum
+from covey.decentral.settings import written
 from covey.errors import PlanError
-from covey.exchange.collectives import ring
+from covey.exchange.collectives import PATTERNS, Group, Pattern
 from covey.message import Address
 from covey.program import Node
 from covey.replica import Replica
 from covey.strategy import Role, Strategy, Taxonomy
 
+SHAPES = {
+    "ring": "closed ring", "binomial": "binomial tree", "star": "star", "doubling": "hypercube", "scatter": "complete"
+}  # fmt: skip
 
-async def worker(node: Node, replica: Replica, *, period: int) -> None:
-    """Step alone; after every `period` steps replace the model by the mean of all. Momentum stays one's own."""
+
+@dataclass(frozen=True, slots=True)
+class Periods:
+    """When models are averaged: known from the step alone, so that all workers agree on it, also after a restart."""
+
+    period: int
+    growth: float = 1.0
+    after: int = 0
+
+    def ends(self) -> Iterator[int]:
+        """The last step of every period; the k-th is round(period * growth^k) steps long, counted from `after`."""
+        step, length = self.after - 1, float(self.period)
+        while True:
+            step += max(1, round(length))
+            yield step
+            length *= self.growth
+
+
+async def worker(
+    node: Node, replica: Replica, *, periods: Periods, momentum: Momentum = "keep", pattern: Pattern
+) -> None:
+    """Step alone; at the end of a period replace the model by the mean of all."""
+    ends, end = periods.ends(), -1
     for step in node.steps():
-        replica.apply(await replica.gradient(node))
+        await replica.gradient(node)
+        if step < periods.after:
+            await step_together(node, replica, step, pattern)
+            continue
+        replica.update()
         await node.note("update")
-        if (step + 1) % period == 0:
-            present = node.present(step)
-            replica.model.mul_(1 / len(present))
-            await node.sum(replica.model, tuple(Address("worker", rank) for rank in present), ring)
+        while end < step:
+            end = next(ends)
+        if step == end:
+            await average(node, replica, group(node, step), pattern, momentum)
+
+
+async def step_together(node: Node, replica: Replica, step: int, pattern: Pattern) -> None:
+    """Before the switch of post-local SGD: every replica takes the same step, on the mean gradient of all samples."""
+    present = node.present(step)
+    replica.under_way = sum(replica.samples(rank, step) for rank in present)
+    replica.grad.mul_(replica.batch.samples / replica.under_way)
+    replica.buffers.mul_(1 / len(present))
+    await node.sum(replica.grad.join(replica.buffers), group(node, step), pattern)
+    replica.update()
+    if node.rank == present[0]:
+        await node.note("update")
+
+
+async def average(
+    node: Node, replica: Replica, members: Group, pattern: Pattern, momentum: Momentum = "keep"
+) -> None:  # fmt: skip
+    """Replace the model by the mean of the group's, and do with the optimizer's state what `momentum` says."""
+    moments = Moments(replica.optimizer, averaged=momentum == "average")
+    both = replica.model.join(moments.flat)
+    both.mul_(1 / len(members))
+    await node.sum(both, members, pattern)
+    moments.put_back()
+    if momentum == "reset":
+        replica.optimizer.state.clear()
+
+
+def group(node: Node, step: int) -> Group:
+    """The workers that take part in this step."""
+    return tuple(Address("worker", rank) for rank in node.present(step))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,20 +91,29 @@ class LocalSgd:
     """Train alone for `period` steps, then average all models with an all-reduce (Lin et al. 2018)."""
 
     period: int = 8
+    growth: float = 1.0  # every period is so many times as long as the one before
+    after: int = 0  # post-local SGD: all step together before this step
+    momentum: Momentum = "keep"
+    pattern: Literal["ring", "binomial", "star", "doubling", "scatter"] = "ring"
 
     def strategy(self, workers: int) -> Strategy:
         if self.period < 1:
             raise PlanError(f"local_sgd(period={self.period}): average after every 1 step or more")
+        if self.growth < 1:
+            raise PlanError(f"local_sgd(growth={self.growth:g}): periods may grow, so 1 or more")
+        if self.after < 0:
+            raise PlanError(f"local_sgd(after={self.after}): the first step is 0")
+        periods = Periods(self.period, self.growth, self.after)
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work = partial(worker, period=self.period)
+            work = partial(worker, periods=periods, momentum=self.momentum, pattern=PATTERNS[self.pattern])
             return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(
-            name="local_sgd", settings=asdict(self), roles=roles, scored="the mean of the workers' models",
-            rate="unchanged: each worker's own",
+            name="local_sgd", settings=written(self, period=self.period), roles=roles,
+            scored="the mean of the workers' models", rate="unchanged: each worker's own",
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="synchronous", exchange="all-reduce",
-                topology="closed ring",
+                topology=SHAPES[self.pattern],
             ),
         )  # fmt: skip

@@ -44,7 +44,7 @@ def cast(name: str, dtype: torch.dtype) -> Codec:
 
 
 def truncated() -> Codec:
-    """The upper 16 bits of each float32, so rounded toward zero: BigDL's wire format (Dai et al. 2019), not IEEE half."""
+    """The upper 16 bits of each float32, so rounded toward zero: BigDL's wire (Dai et al. 2019), not IEEE half."""
 
     def encode(part: Tensor) -> Tensor:
         return (part.float().contiguous().view(torch.int32) >> 16).to(torch.int16)

@@ -119,7 +119,7 @@ class Teller(Instrument):
             tally.updates += int(value)
         elif kind == "memory":
             tally.memory = max(tally.memory, int(value))
-        else:
+        elif kind != "lead":  # how far ahead a reader was is for traces; its sum says nothing
             _add(tally.notes, {kind: value})
 
     def ended(self, at: float, who: Address) -> None:

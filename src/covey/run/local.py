@@ -26,6 +26,7 @@ def local(asked: Request) -> Result:
     """Roles as processes of this machine."""
     given = asked.options
     kept, run = _kept(asked)
+    vault = _vault(asked)
     judge = referee(asked)
     interrupt = Interrupt()
     with interruptible(interrupt), LocalCrew(roles.__name__) as crew:
@@ -34,7 +35,7 @@ def local(asked: Request) -> Result:
         file = crew.directory / "model.safetensors"
         wishes = Wishes(
             score=asked.task.evaluate is not None or asked.target is not None, model=file,
-            vault=Vault(Path(given.checkpoint)) if given.checkpoint else None, keep_every=parse_duration(given.every),
+            vault=vault, keep_every=parse_duration(given.every),
             run=_run(asked), stall=parse_duration(given.stall), budget=asked.budget, watcher=given.watcher,
             interrupt=interrupt,
         )  # fmt: skip
@@ -69,6 +70,19 @@ def _run(asked: Request) -> Run:
         samples=asked.deal.samples, batch_size=asked.task.batch_size,
         limits=list(asked.plan.limits),
     )  # fmt: skip
+
+
+def _vault(asked: Request) -> Vault | None:
+    """Where this run is kept; a folder with the checkpoints of another run stays as it is."""
+    if asked.options.checkpoint is None:
+        return None
+    place, resumed = Path(asked.options.checkpoint), asked.options.resume
+    if Vault(place).all() and (resumed is None or Path(resumed).resolve() != place.resolve()):
+        raise CheckpointError(
+            f"{place} holds the checkpoints of an earlier run, which this one would replace: "
+            f"go on from them with --resume {place}, or choose another folder"
+        )
+    return Vault(place)
 
 
 def _kept(asked: Request) -> tuple[Path | None, Run | None]:

@@ -1,12 +1,16 @@
 """Who may speak to whom?"""
 
-from covey.topology.graph import Graph
+from covey.topology.graph import Graph, Varying
 from covey.topology.graphs import (
     GRAPHS,
+    bipartite,
     build,
     chain,
     complete,
     exponential,
+    halton,
+    matrix,
+    one_peer_exponential,
     random_regular,
     ring,
     star,
@@ -17,10 +21,15 @@ from covey.topology.graphs import (
 __all__ = [
     "GRAPHS",
     "Graph",
+    "Varying",
+    "bipartite",
     "build",
     "chain",
     "complete",
     "exponential",
+    "halton",
+    "matrix",
+    "one_peer_exponential",
     "random_regular",
     "ring",
     "star",

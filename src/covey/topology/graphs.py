@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
 
 from covey.errors import PlanError
-from covey.topology.graph import Graph
+from covey.topology.graph import Graph, Varying
+from covey.topology.weights import read_weights
 
 Edges = set[tuple[int, int]]  # each as (smaller, larger)
 
@@ -44,6 +46,26 @@ def exponential(size: int) -> Graph:
     return _uniform({r: {r, *((r + h) % size for h in hops), *((r - h) % size for h in hops)} for r in range(size)})
 
 
+def bipartite(size: int) -> Graph:
+    """Two sides, the even and the odd ranks: each rank hears everyone on the other side."""
+    return _metropolis(size, ((one, other) for one in range(0, size, 2) for other in range(1, size, 2)))
+
+
+def halton(size: int) -> Graph:
+    """Directed: each rank speaks to those 1/2, 1/4, 3/4, 1/8 ... of the way around the ring (Li et al. 2015)."""
+    terms = range(1, (size - 1).bit_length() + 1)
+    hops = {math.floor(_van_der_corput(index) * size) for index in terms} - {0}
+    if math.gcd(size, *hops) > 1:  # always so for multiples of 8: even hops alone would leave islands
+        hops.add(1)
+    return _uniform({r: {r, *((r - hop) % size for hop in hops)} for r in range(size)})
+
+
+def one_peer_exponential(size: int) -> Graph:
+    """Directed, another one at every step: each rank speaks to the rank 1, 2, 4, 8 ... after it (Assran et al. 2019)."""
+    hops = [1 << k for k in range((size - 1).bit_length())] or [0]
+    return Varying.of([_uniform({r: {r, (r - hop) % size} for r in range(size)}) for hop in hops])
+
+
 def torus(size: int) -> Graph:
     """A grid as square as the size allows, closed at its edges; a prime number of ranks is a ring."""
     rows = max(n for n in range(1, size + 1) if size % n == 0 and n * n <= size)
@@ -71,6 +93,11 @@ def random_regular(size: int, degree: int = 4, seed: int = 0) -> Graph:
     return graph
 
 
+def matrix(size: int, file: str = "") -> Graph:
+    """A person's own weights: row r of the file says how much rank r hears each rank."""
+    return Graph(read_weights(file, size))
+
+
 GRAPHS: Mapping[str, Callable[..., Graph]] = {
     "ring": ring,
     "chain": chain,
@@ -80,6 +107,10 @@ GRAPHS: Mapping[str, Callable[..., Graph]] = {
     "exponential": exponential,
     "torus": torus,
     "random_regular": random_regular,
+    "bipartite": bipartite,
+    "halton": halton,
+    "one_peer_exponential": one_peer_exponential,
+    "matrix": matrix,
 }
 
 
@@ -94,15 +125,21 @@ def build(name: str, settings: Mapping[str, object], size: int) -> Graph:
         if key not in known:
             has = ", ".join(f"{k}={v}" for k, v in known.items()) or "no settings"
             raise PlanError(f"topology '{name}' has no setting '{key}'. It has: {has}")
-        if not isinstance(value, int):
-            raise PlanError(f"{name}({key}={value}): {key} must be a whole number")
+        if not isinstance(value, type(known[key])):
+            kind = "a whole number" if isinstance(known[key], int) else "a file's name"
+            raise PlanError(f"{name}({key}={value}): {key} must be {kind}")
     return GRAPHS[name](size, **settings)
 
 
-def settings_of(name: str) -> dict[str, int]:
+def settings_of(name: str) -> dict[str, int | str]:
     """The settings of a named graph, with their defaults."""
     parameters = inspect.signature(GRAPHS[name]).parameters
     return {key: parameter.default for key, parameter in parameters.items() if key != "size"}
+
+
+def _van_der_corput(index: int) -> float:
+    """The digits of the index in base 2, mirrored at the point: 1/2, 1/4, 3/4, 1/8 ..."""
+    return int(f"{index:b}"[::-1], 2) / (1 << index.bit_length())
 
 
 def _uniform(heard: Mapping[int, set[int]]) -> Graph:

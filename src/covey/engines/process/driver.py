@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from covey.checkpoint import RoleState
 from covey.engines.chance import chance
-from covey.engines.process import control
+from covey.engines.process import commons, control
 from covey.engines.process.clock import Stopwatch
 from covey.engines.process.desk import Desk
 from covey.engines.process.keeping import restore
@@ -122,6 +122,9 @@ class Driver:
     def post(self, message: Message, progress: float) -> None:
         self.desk.post(message)
 
+    def share(self, vector: Vector, place: int) -> Vector:
+        return commons.share(vector, place)
+
     # -- the loop --------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -218,7 +221,7 @@ class Driver:
         self.links.offer(
             effect.to, effect.body, loan=effect.loan, priority=effect.priority, keep=effect.keep, lossy=effect.lossy
         )
-        return self.links.room(effect.to), None
+        return effect.lossy or self.links.room(effect.to), None
 
     def receive(self, running: Running, effect: Receive) -> tuple[bool, Message | None]:
         message = self.mailbox.take(effect)

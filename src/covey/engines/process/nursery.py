@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import multiprocessing
 import os
 import select
 import shutil
@@ -21,6 +22,7 @@ from importlib import import_module
 
 import msgspec
 
+from covey.engines.process import commons
 from covey.message import Address
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
@@ -44,6 +46,7 @@ class Exit(msgspec.Struct, frozen=True):
 def main(handle: int, directory: str, warm: str) -> None:
     line = socket.socket(fileno=handle)
     _name("covey: nursery")
+    multiprocessing.current_process()._config["tempdir"] = directory  # type: ignore[attr-defined]  # goes with the run
     children: dict[int, Address] = {}
     try:
         _raise_roles(line, warm, children)
@@ -63,6 +66,7 @@ def _raise_roles(line: socket.socket, warm: str, children: dict[int, Address]) -
     job = msgspec.msgpack.decode(read(line), type=Job)
     module, _, function = job.entry.partition(":")
     entry = getattr(import_module(module), function)
+    commons.lay()
     gc.freeze()  # keeps the collector from touching, and so copying, the pages that all roles share
     for who in job.roles:
         children[_fork(line, job, entry, who)] = who

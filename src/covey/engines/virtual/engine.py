@@ -25,6 +25,7 @@ from covey.program import Collective, Compute, Note, Now, Receive, Send, Sleep, 
 from covey.replica import Replica, Snapshot
 from covey.simulate import Cluster, network
 from covey.strategy import Plan
+from covey.vector import Vector
 
 Score = Callable[[Sequence[Snapshot]], Mapping[str, float]]
 
@@ -64,8 +65,10 @@ class VirtualEngine:
         self._agenda = Agenda()
         self._wires = Wires(network(cluster), plan.window, self._agenda, self._watch)
         self._computing = Computing(cluster, self._agenda, self._watch, self._advance, self._deliver)
+        commons: dict[int, Vector] = {}
         self._seats = {
-            role.address: Seat(role, replicas[role.address], plan, self._agenda, self._deliver) for role in plan.roles
+            role.address: Seat(role, replicas[role.address], plan, self._agenda, self._deliver, commons)
+            for role in plan.roles
         }
         self._wires.connect(self._seats, self._arrived, self._admitted)
         self._open = len(self._seats)

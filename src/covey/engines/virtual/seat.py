@@ -58,13 +58,14 @@ class Seat:
     """The host of one role in virtual time."""
 
     __slots__ = (
-        "_agenda", "_deliver", "address", "busy", "cells", "ended", "heard", "jitter", "line", "links", "mailbox",
-        "name", "node", "pace", "posts", "replica", "role", "step", "threads", "waiting",
+        "_agenda", "_commons", "_deliver", "address", "busy", "cells", "ended", "heard", "jitter", "line", "links",
+        "mailbox", "name", "node", "pace", "posts", "replica", "role", "step", "threads", "waiting",
     )  # fmt: skip
 
     def __init__(
-        self, role: Role, replica: Replica, plan: Plan, agenda: Agenda, deliver: Callable[[Seat, Message], None]
-    ) -> None:
+        self, role: Role, replica: Replica, plan: Plan, agenda: Agenda, deliver: Callable[[Seat, Message], None],
+        commons: dict[int, Vector],
+    ) -> None:  # fmt: skip
         self.role, self.address, self.name = role, role.address, str(role.address)
         self.replica = replica
         self.mailbox = Mailbox()
@@ -81,7 +82,7 @@ class Seat:
         self.links: dict[Address, Link] = {}
         self.heard: dict[Address, float] = {}
         self.ended = False
-        self._agenda, self._deliver = agenda, deliver
+        self._agenda, self._deliver, self._commons = agenda, deliver, commons
 
     def open(self, program: Coroutine[Effect[Any], Any, None], main: bool) -> Thread:
         """Seat a program; somebody has to start it."""
@@ -102,6 +103,11 @@ class Seat:
 
     def remember(self, value: T) -> Memory[T]:
         return self.cells.remember(value)
+
+    def share(self, vector: Vector, place: int) -> Vector:
+        if place not in self._commons:
+            self._commons[place] = vector.clone()
+        return self._commons[place]
 
     def post(self, message: Message, progress: float) -> None:
         """A message to the role itself: out of work when so much of it is done, else at once."""

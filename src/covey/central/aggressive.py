@@ -1,0 +1,158 @@
+"""A-BSP, aggressive BSP: a superstep ends when the first worker has finished; the others push what they have."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import torch
+
+from covey.errors import PlanError
+from covey.message import Address, Message
+from covey.program import Node
+from covey.replica import Batch, Replica
+from covey.strategy import Role, Strategy, Taxonomy
+from covey.vector import Vector
+
+
+class Cut(Message):
+    """Somebody has finished this superstep: push what you have."""
+
+    step: int
+
+    counted = False
+
+
+class PartialSum(Message):
+    """The sum of a worker's gradients over so many samples, for one server; `finished` when nothing was left to do."""
+
+    step: int
+    samples: int
+    finished: bool
+    grad: Vector
+    buffers: Vector
+
+
+class Superstep(Message):
+    """A server's parameters after a superstep."""
+
+    step: int
+    params: Vector
+
+
+class LeaveSupersteps(Message):
+    counted = False
+
+
+async def worker(node: Node, replica: Replica, *, count: int, chunks: int) -> None:
+    """Go on through one's own data, chunk by chunk; a superstep is a batch's worth of chunks, or fewer when cut."""
+    servers, pieces = [Address("server", index) for index in range(count)], replica.pieces(count)
+    position = node.remember([0])  # in chunks, over the run: what a cut leaves over comes first next time
+    total, none = replica.grad.map(torch.zeros_like), Vector(())
+    for step in node.steps():
+        total.zero_()
+        begun, samples, losses = position.value[0], 0, 0.0
+        while position.value[0] < begun + chunks and not (position.value[0] > begun and is_cut(node, step)):
+            batch, part = divmod(position.value[0], chunks)
+            grad = await replica.gradient_of(node, node.rank, batch, part, chunks)
+            if replica.batch.samples:
+                total.add_(grad, alpha=replica.batch.samples)
+                samples, losses = samples + replica.batch.samples, losses + replica.batch.loss * replica.batch.samples
+            position.value[0] += 1
+        await replica.report(node, Batch(losses / samples if samples else float("nan"), samples))
+        finished = position.value[0] == begun + chunks
+        for index, server in enumerate(servers):
+            buffers = replica.buffers if index == 0 else none
+            part_sum = PartialSum(step, samples, finished, total.cut(pieces[index]), buffers)
+            await node.send(server, part_sum, loan=True)
+        for index, server in enumerate(servers):
+            await node.receive(Superstep, sender=server, step=step, into=replica.flat.cut(pieces[index]))
+    await node.broadcast(servers, LeaveSupersteps())
+
+
+def is_cut(node: Node, step: int) -> bool:
+    """Whether this superstep is over; cuts of earlier ones came too late."""
+    while word := node.receive_nowait(Cut):
+        if word.step == step:
+            return True
+    return False
+
+
+class Gatherer:
+    """A server's work: the first who finishes ends the superstep for all; one update from everybody's sum."""
+
+    def __init__(self, node: Node, replica: Replica, index: int) -> None:
+        self.node, self.replica, self.first = node, replica, index == 0
+        self.left = node.remember([0])
+        self.sums: dict[int, PartialSum] = {}
+
+    async def serve(self) -> None:
+        while self.left.value[0] < self.node.workers:
+            message = await self.node.receive_any(PartialSum, LeaveSupersteps)
+            if isinstance(message, PartialSum):
+                await self.take(message)
+            else:
+                self.left.value[0] += 1
+
+    async def take(self, part: PartialSum) -> None:
+        present = self.node.present(part.step)
+        over = any(other.finished for other in self.sums.values())
+        self.sums[part.sender.rank] = part
+        if self.first and part.finished and not over:
+            await self.tell([rank for rank in present if rank not in self.sums], Cut(part.step))
+        if len(self.sums) == len(present):
+            await self.update(part.step, [self.sums.pop(rank) for rank in present])
+            await self.tell(present, Superstep(part.step, self.replica.flat.cut(self.replica.trained)))
+
+    async def update(self, step: int, sums: list[PartialSum]) -> None:
+        """Sample-weighted: the sum of all gradients over the number of all samples, not a mean of means."""
+        samples = sum(part.samples for part in sums)
+        if self.first:
+            for _ in sums:
+                await self.node.note("staleness", 0)
+            await self.node.note("update")
+            if sums[0].buffers.parts:
+                self.replica.buffers.zero_()
+                for part in sums:
+                    self.replica.buffers.add_(part.buffers, alpha=1 / len(sums))
+        grad = sums[0].grad.clone()
+        for part in sums[1:]:
+            grad.add_(part.grad)
+        self.replica.apply(grad.mul_(1 / max(1, samples)))
+        self.replica.seen += samples
+
+    async def tell(self, ranks: list[int], word: Message) -> None:
+        await self.node.broadcast([Address("worker", rank) for rank in ranks], word)
+
+
+async def server(node: Node, replica: Replica, *, index: int, count: int) -> None:
+    replica.keep(replica.pieces(count)[index], buffers=index == 0)
+    await Gatherer(node, replica, index).serve()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ABsp:
+    """Aggressive BSP: a superstep ends with the first worker; slower ones push what they have and go on there."""
+
+    chunks: int = 4  # of a batch: how soon a cut is noticed
+
+    def strategy(self, workers: int) -> Strategy:
+        if self.chunks < 1:
+            raise PlanError(f"a_bsp(chunks={self.chunks}): a batch is divided into 1 or more")
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            work, serve = partial(worker, count=servers, chunks=self.chunks), partial(partial, server, count=servers)
+            return [
+                *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
+                *(Role(Address("server", index), serve(index=index), scored=True) for index in range(servers)),
+            ]
+
+        return Strategy(
+            name="a_bsp", settings=asdict(self), roles=roles, servers=1, scored="the servers' parameters",
+            rate="unchanged: the mean over the samples that were processed",
+            samples="slow workers see fewer samples: each goes through its own in order, and skips none",
+            taxonomy=Taxonomy(
+                optimization="central", architecture="server", scheduling="synchronous", exchange="reduce / broadcast",
+                topology="parameter servers",
+            ),
+        )  # fmt: skip

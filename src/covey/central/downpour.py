@@ -1,0 +1,236 @@
+"""Downpour: push and fetch in periods of their own, move locally in between; shards step whenever something comes.
+
+There is no order between shards: a worker may see one at version 10 and another at 12 (Dean et al. 2012).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+
+from covey.errors import PlanError
+from covey.exchange import filters
+from covey.exchange.filters import Filter, KeyCache
+from covey.message import Address, Message
+from covey.program import Node
+from covey.replica import Replica
+from covey.strategy import Role, Strategy, Taxonomy
+from covey.vector import Vector
+
+
+class Fetch(Message):
+    """A worker asks a shard for its parameters."""
+
+    step: int
+
+
+class Fetched(Message):
+    step: int
+    version: int
+    params: Vector
+
+
+class Accrued(Message):
+    """What a worker gathered for a shard since its last push: all of it, or `values` at `keys`."""
+
+    step: int
+    version: int  # of the shard, when the worker last fetched
+    samples: int
+    signature: int  # of the keys; 0 without any
+    keys: Vector
+    values: Vector
+    buffers: Vector
+
+
+class Gone(Message):
+    """A worker pushes and fetches no more."""
+
+    counted = False
+
+
+class Store:
+    """The shards as a worker sees them."""
+
+    def __init__(self, node: Node, replica: Replica, count: int, sieve: Filter = filters.everything) -> None:
+        self.node, self.replica, self.sieve = node, replica, sieve
+        self.addresses = [Address("server", index) for index in range(count)]
+        self.pieces = replica.pieces(count)
+        self.versions = node.remember([0] * count).value
+        self.caches = [KeyCache() for _ in self.addresses]
+
+    async def fetch(self) -> None:
+        step = self.node.step
+        await self.node.broadcast(self.addresses, Fetch(step))
+        for index, shard in enumerate(self.addresses):
+            place = self.replica.flat.cut(self.pieces[index])
+            self.versions[index] = (await self.node.receive(Fetched, sender=shard, step=step, into=place)).version
+
+    async def push(self, gathered: Vector, samples: int, gradients: int = 1) -> None:
+        """Send what the filter lets through of the sum of so many gradients; what must wait stays in `gathered`."""
+        none = Vector(())
+        for index, shard in enumerate(self.addresses):
+            piece, flat = gathered.cut(self.pieces[index]), self.replica.flat.cut(self.pieces[index])
+            masks = self.sieve.pick(piece * (1 / gradients), piece, flat, self.node.rng)
+            signature, keys, values = 0, none, piece
+            if masks is not None:
+                keys, values = filters.gather(piece, masks)
+            if masks is not None and self.sieve.caches:
+                signature, keys = self.caches[index].shorten(keys)
+            buffers = self.replica.buffers if index == 0 else none
+            parcel = Accrued(self.node.step, self.versions[index], samples, signature, keys, values, buffers)
+            await self.node.send(shard, parcel)
+            if masks is None or not self.sieve.waits:
+                piece.zero_()
+            else:
+                for part, mask in zip(piece.parts, masks.parts, strict=True):
+                    part[mask] = 0
+
+    async def leave(self) -> None:
+        await self.node.broadcast(self.addresses, Gone())
+
+
+async def worker(node: Node, replica: Replica, *, count: int, push: int, fetch: int, sieve: Filter) -> None:
+    """Fetch every `fetch` steps, push the sum of the gradients every `push` steps, move locally at every step."""
+    store = Store(node, replica, count, sieve)
+    gathered = node.remember(replica.grad.map(torch.zeros_like)).value
+    since = node.remember([0, 0]).value  # the last push: gradients and samples
+    for step in node.steps():
+        if step % fetch == 0:
+            await store.fetch()
+        gathered.add_(await replica.gradient(node))
+        since[0], since[1] = since[0] + 1, since[1] + replica.batch.samples
+        if step % push == 0:  # step 0 pushes too: the first push holds one gradient (Dean et al. 2012, Algorithm 7.1)
+            await store.push(gathered, since[1], since[0])
+            since[:] = [0, 0]
+        replica.apply(replica.grad)
+    await store.leave()
+
+
+class Holder:
+    """A shard's work: answer every fetch at once, step with every push when it comes."""
+
+    def __init__(self, node: Node, replica: Replica, index: int, count: int, step: Step) -> None:
+        replica.keep(replica.pieces(count)[index], buffers=index == 0)
+        self.node, self.replica, self.step, self.first = node, replica, step, index == 0
+        self.params = replica.flat.cut(replica.trained)
+        self.left = node.remember([0])
+        self.version = node.remember([0]).value
+        self.squares = node.remember(self.params.map(torch.zeros_like)).value if step.adagrad else None
+        self.caches = [KeyCache() for _ in range(node.workers)]
+
+    async def serve(self) -> None:
+        while self.left.value[0] < self.node.workers:
+            message = await self.node.receive_any(Fetch, Accrued, Gone)
+            if isinstance(message, Fetch):
+                await self.node.send(message.sender, Fetched(message.step, self.version[0], self.params))
+                await self.answered(message)
+            elif isinstance(message, Accrued):
+                await self.take(message)
+                await self.taken(message)
+            else:
+                self.left.value[0] += 1
+
+    async def answered(self, fetch: Fetch) -> None:
+        """What a kind of shard does besides, when parameters have gone out."""
+
+    async def taken(self, push: Accrued) -> None:
+        """And when a push was applied."""
+
+    async def take(self, push: Accrued) -> None:
+        keys, grad = push.keys, push.values
+        if push.signature:
+            keys = self.caches[push.sender.rank].restore(push.signature, push.keys)
+        if keys.parts:
+            grad = filters.scatter(keys, push.values, self.params)
+        if self.first:
+            if push.buffers.parts:
+                self.replica.buffers.lerp_(push.buffers, 1 / self.node.workers)
+            await self.node.note("staleness", self.version[0] - push.version)
+            await self.node.note("update")
+        self.step.apply(self.replica, self.params, grad, self.squares)
+        self.version[0] += 1
+        self.replica.seen += push.samples
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How a shard steps: the task's optimizer with a share of its rate, or Adagrad; then the l1 penalty, if any."""
+
+    share: float
+    adagrad: bool = False
+    gamma: float | None = None
+    l1: float = 0.0
+
+    def apply(self, replica: Replica, params: Vector, grad: Vector, squares: Vector | None) -> None:
+        rate = replica.optimizer.param_groups[0]["lr"] * replica.schedule
+        if squares is None:
+            replica.apply(grad, self.share)
+        else:  # per number: h += x^2, w -= gamma x / sqrt(h)
+            gamma = rate if self.gamma is None else self.gamma * replica.schedule
+            for w, x, h in zip(params.parts, grad.parts, squares.parts, strict=True):
+                w.addcdiv_(x, h.addcmul_(x, x).sqrt().add_(1e-10), value=-gamma)
+        if self.l1:  # the proximal step of gradient descent: towards zero, and not across
+            for w in params.parts:
+                w.copy_(torch.nn.functional.softshrink(w, self.l1 * rate * self.share))
+
+
+async def server(node: Node, replica: Replica, *, index: int, count: int, step: Step) -> None:
+    await Holder(node, replica, index, count, step).serve()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Downpour:
+    """Downpour SGD: own periods for push and fetch, local moves between, Adagrad on the shards (Dean et al. 2012)."""
+
+    push: int = 1
+    fetch: int = 1
+    server: Literal["adagrad", "task"] = "adagrad"  # whose rule the shards step by
+    gamma: float | None = None  # Adagrad's rate; the task's learning rate
+    filter: filters.Kind = "none"
+    threshold: float = 0.001  # significance: what a number must have gathered
+    l1: float = 0.0  # kkt: the penalty, applied by the servers
+    slack: float = 0.0  # kkt: send this much before the penalty would let go
+    skip: float = 0.5  # random_skip: the probability
+
+    def strategy(self, workers: int) -> Strategy:
+        self.check()
+        step = Step(1 / workers, self.server == "adagrad", self.gamma, self.l1)
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            work = partial(worker, count=servers, push=self.push, fetch=self.fetch, sieve=self.sieve())
+            serve = partial(partial, server, count=servers, step=step)
+            return [
+                *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
+                *(Role(Address("server", index), serve(index=index), scored=True) for index in range(servers)),
+            ]
+
+        adagrad = "Adagrad with the task's rate, or gamma: no share, as it scales itself"
+        return Strategy(
+            name="downpour", settings=asdict(self), roles=roles, servers=1, scored="the servers' parameters",
+            rate=adagrad if self.server == "adagrad" else "each push counts 1/workers",
+            taxonomy=Taxonomy(
+                optimization="central", architecture="server", scheduling="asynchronous", exchange="ad hoc",
+                topology="parameter servers",
+            ),
+        )  # fmt: skip
+
+    def sieve(self) -> Filter:
+        return {
+            "none": filters.everything, "significance": filters.significance(self.threshold),
+            "kkt": filters.kkt(self.l1, self.slack), "random_skip": filters.random_skip(self.skip),
+            "key_caching": filters.key_caching,
+        }[self.filter]  # fmt: skip
+
+    def check(self) -> None:
+        for name in ("push", "fetch"):
+            if getattr(self, name) < 1:
+                raise PlanError(f"downpour({name}={getattr(self, name)}): every 1 step or more")
+        if self.threshold < 0 or not 0 <= self.skip < 1:
+            raise PlanError("downpour: threshold must be 0 or more, and skip at least 0 and less than 1")
+        if (self.l1 > 0) != (self.filter == "kkt") or not 0 <= self.slack <= self.l1:
+            raise PlanError("downpour: filter=kkt and a penalty l1 > 0 go together, with a slack of at most l1")
+        if self.l1 and self.server == "adagrad":
+            raise PlanError("downpour(filter=kkt): the l1 step needs one rate for all numbers: add server=task")

@@ -1,0 +1,83 @@
+"""Ako: each peer gets another partition of the gradients at every step, and every number of them exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from covey.decentral.parting import part
+from covey.errors import PlanError
+from covey.message import Address, Message
+from covey.program import Node
+from covey.replica import Replica
+from covey.strategy import Role, Strategy, Taxonomy
+from covey.vector import Piece, Vector, chunks
+
+
+class Part(Message):
+    """One partition of the gradients that a worker summed up since it last sent this partition to the receiver."""
+
+    partition: int
+    grads: Vector
+
+
+async def worker(node: Node, replica: Replica, *, partitions: int) -> None:
+    """Differentiate, send each peer the partition whose turn it is, step on all that is there (Watcharapichat 2016)."""
+    pieces = chunks(replica.flat, partitions)
+    peers = [(node.rank + 1 + place) % node.workers for place in range(node.workers - 1)]
+    # Peers whose places differ by a multiple of `partitions` always get the same: one sum serves them all.
+    turns = range(min(partitions, len(peers)))
+    owed = node.remember([replica.grad.map(torch.zeros_like) for _ in turns])
+    for step in node.steps():
+        grad = await replica.gradient(node)
+        for turn in turns:
+            owed.value[turn].add_(grad)
+            partition = (turn + step) % partitions
+            due = owed.value[turn].cut(pieces[partition])
+            for rank in peers[turn::partitions]:
+                await node.send(Address("worker", rank), Part(partition, due))
+            due.zero_()
+        take_in(node, grad, pieces)
+        grad.mul_(1 / node.workers)
+        replica.apply(grad)
+        await node.note("update")
+    await part(node, peers, peers)
+    if take_in(node, replica.grad.zero_(), pieces):
+        replica.apply(replica.grad.mul_(1 / node.workers))
+
+
+def take_in(node: Node, into: Vector, pieces: Sequence[Piece]) -> bool:
+    """Add all partitions that have come to a gradient; whether there were any."""
+    came = False
+    while message := node.receive_nowait(Part):
+        into.cut(pieces[message.partition]).add_(message.grads)
+        came = True
+    return came
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ako:
+    """Partial gradient exchange: each peer gets one of `partitions` parts of the gradient, another one every step."""
+
+    partitions: int | None = None  # workers - 1: each worker sends one gradient a step, however many the peers are
+
+    def strategy(self, workers: int) -> Strategy:
+        partitions = max(1, workers - 1) if self.partitions is None else self.partitions
+        if partitions < 1:
+            raise PlanError(f"ako(partitions={partitions}): at least 1, which sends every peer the whole gradient")
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            work = partial(worker, partitions=partitions)
+            return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
+
+        return Strategy(
+            name="ako", settings={"partitions": partitions}, roles=roles, scored="the mean of the workers' models",
+            rate="every gradient counts 1/n, at each worker",
+            taxonomy=Taxonomy(
+                optimization="decentral", architecture="peers", scheduling="asynchronous", exchange="partial gradients",
+                topology="peer-to-peer mesh",
+            ),
+        )  # fmt: skip

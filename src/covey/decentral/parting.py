@@ -1,0 +1,36 @@
+"""How workers that never wait for each other part: nobody ends while something may still travel to it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from covey.message import Address, Message
+from covey.program import Node
+
+
+class Leaving(Message):
+    """I send no more; all that I have sent came before this."""
+
+    counted = False
+
+
+def addresses(ranks: Iterable[int]) -> list[Address]:
+    return [Address("worker", rank) for rank in ranks]
+
+
+async def part(node: Node, hearers: Collection[int], heard: Collection[int]) -> None:
+    """Say goodbye to those who hear this worker, and wait until all whom it hears have said goodbye."""
+    await leave(node, hearers)
+    await see_off(node, heard)
+
+
+async def leave(node: Node, hearers: Collection[int]) -> None:
+    await node.broadcast(addresses(hearers), Leaving())
+
+
+async def see_off(node: Node, heard: Collection[int]) -> None:
+    """Wait for their goodbyes. After a restart all are said anew: so who said one is a set, and no count."""
+    missing = set(heard)
+    while missing:
+        leaving = await node.receive(Leaving)
+        missing.discard(leaving.sender.rank)

@@ -1,0 +1,117 @@
+"""SparkNet: a master hands out the model, workers train alone for a few steps, the master takes the mean of theirs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from covey.decentral.momentum import Moments, Momentum
+from covey.decentral.settings import written
+from covey.errors import PlanError
+from covey.message import Address, Message
+from covey.program import Node
+from covey.replica import Replica
+from covey.strategy import Role, Strategy, Taxonomy
+from covey.vector import Vector, mean_
+
+MASTER = Address("master", 0)
+
+
+class Trained(Message):
+    """A worker's model at the end of its round; `last` when it will train no more."""
+
+    last: int
+    model: Vector
+
+
+class Averaged(Message):
+    """The mean of all models: where the next round begins."""
+
+    model: Vector
+
+
+class Finished(Message):
+    """A worker will train no more."""
+
+    counted = False
+
+
+async def worker(node: Node, replica: Replica, *, period: int, momentum: Momentum) -> None:
+    """Train for `period` steps, hand the model over, go on from the mean (Moritz et al. 2016).
+
+    All begin at the same weights, so the first broadcast is left away. A round that is cut short counts as well.
+    """
+    under_way = node.remember([0])  # the steps of this round that are done
+    for step in node.steps():
+        replica.apply(await replica.gradient(node))
+        await node.note("update")
+        under_way.value[0] += 1
+        if (step + 1) % period == 0:
+            under_way.value[0] = 0
+            moments = Moments(replica.optimizer, averaged=momentum == "average")
+            both = replica.model.join(moments.flat)
+            await node.send(MASTER, Trained(0, both), loan=True)
+            await node.receive(Averaged, sender=MASTER, into=both)
+            moments.put_back()
+            if momentum == "reset":
+                replica.optimizer.state.clear()
+    if under_way.value[0]:
+        await node.send(MASTER, Trained(1, replica.model))
+    await node.send(MASTER, Finished())
+
+
+async def master(node: Node, replica: Replica, *, period: int) -> None:
+    """Wait for the model of everyone who began the round, and give their mean to those who go on."""
+    state: dict[str, Any] = node.remember({"round": 0, "left": 0, "models": {}, "going_on": []}).value
+    while state["left"] < node.workers:
+        message = await node.receive_any(Trained, Finished)
+        if isinstance(message, Finished):
+            state["left"] += 1
+            continue
+        assert isinstance(message, Trained)
+        state["models"][message.sender.rank] = message.model
+        if not message.last:
+            state["going_on"].append(message.sender.rank)
+        if len(state["models"]) == len(node.present(state["round"] * period)):
+            mean = averaged(replica, state["models"])
+            going_on = [Address("worker", rank) for rank in sorted(state["going_on"])]
+            state.update(round=state["round"] + 1, models={}, going_on=[])
+            await node.broadcast(going_on, Averaged(mean))
+
+
+def averaged(replica: Replica, models: dict[int, Vector]) -> Vector:
+    """The mean in rank order; its first part becomes the master's model, what follows is the optimizers'."""
+    size = len(replica.model.parts)
+    ordered = [models[rank] for rank in sorted(models)]
+    mean_(replica.model, [Vector(model.parts[:size]) for model in ordered], [1.0] * len(ordered))
+    whole = [Vector(model.parts[size:]) for model in ordered if len(model.parts) > size]
+    return replica.model.join(mean_(whole[0].clone(), whole, [1.0] * len(whole))) if whole else replica.model
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SparkNet:
+    """Train alone for `period` steps; a dedicated master averages the models and hands the mean out."""
+
+    period: int = 5
+    momentum: Momentum = "keep"  # neither averaged nor reset in the released SparkNet
+
+    def strategy(self, workers: int) -> Strategy:
+        if self.period < 1:
+            raise PlanError(f"sparknet(period={self.period}): average after every 1 step or more")
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            work = partial(worker, period=self.period, momentum=self.momentum)
+            return [
+                *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
+                Role(MASTER, partial(master, period=self.period), scored=True),
+            ]
+
+        return Strategy(
+            name="sparknet", settings=written(self, period=self.period), roles=roles, scored="the master's mean",
+            rate="unchanged: each worker's own",
+            taxonomy=Taxonomy(
+                optimization="decentral", architecture="server", scheduling="synchronous", exchange="reduce",
+                topology="dedicated master",
+            ),
+        )  # fmt: skip

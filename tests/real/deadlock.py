@@ -1,0 +1,50 @@
+"""Two roles that wait for each other: a plan without any strategy, for the engine alone."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from covey.build import ScoredModel
+from covey.engines.process.desk import Desk
+from covey.engines.process.driver import SCORER
+from covey.engines.process.role import Desks, Post, play
+from covey.message import Address, Message
+from covey.program import Node
+from covey.replica import Replica
+from covey.run.roles import address, score_for
+from covey.strategy import Plan, Role, workers
+
+ONE, TWO = workers(2)
+
+
+class Token(Message):
+    """Whoever has it may go on."""
+
+    step: int
+
+
+async def wait(node: Node, replica: Replica) -> None:
+    """Wait for the other's token before giving one's own."""
+    other = TWO if node.address == ONE else ONE
+    for step in node.steps():
+        await node.receive(Token, sender=other, step=step)
+        await node.send(other, Token(step))
+
+
+PLAN = Plan(
+    roles=(Role(ONE, wait, trains=True, scored=True), Role(TWO, wait, trains=True)), limits=(5, 5), lockstep=True
+)
+
+
+def enter(data: bytes, me: Address) -> None:
+    """`data` is the directory of the run's sockets."""
+    place = data.decode()
+    book = {address(name): f"ipc://{place}/{name.replace(' ', '-')}" for name in ("worker 0", "worker 1", "scorer 0")}
+    torch.manual_seed(0)
+    model = nn.Linear(2, 2)
+    with Post(me, Desks(book, f"ipc://{place}/launcher")) as post:
+        if me == SCORER:
+            score_for(post, PLAN, ScoredModel(model, None))
+        else:
+            play(post, PLAN, Replica(model, lambda pairs: torch.optim.SGD(pairs, lr=0.1)), None, Desk.serve)

@@ -1,0 +1,183 @@
+"""covey.fit from wherever a person may call it, with models and data of every kind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import covey
+from covey.errors import PlanError
+from covey.observe.result import Result
+from covey.run.request import threads_each
+from tests.real.harness import SLOW, Room, Watch, finish, fit, same, trained
+
+INLINE = """
+import torch, covey
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+    def forward(self, x):
+        return helper(self.inner(x))
+
+def helper(x):
+    return x * 2
+
+data = (torch.randn(32, 6), torch.randint(0, 3, (32,)))
+task = covey.Task(
+    model=lambda: Net(), data=data, optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+    loss=lambda output, y: nn.functional.cross_entropy(output, y), batch_size=4, evaluate=covey.accuracy(data),
+)
+result = covey.fit(task, "easgd", 2, epochs=1, threads=1)
+print(result.samples, sorted(result.weights), len(result.history))
+"""
+SAID = "32 ['inner.bias', 'inner.weight'] 1\n"
+
+
+def test_from_a_script_with_classes_and_lambdas_of_its_own(room: Room) -> None:
+    assert finish(room.start(room.script(INLINE))) == (0, SAID, "")
+
+
+def test_from_standard_input_as_in_a_notebook(room: Room) -> None:
+    process = room.start("-", stdin=subprocess.PIPE)
+    out, err = process.communicate(INLINE, timeout=90)
+    assert (process.returncode, out, err) == (0, SAID, "")
+
+
+@pytest.mark.full
+def test_two_runs_at_the_same_time_never_meet(room: Room) -> None:
+    both = [room.start(room.script(INLINE, name)) for name in ("one.py", "two.py")]
+    assert [finish(process) for process in both] == [(0, SAID, "")] * 2
+
+
+def test_from_another_thread_in_a_folder_with_spaces(room: Room) -> None:
+    found: list[Result] = []
+    task = room.task("my own tasks/a task.py")
+    thread = threading.Thread(target=lambda: found.append(fit(f"{task}:task", "bsp", 2, epochs=1)))
+    thread.start()
+    thread.join()
+    assert found[0].samples == 64
+
+
+@pytest.mark.full
+def test_the_same_run_twice_gives_the_same(room: Room) -> None:
+    one, two = (fit(room.task(), "allreduce", 2, epochs=2) for _ in range(2))
+    assert not same(one.weights, two.weights)
+
+
+@pytest.mark.full
+def test_a_long_name_for_temporary_files_is_no_hindrance(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", str(room.temporary / ("long" * 40)))
+    assert fit(room.task(), "bsp", 2, epochs=1).samples == 64
+
+
+class Scalar(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(1.0) if size == 0 else torch.zeros(size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - self.w.reshape(-1)[:1]).square().mean()
+
+
+def tiny(size: int = 0) -> covey.Task:
+    return covey.Task(
+        model=lambda: Scalar(size), data=(torch.randn(12, 1),), optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+        step=lambda model, batch: model(batch[0]), batch_size=2,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", pytest.param("gosgd", marks=pytest.mark.full)])
+def test_a_model_that_is_one_number(room: Room, strategy: str) -> None:
+    result = fit(tiny(), strategy, 3, epochs=2)
+    assert result.samples == 24 and result.weights["w"].shape == ()
+
+
+def test_more_servers_than_numbers_are_refused(room: Room) -> None:
+    with pytest.raises(PlanError, match="a server would hold no parameter: use fewer servers"):
+        fit(tiny(), "bsp", 2, servers=2, epochs=1)
+
+
+@pytest.mark.parametrize("strategy", ["bsp", pytest.param("dpsgd", marks=pytest.mark.full)])
+def test_a_model_of_a_hundred_megabytes(room: Room, strategy: str) -> None:
+    result = fit(tiny(25_000_000), strategy, 2, steps=2)
+    assert result.weights["w"].numel() == 25_000_000
+    assert result.traffic.bytes >= 400_000_000
+
+
+LOADED = """
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 64
+    def __getitem__(self, number):
+        (HERE / f"loader-{os.getpid()}").touch()
+        return x[number], y[number]
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("end", ["budget", "killed"])
+def test_processes_that_load_data_go_with_their_role(room: Room, end: str) -> None:
+    task = room.task(more=LOADED, data="Data()", options="loaders=2", before_step=SLOW)
+    if end == "budget":
+        assert fit(task, "bsp", 2, epochs=2).samples == 128
+    else:
+        with pytest.raises(covey.errors.PeerLost, match="worker 0"):
+            fit(task, "bsp", 2, epochs=200, watcher=Watch(trained(8), lambda: room.kill("worker 0")))
+    loaders = [int(path.name.partition("-")[2]) for path in room.path.glob("loader-*")]
+    assert len(loaders) == 4
+    until = time.monotonic() + 2  # by themselves they would look after five seconds whether their parent is there
+    while any(map(alive, loaders)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not [pid for pid in loaders if alive(pid)], "they end with the run"
+
+
+def test_roles_have_names_a_place_of_their_own_and_leave_ctrl_c_to_the_launcher(room: Room) -> None:
+    shown: dict[str, tuple[str, bool]] = {}
+    modes: list[int] = []
+
+    def look() -> None:
+        modes.extend(path.stat().st_mode & 0o777 for path in room.temporary.glob("covey-*"))
+        for pid, title in room.processes().items():
+            status = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+            ignores = bool(int(status["SigIgn"], 16) >> (signal.SIGINT - 1) & 1)
+            shown[title] = (Path(f"/proc/{pid}/comm").read_text().strip(), ignores)
+
+    fit(room.task(), "bsp", 3, epochs=1, watcher=Watch(lambda now: now.phase == "training", look))
+    assert modes == [0o700], "nobody else can reach the sockets"
+    names = ["worker 0", "worker 1", "worker 2", "server 0", "scorer 0"]
+    nursery = shown.pop("covey: nursery")
+    assert nursery[0] == "covey: nursery"
+    assert shown == {f"covey: {name}": (f"covey: {name}", True) for name in names}
+
+
+def test_seconds_are_seconds_of_training(room: Room) -> None:
+    task = room.task(before_score="time.sleep(1)", options="evaluate=score", batch_size=8, before_step=SLOW)
+    result = fit(task, "local_sgd", 2, epochs=3, checkpoint=room.path / "kept", every="50ms")
+    assert len(result.history) >= 2
+    assert result.seconds < 1.5, "scores of a second each do not count"
+
+
+def test_threads(room: Room) -> None:
+    counts = 'model(x); return {"threads": torch.get_num_threads()}'
+    task = room.task(before_score=counts, options="evaluate=score")
+    result = fit(task, "local_sgd", 1, epochs=1, threads=3)
+    assert result.threads == 3 and result.history[-1]["threads"] == 3
+    assert threads_each(2) == max(1, len(os.sched_getaffinity(0)) // 2)

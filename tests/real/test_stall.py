@@ -1,0 +1,83 @@
+"""Nothing hangs silently: who waits for which message from whom, and who was last heard when."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from covey.engines.local import LocalCrew
+from covey.engines.process.supervisor import Supervisor, Wishes
+from covey.errors import Stalled
+from covey.observe.progress import Progress
+from covey.observe.referee import Referee
+from tests.real import deadlock
+from tests.real.harness import SLOW, Room, Watch, fit, trained
+
+
+class Enough(Exception):
+    """The report was made; the run need not go on."""
+
+
+class Listener(Watch):
+    """Ends the run with the first report of a long wait while the run is in this phase."""
+
+    phase, waits_in = "starting", "training"
+
+    def update(self, progress: Progress) -> None:
+        self.phase = progress.phase
+        super().update(progress)
+
+    def say(self, line: str) -> None:
+        super().say(line)
+        if self.phase == self.waits_in and "a long wait" in line:
+            raise Enough
+
+
+def test_a_step_that_hangs_is_shown(room: Room) -> None:
+    hang = 'time.sleep(1000) if CALLS[0] == 4 and first("hangs") else None'
+    listener = Listener()
+    with pytest.raises(Enough):
+        fit(room.task(before_step=hang), "bsp", 3, epochs=3, stall="1s", watcher=listener)
+    head, *roles = listener.said[-1].splitlines()
+    assert head == "a long wait:" and len(roles) == 4
+    waiting = [line for line in roles if " s for Params of step 4 from server 0; last heard" in line]
+    assert len(waiting) == 2, listener.said[-1]
+    assert any("has computed" in line and "in step 3; last heard" in line for line in roles)
+    assert any("server 0 has waited" in line and "for Pull or Push or Leave" in line for line in roles)
+
+
+@pytest.mark.parametrize("strategy", ["asynchronous", pytest.param("allreduce", marks=pytest.mark.full)])
+def test_a_role_that_stands_still_is_shown(room: Room, strategy: str) -> None:
+    listener = Listener(trained(20), lambda: room.kill("worker 1", signal.SIGSTOP))
+    with pytest.raises(Enough):
+        fit(room.task(before_step=SLOW), strategy, 2, steps=100_000, stall="1s", watcher=listener)
+    (silent,) = (line for line in listener.said[-1].splitlines() if line.startswith("  worker 1 "))
+    assert float(silent.rpartition("last heard ")[2].split()[0]) >= 1
+
+
+@pytest.mark.parametrize("moment", ["building", pytest.param("saving", marks=pytest.mark.full)])
+def test_a_launcher_that_waits_says_so(room: Room, moment: str) -> None:
+    build = "time.sleep(1000) if first('hangs') else None" if moment == "building" else "pass"
+    step = "time.sleep(1000) if CALLS[0] == 9 and first('hangs') else time.sleep(0.05)"
+    kept = room.path / "kept" if moment == "saving" else None
+    listener = Listener()
+    listener.waits_in = "starting" if moment == "building" else "saving"
+    with pytest.raises(Enough):
+        fit(
+            room.task(before_build=build, before_step=step), "gosgd", 2, steps=100, stall="1s", watcher=listener,
+            checkpoint=kept, every="200ms",
+        )  # fmt: skip
+
+
+def test_a_deadlock_is_named(room: Room) -> None:
+    with LocalCrew(deadlock.__name__) as crew:
+        desks = crew.desks([role.address for role in deadlock.PLAN.roles])
+        board = crew.start(desks, f"{deadlock.__name__}:enter", str(crew.directory).encode())
+        supervisor = Supervisor(deadlock.PLAN, board, crew, Referee(10), Wishes(score=False, stall=1.0))
+        with pytest.raises(Stalled) as stalled:
+            supervisor.run()
+    head, one, two = str(stalled.value).splitlines()
+    assert head == "nothing has moved for 1 s:"
+    assert one.startswith("  worker 0 has waited 1 s for Token of step 0 from worker 1; last heard 0.")
+    assert two.startswith("  worker 1 has waited 1 s for Token of step 0 from worker 0; last heard 0.")

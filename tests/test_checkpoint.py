@@ -1,0 +1,210 @@
+"""How a run is kept: whole or not at all, and refused with the reason when it is not what it was."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covey.checkpoint import KEEP, RoleState, Run, Vault
+from covey.errors import CheckpointError
+from covey.message import Address, Message
+from covey.vector import Vector
+
+ME = Address("worker", 2)
+
+
+class Kept(Message):
+    """A message that waits in a mailbox."""
+
+    step: int
+    share: float
+    model: Vector
+
+
+@dataclass(slots=True)
+class Ledger:
+    clocks: dict[int, int] = field(default_factory=dict)
+    version: int = 0
+
+
+def run(**given: Any) -> Run:
+    plain: dict[str, Any] = {
+        "strategy": "bsp", "workers": 2, "servers": 1, "seed": 0, "samples": 10, "batch_size": 2, "limits": [5, None],
+        "progress": {"seconds": 1.5},
+    }  # fmt: skip
+    return Run(**{**plain, **given})
+
+
+def state(**given: Any) -> RoleState:
+    plain: dict[str, Any] = {
+        "done": 3, "seconds": 1.25, "memories": [], "replica": {}, "rng": Random(1), "mailbox": [],
+    }  # fmt: skip
+    return RoleState.of(**{**plain, **given})
+
+
+def there_and_back(directory: Path, kept: RoleState) -> RoleState:
+    kept.write(directory, ME)
+    return RoleState.read(directory, ME)
+
+
+# -- a role ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_optimizer_comes_back(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    optimizer = torch.optim.Adam(model.named_parameters(), lr=0.01, betas=(0.8, 0.9), amsgrad=True)
+    model(torch.randn(5, 3)).sum().backward()
+    optimizer.step()
+    again = torch.optim.Adam(model.named_parameters())
+    again.load_state_dict(
+        there_and_back(tmp_path, state(replica={"optimizer": optimizer.state_dict()})).replica["optimizer"]
+    )
+    assert again.param_groups[0]["betas"] == (0.8, 0.9) and again.param_groups[0]["amsgrad"] is True
+    for mine, theirs in zip(again.state.values(), optimizer.state.values(), strict=True):
+        assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_chance_goes_on(tmp_path: Path) -> None:
+    rng = Random(5)
+    rng.gauss(0, 1)  # leaves a second number in the generator
+    other = Random()
+    there_and_back(tmp_path, state(rng=rng)).restore_chance(other)
+    assert [other.gauss(0, 1), other.random()] == [rng.gauss(0, 1), rng.random()]
+
+
+def test_messages_and_memories_come_back(tmp_path: Path) -> None:
+    vector = Vector([torch.arange(4.0), torch.ones(2, dtype=torch.bfloat16), torch.zeros(0, dtype=torch.int64)])
+    message = Kept(4, 0.5, vector, sender=ME)
+    kept = state(memories=[Ledger({0: 3, 7: 1}, 9), 0.25, vector, [1, "a"]], mailbox=[message])
+    back = there_and_back(tmp_path, kept)
+    assert back.recall(0, Ledger()) == Ledger({0: 3, 7: 1}, 9)
+    assert back.recall(1, 1.0) == 0.25
+    assert back.recall(3, []) == [1, "a"]
+    (waiting,) = back.mailbox
+    assert isinstance(waiting, Kept) and (waiting.step, waiting.share, waiting.sender) == (4, 0.5, ME)
+    for found in (back.recall(2, vector), waiting.model):
+        assert [p.dtype for p in found.parts] == [p.dtype for p in vector.parts]
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(found.parts, vector.parts, strict=True))
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.tuples(inner, inner),
+    max_leaves=10,
+)
+
+
+@given(value=plain)
+def test_any_plain_value_comes_back(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
+    back = there_and_back(tmp_path_factory.mktemp("kept"), state(replica={"value": value}))
+    assert back.replica["value"] == value
+
+
+def test_two_names_of_one_tensor_are_kept(tmp_path: Path) -> None:
+    base = torch.arange(6.0)
+    back = there_and_back(tmp_path, state(replica={"all": base, "part": base[2:4], "across": base.reshape(2, 3).T}))
+    assert back.replica["part"].tolist() == [2, 3] and back.replica["across"].shape == (3, 2)
+
+
+def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="a object cannot be kept"):
+        state(memories=[object()]).write(tmp_path, ME)
+
+
+def test_a_state_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="holds no readable state of worker 2"):
+        RoleState.read(tmp_path, ME)
+
+
+# -- the vault ---------------------------------------------------------------------------------------------------------
+
+
+def keep(vault: Vault, **given: Any) -> Path:
+    with vault.writing() as place:
+        state().write(place, ME)
+        return vault.commit(place, run(**given))
+
+
+def test_the_newest_few_stay(tmp_path: Path) -> None:
+    vault = Vault(tmp_path / "new" / "folder")
+    for seconds in range(KEEP + 3):
+        keep(vault, progress={"seconds": seconds})
+    place, found = vault.newest()
+    assert found.progress == {"seconds": KEEP + 2} and found.limits == [5, None]
+    assert RoleState.read(place, ME).done == 3
+    assert len(vault.all()) == KEEP
+    assert sorted(path.name for path in vault.directory.iterdir()) == [*(p.name for p in vault.all()), "latest"]
+
+
+def test_numbers_that_are_none_are_kept(tmp_path: Path) -> None:
+    keep(Vault(tmp_path), progress={"losses": math.inf, "loss": math.nan})
+    found = Vault(tmp_path).newest()[1].progress
+    assert found["losses"] == math.inf and math.isnan(found["loss"])
+
+
+def test_a_write_that_fails_leaves_the_older_one(tmp_path: Path) -> None:
+    vault = Vault(tmp_path)
+    older = keep(vault)
+    with pytest.raises(CheckpointError), vault.writing() as place:
+        state(memories=[object()]).write(place, ME)
+    assert vault.newest()[0] == older
+    assert not list(tmp_path.glob(".partial-*"))
+
+
+def test_a_crash_while_writing_leaves_the_older_one(tmp_path: Path) -> None:
+    vault = Vault(tmp_path)
+    older = keep(vault)
+    (tmp_path / ".partial-1").mkdir()
+    state().write(tmp_path / ".partial-1", ME)
+    assert vault.newest()[0] == older
+    (tmp_path / ".partial-1").rename(tmp_path / "checkpoint-000009")  # it died before the pointer was moved
+    assert vault.newest()[0] == older
+    assert keep(vault).name == "checkpoint-000010" and vault.newest()[0].name == "checkpoint-000010"
+    assert not list(tmp_path.glob(".partial-*"))
+
+
+def test_what_is_torn_is_refused(tmp_path: Path) -> None:
+    vault = Vault(tmp_path)
+    place = keep(vault)
+    tensors, values, record = place / "worker-2.safetensors", place / "worker-2.json", place / "run.json"
+    for file, data, reason in (
+        (tensors, tensors.read_bytes()[:-1], "worker-2.safetensors is torn or was changed"),
+        (values, values.read_bytes().replace(b'"done": 3', b'"done": 4'), "worker-2.json is torn or was changed"),
+        (values, None, "worker-2.json is torn or was changed"),
+        (record, record.read_bytes()[:40], "run.json cannot be read"),
+        (record, record.read_bytes().replace(b'"bsp"', b"7"), "run.json cannot be read: Expected `str`, got `int`"),
+        (record, record.read_bytes().replace(b"checkpoint/1", b"checkpoint/2"), "has the format 'covey.checkpoint/2'"),
+        (record, None, "run.json cannot be read"),
+    ):
+        before = file.read_bytes()
+        file.unlink() if data is None else file.write_bytes(data)
+        with pytest.raises(CheckpointError, match=reason):
+            vault.newest()
+        file.write_bytes(before)
+    assert vault.newest()[0] == place
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: None])
+def test_a_place_without_checkpoints(tmp_path: Path, make: Any) -> None:
+    make(tmp_path / "place")
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        Vault(tmp_path / "place").newest()
+
+
+def test_the_record_is_plain_json(tmp_path: Path) -> None:
+    record = json.loads((keep(Vault(tmp_path)) / "run.json").read_text())
+    assert record["schema"] == "covey.checkpoint/1" and set(record["files"]) == {
+        "worker-2.json",
+        "worker-2.safetensors",
+    }
+    assert msgspec.convert(record, Run).batch_size == 2
