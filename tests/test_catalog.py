@@ -8,6 +8,7 @@ from covey import catalog
 from covey.catalog import STRATEGIES, resolve
 from covey.errors import PlanError
 from covey.spec import SpecError, parse
+from tests.promises.specs import workable
 
 EIGHT = ["bsp", "ssp", "asynchronous", "allreduce", "local_sgd", "easgd", "gosgd", "dpsgd"]
 
@@ -30,6 +31,7 @@ def test_a_name_makes_a_strategy_of_that_name(name: str) -> None:
 @every
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 def test_roles(name: str, workers: int) -> None:
+    workers = workable(name, workers)
     roles = resolve(name, workers).layout(workers, None)
     trains = [role.address for role in roles if role.trains]
     assert [(address.role, address.rank) for address in trains] == [("worker", rank) for rank in range(workers)]

@@ -7,13 +7,33 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey import topology
+from covey.central.aggressive import ABsp
 from covey.central.cached import Essp, Petuum
+from covey.central.coded import GradientCoding
+from covey.central.downpour import Downpour
+from covey.central.layouts import LAYOUTS
 from covey.central.parameter_server import Asynchronous, BackupWorkers, Bsp, DelayCompensated, Dssp, Softsync, Ssp
 from covey.central.replicated import Allreduce
-from covey.decentral.elastic import Easgd
+from covey.central.sandblaster import Sandblaster
+from covey.central.sliced import BigDl, CaffeOnSpark, Sliced
+from covey.central.speculative import SpecSync
+from covey.central.value_bound import Vap
+from covey.decentral.butterfly import Butterfly
+from covey.decentral.crossbow import Crossbow
+from covey.decentral.dogwild import Dogwild
+from covey.decentral.elastic import Eamsgd, Easgd
+from covey.decentral.extrapolated import Mpca
 from covey.decentral.gossip import Gosgd
+from covey.decentral.hogwild import Hogwild, HogwildPlusPlus
 from covey.decentral.local_sgd import LocalSgd
+from covey.decentral.malt import Malt
 from covey.decentral.neighbours import Dpsgd
+from covey.decentral.outer import Bmuf, Diloco
+from covey.decentral.pairwise import Adpsgd
+from covey.decentral.partial import Ako
+from covey.decentral.push_sum import Sgp
+from covey.decentral.sparknet import SparkNet
+from covey.decentral.tree import TreeEasgd
 from covey.errors import PlanError
 from covey.exchange.codec import CODECS, Codec
 from covey.spec import Call, Spec, SpecError, bind, parse, unknown
@@ -28,6 +48,7 @@ class Entry:
     paper: str
     graph: str | None = None
     codecs: bool = False
+    placed: bool = False  # has servers, which `over` places
 
     @property
     def about(self) -> str:
@@ -35,20 +56,44 @@ class Entry:
 
 
 STRATEGIES: Mapping[str, Entry] = {
-    "bsp":          Entry(Bsp, "Valiant 1990; Chen et al. 2016", codecs=True),
-    "ssp":          Entry(Ssp, "Ho et al. 2013; Jiang et al. 2017 (damping)", codecs=True),
-    "asynchronous": Entry(Asynchronous, "Agarwal & Duchi 2011; Lian et al. 2015", codecs=True),
-    "dssp":         Entry(Dssp, "Zhao et al. 2019", codecs=True),
-    "quorum":       Entry(BackupWorkers, "Chen et al. 2016; Abadi et al. 2016", codecs=True),
-    "softsync":     Entry(Softsync, "Zhang, Gupta et al. 2016", codecs=True),
-    "petuum":       Entry(Petuum, "Ho et al. 2013; Xing et al. 2015"),
-    "essp":         Entry(Essp, "Dai et al. 2015"),
-    "dc_asgd":      Entry(DelayCompensated, "Zheng et al. 2017", codecs=True),
+    "bsp":          Entry(Bsp, "Valiant 1990; Chen et al. 2016", codecs=True, placed=True),
+    "ssp":          Entry(Ssp, "Ho et al. 2013; Jiang et al. 2017 (damping)", codecs=True, placed=True),
+    "asynchronous": Entry(Asynchronous, "Agarwal & Duchi 2011; Lian et al. 2015", codecs=True, placed=True),
+    "dssp":         Entry(Dssp, "Zhao et al. 2019", codecs=True, placed=True),
+    "quorum":       Entry(BackupWorkers, "Chen et al. 2016; Abadi et al. 2016", codecs=True, placed=True),
+    "softsync":     Entry(Softsync, "Zhang, Gupta et al. 2016", codecs=True, placed=True),
+    "petuum":       Entry(Petuum, "Ho et al. 2013; Xing et al. 2015", placed=True),
+    "essp":         Entry(Essp, "Dai et al. 2015", placed=True),
+    "dc_asgd":      Entry(DelayCompensated, "Zheng et al. 2017", codecs=True, placed=True),
+    "vap":          Entry(Vap, "Wei et al. 2013; Dai et al. 2015"),
+    "a_bsp":        Entry(ABsp, "Wang et al. 2018"),
+    "specsync":     Entry(SpecSync, "Zhang et al. 2018"),
+    "gradient_coding": Entry(GradientCoding, "Tandon et al. 2017"),
+    "downpour":     Entry(Downpour, "Dean et al. 2012; Li et al. 2014 (filters)"),
+    "sandblaster":  Entry(Sandblaster, "Dean et al. 2012"),
+    "sliced":       Entry(Sliced, "Dai et al. 2019; Feng et al. 2016", codecs=True),
+    "bigdl":        Entry(BigDl, "Dai et al. 2019"),
+    "caffeonspark": Entry(CaffeOnSpark, "Feng et al. 2016"),
     "allreduce":    Entry(Allreduce, "Patarasu & Yuan 2009; Li et al. 2020 (PyTorch DDP)"),
     "local_sgd":    Entry(LocalSgd, "Lin et al. 2018; Stich 2019"),
     "easgd":        Entry(Easgd, "Zhang, Choromanska & LeCun 2015"),
     "gosgd":        Entry(Gosgd, "Blot et al. 2016", graph="complete"),
     "dpsgd":        Entry(Dpsgd, "Lian et al. 2017", graph="ring"),
+    "adpsgd":       Entry(Adpsgd, "Lian et al. 2018", graph="bipartite"),
+    "sgp":          Entry(Sgp, "Assran et al. 2019", graph="one_peer_exponential"),
+    "malt":         Entry(Malt, "Li et al. 2015", graph="complete"),
+    "ako":          Entry(Ako, "Watcharapichat et al. 2016"),
+    "hogwild":      Entry(Hogwild, "Recht et al. 2011"),
+    "hogwild++":    Entry(HogwildPlusPlus, "Zhang, Hsieh & Akella 2016"),
+    "dogwild":      Entry(Dogwild, "Noel & Osindero 2014"),
+    "bmuf":         Entry(Bmuf, "Chen & Huo 2016"),
+    "diloco":       Entry(Diloco, "Douillard et al. 2023"),
+    "sparknet":     Entry(SparkNet, "Moritz et al. 2016"),
+    "crossbow":     Entry(Crossbow, "Koliousis et al. 2019"),
+    "butterfly":    Entry(Butterfly, "Zhao & Canny 2013"),
+    "eamsgd":       Entry(Eamsgd, "Zhang, Choromanska & LeCun 2015"),
+    "tree_easgd":   Entry(TreeEasgd, "Zhang 2016"),
+    "mpca":         Entry(Mpca, "Langer et al. 2018"),
 }  # fmt: skip
 
 
@@ -68,6 +113,7 @@ def resolve(spec: str | Spec, workers: int) -> Strategy:
     settings = bind(spec.strategy, entry.settings, "strategy", spec.text)
     try:
         strategy: Strategy = settings.strategy(workers, **_codec(spec, entry), **_graph(spec, entry, workers))
+        strategy = _placed(spec, entry, strategy, workers)
     except SpecError:
         raise
     except PlanError as error:
@@ -79,8 +125,8 @@ def resolve(spec: str | Spec, workers: int) -> Strategy:
 def _graph(spec: Spec, entry: Entry, workers: int) -> dict[str, Any]:
     """The graph that the strategy runs over, if it takes one."""
     if entry.graph is None:
-        if spec.topology:
-            takers = ", ".join(name for name, other in STRATEGIES.items() if other.graph)
+        if spec.topology and not entry.placed:
+            takers = ", ".join(name for name, other in STRATEGIES.items() if other.graph or other.placed)
             why = f"{spec.strategy.name} has its own topology; 'over' goes with {takers}"
             raise SpecError(spec.text, spec.topology.at, why)
         return {}
@@ -88,6 +134,16 @@ def _graph(spec: Spec, entry: Entry, workers: int) -> dict[str, Any]:
     if over.name not in topology.GRAPHS:
         raise unknown(spec.text, over.at, "topology", over.name, topology.GRAPHS)
     return {"graph": topology.build(over.name, over.settings, workers), "over": str(over)}
+
+
+def _placed(spec: Spec, entry: Entry, strategy: Strategy, workers: int) -> Strategy:
+    """The strategy with its servers where `over` puts them."""
+    if not entry.placed or spec.topology is None:
+        return strategy
+    if spec.topology.name not in LAYOUTS:
+        raise unknown(spec.text, spec.topology.at, "layout of servers", spec.topology.name, LAYOUTS)
+    layout = bind(spec.topology, LAYOUTS[spec.topology.name], "layout", spec.text)
+    return layout.place(strategy, workers)
 
 
 def _codec(spec: Spec, entry: Entry) -> dict[str, Any]:

@@ -168,8 +168,8 @@ class Node:
     async def receive_within(self, kind: type[M], seconds: float, *, sender: Address | None = None) -> M | None:
         return await Receive((kind,), sender, None, seconds)  # type: ignore[return-value]
 
-    async def receive_any(self, *kinds: type[Message]) -> Message:
-        message = await Receive(kinds)
+    async def receive_any(self, *kinds: type[Message], sender: Address | None = None) -> Message:
+        message = await Receive(kinds, sender)
         assert message is not None
         return message
 

@@ -34,6 +34,11 @@ class Role:
     program: Callable[[Node, Replica], Coroutine[Effect[Any], Any, None]]
     trains: bool = False
     scored: bool = False
+    host: Address | None = None  # the role on whose machine it lives; a machine of its own when None
+
+    @property
+    def home(self) -> Address:
+        return self.host or self.address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,7 @@ class Strategy:
     over: str | None = None
     codec: str = "dense"
     samples: str = "every sample once per epoch"
+    fixed_servers: bool = False  # the SPEC says how many servers there are
     leaves_behind: bool = False  # a slow worker may fall behind without limit, although others wait for one another
 
     def layout(self, workers: int, servers: int | None) -> list[Role]:
@@ -58,6 +64,8 @@ class Strategy:
             raise PlanError(f"--workers {workers}: at least 1 is needed")
         if servers is not None and servers != self.servers and not self.servers:
             raise PlanError(f"{self.name} has no servers: leave --servers away, or use bsp, ssp or asynchronous")
+        if servers is not None and servers != self.servers and self.fixed_servers:
+            raise PlanError(f"--servers {servers}: '{self.text}' already says that there are {self.servers}")
         if servers is not None and servers < 1 <= self.servers:
             raise PlanError(f"--servers {servers}: {self.name} needs at least 1")
         return self.roles(workers, self.servers if servers is None else servers)
@@ -87,6 +95,10 @@ class Plan:
 
     def role(self, address: Address) -> Role:
         return next(role for role in self.roles if role.address == address)
+
+    def homes(self) -> dict[Address, Address]:
+        """On whose machine each role lives."""
+        return {role.address: role.home for role in self.roles}
 
 
 def _short(value: Any) -> str:

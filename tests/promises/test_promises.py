@@ -17,7 +17,8 @@ from covey.observe.result import Result
 from covey.observe.trace import Trace
 from covey.simulate import Cluster, Seconds
 from covey.task import Task
-from tests.promises.traffic import FORMULAS, PERIODS, Job
+from tests.promises.specs import SPECS, TRAINED_AS, workable
+from tests.promises.traffic import FORMULAS, PERIODS, UNPLANNED, Job
 from tests.worlds import Recorder, mlp, quadratic
 
 DIGITS = "examples/digits.py"
@@ -28,12 +29,12 @@ every = pytest.mark.parametrize("name", catalog.names())
 
 
 def fit(task: Task | str, name: str, workers: int = 4, **given: Any) -> Result:
-    return covey.fit(task, name, workers, engine="simulated", **{"cluster": UNEVEN, **given})
+    return covey.fit(task, SPECS.get(name, name), workers, engine="simulated", **{"cluster": UNEVEN, **given})
 
 
 @every
 def test_trains_digits_to_the_target(name: str) -> None:
-    result = fit(DIGITS, name, until="accuracy>=0.95")
+    result = fit(DIGITS, TRAINED_AS.get(name, name), until="accuracy>=0.95")
     assert result.stopped == "target"
     assert result.reached is not None and result.reached.metric == "accuracy"
     reached = next(row for row in result.history if row["samples"] == result.reached.samples)
@@ -69,7 +70,7 @@ def test_same_seed_same_run(name: str) -> None:
 @every
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_ends_after_its_steps(name: str, workers: int) -> None:
-    log = Recorder()
+    log, workers = Recorder(), workable(name, workers)
     cluster = Cluster(compute=Seconds(0.01), jitter=0.3)
     result = fit(mlp(samples=101), name, workers, steps=7, instruments=[log], cluster=cluster)
     assert result.stopped == "budget" and result.reached is None
@@ -160,10 +161,10 @@ def test_samples_as_declared(name: str, samples: int) -> None:
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_payload_is_what_the_formula_says(name: str, workers: int) -> None:
     """19 steps: no multiple of a period. 4,810 numbers: no multiple of 3 or 4 workers."""
-    log = Recorder()
+    log, workers = Recorder(), workable(name, workers)
     cluster = Cluster(compute=Seconds(0.01), jitter=0.3)
     result = fit(DIGITS, name, workers, steps=19, instruments=[log], cluster=cluster)
-    gossips = Counter(f"{sent.sender}->{sent.to}" for sent in log.kinds(Gossip))
+    gossips = Counter(f"{sent.sender}->{sent.to}" for sent in log.sends if type(sent.message) in UNPLANNED)
     job = Job(
         workers=workers, steps=19, numbers=DIGITS_NUMBERS, period=PERIODS.get(name, 1), gossips=gossips
     )  # fmt: skip

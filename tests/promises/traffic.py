@@ -6,6 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from covey.central.cached import Copy
+from covey.decentral.extrapolated import Gathered, Meaned
+from covey.decentral.gossip import Gossip
+from covey.decentral.pairwise import Meet, Move
 from covey.topology import GRAPHS
 from covey.vector import chunk
 
@@ -67,6 +71,72 @@ def neighbours(job: Job) -> Links:
     }
 
 
+def rounds(job: Job) -> Links:
+    """The model up to the master at the end of every round, a last one may be short, and down where one goes on."""
+    up = {f"worker {rank}->master 0": -(-job.steps // job.period) * job.model for rank in range(job.workers)}
+    down = {f"master 0->worker {rank}": job.steps // job.period * job.model for rank in range(job.workers)}
+    return up | down
+
+
+def butterfly(job: Job) -> Links:
+    """The model to one partner a step, at distance 1, 2, 4, 1, 2, 4…"""
+    links: Counter[str] = Counter()
+    for step in range(job.steps if job.workers > 1 else 0):
+        for rank in range(job.workers):
+            links[f"worker {rank}->worker {rank ^ (1 << step % (job.workers.bit_length() - 1))}"] += job.model
+    return dict(links)
+
+
+def leaves(job: Job) -> Links:
+    """Up to the root every 10 steps; down every 100, which is later than this job ends."""
+    return {f"worker {rank}->worker 0": job.steps // 10 * job.model for rank in range(1, job.workers)}
+
+
+def pushes(job: Job) -> Links:
+    """The model and a weight to the rank 1, 2, 4… after one's own, in turn."""
+    hops = [1 << k for k in range((job.workers - 1).bit_length())]
+    links: Links = Counter()
+    for step in range(job.steps if hops else 0):
+        for rank in range(job.workers):
+            links[f"worker {rank}->worker {(rank + hops[step % len(hops)]) % job.workers}"] += job.model + 8
+    return links
+
+
+def everyone(job: Job, size: Callable[[int, int], int]) -> Links:
+    """So many bytes from each worker to each other one, given how far it is away, every step."""
+    return {
+        f"worker {rank}->worker {(rank + away) % job.workers}": sum(size(away, step) for step in range(job.steps))
+        for rank in range(job.workers)
+        for away in range(1, job.workers)
+    }
+
+
+def piece(job: Job, pieces: int, index: int) -> int:
+    start, stop = chunk(job.numbers, pieces, index % pieces)
+    return (stop - start) * job.width
+
+
+def scatters(job: Job) -> Links:
+    """The gradient to everyone, every step."""
+    return everyone(job, lambda away, step: job.model)
+
+
+def partitions(job: Job) -> Links:
+    """One of workers - 1 partitions to everyone, another one to each and every step."""
+    return everyone(job, lambda away, step: piece(job, job.workers - 1, away - 1 + step))
+
+
+def blocks(job: Job) -> Links:
+    """One of 4 blocks to everyone, the next one every step."""
+    return everyone(job, lambda away, step: piece(job, 4, step))
+
+
+def cache(job: Job) -> Links:
+    """Up with the change, every step; down with the parameters only when a copy is renewed."""
+    up = {f"worker {rank}->server 0": job.steps * job.model for rank in range(job.workers)}
+    return up | {link: count * job.model for link, count in job.gossips.items()}
+
+
 FORMULAS: Mapping[str, Callable[[Job], Links]] = {
     "bsp":          server,
     "ssp":          server,
@@ -75,12 +145,35 @@ FORMULAS: Mapping[str, Callable[[Job], Links]] = {
     "quorum":       server,
     "softsync":     server,
     "dc_asgd":      server,
+    "petuum":       cache,
+    "essp":         cache,
     "allreduce":    lambda job: rings(job, job.steps),
     "local_sgd":    lambda job: rings(job, job.steps // job.period),
     "easgd":        centre,
     "gosgd":        lambda job: {link: count * (job.model + 8) for link, count in job.gossips.items()},
     "dpsgd":        neighbours,
+    "adpsgd":       lambda job: {link: count * job.model for link, count in job.gossips.items()},
+    "sgp":          pushes,
+    "malt":         scatters,
+    "ako":          partitions,
+    "hogwild":      lambda job: {},
+    "hogwild++":    lambda job: {},
+    "dogwild":      blocks,
+    "bmuf":         lambda job: rings(job, -(-job.steps // job.period)),
+    "diloco":       lambda job: rings(job, -(-job.steps // job.period)),
+    "sparknet":     rounds,
+    "crossbow":     lambda job: rings(job, job.steps // 2),  # 2 learners make a round
+    "butterfly":    butterfly,
+    "eamsgd":       centre,
+    "tree_easgd":   leaves,
+    "mpca":         lambda job: {link: count * job.model for link, count in job.gossips.items()},
 }  # fmt: skip
 
-PERIODS = {"local_sgd": 8, "easgd": 4}
+PERIODS = {"local_sgd": 8, "easgd": 4, "bmuf": 8, "diloco": 500, "sparknet": 5, "eamsgd": 4}
 """The periods that the strategies take by default."""
+
+UNPLANNED = (Copy, Gossip, Gathered, Meaned, Meet, Move)
+"""Messages of which only chance, or the network, knows how many there are."""
+
+EXTRA = {"gosgd": 8, "mpca": 0, "adpsgd": 0}
+"""The names that send those, and what travels with the model."""

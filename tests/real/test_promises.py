@@ -17,7 +17,8 @@ import covey
 from covey import catalog
 from covey.observe.progress import Progress
 from covey.observe.result import Result
-from tests.promises.traffic import FORMULAS, PERIODS, Job
+from tests.promises.specs import SPECS, TRAINED_AS
+from tests.promises.traffic import EXTRA, FORMULAS, PERIODS, Job
 
 DIGITS = "examples/digits.py"
 DIGITS_NUMBERS = 64 * 64 + 64 + 64 * 10 + 10
@@ -57,7 +58,7 @@ def marked(mark: str) -> list[str]:
 
 @every
 def test_trains_digits_to_the_target(name: str) -> None:
-    result = covey.fit(DIGITS, name, 2, until="accuracy>=0.95")
+    result = covey.fit(DIGITS, TRAINED_AS.get(name, SPECS.get(name, name)), 2, until="accuracy>=0.95")
     assert result.engine == "local"
     assert result.stopped == "target" and result.reached is not None
     assert result.samples < 40 * 1437
@@ -68,12 +69,12 @@ def test_trains_digits_to_the_target(name: str) -> None:
 @every
 def test_payload_is_what_the_formula_says_and_the_budget_ends_it(name: str) -> None:
     """19 steps: no multiple of a period."""
-    result = covey.fit(DIGITS, name, 2, steps=19)
+    result = covey.fit(DIGITS, SPECS.get(name, name), 2, steps=19)
     assert result.stopped == "budget"
     assert result.samples == 2 * 19 * 32
     traffic = result.traffic
-    if name == "gosgd":  # only chance knows how many
-        assert traffic.bytes == traffic.messages * (4 * DIGITS_NUMBERS + 8)
+    if name in EXTRA:  # only chance knows how many
+        assert traffic.bytes == traffic.messages * (4 * DIGITS_NUMBERS + EXTRA[name])
     else:
         job = Job(workers=2, steps=19, numbers=DIGITS_NUMBERS, period=PERIODS.get(name, 1))
         assert positive(traffic.by_link) == positive(FORMULAS[name](job))
@@ -87,7 +88,7 @@ def positive(links: dict[str, int]) -> dict[str, int]:
 @every
 def test_ends_cleanly_on_ctrl_c(name: str) -> None:
     presser = CtrlC()
-    result = covey.fit(DIGITS, name, 2, epochs=100_000, watcher=presser)
+    result = covey.fit(DIGITS, SPECS.get(name, name), 2, epochs=100_000, watcher=presser)
     assert presser.pressed and result.stopped == "interrupted"
     assert result.samples > 0 and result.weights
     assert any("covey: worker 1" in process for process in presser.processes), "the mark finds no process of the run"

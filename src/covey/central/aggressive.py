@@ -83,16 +83,16 @@ class Gatherer:
 
     def __init__(self, node: Node, replica: Replica, index: int) -> None:
         self.node, self.replica, self.first = node, replica, index == 0
-        self.left = node.remember([0])
+        self.staying = node.remember(list(range(node.workers))).value
         self.sums: dict[int, PartialSum] = {}
 
     async def serve(self) -> None:
-        while self.left.value[0] < self.node.workers:
+        while self.staying:
             message = await self.node.receive_any(PartialSum, LeaveSupersteps)
             if isinstance(message, PartialSum):
                 await self.take(message)
-            else:
-                self.left.value[0] += 1
+            elif message.sender.rank in self.staying:  # after a restart one may say it twice
+                self.staying.remove(message.sender.rank)
 
     async def take(self, part: PartialSum) -> None:
         present = self.node.present(part.step)

@@ -46,6 +46,12 @@ class Retire(Message):
     counted = False
 
 
+class Retired(Message):
+    """No more parameters come from this server."""
+
+    counted = False
+
+
 class Cache:
     """A worker's copy: the servers' parameters as of some clock, and one's own changes that they do not hold yet."""
 
@@ -100,6 +106,9 @@ async def worker(node: Node, replica: Replica, *, count: int, bound: int, share:
         replica.apply(grad, share)
         await cache.push(replica.flat - before)
     await node.broadcast(cache.servers, Retire())
+    for address in cache.servers:  # let what an eager server sent before it knew arrive
+        while not isinstance(await node.receive_any(Copy, Retired, sender=address), Retired):
+            pass
 
 
 @dataclass(slots=True)
@@ -136,6 +145,7 @@ class Table:
             else:
                 self.clocks.done.pop(rank, None)
                 self.readers.discard(rank)
+                await self.node.send(message.sender, Retired())
             await self.answer()
 
     async def add(self, rank: int, message: Change) -> None:

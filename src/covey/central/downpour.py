@@ -116,13 +116,13 @@ class Holder:
         replica.keep(replica.pieces(count)[index], buffers=index == 0)
         self.node, self.replica, self.step, self.first = node, replica, step, index == 0
         self.params = replica.flat.cut(replica.trained)
-        self.left = node.remember([0])
+        self.staying = node.remember(list(range(node.workers))).value
         self.version = node.remember([0]).value
         self.squares = node.remember(self.params.map(torch.zeros_like)).value if step.adagrad else None
         self.caches = [KeyCache() for _ in range(node.workers)]
 
     async def serve(self) -> None:
-        while self.left.value[0] < self.node.workers:
+        while self.staying:
             message = await self.node.receive_any(Fetch, Accrued, Gone)
             if isinstance(message, Fetch):
                 await self.node.send(message.sender, Fetched(message.step, self.version[0], self.params))
@@ -130,8 +130,8 @@ class Holder:
             elif isinstance(message, Accrued):
                 await self.take(message)
                 await self.taken(message)
-            else:
-                self.left.value[0] += 1
+            elif message.sender.rank in self.staying:  # after a restart one may say it twice
+                self.staying.remove(message.sender.rank)
 
     async def answered(self, fetch: Fetch) -> None:
         """What a kind of shard does besides, when parameters have gone out."""

@@ -44,12 +44,12 @@ class Depart(Message):
 async def worker(node: Node, replica: Replica, *, period: int, pull: float, momentum: float, adapt: bool) -> None:
     """Every `period` steps measure the force at the weights before the gradient, and move both sides by it."""
     velocity = node.remember(replica.flat.map(torch.zeros_like) if momentum else Vector(())).value
-    trend = Trend(node.remember([pull, 0.0, 0.0]).value, pull, ceiling=1.9 / (node.workers + 1))
+    trend = Trend(node.remember([pull, 0.0, 0.0, 0.0]).value, pull, ceiling=1.9 / (node.workers + 1))
     for step in node.steps():
         force = None
         if step % period == 0:  # step 0 included (Zhang et al. 2015, Algorithm 1)
             centre = await node.ask(MASTER, Read(), Centre)
-            force = (replica.model - centre.model) * (trend.pull(step) if adapt else pull)
+            force = (replica.model - centre.model) * (trend.pull() if adapt else pull)
             await node.send(MASTER, Elastic(force), loan=True)
         if momentum:
             replica.flat.add_(velocity.mul_(momentum))  # Algorithm 2: the gradient is taken where momentum leads
@@ -58,7 +58,7 @@ async def worker(node: Node, replica: Replica, *, period: int, pull: float, mome
             before = replica.flat.clone()
             # 1 - momentum: a steady gradient moves the model as fast as without momentum
             replica.apply(grad, scale=1 - momentum)
-            velocity.add_(replica.flat - before)  # the optimizer's step alone; the force is no part of it
+            velocity.add_(replica.flat - before)  # the optimizer's step alone: the force is no part of it
         else:
             replica.apply(grad)
         await node.note("update")
@@ -69,62 +69,60 @@ async def worker(node: Node, replica: Replica, *, period: int, pull: float, mome
 
 
 class Trend:
-    """DeepSpark's pull (Kim et al. 2016): where the loss no longer falls from one exchange to the next, it rises by a
-    tenth, up to what is still stable; where the loss falls again it goes back to where it began.
+    """DeepSpark's pull (Kim et al. 2016): where the loss does not fall by 1 % from one exchange to the next, it rises
+    by a tenth, up to what is still stable; where the loss falls again, it goes back to where it began.
 
-    `kept` is what survives a restart: the pull, the sum of the losses since the last exchange, their mean before it.
+    `kept` survives a restart: the pull, sum and number of the losses since the last exchange, their mean before it.
     """
 
     def __init__(self, kept: list[float], base: float, ceiling: float) -> None:
         self.kept, self.base, self.ceiling = kept, base, max(base, ceiling)
-        self.since = 0
 
     def add(self, loss: float) -> None:
         self.kept[1] += loss
-        self.since += 1
+        self.kept[2] += 1
 
-    def pull(self, step: int) -> float:
-        pull, total, before = self.kept
-        if self.since:
-            mean = total / self.since
-            stalled = before > 0 and mean > 0.99 * before
-            pull = min(self.ceiling, pull * 1.1) if stalled else self.base
-            self.kept[:] = [pull, 0.0, mean]
-            self.since = 0
+    def pull(self) -> float:
+        pull, total, count, before = self.kept
+        if count:
+            mean = total / count
+            stalls = before > 0 and mean > 0.99 * before
+            pull = min(self.ceiling, 1.1 * pull) if stalls else self.base
+            self.kept[:] = [pull, 0.0, 0.0, mean]
         return pull
 
 
 async def master(node: Node, replica: Replica) -> None:
     """Hand out the centre, and move it by each force as it comes."""
-    left = node.remember([0])
-    while left.value[0] < node.workers:
+    left: set[Address] = set()  # after a restart all say it anew
+    while len(left) < node.workers:
         message = await node.receive_any(Read, Elastic, Depart)
         if isinstance(message, Read):
             await node.send(message.sender, Centre(replica.model))
         elif isinstance(message, Elastic):
             replica.model.add_(message.force)
         else:
-            left.value[0] += 1
+            left.add(message.sender)
 
 
 async def orderly_master(node: Node, replica: Replica, *, period: int, together: bool) -> None:
     """Serve every worker once a round: all from the same centre, or in rank order, each from a fresh one."""
-    state: dict[str, Any] = node.remember({"round": 0, "left": 0}).value
-    asked: set[Address] = set()
+    number = node.remember([0]).value  # of the round
+    left, asked = set[Address](), set[Address]()
     waiting = list[Address]()
-    while state["left"] < node.workers:
+    while len(left) < node.workers:
         if not waiting:
-            waiting = [Address("worker", rank) for rank in node.present(state["round"] * period)]
+            waiting = [Address("worker", rank) for rank in node.present(number[0] * period)]
         ready = waiting if together else waiting[:1]
         if ready and asked.issuperset(ready):
             await serve(node, replica, ready)
             asked.difference_update(ready)
             waiting = waiting[len(ready) :]
-            state["round"] += not waiting
+            number[0] += not waiting
         elif isinstance(message := await node.receive_any(Read, Depart), Read):
             asked.add(message.sender)
         else:
-            state["left"] += 1
+            left.add(message.sender)
 
 
 async def serve(node: Node, replica: Replica, peers: Sequence[Address]) -> None:
@@ -166,7 +164,7 @@ class Easgd:
         return Strategy(
             name=name, settings=written(self, period=self.period, pull=pull, **shown), roles=roles,
             scored="the centre",
-            rate="times 1 - momentum, so that it keeps its meaning" if self.momentum else "unchanged: each worker's own",
+            rate="times 1 - momentum: it keeps its meaning" if self.momentum else "unchanged: each worker's own",
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="server",
                 scheduling="asynchronous" if self.mode == "asynchronous" else "synchronous", exchange="ad hoc",

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
-from covey.decentral.parting import Leaving, addresses, leave, part
+from covey.decentral.parting import Leaving, addresses, leave
 from covey.errors import PlanError
 from covey.message import Address, Message
-from covey.program import Node
+from covey.program import Effect, Memory, Node
 from covey.replica import Replica
 from covey.strategy import Role, Strategy, Taxonomy
-from covey.vector import Vector, chunks
+from covey.vector import Vector
 
 Momentum = Literal["refuse", "drop"]
+GONE = -1  # the token is elsewhere
 
 
 class Laid(Message):
@@ -27,13 +29,6 @@ class Token(Message):
     """Whoever holds it may write into the next cluster's vector; there is exactly one."""
 
     counted = False
-
-
-class Block(Message):
-    """What one block of a machine's vector holds."""
-
-    index: int
-    values: Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +53,13 @@ class Herd:
 
 async def worker(node: Node, replica: Replica, *, herd: Herd, momentum: Momentum) -> None:
     """Read without a lock, differentiate, write without a lock (Recht et al. 2011)."""
-    await gather_round(node, replica, herd, momentum)
+    if herd.workers > 1:
+        check_momentum(replica, momentum)
+        await settle(node, replica, 0, range(herd.workers))
+    await train(node, replica)
+
+
+async def train(node: Node, replica: Replica) -> None:
     for _ in node.steps():
         await step(node, replica)
 
@@ -68,22 +69,21 @@ async def step(node: Node, replica: Replica) -> None:
     await node.note("update")
 
 
-async def gather_round(node: Node, replica: Replica, herd: Herd, momentum: Momentum, alone: bool = False) -> None:
-    """Move to the vector of the group, which its first worker has laid out before; `alone` shares even a lone one's."""
-    group = herd.group(node.rank)
-    members = herd.members(group)
-    if len(members) > 1:
-        check_momentum(replica, momentum)
-    elif not alone:
-        return
+async def settle(
+    node: Node, replica: Replica, group: int, members: Sequence[int], neighbours: Sequence[int] = ()
+) -> None:
+    """Move to the vector of one's group, which its first worker lays out before anybody reads or writes it.
+
+    Those who meet other groups wait for these `neighbours`, their first workers, too.
+    """
     shared = node.share(replica.flat, group)
     if shared.parts[0].data_ptr() == replica.flat.parts[0].data_ptr():
-        return  # begun again in the middle of a run
-    if node.rank == members[0]:
+        return  # the program began again in the middle of a run: it lives there already
+    first = node.rank == members[0]
+    if first:
         shared.copy_(replica.flat)
-        await node.broadcast(addresses(members[1:]), Laid())
-    else:
-        await node.receive(Laid)
+        await node.broadcast(addresses([*members[1:], *neighbours]), Laid())
+    await node.gather(Laid, addresses(neighbours if first else members[:1]))
     replica.move(shared)
 
 
@@ -94,8 +94,8 @@ def check_momentum(replica: Replica, momentum: Momentum) -> None:
             group["momentum"], group["nesterov"] = 0.0, False
         if group.get("momentum") or "betas" in group:
             raise PlanError(
-                f"the task's {type(replica.optimizer).__name__} keeps momentum, which Hogwild's writers cannot share: use "
-                "torch.optim.SGD without momentum, or momentum=drop to train without the one that the task asks for"
+                f"the task's {type(replica.optimizer).__name__} keeps momentum, which Hogwild's writers cannot share; "
+                "use torch.optim.SGD without momentum, or momentum=drop to train without the task's own"
             )
 
 
@@ -112,7 +112,7 @@ class Mixing:
 
     @staticmethod
     def of(clusters: int, tolerance: float) -> Mixing:
-        """beta^clusters + beta = 1 and lambda = 1 - beta^(clusters - 1): so an update counts once when it came round."""
+        """beta^clusters + beta = 1, and lambda = 1 - beta^(clusters - 1)."""
         low, high = 0.5, 1.0
         while high - low > 1e-12:
             middle = (low + high) / 2
@@ -131,22 +131,110 @@ class Mixing:
 
 
 async def clustered(node: Node, replica: Replica, *, herd: Herd, mixing: Mixing, hold: int, momentum: Momentum) -> None:
-    """Write the cluster's vector; its first worker also carries the token round the ring of clusters."""
-    await gather_round(node, replica, herd, momentum, alone=herd.groups > 1)
-    leaders, group = herd.leaders(), herd.group(node.rank)
-    if node.rank not in leaders or herd.groups == 1:
-        for _ in node.steps():
-            await step(node, replica)
-        return
-    ring = Ring(node, replica, node.share(replica.flat, (group + 1) % herd.groups), mixing)
-    following = Address("worker", leaders[(group + 1) % herd.groups])
-    others = [rank for rank in leaders if rank != node.rank]
-    # the updates until the token goes on; -1: it is elsewhere
-    held = node.remember(hold if group == 0 else -1)
-    old = node.remember(replica.flat.clone())
-    await see_ready(node, others)
+    """Write the cluster's vector; its first worker carries the token on the ring of clusters (Zhang et al. 2016)."""
+    cluster, leaders = herd.group(node.rank), herd.leaders()
+    members, others = herd.members(cluster), [rank for rank in leaders if rank != node.rank]
+    if len(members) > 1:
+        check_momentum(replica, momentum)
+    if len(members) == herd.workers == 1:
+        return await train(node, replica)
+    await settle(node, replica, cluster, members, others if node.rank in leaders else ())
+    if node.rank not in leaders or not others:
+        return await train(node, replica)
+
+    following = (cluster + 1) % herd.groups
+    meet = partial(
+        mixing.meet, replica.flat, node.remember(replica.flat.clone()).value, node.share(replica.flat, following)
+    )
+    held = node.remember(hold if cluster == 0 else GONE)  # updates until the token goes on
     for _ in node.steps():
-        await step(node, replica)
-        if held.value < 0 and node.receive_nowait(Token):
+        if held.value == GONE and node.receive_nowait(Token):
+            meet()
             held.value = hold
-        ...
+        await step(node, replica)
+        if held.value != GONE:
+            held.value = max(0, held.value - len(members))
+        if held.value == 0:
+            held.value = GONE
+            await node.send(Address("worker", leaders[following]), Token())
+    await carry_on(node, meet, held, Address("worker", leaders[following]), others)
+
+
+async def carry_on(
+    node: Node, meet: Callable[[], None], held: Memory[int], following: Address, others: Sequence[int]
+) -> None:
+    """Let the token go round while others still train, without keeping it."""
+    if held.value != GONE:
+        held.value = GONE
+        await node.send(following, Token())
+    await leave(node, others)
+    missing = set(others)
+    while missing:
+        message = await node.receive_any(Token, Leaving)
+        if isinstance(message, Token):
+            meet()
+            await node.send(following, Token())
+        missing.discard(message.sender.rank if isinstance(message, Leaving) else GONE)
+
+
+# -- their names ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hogwild:
+    """Workers of one machine write one vector without locks; proven for sparse gradients only (Recht et al. 2011)."""
+
+    momentum: Momentum = "refuse"
+
+    def strategy(self, workers: int) -> Strategy:
+        herd = herded("hogwild", "groups", 1, workers)
+        program = partial(worker, herd=herd, momentum=self.momentum)
+        return herding(
+            "hogwild", asdict(self), program, scored="the shared vector",
+            rate="as given: every update counts in full, so n workers move n times as far",
+            taxonomy=Taxonomy(
+                optimization="central", architecture="memory", scheduling="asynchronous", exchange="none",
+                topology="one machine",
+            ),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HogwildPlusPlus:
+    """Hogwild in clusters, each with its own vector; a token walks their ring and lets neighbours meet (Zhang 2016)."""
+
+    clusters: int | None = None  # 2, as many as a machine often has sockets
+    hold: int = 16  # updates of a cluster between the token's coming and going; 64 single samples in the paper
+    tolerance: float = 1e-6
+    momentum: Momentum = "refuse"
+
+    def strategy(self, workers: int) -> Strategy:
+        herd = herded("hogwild++", "clusters", min(2, workers) if self.clusters is None else self.clusters, workers)
+        if self.hold < 1 or self.tolerance < 0:
+            raise PlanError("hogwild++: hold must be 1 or more, and tolerance 0 or more")
+        mixing = Mixing.of(herd.groups, self.tolerance)
+        program = partial(clustered, herd=herd, mixing=mixing, hold=self.hold, momentum=self.momentum)
+        return herding(
+            "hogwild++", {**asdict(self), "clusters": herd.groups}, program, scored="the mean of the workers' vectors",
+            rate="as given: every update counts in full",
+            taxonomy=Taxonomy(
+                optimization="decentral", architecture="memory", scheduling="asynchronous", exchange="token",
+                topology="ring of clusters",
+            ),
+        )  # fmt: skip
+
+
+def herded(name: str, setting: str, groups: int, workers: int) -> Herd:
+    if not 1 <= groups <= workers:
+        raise PlanError(f"{name}({setting}={groups}): {workers} workers can form 1 to {workers}")
+    return Herd(workers, groups)
+
+
+def herding(
+    name: str, settings: dict[str, Any], program: Callable[[Node, Replica], Coroutine[Effect[Any], Any, None]], *,
+    scored: str, rate: str, taxonomy: Taxonomy,
+) -> Strategy:  # fmt: skip
+    def roles(workers: int, servers: int) -> list[Role]:
+        return [Role(Address("worker", rank), program, trains=True, scored=True) for rank in range(workers)]
+
+    return Strategy(name=name, settings=settings, roles=roles, scored=scored, rate=rate, taxonomy=taxonomy)

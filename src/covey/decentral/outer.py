@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -13,9 +14,9 @@ from covey.decentral.local_sgd import average, group
 from covey.decentral.momentum import Momentum
 from covey.decentral.settings import written
 from covey.errors import PlanError
-from covey.exchange.collectives import ring
+from covey.exchange.collectives import Group, ring
 from covey.message import Address
-from covey.program import Node
+from covey.program import Node, Program
 from covey.replica import Replica
 from covey.strategy import Role, Strategy, Taxonomy
 from covey.vector import Vector
@@ -28,17 +29,13 @@ Outer = Callable[[Block, Vector], None]
 
 
 async def worker(node: Node, replica: Replica, *, period: int, outer: Outer, momentum: Momentum) -> None:
-    """Step alone for a block; then all average, make the same outer step, and begin the next block there.
-
-    All who began a block end it: who leaves in the middle waits for the others there, so that no work is lost.
-    """
+    """Step alone for a block; then all average, make the same outer step, and begin the next block there."""
     block = node.remember(fresh(replica)).value
-    begun = node.remember([-1])  # the first step of the block that is under way
+    done = node.remember([0]).value  # steps
     replica.scored = block["published"].join(block["buffers"])
 
-    async def end_block() -> None:
-        await average(node, replica, group(node, begun.value[0]), ring, momentum)
-        begun.value[0] = -1
+    async def end_block(members: Group) -> None:
+        await average(node, replica, members, ring, momentum)
         outer(block, replica.flat - block["start"])
         replica.flat.copy_(block["start"])
         block["buffers"].copy_(replica.buffers)  # statistics are averaged, and that is all
@@ -46,11 +43,20 @@ async def worker(node: Node, replica: Replica, *, period: int, outer: Outer, mom
     for step in node.steps():
         replica.apply(await replica.gradient(node))
         await node.note("update")
-        begun.value[0] = step - step % period
-        if (step + 1) % period == 0:
-            await end_block()
-    if begun.value[0] >= 0:
-        await end_block()
+        done[0] = step + 1
+        if done[0] % period == 0:
+            await end_block(group(node, step))
+    if done[0] % period and node.address in last(node, done[0]):
+        await end_block(last(node, done[0]))
+        done[0] = 0
+
+
+def last(node: Node, done: int) -> Group:
+    """Who ends now, after so many steps, with nobody left to go on: those end a block that is cut short.
+
+    A worker whose own budget ends earlier just leaves.
+    """
+    return group(node, done) or group(node, done - 1)
 
 
 def fresh(replica: Replica) -> Block:
@@ -91,7 +97,7 @@ class Bmuf:
         check("bmuf", self.period, momentum, self.rate)
         outer = partial(block_momentum, momentum=momentum, rate=self.rate, nesterov=self.nesterov)
         settings = written(self, period=self.period, momentum=momentum)
-        return strategy("bmuf", settings, outer, "reset" if self.reset else "keep")
+        return strategy("bmuf", settings, partial(worker, outer=outer, momentum="reset" if self.reset else "keep"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +112,7 @@ class Diloco:
         check("diloco", self.period, self.momentum, self.rate)
         outer = partial(nesterov_sgd, momentum=self.momentum, rate=self.rate)
         settings = written(self, period=self.period, rate=self.rate, momentum=self.momentum)
-        return strategy("diloco", settings, outer, "keep")
+        return strategy("diloco", settings, partial(worker, outer=outer, momentum="keep"))
 
 
 def check(name: str, period: int, momentum: float, rate: float) -> None:
@@ -118,11 +124,11 @@ def check(name: str, period: int, momentum: float, rate: float) -> None:
         raise PlanError(f"{name}(rate={rate:g}): must be more than 0; 1 takes the mean change as it is")
 
 
-def strategy(name: str, settings: dict[str, object], outer: Outer, momentum: Momentum) -> Strategy:
+def strategy(name: str, settings: dict[str, Any], program: Program) -> Strategy:
     """The family: what tells its members apart is the outer step."""
 
     def roles(workers: int, servers: int) -> list[Role]:
-        work = partial(worker, period=settings["period"], outer=outer, momentum=momentum)
+        work = partial(program, period=settings["period"])
         # worker 0 has the longest share of the data, so it sees the last block
         return [Role(Address("worker", rank), work, trains=True, scored=rank == 0) for rank in range(workers)]
 

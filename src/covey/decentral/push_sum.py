@@ -82,7 +82,9 @@ class Sgp:
     def strategy(self, workers: int, graph: Graph, over: str) -> Strategy:
         graph.check_push()
         if self.overlap < 0:
-            raise PlanError(f"sgp(overlap={self.overlap}): 0 waits for the shares of this step, 1 for those of the last")
+            raise PlanError(
+                f"sgp(overlap={self.overlap}): 0 waits for the shares of this step, 1 for those of the last"
+            )
 
         def roles(workers: int, servers: int) -> list[Role]:
             work = partial(worker, graph=graph, overlap=self.overlap)

@@ -57,17 +57,19 @@ async def worker(node: Node, replica: Replica, *, period: int, momentum: Momentu
             if momentum == "reset":
                 replica.optimizer.state.clear()
     if under_way.value[0]:
+        under_way.value[0] = 0
         await node.send(MASTER, Trained(1, replica.model))
     await node.send(MASTER, Finished())
 
 
 async def master(node: Node, replica: Replica, *, period: int) -> None:
     """Wait for the model of everyone who began the round, and give their mean to those who go on."""
-    state: dict[str, Any] = node.remember({"round": 0, "left": 0, "models": {}, "going_on": []}).value
-    while state["left"] < node.workers:
+    state: dict[str, Any] = node.remember({"round": 0, "models": {}, "going_on": []}).value
+    left: set[Address] = set()  # after a restart all say it anew
+    while len(left) < node.workers:
         message = await node.receive_any(Trained, Finished)
         if isinstance(message, Finished):
-            state["left"] += 1
+            left.add(message.sender)
             continue
         assert isinstance(message, Trained)
         state["models"][message.sender.rank] = message.model

@@ -61,7 +61,7 @@ def halton(size: int) -> Graph:
 
 
 def one_peer_exponential(size: int) -> Graph:
-    """Directed, another one at every step: each rank speaks to the rank 1, 2, 4, 8 ... after it (Assran et al. 2019)."""
+    """Directed, another at every step: each rank speaks to the one 1, 2, 4, 8 ... after it (Assran et al. 2019)."""
     hops = [1 << k for k in range((size - 1).bit_length())] or [0]
     return Varying.of([_uniform({r: {r, (r - hop) % size} for r in range(size)}) for hop in hops])
 

@@ -30,7 +30,9 @@ def read_weights(file: str, size: int) -> Weights:
         for value in row:
             if not (math.isfinite(value) and value >= 0):
                 raise PlanError(f"{asked}: row {number} holds {value:g}; weights are numbers from 0 on")
-    return {rank: {peer: value for peer, value in enumerate(row) if value or peer == rank} for rank, row in enumerate(rows)}
+    return {
+        rank: {peer: value for peer, value in enumerate(row) if value or peer == rank} for rank, row in enumerate(rows)
+    }
 
 
 def _from_lines(asked: str, text: str) -> list[list[float]]:

@@ -78,6 +78,7 @@ class Driver:
         self.address, self.obey = role.address, obey
         limit = plan.limits[role.address.rank] if role.trains else 0
         self.pace = Pace(limit, kept.done if kept else 0)
+        self.homes = plan.homes()
         self.mailbox = Mailbox()
         self.rng = chance(plan.seed, role.address)
         self.memories: list[Memory[Any]] = []
@@ -217,7 +218,9 @@ class Driver:
 
     def send(self, running: Running, effect: Send) -> tuple[bool, None]:
         effect.body.sender = self.address
-        self.teller.sent(self.watch.now(), self.address, effect.to, effect.body, payload(effect.body))
+        away = self.homes.get(effect.to) != self.homes[self.address]  # what stays on a machine is no traffic
+        size = payload(effect.body) if away else 0
+        self.teller.sent(self.watch.now(), self.address, effect.to, effect.body, size)
         self.links.offer(
             effect.to, effect.body, loan=effect.loan, priority=effect.priority, keep=effect.keep, lossy=effect.lossy
         )

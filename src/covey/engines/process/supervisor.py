@@ -169,7 +169,7 @@ class Supervisor:
         with self.wishes.vault.writing() as place:
             self.board.tell(self.roles, control.Save(str(place)))
             self.collect(control.Saved, self.roles)
-            ended = [address.rank for address in self.trainers if self.seen[address].ended]
+            ended = [address.rank for address in self.trainers if self.through(address)]
             run = msgspec.structs.replace(self.wishes.run, ended=ended, progress=self.progress_kept())
             final = self.wishes.vault.commit(place, run)
         self.board.tell(self.roles, control.Release(train=go_on))
@@ -185,6 +185,11 @@ class Supervisor:
         for address, step in steps.items():
             self.board.tell([address], control.Hold(step))
         self.wait_for(lambda: [a for a, step in steps.items() if self.seen[a].held != step and not self.seen[a].ended])
+
+    def through(self, worker: Address) -> bool:
+        """Whether the worker has done all its steps, though it may still wait for the others' goodbye."""
+        limit = self.plan.limits[worker.rank]
+        return self.seen[worker].ended or (limit is not None and self.seen[worker].step >= limit)
 
     def where(self) -> dict[Address, int]:
         """The step that each worker would begin next; each holds there. Workers that begin no more are left out."""

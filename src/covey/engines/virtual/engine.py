@@ -74,6 +74,7 @@ class VirtualEngine:
         self._open = len(self._seats)
         self._stopped: Stopped | None = None
         self._scoring = False
+        self._best: list[Snapshot] = []  # of the model that reached the target
         self._perform = Handlers({
             Send: self._send, Receive: self._receive, Compute: self._compute, Collective: self._collective,
             Sleep: self._sleep, Now: self._now, Note: self._note, Spawn: self._spawn,
@@ -90,14 +91,15 @@ class VirtualEngine:
                     if not self._agenda.due:
                         raise Stalled(picture(self._agenda.now, self._seats))
                     self._agenda.step()
-            self._judge()
+            if self._stopped != "target":
+                self._judge()
         finally:
             self._close()
         return Outcome(
             seconds=self._agenda.now,
             samples=self._teller.samples,
             stopped=self._stopped or "budget",
-            snapshots=self._snapshots(),
+            snapshots=self._best or self._snapshots(),
             tallies=self._teller.tallies,
         )
 
@@ -224,10 +226,14 @@ class VirtualEngine:
             self._stop("target")
 
     def _judge(self) -> bool:
-        """Score the model as it is; no virtual time passes."""
-        metrics = self._score(self._snapshots()) if self._score else {}
+        """Score the model as it is; no virtual time passes. The one that reaches the target is the run's model."""
+        snapshots = self._snapshots()
+        metrics = self._score(snapshots) if self._score else {}
         loss = read_loss(self._teller.tallies.values())
-        return self._referee.judge(self._agenda.now, self._teller.samples, self._teller.bytes, metrics, loss)
+        reached = self._referee.judge(self._agenda.now, self._teller.samples, self._teller.bytes, metrics, loss)
+        if reached and not self._best:
+            self._best = snapshots
+        return reached
 
     def _snapshots(self) -> list[Snapshot]:
         return [seat.replica.snapshot() for seat in self._seats.values() if seat.role.scored]

@@ -58,8 +58,8 @@ class Seat:
     """The host of one role in virtual time."""
 
     __slots__ = (
-        "_agenda", "_commons", "_deliver", "address", "busy", "cells", "ended", "heard", "jitter", "line", "links",
-        "mailbox", "name", "node", "pace", "posts", "replica", "role", "step", "threads", "waiting",
+        "_agenda", "_commons", "_deliver", "address", "busy", "cells", "ended", "heard", "host", "jitter", "line",
+        "links", "mailbox", "name", "node", "pace", "posts", "replica", "role", "step", "threads", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,7 @@ class Seat:
         commons: dict[int, Vector],
     ) -> None:  # fmt: skip
         self.role, self.address, self.name = role, role.address, str(role.address)
+        self.host = str(role.home)
         self.replica = replica
         self.mailbox = Mailbox()
         self.pace = Pace(plan.limits[role.address.rank] if role.trains else None)

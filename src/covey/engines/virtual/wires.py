@@ -67,14 +67,14 @@ class Wires:
         message = stamped(effect.body, sender.address, copy=not effect.loan)
         if effect.keep == "latest" and self._replaced(link, message):
             return True
-        counted = payload(message)
+        counted = payload(message) if sender.host != link.receiver.host else 0  # what stays on a machine is no traffic
         # The network carries also what does not count as exchange (headers are not modelled).
-        size = counted if message.counted else sum(vector.nbytes for vector in vectors(message))
+        size = counted if counted else sum(vector.nbytes for vector in vectors(message))
         has_room = not link.line and link.has_room(size, self._window)
         if effect.lossy and not has_room:
             return True
         letter = Letter(
-            next(self._serial), sender.name, link.receiver.name, size, effect.priority,
+            next(self._serial), sender.host, link.receiver.host, size, effect.priority,
             message=message, link=link, payload=counted,
         )  # fmt: skip
         if effect.keep == "latest":

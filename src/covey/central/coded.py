@@ -1,0 +1,218 @@
+"""Gradient coding: each part of the data is computed by s + 1 workers, so that any n - s of them give the exact sum.
+
+Tandon et al. 2017. Late codes change nothing, and a straggler goes on with the step that is current then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from covey.errors import PlanError
+from covey.message import Address, Message
+from covey.program import Node
+from covey.replica import Batch, Replica
+from covey.strategy import Role, Strategy, Taxonomy
+from covey.vector import Vector
+
+Scheme = Literal["cyclic", "fractional"]
+SERVER = Address("server", 0)
+
+
+@cache
+def code(workers: int, stragglers: int, scheme: Scheme) -> Tensor:
+    """Row i says which parts worker i computes, and how much each counts in what it sends."""
+    stragglers = min(stragglers, workers - 1)
+    if scheme == "fractional":
+        while workers % (stragglers + 1):  # only where some workers have ended: as many copies as divide the rest
+            stragglers -= 1
+        groups = workers // (stragglers + 1)
+        rows = torch.arange(workers).view(-1, 1) % groups
+        return (torch.arange(workers).view(1, -1) % groups == rows).double()
+    return _cyclic(workers, stragglers)
+
+
+def _cyclic(workers: int, stragglers: int) -> Tensor:
+    """Worker i computes parts i to i + s, with factors that lie in the null space of a random matrix H with H 1 = 0."""
+    matrix = torch.eye(workers, dtype=torch.float64)
+    if stragglers == 0:
+        return matrix
+    chance = torch.Generator().manual_seed(workers * 1000 + stragglers)
+    h = torch.randn(stragglers, workers, dtype=torch.float64, generator=chance)
+    h[:, -1] = -h[:, :-1].sum(1)
+    for row in range(workers):
+        after = [(row + hop) % workers for hop in range(1, stragglers + 1)]
+        matrix[row, after] = -torch.linalg.solve(h[:, after], h[:, row])
+    return matrix
+
+
+def decode(matrix: Tensor, rows: Sequence[int]) -> list[float]:
+    """What the codes of these workers must count so that every part counts 1."""
+    some = matrix[list(rows)].T
+    ones = torch.ones(len(matrix), 1, dtype=torch.float64)
+    factors = torch.linalg.lstsq(some, ones, driver="gelsd").solution
+    assert torch.allclose(some @ factors, ones, atol=1e-6), f"the codes of {list(rows)} do not give the gradient"
+    return [float(factor) for factor in factors.view(-1)]
+
+
+class AskCurrent(Message):
+    """A worker asks for the parameters of its step, or of a later one."""
+
+    step: int
+
+
+class Current(Message):
+    """The parameters of the step that is current."""
+
+    step: int
+    params: Vector
+
+
+class Coded(Message):
+    """A combination of the gradients of several parts."""
+
+    step: int
+    grad: Vector
+    buffers: Vector
+
+
+class LeaveCoded(Message):
+    counted = False
+
+
+async def worker(node: Node, replica: Replica, *, stragglers: int, scheme: Scheme) -> None:
+    """Compute every part of one's row at the current weights, and send their combination."""
+    coded = replica.grad.map(torch.zeros_like)
+    while node.training():
+        await node.send(SERVER, AskCurrent(node.step))
+        step = (await node.receive(Current, sender=SERVER, into=replica.flat)).step
+        if not caught_up(node, step):
+            break
+        present = node.present(step)
+        row = code(len(present), stragglers, scheme)[present.index(node.rank)]
+        coded.zero_()
+        for index in row.nonzero().view(-1).tolist():
+            grad = await replica.gradient_of(node, present[index], step)
+            coded.add_(grad, alpha=float(row[index]) * replica.batch.samples)
+            if present[index] == node.rank:
+                own = replica.batch
+        await replica.report(node, Batch(own.loss, 0))  # the server counts samples, once each
+        await node.send(SERVER, Coded(step, coded, replica.buffers))
+    await node.send(SERVER, LeaveCoded())
+
+
+def caught_up(node: Node, step: int) -> bool:
+    """Skip the steps that were done without this worker; False when its last was among them."""
+    while node.step < step:
+        if not node.training():
+            return False
+    return True
+
+
+class Decoder:
+    """The server's work: as soon as enough codes of the current step are there, decode them and step."""
+
+    def __init__(self, node: Node, replica: Replica, stragglers: int, scheme: Scheme) -> None:
+        self.node, self.replica, self.stragglers, self.scheme = node, replica, stragglers, scheme
+        self.staying = node.remember(list(range(node.workers))).value
+        self.step = node.remember([0])
+        self.asked: dict[int, int] = {}
+        self.codes: dict[int, Coded] = {}
+
+    async def serve(self) -> None:
+        while self.staying:
+            message = await self.node.receive_any(AskCurrent, Coded, LeaveCoded)
+            if isinstance(message, AskCurrent):
+                self.asked[message.sender.rank] = message.step
+            elif isinstance(message, Coded):
+                await self.take(message)
+            elif message.sender.rank in self.staying:  # after a restart one may say it twice
+                self.staying.remove(message.sender.rank)
+            await self.answer()
+
+    async def take(self, coded: Coded) -> None:
+        """Late codes are dropped: their parts were counted without them."""
+        step = self.step.value[0]
+        if coded.step != step:
+            assert coded.step < step, "a code of a step that has not begun"
+            return
+        present = self.node.present(step)
+        self.codes[coded.sender.rank] = coded
+        if len(self.codes) < len(present) - min(self.stragglers, len(present) - 1):
+            return
+        matrix = code(len(present), self.stragglers, self.scheme)
+        ranks = sorted(self.codes)
+        factors = decode(matrix, [present.index(rank) for rank in ranks])
+        codes = [self.codes.pop(rank) for rank in ranks]
+        await self.update(step, present, codes, factors)
+        self.step.value[0] += 1
+
+    async def update(self, step: int, present: list[int], codes: list[Coded], factors: list[float]) -> None:
+        samples = sum(self.replica.samples(rank, step) for rank in present)
+        await self.node.note("samples", samples)
+        await self.node.note("update")
+        grad = codes[0].grad.map(torch.zeros_like)
+        for coded, factor in zip(codes, factors, strict=True):
+            await self.node.note("staleness", 0)
+            grad.add_(coded.grad, alpha=factor / samples)
+        if self.replica.buffers.parts:
+            self.replica.buffers.zero_()
+            for coded in codes:
+                self.replica.buffers.add_(coded.buffers, alpha=1 / len(codes))
+        self.replica.apply(grad)
+        self.replica.seen += samples
+
+    async def answer(self) -> None:
+        step = self.step.value[0]
+        for rank in sorted(self.asked):
+            if self.asked[rank] <= step:
+                del self.asked[rank]
+                await self.node.send(Address("worker", rank), Current(step, self.replica.flat))
+
+
+async def server(node: Node, replica: Replica, *, stragglers: int, scheme: Scheme) -> None:
+    await Decoder(node, replica, stragglers, scheme).serve()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradientCoding:
+    """Gradient coding: the exact mean gradient from any n - s workers, each of which computes s + 1 parts."""
+
+    stragglers: int = 1
+    scheme: Scheme = "cyclic"
+
+    def strategy(self, workers: int) -> Strategy:
+        if self.stragglers < 0:
+            raise PlanError(f"gradient_coding(stragglers={self.stragglers}): 0 or more")
+        stragglers = min(self.stragglers, workers - 1)
+        if self.scheme == "fractional" and workers % (stragglers + 1):
+            fit = ", ".join(str(s) for s in range(workers) if workers % (s + 1) == 0)
+            raise PlanError(
+                f"gradient_coding(scheme=fractional): {workers} workers cannot be put into groups of {stragglers + 1}; "
+                f"use scheme=cyclic, or stragglers={fit}"
+            )
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            if servers != 1:
+                raise PlanError(f"--servers {servers}: gradient_coding decodes whole gradients, on 1 server")
+            work = partial(worker, stragglers=self.stragglers, scheme=self.scheme)
+            serve = partial(server, stragglers=self.stragglers, scheme=self.scheme)
+            return [
+                *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
+                Role(SERVER, serve, scored=True),
+            ]
+
+        return Strategy(
+            name="gradient_coding", settings=asdict(self), roles=roles, servers=1, scored="the server's parameters",
+            rate="unchanged: the mean over all workers' samples",
+            samples="every sample counts once per epoch, and is computed by up to s + 1 workers",
+            taxonomy=Taxonomy(
+                optimization="central", architecture="server", scheduling="synchronous", exchange="reduce / broadcast",
+                topology="single server",
+            ),
+        )  # fmt: skip

@@ -1,0 +1,51 @@
+"""Where do the servers live? A layout turns a strategy with servers into one whose servers are placed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from covey.errors import PlanError
+from covey.message import Address
+from covey.strategy import Role, Strategy
+
+
+class Layout(Protocol):
+    """Settings that place a strategy's servers."""
+
+    def place(self, strategy: Strategy, workers: int) -> Strategy: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dedicated:
+    """So many servers on machines of their own."""
+
+    count: int = 1
+
+    def place(self, strategy: Strategy, workers: int) -> Strategy:
+        if self.count < 1:
+            raise PlanError(f"servers(count={self.count}): at least 1 is needed")
+        over = f"servers(count={self.count})"
+        return replace(strategy, servers=self.count, over=over, fixed_servers=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Colocated:
+    """Every worker's machine serves one of n shards; what stays on the machine is no traffic."""
+
+    def place(self, strategy: Strategy, workers: int) -> Strategy:
+        def roles(workers: int, servers: int) -> list[Role]:
+            return [_beside_its_worker(role) for role in strategy.roles(workers, workers)]
+
+        taxonomy = replace(strategy.taxonomy, topology="parameter servers, one with each worker")
+        return replace(strategy, servers=workers, roles=roles, over="colocated", taxonomy=taxonomy, fixed_servers=True)
+
+
+def _beside_its_worker(role: Role) -> Role:
+    if role.address.role != "server":
+        return role
+    return replace(role, host=Address("worker", role.address.rank))
+
+
+LAYOUTS: Mapping[str, type[Layout]] = {"servers": Dedicated, "colocated": Colocated}

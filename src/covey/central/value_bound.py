@@ -1,0 +1,229 @@
+"""Value-bounded asynchrony (VAP): workers are held by how much they changed unseen, not by how many steps they lead.
+
+A worker's change is applied at home at once, and elsewhere when the server makes it visible; it is synchronized once
+everybody has seen it. Wei et al. 2013; Dai et al. 2015.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from covey.errors import PlanError
+from covey.message import Address, Message
+from covey.program import Node
+from covey.replica import Replica
+from covey.strategy import Role, Strategy, Taxonomy
+from covey.vector import Vector
+
+SERVER = Address("server", 0)
+
+
+class Change(Message):
+    """What a worker did to its weights in a step, having seen so many changes before."""
+
+    step: int
+    seen: int
+    change: Vector
+    buffers: Vector
+
+
+class Visible(Message):
+    """Another worker's change."""
+
+    owner: int
+    step: int
+    change: Vector
+
+
+class Seen(Message):
+    """A worker has applied that change."""
+
+    owner: int
+    step: int
+
+    counted = False
+
+
+class Synchronized(Message):
+    """Everybody has applied your change of this step."""
+
+    step: int
+
+    counted = False
+
+
+class Room(Message):
+    """(From a worker's listener to itself) Something was synchronized: look again."""
+
+    counted = False
+
+
+class LeaveView(Message):
+    counted = False
+
+
+class ViewClosed(Message):
+    """No change comes after this."""
+
+    counted = False
+
+
+def largest(vector: Vector) -> float:
+    """The largest change of a single number."""
+    return max((float(p.abs().max()) for p in vector.parts if p.numel() and not p.is_meta), default=0.0)
+
+
+def fits(unseen: list[Vector], change: Vector, bound: float) -> bool:
+    """Whether all of them together stay within max(u, bound); alone, any change does (or nobody could ever go on)."""
+    if not unseen:
+        return True
+    total = change.clone()
+    for other in unseen:
+        total.add_(other)
+    return largest(total) <= max(largest(change), bound)
+
+
+class View:
+    """A worker's weights: its own changes at once, the others' as they become visible."""
+
+    def __init__(self, node: Node, replica: Replica) -> None:
+        self.node, self.replica = node, replica
+        self.pending: dict[int, Vector] = {}  # own changes that somebody has not seen
+        self.seen = node.remember([0]).value  # how many changes these weights hold
+        self.waiting = False
+        replica.shield()
+
+    async def listen(self) -> None:
+        """Take in what becomes visible, also while the worker computes."""
+        while True:
+            word = await self.node.receive_any(Visible, Synchronized)
+            if isinstance(word, Visible):
+                self.replica.flat.add_(word.change)
+                self.seen[0] += 1
+                await self.node.send(SERVER, Seen(word.owner, word.step))
+            elif isinstance(word, Synchronized):
+                del self.pending[word.step]
+                if self.waiting:
+                    self.waiting = False
+                    await self.node.send(self.node.address, Room())
+
+    def step(self, grad: Vector, scale: float) -> Vector:
+        """What one step of the optimizer would change; the weights stay."""
+        before = self.replica.flat.clone()
+        self.replica.apply(grad, scale)
+        change = self.replica.flat - before
+        self.replica.flat.copy_(before)
+        return change
+
+    async def make(self, change: Vector, bound: float) -> None:
+        """Apply and push a change, as soon as one's unseen changes together stay within the bound."""
+        while not fits(list(self.pending.values()), change, bound):
+            self.waiting = True
+            await self.node.receive(Room, sender=self.node.address)
+        step = self.node.step
+        self.pending[step] = change
+        self.replica.flat.add_(change)
+        await self.node.send(SERVER, Change(step, self.seen[0], change, self.replica.buffers))
+        self.seen[0] += 1
+
+
+async def worker(node: Node, replica: Replica, *, bound: float) -> None:
+    """Differentiate, and change the weights while what is unseen of one's changes stays small."""
+    view = View(node, replica)
+    await node.spawn(view.listen())
+    while node.training():
+        change = view.step(await replica.gradient(node), 1 / node.workers)
+        await view.make(change, bound)
+    await node.send(SERVER, LeaveView())
+    await node.receive(ViewClosed, sender=SERVER)
+
+
+class Gate:
+    """The server's work: make changes visible, know who has seen them; strong: only so much at a time."""
+
+    def __init__(self, node: Node, replica: Replica, bound: float | None) -> None:
+        self.node, self.replica, self.bound = node, replica, bound
+        self.members = node.remember(list(range(node.workers))).value
+        self.count = node.remember([0]).value
+        self.queue: list[Change] = []
+        self.half: dict[tuple[int, int], tuple[Vector, set[int]]] = {}  # visible to some: the change, who is missing
+
+    async def serve(self) -> None:
+        while self.members:
+            message = await self.node.receive_any(Change, Seen, LeaveView)
+            rank = message.sender.rank
+            if isinstance(message, Change):
+                await self.take(message)
+            elif isinstance(message, Seen):
+                self.half[message.owner, message.step][1].discard(rank)
+            else:
+                self.members[:] = [member for member in self.members if member != rank]
+                for _, missing in self.half.values():
+                    missing.discard(rank)
+                await self.node.send(message.sender, ViewClosed())
+            await self.settle()
+
+    async def take(self, change: Change) -> None:
+        await self.node.note("staleness", self.count[0] - change.seen)
+        await self.node.note("update")
+        if change.buffers.parts:
+            self.replica.buffers.lerp_(change.buffers, 1 / self.node.workers)
+        self.count[0] += 1
+        self.queue.append(change)
+
+    async def settle(self) -> None:
+        """Tell owners what everybody has seen, and make visible what may become so."""
+        released = True
+        while released:
+            for owner, step in [key for key, (_, missing) in self.half.items() if not missing]:
+                del self.half[owner, step]
+                if owner in self.members:
+                    await self.node.send(Address("worker", owner), Synchronized(step))
+            released = bool(self.queue) and self.may_release(self.queue[0].change)
+            if released:
+                await self.release(self.queue.pop(0))
+
+    def may_release(self, change: Vector) -> bool:
+        return self.bound is None or fits([half for half, _ in self.half.values()], change, self.bound)
+
+    async def release(self, change: Change) -> None:
+        owner = change.sender.rank
+        others = [rank for rank in self.members if rank != owner]
+        self.half[owner, change.step] = change.change, set(others)
+        self.replica.flat.add_(change.change)
+        for rank in others:
+            await self.node.send(Address("worker", rank), Visible(owner, change.step, change.change))
+
+
+async def server(node: Node, replica: Replica, *, bound: float | None) -> None:
+    await Gate(node, replica, bound).serve()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vap:
+    """Value bound: a worker waits while its own changes that others have not seen would exceed `bound` anywhere."""
+
+    bound: float = 0.1
+    strong: bool = False  # also hold back changes while those seen by some but not all would exceed it
+
+    def strategy(self, workers: int) -> Strategy:
+        if not self.bound > 0:
+            raise PlanError(f"vap(bound={self.bound}): more than 0 (a tiny one lets one change at a time be unseen)")
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            if servers != 1:
+                raise PlanError(f"--servers {servers}: vap needs 1 server, which knows who has seen what")
+            return [
+                *(Role(Address("worker", r), partial(worker, bound=self.bound), trains=True) for r in range(workers)),
+                Role(SERVER, partial(server, bound=self.bound if self.strong else None), scored=True),
+            ]
+
+        return Strategy(
+            name="vap", settings=asdict(self), roles=roles, servers=1, scored="the server's parameters",
+            rate="each change counts 1/workers",
+            taxonomy=Taxonomy(
+                optimization="central", architecture="server", scheduling="bounded", exchange="ad hoc",
+                topology="single server",
+            ),
+        )  # fmt: skip

@@ -1,0 +1,114 @@
+"""TreeEASGD: workers in a tree; a model that comes from above or below pulls its receiver, and only it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from covey.decentral.parting import Leaving, addresses, part
+from covey.decentral.settings import written
+from covey.errors import PlanError
+from covey.message import Address, Message
+from covey.program import Node
+from covey.replica import Replica
+from covey.strategy import Role, Strategy, Taxonomy
+from covey.vector import Vector
+
+
+class Sway(Message):
+    """A neighbour's model, which draws the receiver towards it."""
+
+    model: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A worker's place in the tree: whom it hears, and after how many steps it speaks to them."""
+
+    parent: int | None
+    children: tuple[int, ...]
+    up: int
+    down: int
+
+    @property
+    def near(self) -> set[int]:
+        return {*self.children, *([] if self.parent is None else [self.parent])}
+
+
+async def worker(node: Node, replica: Replica, *, place: Place, pull: float) -> None:
+    """Be pulled by what has come, step, and now and then send the model up or down (Zhang 2016)."""
+    gone: set[int] = set()
+
+    def be_pulled() -> None:
+        while sway := node.receive_nowait(Sway):
+            replica.model.lerp_(sway.model, pull)  # w - a (w - theirs); they do not move by it
+
+    for step in node.steps():
+        be_pulled()
+        while leaving := node.receive_nowait(Leaving):
+            gone.add(leaving.sender.rank)
+        replica.apply(await replica.gradient(node))
+        await node.note("update")
+        if (step + 1) % place.up == 0 and place.parent is not None:
+            await node.broadcast(addresses({place.parent} - gone), Sway(replica.model))
+        if (step + 1) % place.down == 0:
+            await node.broadcast(addresses(sorted(set(place.children) - gone)), Sway(replica.model))
+    await part(node, place.near, place.near - gone)
+    be_pulled()
+
+
+def places(workers: int, fanout: int, up: int, down: int, slower: float) -> list[Place]:
+    """Worker 0 is the root, and r's children are r * fanout + 1, + 2…; each level nearer to the root is `slower`."""
+    parents = [None if rank == 0 else (rank - 1) // fanout for rank in range(workers)]
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(0 if parent is None else depths[parent] + 1)
+
+    def every(period: int, depth: int) -> int:
+        """The period of the links between this depth and the one above it."""
+        return max(1, round(period * slower ** (max(depths) - depth)))
+
+    return [
+        Place(
+            parents[rank], tuple(child for child in range(workers) if parents[child] == rank),
+            every(up, depths[rank]), every(down, depths[rank] + 1),
+        )
+        for rank in range(workers)
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TreeEasgd:
+    """Elastic averaging on a tree of workers: models go up often and down rarely, and pull only who gets them."""
+
+    fanout: int = 16
+    up: int = 10
+    down: int = 100
+    slower: float = 1.0  # how many times as rare every level nearer to the root speaks
+    pull: float | None = None  # 0.9 / (fanout + 1) (Zhang 2016)
+
+    def strategy(self, workers: int) -> Strategy:
+        pull = 0.9 / (self.fanout + 1) if self.pull is None else self.pull
+        if min(self.fanout, self.up, self.down) < 1:
+            raise PlanError("tree_easgd: fanout, up and down must be at least 1")
+        if not 0 < pull <= 1:
+            raise PlanError(f"tree_easgd(pull={pull:g}): must lie in (0, 1]; 1 takes the other's model over")
+        if self.slower < 1:
+            raise PlanError(f"tree_easgd(slower={self.slower:g}): must be 1 or more")
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            tree = places(workers, self.fanout, self.up, self.down, self.slower)
+            return [
+                Role(Address("worker", rank), partial(worker, place=place, pull=pull), trains=True, scored=rank == 0)
+                for rank, place in enumerate(tree)
+            ]
+
+        shown = written(self, fanout=self.fanout, up=self.up, down=self.down, pull=pull)
+        return Strategy(
+            name="tree_easgd", settings=shown, roles=roles, scored="the root's model",
+            rate="unchanged: each worker's own",
+            taxonomy=Taxonomy(
+                optimization="decentral", architecture="peers", scheduling="bounded", exchange="ad hoc",
+                topology="tree",
+            ),
+        )  # fmt: skip

@@ -1,0 +1,23 @@
+"""Where a promise cannot be asked of a bare name with any number of workers: what is asked instead, and why."""
+
+from __future__ import annotations
+
+TRAINED_AS = {
+    "diloco": "diloco(period=8)",  # 500 steps are 42 epochs of digits on 4 workers
+    "eamsgd": "eamsgd(momentum=0.9)",  # 0.99 looks back over 100 steps: 8 epochs of digits
+}
+"""How a strategy trains digits, which has 12 batches an epoch, where its paper's defaults are for far longer runs."""
+
+POWERS_OF_TWO = {"butterfly"}
+"""Strategies that pair all workers at every distance 1, 2, 4…"""
+
+
+def workable(name: str, workers: int) -> int:
+    """The number of workers to try instead of this one."""
+    return 1 << (workers.bit_length() - 1) if name in POWERS_OF_TWO else workers
+
+SPECS = {
+    "hogwild":   "hogwild(momentum=drop)",
+    "hogwild++": "hogwild++(momentum=drop)",
+}  # fmt: skip
+"""What is asked for everywhere: the bare name refuses the momentum that the digits' optimizer has."""
