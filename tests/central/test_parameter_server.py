@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from covey import catalog
-from covey.central.parameter_server import Params, Pull, Push  # type: ignore[attr-defined, unused-ignore]
+from covey.central.shard import Params, Pull, Push
 from covey.errors import PlanError
 from covey.message import Address
 from covey.task import Task

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from covey.central.cached import Copy
+from covey.central.coded import Coded, Current
+from covey.central.downpour import Fetched
+from covey.central.lbfgs import Model, PortionGradient
+from covey.central.value_bound import Visible
 from covey.decentral.extrapolated import Gathered, Meaned
 from covey.decentral.gossip import Gossip
 from covey.decentral.pairwise import Meet, Move
@@ -132,9 +136,17 @@ def blocks(job: Job) -> Links:
 
 
 def cache(job: Job) -> Links:
-    """Up with the change, every step; down with the parameters only when a copy is renewed."""
+    """Up with the change, every step; down with what only speeds decide: copies renewed, others' changes."""
     up = {f"worker {rank}->server 0": job.steps * job.model for rank in range(job.workers)}
     return up | {link: count * job.model for link, count in job.gossips.items()}
+
+
+def owners(job: Job) -> Links:
+    """To every other owner its slice of the gradient, and one's own slice of the parameters."""
+    ranks = range(job.workers)
+    slices = [length(job, rank) for rank in ranks]
+    pairs = [(a, b) for a in ranks for b in ranks if a != b]
+    return {f"worker {a}->worker {b}": job.steps * (slices[a] + slices[b]) * job.width for a, b in pairs}
 
 
 FORMULAS: Mapping[str, Callable[[Job], Links]] = {
@@ -147,6 +159,15 @@ FORMULAS: Mapping[str, Callable[[Job], Links]] = {
     "dc_asgd":      server,
     "petuum":       cache,
     "essp":         cache,
+    "vap":          cache,
+    "a_bsp":        server,
+    "specsync":     cache,
+    "gradient_coding": lambda job: {link: count * job.model for link, count in job.gossips.items()},
+    "downpour":     server,
+    "sandblaster":  lambda job: {link: count * job.model for link, count in job.gossips.items()},
+    "sliced":       owners,
+    "bigdl":        lambda job: owners(replace(job, width=2)),
+    "caffeonspark": owners,
     "allreduce":    lambda job: rings(job, job.steps),
     "local_sgd":    lambda job: rings(job, job.steps // job.period),
     "easgd":        centre,
@@ -172,8 +193,8 @@ FORMULAS: Mapping[str, Callable[[Job], Links]] = {
 PERIODS = {"local_sgd": 8, "easgd": 4, "bmuf": 8, "diloco": 500, "sparknet": 5, "eamsgd": 4}
 """The periods that the strategies take by default."""
 
-UNPLANNED = (Copy, Gossip, Gathered, Meaned, Meet, Move)
+UNPLANNED = (Copy, Gossip, Gathered, Meaned, Meet, Move, Coded, Current, Fetched, Model, PortionGradient, Visible)
 """Messages of which only chance, or the network, knows how many there are."""
 
-EXTRA = {"gosgd": 8, "mpca": 0, "adpsgd": 0}
+EXTRA = {"gosgd": 8, "mpca": 0, "adpsgd": 0, "specsync": 0, "gradient_coding": 0, "sandblaster": 0, "vap": 0}
 """The names that send those, and what travels with the model."""

@@ -65,6 +65,8 @@ class AskCurrent(Message):
 
     step: int
 
+    counted = False
+
 
 class Current(Message):
     """The parameters of the step that is current."""

@@ -26,6 +26,8 @@ class Fetch(Message):
 
     step: int
 
+    counted = False
+
 
 class Fetched(Message):
     step: int

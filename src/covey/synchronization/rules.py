@@ -162,7 +162,7 @@ class Quorum:
         late = [place for place, arrival in enumerate(waiting) if arrival.version < board.version]
         fresh = [place for place, arrival in enumerate(waiting) if arrival.version == board.version]
         ranks = {waiting[place].rank for place in fresh}
-        needed = min(self.size, len(board.clocks)) if board.clocks else len(ranks)
+        needed = min(self.size, len(board.clocks.keys() | ranks))  # one that has left may have pushed before
         if not fresh or (len(ranks) if self.count == "workers" else len(fresh)) < needed:
             return None
         used = sorted([*fresh, *(late if self.late == "fold" else [])], key=lambda place: waiting[place].rank)
@@ -177,7 +177,7 @@ class Soft:
     damping: Literal["none", "inverse", "dynamic"] = "none"
 
     def choose(self, waiting: Sequence[Arrival], board: Board) -> Choice | None:
-        if not waiting or len(waiting) < min(self.size, max(1, len(board.clocks))):
+        if not waiting or len(waiting) < min(self.size, len(board.clocks.keys() | {one.rank for one in waiting})):
             return None
         ages = [board.version - arrival.version for arrival in waiting]
         damped = [damp(self.damping, age) for age in ages]

@@ -1,0 +1,253 @@
+"""What tells the other rules of the family apart: who is waited for, what counts, what is corrected, who asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import covey
+from covey.central.cached import Copy, Read
+from covey.central.compensation import Compensation
+from covey.central.shard import Push
+from covey.errors import PlanError
+from covey.vector import Vector
+from tests.worlds import INSTANT, middle, mlp, paced, quadratic, run, server, sgd, slowed
+
+# -- backup workers ---------------------------------------------------------------------------------------------------
+
+
+def test_quorum_takes_the_time_of_the_qth_fastest() -> None:
+    """Workers of 10, 20, 30 and 1000 ms: three of four make a step of 30 ms."""
+    world = run(quadratic(), "quorum(size=3)", 4, steps=5, cluster=slowed(INSTANT, w1=2, w2=3, w3=100))
+    updates = [round(note.at, 6) for note in world.log.notes if note.kind == "update"][:5]
+    assert updates == [0.03, 0.06, 0.09, 0.12, 0.15]
+
+
+def test_a_late_gradient_never_changes_the_weights() -> None:
+    """With the fourth worker so slow that all its gradients are late, the weights are those of the first three."""
+    late = run(quadratic(), "quorum(size=3)", 4, steps=6, cluster=slowed(INSTANT, w3=5.5))
+    dropped = sum(late.log.values("dropped"))
+    assert dropped > 0
+    assert set(late.log.values("staleness")) == {0}, "every gradient that counts is fresh"
+    applied = len(late.log.values("staleness"))
+    assert applied + dropped == 24, "a gradient is applied or dropped"
+
+
+def test_quorum_of_all_is_bsp() -> None:
+    ours, theirs = (run(mlp(), spec, 4, steps=10, cluster=slowed(w2=3)) for spec in ("quorum(size=4)", "bsp"))
+    assert all(torch.equal(ours.scored[name], theirs.scored[name]) for name in theirs.scored)
+
+
+def test_folding_late_gradients_in_drops_none() -> None:
+    log = run(quadratic(), "quorum(size=3, late=fold)", 4, steps=6, cluster=slowed(INSTANT, w3=5.5)).log
+    assert log.values("dropped") == []
+    assert len(log.values("staleness")) == 24
+    assert max(log.values("staleness")) > 0
+
+
+# -- bounds that move -------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.sampled_from([1.0, 2.0, 3.0, 7.0]), min_size=2, max_size=4), st.integers(0, 2), st.integers(0, 3))
+def test_dssp_reads_stay_in_their_range(slow: list[float], low: int, extra: int) -> None:
+    log = run(quadratic(), f"dssp(low={low}, extra={extra})", len(slow), steps=15, cluster=paced(slow, jitter=0.2)).log
+    assert max(log.values("lead")) <= low + extra
+
+
+def test_dssp_goes_beyond_its_low_bound_where_that_saves_waiting_and_ssp_does_not() -> None:
+    cluster = slowed(INSTANT, w1=3)
+    moving = run(quadratic(), "dssp(low=1, extra=4)", 2, steps=20, cluster=cluster).log.values("lead")
+    assert 1 < max(moving) <= 5
+    assert max(run(quadratic(), "ssp(bound=1)", 2, steps=20, cluster=cluster).log.values("lead")) == 1
+
+
+def test_dssp_without_extra_is_ssp() -> None:
+    cluster = slowed(w1=3)
+    ours, theirs = (run(mlp(), spec, 3, steps=12, cluster=cluster) for spec in ("dssp(low=2, extra=0)", "ssp(bound=2)"))
+    assert ours.trace == theirs.trace
+
+
+# -- what an old gradient counts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("damping", "counts"),
+    [("none", lambda age: 0.25), ("inverse", lambda age: 1 / max(1, age)), ("dynamic", lambda age: 1 / (1 + age))],
+)
+def test_what_a_gradient_of_each_age_counts(damping: str, counts: Callable[[int], float]) -> None:
+    """Follow the server by hand: w - lr counts(age) (what was read - the batch's mean), push by push."""
+    task = quadratic(lr=0.1)
+    world = run(task, f"asynchronous(damping={damping})", 4, steps=6, cluster=slowed(INSTANT, w2=2.5))
+    pushes = [event.message for event in world.log.deliveries if isinstance(event.message, Push)]
+    versions, ages = [torch.ones(5).double()], []
+    for version, push in enumerate(pushes):
+        ages.append(version - push.version)
+        grad = versions[push.version] - middle(task, world.deal, push.sender.rank, push.step)
+        versions.append(versions[-1] - 0.1 * counts(ages[-1]) * grad)
+    assert ages == world.log.values("staleness") and max(ages) > 3
+    assert torch.allclose(world.scored["w"], versions[-1], atol=1e-12)
+
+
+def test_softsync_applies_mixed_versions_together() -> None:
+    log = run(quadratic(), "softsync(groups=2)", 4, steps=6, cluster=slowed(INSTANT, w0=3, w1=2)).log
+    updates, gradients = len(log.values("update")), len(log.values("staleness"))
+    assert gradients == 24 and updates >= 12
+    assert len(set(log.values("staleness"))) > 1, "gradients of several versions"
+
+
+def test_softsync_of_as_many_groups_as_workers_applies_each() -> None:
+    ours, theirs = (
+        run(mlp(), spec, 3, steps=8, cluster=slowed(w1=2))
+        for spec in ("softsync(groups=3, damping=none)", "asynchronous(weight=1)")
+    )
+    assert all(torch.equal(ours.scored[name], theirs.scored[name]) for name in theirs.scored)
+
+
+# -- delay compensation -----------------------------------------------------------------------------------------------
+
+
+def vector(*numbers: float) -> Vector:
+    return Vector([torch.tensor(numbers, dtype=torch.float64)])
+
+
+def test_compensation_uses_what_this_worker_was_given() -> None:
+    """grad + strength grad^2 (now - given): each worker has its own `given` (Zheng et al. 2017, eq. 10)."""
+    fix = Compensation(strength=0.5)
+    fix.gave(0, vector(1.0, 1.0))
+    fix.gave(1, vector(3.0, 3.0))
+    now, grad = vector(4.0, 5.0), vector(2.0, -1.0)
+    assert fix.correct(0, grad, now).parts[0].tolist() == [2 + 0.5 * 4 * 3, -1 + 0.5 * 1 * 4]
+    assert fix.correct(1, grad, now).parts[0].tolist() == [2 + 0.5 * 4 * 1, -1 + 0.5 * 1 * 2]
+
+
+def test_compensation_is_exact_for_a_quadratic() -> None:
+    """With strength grad^2 equal to the curvature, the corrected gradient is the one at the newest weights."""
+    fix, curvature, then, now = Compensation(strength=2 / 9), 2.0, 1.5, 4.0
+    fix.gave(0, vector(then))
+    grad = curvature * then  # 3: strength * 9 = 2
+    assert fix.correct(0, vector(grad), vector(now)).parts[0].item() == pytest.approx(curvature * now)
+
+
+def test_adaptive_compensation_does_not_scale_with_the_gradient() -> None:
+    def relative(scale: float, adaptive: bool) -> float:
+        fix = Compensation(strength=0.1, adaptive=adaptive)
+        fix.gave(0, vector(0.0))
+        grad = vector(3.0 * scale)
+        return (fix.correct(0, grad, vector(1.0)).parts[0].item() - 3.0 * scale) / (3.0 * scale)
+
+    assert relative(10, True) == pytest.approx(relative(1, True), rel=1e-6)
+    assert relative(10, False) == pytest.approx(10 * relative(1, False))
+
+
+def test_no_compensation_is_asynchronous() -> None:
+    cluster = slowed(w1=3)
+    ours, theirs = (run(mlp(), spec, 3, steps=8, cluster=cluster) for spec in ("dc_asgd(strength=0)", "asynchronous"))
+    assert all(torch.allclose(ours.scored[name], theirs.scored[name], atol=1e-14) for name in theirs.scored)
+    other = run(mlp(), "dc_asgd(strength=5)", 3, steps=8, cluster=cluster)
+    assert not all(torch.allclose(other.scored[name], theirs.scored[name]) for name in theirs.scored)
+
+
+# -- momentum ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("workers", "explicit"), [(1, 0.5), (2, 0.0), (4, -0.25)])
+def test_asynchrony_adds_momentum_that_the_optimizer_gives_back(workers: int, explicit: float) -> None:
+    """mu = wanted - (1 - 1/n), also below zero (Mitliagkas et al. 2016)."""
+    world = run(mlp(sgd(0.1, momentum=0.3)), "asynchronous(momentum=0.5)", workers, steps=2)
+    assert world.replicas[server(0)].optimizer.param_groups[0]["momentum"] == pytest.approx(explicit)
+
+
+def test_an_optimizer_without_momentum_is_refused() -> None:
+    task = replace(mlp(), optimizer=torch.optim.Adam)
+    with pytest.raises(PlanError, match="no momentum to set"):
+        run(task, "asynchronous(momentum=0.5)", 2, steps=2)
+
+
+# -- copies at the workers --------------------------------------------------------------------------------------------
+
+
+def test_petuum_reads_only_when_its_copy_is_too_old() -> None:
+    """In lockstep a copy serves bound + 1 steps."""
+    log = run(quadratic(), "petuum(bound=3)", 3, steps=16, cluster=INSTANT).log
+    assert len(log.kinds(Read)) == len(log.kinds(Copy))
+    assert 3 * 16 // 4 <= len(log.kinds(Read)) <= 3 * 16 // 3, "about every bound + 1 steps, not every step"
+    assert max(log.values("staleness")) == 3
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sampled_from(["petuum", "essp"]), st.lists(st.sampled_from([1.0, 2.0, 5.0]), min_size=2, max_size=4),
+    st.integers(0, 3), st.integers(1, 2),
+)  # fmt: skip
+def test_a_copy_is_never_older_than_the_bound(name: str, slow: list[float], bound: int, servers: int) -> None:
+    log = run(
+        quadratic(), f"{name}(bound={bound})", len(slow), steps=12, servers=servers, cluster=paced(slow, jitter=0.3)
+    ).log
+    assert max(log.values("staleness")) <= bound
+
+
+def test_essp_asks_once_and_is_then_told() -> None:
+    """After the first touch no read is sent: the server gives new parameters whenever the slowest has ticked."""
+    log = run(quadratic(), "essp(bound=2)", 3, steps=12, cluster=slowed(w0=2)).log
+    assert len(log.kinds(Read)) == 3
+    assert len(log.kinds(Copy)) > 12
+
+
+def test_essp_reads_fresher_copies_than_petuum() -> None:
+    ages = {
+        name: run(quadratic(), f"{name}(bound=4)", 4, steps=30, cluster=slowed(w0=1.5)).log.values("staleness")
+        for name in ("petuum", "essp")
+    }
+    assert sum(ages["essp"]) < sum(ages["petuum"])
+
+
+@pytest.mark.parametrize("name", ["petuum", "essp"])
+def test_a_worker_sees_its_own_changes(name: str) -> None:
+    """Alone, with any bound, a copy that holds all of one's own changes is plain SGD."""
+    task = mlp()
+    ours = run(task, f"{name}(bound=5)", 1, steps=12)
+    theirs = run(task, "bsp", 1, steps=12)
+    assert all(torch.allclose(ours.scored[key], theirs.scored[key], atol=1e-12) for key in theirs.scored)
+
+
+@pytest.mark.parametrize("name", ["petuum", "essp"])
+def test_bound_0_is_bsp_with_plain_sgd(name: str) -> None:
+    ours, theirs = (run(mlp(), spec, 4, steps=10, cluster=slowed(w1=3)) for spec in (f"{name}(bound=0)", "bsp"))
+    assert all(torch.allclose(ours.scored[key], theirs.scored[key], atol=1e-12) for key in theirs.scored)
+
+
+# -- layouts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bsp", "asynchronous", "ssp", "petuum"])
+def test_colocated_servers_spare_the_bytes_that_stay_at_home(name: str) -> None:
+    """2 (n-1)/n of the model per worker and step, and the weights of dedicated servers (plain SGD, equal speeds)."""
+    task = quadratic(size=12)
+    together = covey.fit(task, f"{name} over colocated", 3, engine="simulated", steps=8)
+    apart = covey.fit(task, name, 3, servers=3, engine="simulated", steps=8)
+    assert together.servers == 3
+    assert together.traffic.by_role["worker->server"] * 3 == apart.traffic.by_role["worker->server"] * 2
+    at_home = {f"worker {rank}->server {rank}" for rank in range(3)}
+    assert not any(size for link, size in together.traffic.by_link.items() if link in at_home)
+
+
+def test_colocated_bsp_ends_at_the_weights_of_one_server() -> None:
+    task = mlp(sgd(0.1, momentum=0.9))
+    ours, theirs = (run(task, spec, 3, steps=9, cluster=slowed(w1=2)) for spec in ("bsp over colocated", "bsp"))
+    assert all(torch.allclose(ours.scored[key], theirs.scored[key], atol=1e-12) for key in theirs.scored)
+
+
+def test_a_wire_of_fewer_bits_sends_fewer_bytes() -> None:
+    task = quadratic(size=64, dtype=torch.float32)
+    sizes = {
+        codec: covey.fit(task, f"bsp{codec}", 2, engine="simulated", steps=5).traffic.by_role["worker->server"]
+        for codec in ("", " + bf16", " + truncated", " + twobit(threshold=0.1)")
+    }
+    whole = 2 * 5 * 64 * 4
+    assert list(sizes.values()) == [whole, whole // 2, whole // 2, whole // 16]
