@@ -8,6 +8,7 @@ from covey import catalog
 from covey.catalog import STRATEGIES, resolve
 from covey.errors import PlanError
 from covey.spec import SpecError, parse
+from covey.systems import ROWS, SYSTEMS
 from tests.promises.specs import workable
 
 EIGHT = ["bsp", "ssp", "asynchronous", "allreduce", "local_sgd", "easgd", "gosgd", "dpsgd"]
@@ -113,3 +114,36 @@ def test_who_waits_must_stop_together(name: str) -> None:
     strategy = resolve(name, 4)
     waits = strategy.taxonomy.scheduling in ("synchronous", "bounded") and name not in LEAVES_BEHIND
     assert strategy.lockstep == waits
+
+
+# -- the systems of the surveys ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_system_is_made_of_what_is_there(name: str) -> None:
+    system, made = SYSTEMS[name], resolve(name, 4)
+    part = resolve(system.spec, 4)
+    assert made.name == name
+    assert [role.address for role in made.layout(4, None)] == [role.address for role in part.layout(4, None)]
+    assert resolve(made.text, 4).text == made.text, "what a result says can be asked for again"
+
+
+def test_what_is_written_goes_before_what_a_system_is_made_of() -> None:
+    assert resolve("tensorflow(size=2)", 4).settings["size"] == 2
+    assert resolve("tensorflow(size=2)", 4).settings["count"] == "gradients"
+    assert resolve("mxnet over servers(count=2)", 4).servers == 2
+    with pytest.raises(SpecError, match="no setting 'bound'"):
+        resolve("mxnet(bound=2)", 4)
+
+
+def test_every_name_of_the_surveys_is_known() -> None:
+    """Langer et al. 2020, Table 1; Mayer & Jacobsen 2020, Tables 2 and 3."""
+    surveyed = ["bigdl", "caffeonspark", "dpsgd", "distbelief", "easgd", "firecaffe", "gosgd", "mpca", "mxnet", "parameter_server", "petuum", "project_adam", "pytorch", "sparknet", "tensorflow", "tree_easgd", "hogwild", "downpour", "ssp", "dogwild", "essp", "malt", "hogwild++", "geeps", "dynssp", "a_bsp", "crossbow", "chainermn", "cntk", "dl4j", "horovod", "singa", "caffe2"]
+    assert set(surveyed) <= {*STRATEGIES, *SYSTEMS}
+    for name in ("cots_hpc", "bonawitz"):
+        with pytest.raises(SpecError, match="comes with"):
+            resolve(name, 4)
+
+
+def test_printed_rows_belong_to_names_that_run() -> None:
+    assert set(ROWS) <= set(STRATEGIES)

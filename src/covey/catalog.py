@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from covey import topology
@@ -17,6 +17,7 @@ from covey.central.replicated import Allreduce
 from covey.central.sandblaster import Sandblaster
 from covey.central.sliced import BigDl, CaffeOnSpark, Sliced
 from covey.central.speculative import SpecSync
+from covey.central.tree import FireCaffe
 from covey.central.value_bound import Vap
 from covey.decentral.butterfly import Butterfly
 from covey.decentral.crossbow import Crossbow
@@ -38,6 +39,7 @@ from covey.errors import PlanError
 from covey.exchange.codec import CODECS, Codec
 from covey.spec import Call, Spec, SpecError, bind, parse, unknown
 from covey.strategy import Strategy
+from covey.systems import LATER, SYSTEMS, System
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ STRATEGIES: Mapping[str, Entry] = {
     "sliced":       Entry(Sliced, "Dai et al. 2019; Feng et al. 2016", codecs=True),
     "bigdl":        Entry(BigDl, "Dai et al. 2019"),
     "caffeonspark": Entry(CaffeOnSpark, "Feng et al. 2016"),
+    "firecaffe":    Entry(FireCaffe, "Iandola et al. 2015"),
     "allreduce":    Entry(Allreduce, "Patarasu & Yuan 2009; Li et al. 2020 (PyTorch DDP)"),
     "local_sgd":    Entry(LocalSgd, "Lin et al. 2018; Stich 2019"),
     "easgd":        Entry(Easgd, "Zhang, Choromanska & LeCun 2015"),
@@ -99,15 +102,20 @@ STRATEGIES: Mapping[str, Entry] = {
 
 
 def names() -> list[str]:
+    """The strategies that are programs of their own; `SYSTEMS` are compositions of them."""
     return list(STRATEGIES)
 
 
 def resolve(spec: str | Spec, workers: int) -> Strategy:
     """The strategy that a SPEC names, for so many workers; refused at once when it cannot work."""
     spec = parse(spec) if isinstance(spec, str) else spec
+    if spec.strategy.name in SYSTEMS:
+        return _system(spec, SYSTEMS[spec.strategy.name], workers)
     entry = STRATEGIES.get(spec.strategy.name)
     if entry is None:
-        raise unknown(spec.text, spec.strategy.at, "strategy", spec.strategy.name, STRATEGIES)
+        if spec.strategy.name in LATER:
+            raise SpecError(spec.text, spec.strategy.at, f"{spec.strategy.name} {LATER[spec.strategy.name]}")
+        raise unknown(spec.text, spec.strategy.at, "strategy", spec.strategy.name, [*STRATEGIES, *SYSTEMS])
     if spec.mesh:
         raise SpecError(spec.text, spec.mesh.at, "models are not cut here yet: leave 'with mesh(...)' away")
     settings = bind(spec.strategy, entry.settings, "strategy", spec.text)
@@ -120,6 +128,15 @@ def resolve(spec: str | Spec, workers: int) -> Strategy:
         raise SpecError(spec.text, spec.topology.at if spec.topology else spec.strategy.at, str(error)) from None
     assert strategy.name == spec.strategy.name, "a strategy must be called what the catalog calls it"
     return strategy
+
+
+def _system(spec: Spec, system: System, workers: int) -> Strategy:
+    """A system's composition under its own name; what the user wrote goes before what it is made of."""
+    made_of = parse(system.spec)
+    settings = {**made_of.strategy.settings, **spec.strategy.settings}
+    call = replace(spec.strategy, name=made_of.strategy.name, settings=settings)
+    whole = replace(spec, strategy=call, topology=spec.topology or made_of.topology)
+    return replace(resolve(whole, workers), name=spec.strategy.name)
 
 
 def _graph(spec: Spec, entry: Entry, workers: int) -> dict[str, Any]:

@@ -8,7 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from covey import catalog, topology
+from covey.central.layouts import LAYOUTS
 from covey.cli import app
+from covey.systems import SYSTEMS
 
 
 def test_the_list_has_every_name_and_column(runner: CliRunner) -> None:
@@ -16,7 +18,7 @@ def test_the_list_has_every_name_and_column(runner: CliRunner) -> None:
     assert shown.exit_code == 0
     for word in (*catalog.names(), "optimization", "architecture", "scheduling", "exchange", "topology"):
         assert word in shown.stdout
-    assert "…" not in shown.stdout, "nothing is cut off at 80 columns"
+    assert not any(line.rstrip().endswith("…") for line in shown.stdout.splitlines()), "nothing is cut off at 80 columns"
 
 
 @pytest.mark.parametrize("name", catalog.names())
@@ -32,7 +34,7 @@ def test_one_is_told_in_full(runner: CliRunner, name: str, tmp_path: Path) -> No
     for setting in told["settings"]:
         assert setting in text
     assert ("random_regular" in text) == (entry.graph is not None)
-    assert told["topologies"] == (list(topology.GRAPHS) if entry.graph else [])
+    assert told["topologies"] == (list(topology.GRAPHS) if entry.graph else list(LAYOUTS) if entry.placed else [])
 
 
 @pytest.mark.parametrize("name", catalog.names())
@@ -56,7 +58,7 @@ def test_an_unknown_name(runner: CliRunner) -> None:
 
 def test_all_as_json(runner: CliRunner) -> None:
     told = json.loads(runner.invoke(app, ["strategies", "--quiet", "--json", "-"]).stdout)
-    assert [one["name"] for one in told] == catalog.names()
+    assert [one["name"] for one in told] == [*catalog.names(), *SYSTEMS]
 
 
 def test_verbose_tells_all_of_all(runner: CliRunner) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 import torch
 
 from covey import catalog
+from covey.decentral.local_sgd import Periods
 from covey.errors import PlanError
 from covey.exchange.collectives import Chunk
-from tests.worlds import INSTANT, middle, mlp, quadratic, run, sgd, slowed
+from tests.worlds import INSTANT, adam, middle, mlp, quadratic, run, sgd, slowed
 
 
 @pytest.mark.parametrize(("period", "steps", "rings"), [(1, 6, 6), (2, 6, 3), (4, 11, 2), (8, 7, 0)])
@@ -64,3 +67,80 @@ def test_it_waits_only_at_the_end_of_a_period() -> None:
 def test_a_period_of_0_is_refused() -> None:
     with pytest.raises(PlanError, match="every 1 step or more"):
         catalog.resolve("local_sgd(period=0)", 2)
+
+
+# -- periods ----------------------------------------------------------------------------------------------------------
+
+
+def first(periods: Periods, count: int) -> list[int]:
+    return list(islice(periods.ends(), count))
+
+
+def test_growing_periods() -> None:
+    """2, 3, 4.5 -> 4, 6.75 -> 7 steps long."""
+    assert first(Periods(2, 1.5), 4) == [1, 4, 8, 15]
+    assert first(Periods(1, 1.2), 6) == [0, 1, 2, 4, 6, 8]
+    assert first(Periods(4), 3) == [3, 7, 11]
+    assert first(Periods(4, after=10), 3) == [13, 17, 21]
+
+
+def test_periods_grow_in_a_run() -> None:
+    log = run(quadratic(), "local_sgd(period=2, growth=1.5)", 2, steps=10).log
+    assert len(log.kinds(Chunk)) == 3 * 2 * 2
+
+
+def test_before_the_switch_post_local_sgd_is_bsp_to_the_bit() -> None:
+    """With Adam too, and when the last batches are short; replicas differ only after the switch."""
+    task = mlp(adam(), samples=101)
+    before = run(task, "local_sgd(period=4, after=9)", 3, steps=9)
+    central = run(task, "allreduce", 3, steps=9)
+    for mine, theirs in zip(before.workers(), central.workers(), strict=True):
+        assert torch.equal(mine.flat.parts[0], theirs.flat.parts[0])
+    apart = run(task, "local_sgd(period=4, after=9)", 3, steps=10).workers()
+    assert not torch.equal(apart[0].flat.parts[0], apart[1].flat.parts[0])
+
+
+def test_after_the_switch_there_are_fewer_allreduces() -> None:
+    log = run(quadratic(), "local_sgd(period=4, after=5)", 2, steps=13).log
+    assert len(log.kinds(Chunk)) == (5 + 2) * 2 * 2
+
+
+# -- momentum ---------------------------------------------------------------------------------------------------------
+
+
+def test_momentum_kept_reset_or_averaged_gives_three_trajectories() -> None:
+    ends = [
+        run(mlp(sgd(momentum=0.9)), f"local_sgd(period=2, momentum={how})", 3, steps=8).scored["0.weight"]
+        for how in ("keep", "reset", "average")
+    ]
+    assert not any(torch.allclose(ends[i], ends[j], atol=1e-6) for i, j in ((0, 1), (0, 2), (1, 2)))
+
+
+def test_averaged_momentum_travels_and_is_the_same_on_all() -> None:
+    world = run(mlp(adam()), "local_sgd(period=2, momentum=average)", 3, steps=4)
+    states = [list(replica.optimizer.state.values()) for replica in world.workers()]
+    for other in states[1:]:
+        for mine, theirs in zip(states[0], other, strict=True):
+            assert all(torch.equal(mine[key], theirs[key]) for key in ("exp_avg", "exp_avg_sq", "step"))
+    assert int(states[0][0]["step"]) == 4
+    kept = run(mlp(adam()), "local_sgd(period=2)", 3, steps=4)
+    assert sum(sent.size for sent in world.log.sends) > 2.9 * sum(sent.size for sent in kept.log.sends)
+
+
+def test_reset_momentum_is_gone() -> None:
+    for replica in run(mlp(sgd(momentum=0.9)), "local_sgd(period=2, momentum=reset)", 3, steps=4).workers():
+        assert not replica.optimizer.state
+
+
+@pytest.mark.parametrize("pattern", ["binomial", "star", "doubling", "scatter"])
+def test_any_pattern_gives_the_same_mean(pattern: str) -> None:
+    other = run(quadratic(), f"local_sgd(period=2, pattern={pattern})", 5, steps=6).workers()
+    usual = run(quadratic(), "local_sgd(period=2)", 5, steps=6).workers()
+    assert torch.allclose(other[0].flat.parts[0], usual[0].flat.parts[0], atol=1e-12)
+    assert all(torch.equal(other[0].flat.parts[0], replica.flat.parts[0]) for replica in other)
+
+
+@pytest.mark.parametrize("settings", ["growth=0.5", "after=-1"])
+def test_what_cannot_work_is_refused(settings: str) -> None:
+    with pytest.raises(PlanError):
+        catalog.resolve(f"local_sgd({settings})", 2)

@@ -156,7 +156,8 @@ class Gate:
             if isinstance(message, Change):
                 await self.take(message)
             elif isinstance(message, Seen):
-                self.half[message.owner, message.step][1].discard(rank)
+                if (message.owner, message.step) in self.half:  # else the sender has left, and was not waited for
+                    self.half[message.owner, message.step][1].discard(rank)
             else:
                 self.members[:] = [member for member in self.members if member != rank]
                 for _, missing in self.half.values():

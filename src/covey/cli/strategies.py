@@ -35,8 +35,9 @@ def command(
         from rich.console import Console
 
         from covey import catalog
+        from covey.systems import SYSTEMS
 
-        told = [describe(one) for one in ([name] if name else catalog.names())]
+        told = [describe(one) for one in ([name] if name else [*catalog.names(), *SYSTEMS])]
         json_file.write(json, text_of.dumps(told[0] if name else told, indent=1, ensure_ascii=False) + "\n")
         console = Console(stderr=json == json_file.OUTPUT, highlight=False)
         if manner == "quiet":
@@ -51,12 +52,21 @@ def command(
 def describe(spec: str) -> dict[str, Any]:
     """All that is known of a strategy, as it goes to JSON."""
     from covey import catalog, topology
+    from covey.central.layouts import LAYOUTS
+    from covey.exchange.codec import CODECS
+    from covey.spec import parse
+    from covey.systems import ROWS, SYSTEMS
 
     strategy = catalog.resolve(spec, WORKERS)
-    entry = catalog.STRATEGIES[strategy.name]
+    system = SYSTEMS.get(strategy.name)
+    entry = catalog.STRATEGIES[parse(system.spec).strategy.name if system else strategy.name]
+    row = system.row if system else ROWS.get(strategy.name)
     return {
         "name": strategy.name,
         "about": entry.about,
+        "made_of": system.spec if system else None,
+        "missing": system.missing if system else "",
+        "printed": asdict(row) if row else None,
         "taxonomy": asdict(strategy.taxonomy),
         "settings": {field.name: _setting(field, strategy) for field in fields(entry.settings)},
         "scored": strategy.scored,
@@ -64,8 +74,9 @@ def describe(spec: str) -> dict[str, Any]:
         "samples": strategy.samples,
         "servers": strategy.servers,
         "over": strategy.over,
-        "topologies": list(topology.GRAPHS) if entry.graph else [],
-        "paper": entry.paper,
+        "topologies": list(topology.GRAPHS) if entry.graph else list(LAYOUTS) if entry.placed else [],
+        "codecs": list(CODECS) if entry.codecs else [],
+        "paper": system.paper if system else entry.paper,
         "example": _example(spec),
     }
 
@@ -83,7 +94,8 @@ def _example(spec: str) -> str:
 def _print_all(console: Console, told: list[dict[str, Any]]) -> None:
     about = _grid()
     for one in told:
-        about.add_row(one["name"], one["about"])
+        if not one["made_of"]:
+            about.add_row(one["name"], one["about"])
     table = _grid(gap=1)  # at 80 columns only the two longest fold
     for column in COLUMNS:
         table.add_column(no_wrap=column in COLUMNS[:3])
@@ -93,6 +105,12 @@ def _print_all(console: Console, told: list[dict[str, Any]]) -> None:
     console.print(about)
     console.print()
     console.print(table)
+    systems = _grid()
+    for one in told:
+        if one["made_of"]:
+            systems.add_row(one["name"], one["made_of"], one["missing"])
+    console.print("\nsystems of the surveys, and what they are made of", style="dim")
+    console.print(systems)
     console.print("\ncovey strategies NAME tells all about one.", style="dim")
 
 
@@ -108,13 +126,18 @@ def _print_one(console: Console, told: dict[str, Any]) -> None:
 
 
 def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
-    topologies = f"{told['over']}; any of {', '.join(told['topologies'])}" if told["topologies"] else "takes none"
+    usual = f"{told['over']}; " if told["over"] else ""
+    topologies = f"{usual}any of {', '.join(told['topologies'])}" if told["topologies"] else "takes none"
     settings = "\n".join(_spoken(name, setting) for name, setting in told["settings"].items())
     return [
         ("about", told["about"]),
+        *([("made of", told["made_of"])] if told["made_of"] else []),
+        *([("missing", told["missing"])] if told["missing"] else []),
+        *([("printed as", ", ".join(told["printed"].values()))] if told["printed"] else []),
         *((column, told["taxonomy"][column]) for column in COLUMNS),
         ("settings", settings or "none"),
         ("over", topologies),
+        ("codecs", ", ".join(told["codecs"]) or "takes none"),
         ("scored", told["scored"]),
         ("learning rate", told["rate"]),
         ("samples", told["samples"]),
@@ -125,7 +148,7 @@ def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
 def _spoken(name: str, setting: dict[str, Any]) -> str:
     default, value = setting["default"], setting["value"]
     if default is None:
-        return f"{name}  follows from the workers: {value:g} for {WORKERS}"
+        return f"{name}  not used unless given" if value is None else f"{name}={value:g}  (follows from {WORKERS} workers)"
     return f"{name}={value}" + (f"  (usual: {default})" if value != default else "")
 
 

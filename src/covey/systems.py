@@ -1,0 +1,136 @@
+"""What did the surveys call it? Named systems as compositions of what is there, each with the row its survey prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the surveys' tables, as printed."""
+
+    parallelism: str
+    optimization: str
+    scheduling: str
+    exchange: str
+    topology: str
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A name of the surveys: the SPEC it is made of, its printed row, and what is still missing of it."""
+
+    spec: str
+    row: Row
+    paper: str
+    missing: str = ""
+
+
+EITHER = "bounded (in practice synchronous or asynchronous)"
+CUT = "its model-parallel half comes with cut models"
+
+SYSTEMS: Mapping[str, System] = {
+    # Langer et al. 2020, Table 1; systems that are strategies of their own have their row in ROWS
+    "distbelief": System(
+        "downpour",
+        Row("model + data", "central", "asynchronous", "ad hoc", "distributed servers"),
+        "Dean et al. 2012",
+        CUT,
+    ),
+    "mxnet": System(
+        "bsp over colocated",
+        Row(
+            "model + data", "central", EITHER, "scatter-reduce / ad hoc", "distributed servers, usually one per worker"
+        ),
+        "Chen et al. 2015",
+        CUT,
+    ),
+    "parameter_server": System(
+        "ssp",
+        Row("model + data", "central", "bounded", "reduce / ad hoc", "distributed servers"),
+        "Li et al. 2014",
+        CUT + ", chain replication with fault tolerance",
+    ),
+    "project_adam": System(
+        "asynchronous over servers(count=2)",
+        Row("model + data", "central", "asynchronous", "ad hoc", "distributed servers"),
+        "Chilimbi et al. 2014",
+        CUT + ", and so do activations sent to servers",
+    ),
+    "pytorch": System(
+        "allreduce",
+        Row("model + data", "central", "synchronous", "all-reduce", "single or replicated server"),
+        "Li et al. 2020",
+        CUT,
+    ),
+    "tensorflow": System(
+        "quorum(count=gradients) over colocated",
+        Row(
+            "model + data",
+            "central",
+            EITHER,
+            "scatter / all-reduce / ad hoc",
+            "distributed servers, usually one per worker",
+        ),
+        "Abadi et al. 2016",
+        CUT,
+    ),
+    # Mayer & Jacobsen 2020, Tables 2 and 3
+    "dynssp": System(
+        "ssp(damping=dynamic)", Row("data", "central", "bounded", "ad hoc", "parameter server"), "Jiang et al. 2017"
+    ),
+    "geeps": System(
+        "ssp(bound=0) over colocated",
+        Row("data", "central", "bounded", "ad hoc", "sharded servers on GPUs"),
+        "Cui et al. 2016",
+        "the server's memory on the GPU",
+    ),
+    "chainermn": System(
+        "allreduce", Row("data", "central", "synchronous", "all-reduce", "replicated"), "Akiba et al. 2017"
+    ),
+    "cntk": System(
+        "bmuf",
+        Row("data", "decentral", "synchronous at block ends", "all-reduce", "peers"),
+        "Seide & Agarwal 2016; Chen & Huo 2016",
+        "1-bit SGD comes with the codecs",
+    ),
+    "dl4j": System(
+        "sparknet",
+        Row("data", "decentral", "synchronous", "reduce", "dedicated master"),
+        "Deeplearning4j",
+        "threshold-coded gradient sharing comes with the codecs",
+    ),
+    "horovod": System(
+        "allreduce", Row("data", "central", "synchronous", "ring all-reduce", "replicated"), "Sergeev & Del Balso 2018"
+    ),
+    "singa": System(
+        "asynchronous",
+        Row("model + data", "central", "synchronous or asynchronous", "ad hoc", "worker groups x server groups"),
+        "Ooi et al. 2015",
+        CUT,
+    ),
+    "caffe2": System("allreduce", Row("data", "central", "synchronous", "all-reduce", "replicated"), "Jia et al. 2017"),
+}
+
+ROWS: Mapping[str, Row] = {
+    "bigdl": Row("data", "central", "synchronous", "scatter-reduce", "distributed servers, always one per worker"),
+    "caffeonspark": Row(
+        "data", "central", "synchronous", "scatter-reduce", "distributed servers, always one per worker"
+    ),
+    "dpsgd": Row("data", "decentral", "synchronous", "2:1 reduce", "closed ring"),
+    "easgd": Row("data", "decentral", "asynchronous", "ad hoc", "single master"),
+    "firecaffe": Row("data", "central", "synchronous", "binomial tree", "single parameter server"),
+    "gosgd": Row("data", "decentral", "soft-bounded", "ad hoc", "peer-to-peer mesh"),
+    "mpca": Row("data", "decentral", "soft-bounded", "binomial tree", "dedicated master"),
+    "petuum": Row("model + data", "central", "bounded", "ad hoc, eager scatter", "distributed servers"),
+    "sparknet": Row("data", "decentral", "synchronous", "reduce", "dedicated master"),
+    "tree_easgd": Row("data", "decentral", "bounded", "ad hoc", "tree"),
+}
+"""The printed rows of systems that are strategies of their own."""
+
+LATER: Mapping[str, str] = {
+    "cots_hpc": "cuts one model inside its layers (Coates et al. 2013); comes with tensor splits",
+    "bonawitz": "federated learning with secure aggregation (Bonawitz et al. 2019); comes with federated strategies",
+}
+"""Names of the surveys that cannot run yet, and why."""
