@@ -92,10 +92,10 @@ def test_shared_memory_is_one_memory_and_unguarded(monkeypatch: pytest.MonkeyPat
         thread.join()
     written = one.parts[0]
     assert torch.equal(written, written.round())
-    assert 2 <= written.min() and written.max() <= 4000
+    assert written.min() >= 2 and written.max() <= 4000
+    commons._region.cache_clear()
     if written.min() == 4000:
         pytest.skip("this machine ran one thread after the other: no race came about")
-    commons._region.cache_clear()
 
 
 def test_disjoint_gradients_do_not_care_for_the_order() -> None:
@@ -145,11 +145,7 @@ def test_a_single_cluster_is_hogwild_to_the_bit() -> None:
 def test_there_is_exactly_one_token_and_it_walks_the_ring(workers: int, clusters: int, slow: float) -> None:
     world = run(quadratic(), f"hogwild++(clusters={clusters}, hold=4)", workers, steps=25, cluster=slowed(w0=slow))
     leaders = sorted({rank * clusters // workers: rank for rank in reversed(range(workers))}.values())
-    events = sorted(
-        [(sent.at, 1, sent.sender.rank, sent.to.rank) for sent in world.log.kinds(Token)]
-        + [(came.at, 0, came.sender.rank, came.to.rank) for came in world.log.deliveries if type(came.message) is Token]
-    )
-    hops = [(sender, to) for _, sent, sender, to in events if sent]
+    hops = [(sent.sender.rank, sent.to.rank) for sent in world.log.kinds(Token)]
     assert hops == [(leaders[k % clusters], leaders[(k + 1) % clusters]) for k in range(len(hops))] and len(hops) >= 2
     assert len({replica.flat.parts[0].data_ptr() for replica in world.workers()}) == clusters, "one vector each"
 

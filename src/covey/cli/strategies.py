@@ -148,7 +148,7 @@ def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
 def _spoken(name: str, setting: dict[str, Any]) -> str:
     default, value = setting["default"], setting["value"]
     if default is None:
-        return f"{name}  not used unless given" if value is None else f"{name}={value:g}  (follows from {WORKERS} workers)"
+        return f"{name}={value:g}  (follows from {WORKERS} workers)" if value else f"{name}  not used unless given"
     return f"{name}={value}" + (f"  (usual: {default})" if value != default else "")
 
 
