@@ -139,10 +139,43 @@ def test_what_is_written_goes_before_what_a_system_is_made_of() -> None:
 
 def test_every_name_of_the_surveys_is_known() -> None:
     """Langer et al. 2020, Table 1; Mayer & Jacobsen 2020, Tables 2 and 3."""
-    langer = {"bigdl", "caffeonspark", "dpsgd", "distbelief", "easgd", "firecaffe", "gosgd", "mpca", "mxnet",
-              "parameter_server", "petuum", "project_adam", "pytorch", "sparknet", "tensorflow", "tree_easgd"}  # fmt: skip
-    mayer = {"hogwild", "downpour", "ssp", "dogwild", "essp", "malt", "hogwild++", "geeps", "dynssp", "a_bsp", "crossbow",
-             "chainermn", "cntk", "dl4j", "horovod", "singa", "caffe2"}  # fmt: skip
+    langer = {
+        "bigdl",
+        "caffeonspark",
+        "dpsgd",
+        "distbelief",
+        "easgd",
+        "firecaffe",
+        "gosgd",
+        "mpca",
+        "mxnet",
+        "parameter_server",
+        "petuum",
+        "project_adam",
+        "pytorch",
+        "sparknet",
+        "tensorflow",
+        "tree_easgd",
+    }
+    mayer = {
+        "hogwild",
+        "downpour",
+        "ssp",
+        "dogwild",
+        "essp",
+        "malt",
+        "hogwild++",
+        "geeps",
+        "dynssp",
+        "a_bsp",
+        "crossbow",
+        "chainermn",
+        "cntk",
+        "dl4j",
+        "horovod",
+        "singa",
+        "caffe2",
+    }
     assert langer | mayer <= {*STRATEGIES, *SYSTEMS}
     for name in ("cots_hpc", "bonawitz"):
         with pytest.raises(SpecError, match="comes with"):

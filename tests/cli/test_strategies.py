@@ -63,4 +63,5 @@ def test_all_as_json(runner: CliRunner) -> None:
 
 
 def test_verbose_tells_all_of_all(runner: CliRunner) -> None:
-    assert runner.invoke(app, ["strategies", "--verbose"]).stdout.count("learning rate") == len([*catalog.names(), *SYSTEMS])
+    told = runner.invoke(app, ["strategies", "--verbose"]).stdout
+    assert told.count("learning rate") == len([*catalog.names(), *SYSTEMS])

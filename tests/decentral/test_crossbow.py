@@ -117,7 +117,7 @@ def test_a_smooth_schedule_never_restarts(memories: list[dict[str, Any]]) -> Non
 def test_the_tuner_adds_learners_while_throughput_grows(
     memories: list[dict[str, Any]], bandwidth: float, grows: bool
 ) -> None:
-    """A round of m batches of 10 ms and an all-reduce of c: m / (10 m + c) grows by 5 % while c / (10 m + c) > 5 % m."""
+    """A round is m batches of 10 ms and an all-reduce of c: m / (10 m + c) grows with m, but less and less."""
     link = Link(bandwidth=BytesPerSecond(bandwidth), latency=Seconds(0.0))
     cluster = Cluster(compute=Seconds(0.010), link=link)
     run(quadratic(size=100, samples=4000), "crossbow(tune=true)", 2, steps=600, cluster=cluster)
@@ -134,7 +134,7 @@ def test_the_tuner_adds_learners_while_throughput_grows(
     assert WINDOW == 10
 
 
-@pytest.mark.parametrize("settings", ["learners=0", "period=0", "pull=0.5", "momentum=1"])
+@pytest.mark.parametrize("settings", ["learners=0", "period=0", "pull=0.5", "momentum=1", "tune=true, pull=0.1"])
 def test_what_cannot_work_is_refused(settings: str) -> None:
     with pytest.raises(PlanError):
         catalog.resolve(f"crossbow({settings})", 4)
@@ -142,4 +142,4 @@ def test_what_cannot_work_is_refused(settings: str) -> None:
 
 def test_text() -> None:
     assert catalog.resolve("crossbow", 4).text == "crossbow(learners=2, pull=0.125)"
-    assert catalog.resolve("crossbow(tune=true)", 4).text == "crossbow(learners=1, pull=0.25, tune=true)"
+    assert catalog.resolve("crossbow(tune=true)", 4).text == "crossbow(learners=1, tune=true)"

@@ -1,4 +1,4 @@
-"""What tells MPCA-SGD apart: steps never wait for the network, the penalty passes the optimizer, the centre moves on."""
+"""What tells MPCA-SGD apart: no step waits for the network, the penalty passes the optimizer, the centre moves on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_the_penalty_by_hand() -> None:
 def test_the_centre_moves_between_two_receipts_and_not_beyond_the_bound() -> None:
     pulls = [penalty(view(0.0, 1.0, step=age, formed=0), w=0.0) for age in range(11)]
     assert pulls == [pytest.approx(-0.1 * age) for age in range(11)]
-    assert penalty(view(0.0, 1.0, step=20, formed=0), w=0.0) == pytest.approx(2 * -0.1 * 10), "older: harder, no farther"
+    older = penalty(view(0.0, 1.0, step=20, formed=0), w=0.0)
+    assert older == pytest.approx(2 * -0.1 * 10), "harder, but no farther"
 
 
 def test_a_new_centre_is_as_old_as_the_model_that_was_handed_over() -> None:
@@ -64,8 +65,8 @@ def test_the_penalty_passes_the_optimizer() -> None:
     far = run(task, "mpca(rho=0.5)", 2, steps=2, cluster=INSTANT, before=before)
     free = run(task, "mpca(rho=0)", 2, steps=2, cluster=INSTANT, before=before)
     for rank in range(2):
-        buffers = [next(iter(world.workers()[rank].optimizer.state.values()))["momentum_buffer"] for world in (far, free)]
-        assert not torch.allclose(*buffers, atol=1e-6)
+        states = [next(iter(world.workers()[rank].optimizer.state.values())) for world in (far, free)]
+        assert not torch.allclose(states[0]["momentum_buffer"], states[1]["momentum_buffer"], atol=1e-6)
 
 
 def test_without_rho_workers_train_alone() -> None:
@@ -103,7 +104,7 @@ def test_every_round_takes_one_model_up_and_one_down_each_link(slow: list[float]
     last = [sent.message for sent in world.log.kinds(Meaned)][-1]
     mean = torch.stack([replica.flat.parts[0] for replica in world.workers()]).mean(0)
     assert isinstance(last, Meaned) and last.last
-    assert torch.allclose(world.flat(MASTER), mean, atol=1e-12), "all ended: the centre is the mean of what they ended at"
+    assert torch.allclose(world.flat(MASTER), mean, atol=1e-12), "the centre is the mean of what all ended at"
 
 
 def test_the_tree_is_binomial() -> None:

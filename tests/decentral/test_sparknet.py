@@ -1,4 +1,4 @@
-"""What tells SparkNet apart: models drift for a period, then a master, which trains nothing, gives all the same mean."""
+"""What tells SparkNet apart: models drift for a period, then a master that trains nothing gives all their mean."""
 
 from __future__ import annotations
 

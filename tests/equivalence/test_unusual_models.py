@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from covey import catalog
 from covey.task import Task
 from covey.vector import Vector
+from tests.promises.specs import ALONE_AS, PULLED, workable
 from tests.worlds import alone, run, sgd
 
 every = pytest.mark.parametrize("name", catalog.names())
@@ -52,7 +53,8 @@ def start(task: Task) -> nn.Module:
 @every
 def test_frozen_tied_and_mixed_parameters(name: str) -> None:
     task = odd()
-    world = run(task, name, 3, servers=2 if catalog.resolve(name, 3).servers else None, steps=16)
+    workers = workable(name, 3)
+    world = run(task, name, workers, servers=2 if catalog.resolve(name, workers).servers else None, steps=16)
     before = start(task).state_dict()
     for key, tensor in world.scored.items():
         assert tensor.dtype == before[key].dtype
@@ -75,9 +77,9 @@ def loss(module: nn.Module, task: Task) -> float:
         return task.forward(module, task.data).item()
 
 
-@pytest.mark.parametrize("name", [name for name in catalog.names() if name != "easgd"])
+@pytest.mark.parametrize("name", [name for name in catalog.names() if name not in PULLED])
 def test_one_worker_trains_them_as_a_plain_loop_does(name: str) -> None:
-    world = run(odd(), name, 1, steps=12)
+    world = run(odd(), ALONE_AS.get(name, name), 1, steps=12)
     for key, tensor in alone(odd(), steps=12, batch_size=5).items():
         torch.testing.assert_close(world.scored[key], tensor, atol=1e-6, rtol=0)
 

@@ -8,6 +8,16 @@ TRAINED_AS = {
 }
 """How a strategy trains digits, which has 12 batches an epoch, where its paper's defaults are for far longer runs."""
 
+ALONE_AS = {
+    "bmuf": "bmuf(reset=false)",  # else the local optimizer begins every block afresh
+    "diloco": "diloco(rate=1, momentum=0)",  # else the outer optimizer moves the model in its own way
+    "mpca": "mpca(rho=0)",  # else the penalty draws it to where it was
+}
+"""How a strategy trains exactly as a plain loop does, with one worker."""
+
+PULLED = {"easgd", "eamsgd", "crossbow"}
+"""Strategies in which not even one worker trains alone: the scored model follows it, and pulls it back."""
+
 POWERS_OF_TWO = {"butterfly"}
 """Strategies that pair all workers at every distance 1, 2, 4…"""
 

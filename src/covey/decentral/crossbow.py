@@ -77,8 +77,7 @@ class Learners:
 
     @property
     def pull(self) -> float:
-        """1/k for k learners in all (Koliousis et al. 2019): with it the centre moves to their mean."""
-        return self.rules.pull or 1 / (self.count * self.node.workers)
+        return self.rules.pull or usual_pull(self.count * self.node.workers)
 
     def seat(self, learner: dict[str, Any]) -> None:
         """Let the replica be this learner: its model, and its optimizer's state."""
@@ -149,6 +148,11 @@ class Learners:
         await self.node.note("learners", 1 if faster else -1)
 
 
+def usual_pull(learners: int) -> float:
+    """1/k for k learners in all (Koliousis et al. 2019): the centre moves to their mean. One alone would swing."""
+    return 1 / max(2, learners)
+
+
 async def worker(node: Node, replica: Replica, *, learners: int, rules: Averaging) -> None:
     """Let the learners step in turn; after each round all workers move the centre by the forces of all learners."""
     bench = Learners(node, replica, rules, learners)
@@ -171,11 +175,13 @@ class Crossbow:
 
     def strategy(self, workers: int) -> Strategy:
         learners = (1 if self.tune else 2) if self.learners is None else self.learners
-        everyone = learners * workers
-        pull = 1 / everyone if self.pull is None else self.pull
         if learners < 1 or self.period < 1:
             raise PlanError("crossbow: at least 1 learner on each worker, and a period of at least 1 round")
-        if not 0 < pull * (everyone + 1) < 2 and everyone > 1:
+        if self.tune and self.pull is not None:
+            raise PlanError("crossbow: a tuned number of learners has no fixed pull: leave pull or tune away")
+        everyone = learners * workers
+        pull = usual_pull(everyone) if self.pull is None else self.pull
+        if not 0 < pull * (everyone + 1) < 2:
             limit = 2 / (everyone + 1)
             raise PlanError(f"crossbow(pull={pull:g}): with {everyone} learners the pull must lie in (0, {limit:.3f})")
         if not 0 <= self.momentum < 1:
@@ -187,9 +193,10 @@ class Crossbow:
             # all keep the same centre; worker 0 has the longest share of the data
             return [Role(Address("worker", rank), work, trains=True, scored=rank == 0) for rank in range(workers)]
 
+        shown = {"learners": learners} if self.tune else {"learners": learners, "pull": pull}
         return Strategy(
-            name="crossbow", settings=written(self, learners=learners, pull=pull), roles=roles,
-            scored="the central model", rate="unchanged: each learner's own",
+            name="crossbow", settings=written(self, **shown), roles=roles, scored="the central model",
+            rate="unchanged: each learner's own",
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="synchronous",
                 exchange="hierarchical all-reduce", topology="closed ring",
