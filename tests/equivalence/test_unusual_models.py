@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from covey import catalog
 from covey.task import Task
 from covey.vector import Vector
-from tests.promises.specs import ALONE_AS, PULLED, workable
+from tests.promises.specs import ALONE_AS, PULLED, ROUNDED, workable
 from tests.worlds import alone, run, sgd
 
 every = pytest.mark.parametrize("name", catalog.names())
@@ -77,7 +77,7 @@ def loss(module: nn.Module, task: Task) -> float:
         return task.forward(module, task.data).item()
 
 
-@pytest.mark.parametrize("name", [name for name in catalog.names() if name not in PULLED])
+@pytest.mark.parametrize("name", [name for name in catalog.names() if name not in PULLED | ROUNDED])
 def test_one_worker_trains_them_as_a_plain_loop_does(name: str) -> None:
     world = run(odd(), ALONE_AS.get(name, name), 1, steps=12)
     for key, tensor in alone(odd(), steps=12, batch_size=5).items():

@@ -18,6 +18,9 @@ ALONE_AS = {
 PULLED = {"easgd", "eamsgd", "crossbow"}
 """Strategies in which not even one worker trains alone: the scored model follows it, and pulls it back."""
 
+ROUNDED = {"bmuf", "diloco"}
+"""Strategies that take a difference of models and add it again, which rounds where the model is in bfloat16."""
+
 POWERS_OF_TWO = {"butterfly"}
 """Strategies that pair all workers at every distance 1, 2, 4…"""
 
@@ -25,6 +28,7 @@ POWERS_OF_TWO = {"butterfly"}
 def workable(name: str, workers: int) -> int:
     """The number of workers to try instead of this one."""
     return 1 << (workers.bit_length() - 1) if name in POWERS_OF_TWO else workers
+
 
 SPECS = {
     "hogwild":   "hogwild(momentum=drop)",
