@@ -91,10 +91,10 @@ def test_interrupted_again_and_again(room: Room) -> None:
 @pytest.mark.parametrize("strategy", some(ALL, FEW))
 def test_every_strategy_goes_on(room: Room, strategy: str) -> None:
     task, kept = hard(room), room.path / "kept"
-    broken = fit(task, strategy, 3, epochs=8, checkpoint=kept, every="1h", watcher=Watch(trained(150), interrupt))
+    broken = fit(task, strategy, 3, epochs=40, checkpoint=kept, every="1h", watcher=Watch(trained(150), interrupt))
     place, run = Vault(kept).newest()
     tallied = sum(tally["samples"] for tally in run.progress["tallies"])
-    assert broken.stopped == "interrupted"
+    assert broken.stopped == "interrupted" and broken.samples < 40 * 70
     assert broken.samples == tallied, "the model that came out is the one that was kept"
     steps = {rank: RoleState.read(place, Address("worker", rank)).done for rank in range(3)}
     assert sum(samples(steps[rank], size) for rank, size in enumerate((24, 23, 23))) == tallied
@@ -103,8 +103,8 @@ def test_every_strategy_goes_on(room: Room, strategy: str) -> None:
     if strategy.startswith("ssp"):
         ledger = RoleState.read(place, Address("server", 0)).memories[0]["$value"]
         assert ledger["clocks"] == {str(rank): step for rank, step in steps.items()}
-    resumed = fit(task, strategy, 3, epochs=8, checkpoint=kept, resume=kept, every="150ms")
-    assert (resumed.stopped, resumed.samples) == ("budget", 8 * 70)
+    resumed = fit(task, strategy, 3, epochs=40, checkpoint=kept, resume=kept, every="150ms")
+    assert (resumed.stopped, resumed.samples) == ("budget", 40 * 70)
     if strategy.startswith("gosgd"):
         assert gossip_weight(Vault(kept).newest()[0]) == pytest.approx(1.0)
 

@@ -10,8 +10,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -39,7 +39,7 @@ class LocalCrew:
         self.directory = Path(tempfile.mkdtemp(prefix="covey-", dir=where))
         self.line, theirs = socket.socketpair()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        with theirs:
+        with theirs, _undisturbed():
             given = [str(theirs.fileno()), str(self.directory), warm, " " * 32]  # the last is room for a title
             self.nursery = subprocess.Popen(
                 [sys.executable, "-m", nursery.__name__, *given],
@@ -101,8 +101,19 @@ class LocalCrew:
         poll.register(ended, select.POLLIN)
         poll.poll(PATIENCE * 1000)
         os.close(ended)
-        os.killpg(self.nursery.pid, signal.SIGKILL)  # all that is left of the run, the nursery itself included
+        with suppress(ProcessLookupError):  # it may have died before it had a group of its own
+            os.killpg(self.nursery.pid, signal.SIGKILL)  # all that is left of the run, the nursery itself included
         self.nursery.wait()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Keep a Ctrl-C from a process that is being started, while it is still in this group; it inherits this."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def describe(code: int) -> str:

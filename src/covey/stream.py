@@ -1,0 +1,101 @@
+"""A gradient in pieces: each is handed out as soon as backward has finished it, last layers first."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from covey.flat import Flat, Slot
+from covey.message import Message
+from covey.program import Node
+from covey.vector import Piece
+
+if TYPE_CHECKING:
+    from covey.replica import Batch, Replica
+
+
+class Bucket(Message):
+    """A piece of the gradient is ready (from a role to itself)."""
+
+    step: int
+    index: int
+
+    counted = False
+
+
+END = -1  # the step of the bucket that says that the whole backward is through
+
+
+class GradientStream(AsyncIterator[Piece]):
+    """Pieces of the gradient in the order in which backward finishes them."""
+
+    def __init__(self, replica: Replica, node: Node, bucket_bytes: int) -> None:
+        self._replica, self._node, self._step = replica, node, node.step
+        self._buckets = _buckets(replica.layout, bucket_bytes)
+        self._given = -1
+
+    async def __anext__(self) -> Piece:
+        if self._given < 0:
+            await self._node.spawn(self._run())
+        self._given += 1
+        if self._given == len(self._buckets):
+            await self._node.receive(Bucket, sender=self._node.address, step=END)
+            await self._replica.announce(self._node)
+            raise StopAsyncIteration
+        bucket = await self._node.receive(Bucket, sender=self._node.address, step=self._step)
+        return self._replica.layout.piece(self._buckets[bucket.index])
+
+    async def _run(self) -> None:
+        """Compute, and post each bucket as soon as its last gradient is there."""
+        missing = [len(bucket) for bucket in self._buckets]
+        posted: set[int] = set()
+
+        def finished(index: int, _: Tensor) -> None:
+            missing[index] -= 1
+            if missing[index] == 0:
+                self._replica.layout.collect_grads(self._buckets[index])
+                post(index)
+
+        def post(index: int) -> None:
+            posted.add(index)
+            # forward takes about a third of the time of both (for a layer, backward is two products of forward's size)
+            progress = 1 / 3 + 2 / 3 * len(posted) / len(missing)
+            self._node.host.post(Bucket(self._step, index, sender=self._node.address), progress)
+
+        parameters = self._replica.layout.parameters
+        hooks = [
+            parameters[slot.name].register_post_accumulate_grad_hook(partial(finished, index))
+            for index, bucket in enumerate(self._buckets)
+            for slot in bucket
+        ]
+
+        def work() -> Batch:
+            batch = self._replica.differentiate(self._step)
+            for index in range(len(missing)):
+                if index not in posted:  # parameters that this batch did not use
+                    post(index)
+            return batch
+
+        try:
+            self._replica.batch = await self._node.compute(work)
+            await self._node.send(self._node.address, Bucket(END, 0))
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _buckets(layout: Flat, size: int) -> list[list[Slot]]:
+    """Neighbouring parameters together, from the last to the first, each bucket about `size` bytes of one part."""
+    buckets: list[list[Slot]] = []
+    room = 0
+    for slot in reversed(layout.slots):
+        nbytes = (slot.stop - slot.start) * layout.params.parts[slot.part].element_size()
+        if not buckets or room < nbytes or buckets[-1][0].part != slot.part:
+            buckets.append([])
+            room = size
+        buckets[-1].insert(0, slot)
+        room -= nbytes
+    return buckets
