@@ -59,7 +59,9 @@ def test_without_stragglers_it_is_bsp() -> None:
     slow=st.lists(st.floats(0.1, 10.0), min_size=1, max_size=5), stragglers=st.integers(0, 4),
     samples=st.integers(9, 60), seed=st.integers(0, 9),
 )  # fmt: skip
-def test_exact_at_any_speeds_and_with_unequal_shards(slow: list[float], stragglers: int, samples: int, seed: int) -> None:
+def test_exact_at_any_speeds_and_with_unequal_shards(
+    slow: list[float], stragglers: int, samples: int, seed: int
+) -> None:
     task, n = quadratic(samples=samples), len(slow)
     exact = run(task, "bsp", n, epochs=2, seed=seed)
     coded = run(task, f"gradient_coding(stragglers={stragglers})", n, epochs=2, seed=seed, cluster=paced(slow, 0.5))

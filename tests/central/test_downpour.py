@@ -29,9 +29,10 @@ def test_pushes_at_0_3_6_hold_1_3_3_gradients_and_the_weights_move_in_between() 
         task, "downpour(push=3, fetch=2, server=task)", 1, steps=8, cluster=INSTANT,
         before=lambda replicas: spy(replicas, moved),
     )  # fmt: skip
-    assert [(push.step, push.values.parts[0].tolist()) for push in pushes(world)] == [(0, [1, 1]), (3, [3, 3]), (6, [3, 3])]
+    pushed = [(push.step, push.values.parts[0].tolist()) for push in pushes(world)]
+    assert pushed == [(0, [1, 1]), (3, [3, 3]), (6, [3, 3])]
     assert [sent.message.step for sent in world.log.kinds(Fetched)] == [0, 2, 4, 6]
-    # computed at: 0 fetched, 0 - lr; 2 fetched (one push), moved; 4 fetched (1 + 3), moved; 6 fetched (as before), moved
+    # fetched, moved; fetched after a push of 1, moved; fetched after 1 + 3, moved; fetched the same, moved
     assert moved == [0, -0.25, -0.25, -0.5, -1, -1.25, -1, -1.25]
 
 
@@ -157,7 +158,8 @@ def test_key_caching_changes_bytes_and_never_values() -> None:
         model=lambda: Numbers(40), data=(x, x.sum(1)), optimizer=sgd(), batch_size=4,
         step=lambda model, batch: 0.5 * (batch[0] @ model.w - batch[1]).square().mean(),
     )  # fmt: skip
-    plain, cached = (run(task, f"downpour(filter={f})", 2, steps=9, servers=2) for f in ("none", "key_caching"))
+    names = ("none", "key_caching")
+    plain, cached = (run(task, f"downpour(filter={f})", 2, steps=9, servers=2, cluster=INSTANT) for f in names)
     assert torch.equal(plain.scored["w"], cached.scored["w"])
     first, *later = pushes(cached)
     assert first.keys.parts and not any(push.keys.parts for push in later), "then its signature only"

@@ -33,7 +33,7 @@ def test_without_aborts_it_is_asynchronous() -> None:
     assert not never.log.kinds(Resync)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     slow=st.lists(st.floats(0.2, 8.0), min_size=1, max_size=4), time=st.floats(0.0, 0.1), rate=st.floats(0.1, 2.0),
     parts=st.integers(1, 5), servers=st.integers(1, 2), seed=st.integers(0, 9),
@@ -42,7 +42,8 @@ def test_at_most_one_abort_a_batch_and_no_batch_lost(
     slow: list[float], time: float, rate: float, parts: int, servers: int, seed: int
 ) -> None:
     spec = f"specsync(abort_time={time:.4f}, abort_rate={rate:.3f}, parts={parts})"
-    world = run(quadratic(), spec, len(slow), steps=6, servers=servers, seed=seed, cluster=paced(slow, 0.3))
+    task = quadratic(samples=24 * len(slow))
+    world = run(task, spec, len(slow), steps=6, servers=servers, seed=seed, cluster=paced(slow, 0.3))
     fetches = Counter((s.to, s.message.step) for s in world.log.kinds(Fetched) if s.sender.rank == 0)
     assert set(fetches.values()) <= {1, 2}
     assert sum(fetches.values()) == 6 * len(slow) + len(world.log.values("aborted"))

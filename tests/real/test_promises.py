@@ -17,8 +17,8 @@ import covey
 from covey import catalog
 from covey.observe.progress import Progress
 from covey.observe.result import Result
-from tests.promises.specs import SPECS, TRAINED_AS
 from tests.promises.declared import LACKS
+from tests.promises.specs import SPECS, TRAINED_AS
 from tests.promises.traffic import EXTRA, FORMULAS, PERIODS, Job
 
 DIGITS = "examples/digits.py"

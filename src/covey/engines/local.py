@@ -26,6 +26,7 @@ from covey.errors import PeerLost
 from covey.message import Address
 
 PATIENCE = 5.0  # seconds that the roles have to end by themselves, once told to
+HASTE = 1.0  # seconds that a nursery has which may still be importing torch, after a failure
 LONG = 64  # bytes: a directory for temporary files with a longer name leaves no room for a socket's path
 
 
@@ -92,14 +93,14 @@ class LocalCrew:
                     self.exits()
         finally:
             self.line.close()  # the nursery kills what is left and removes the directory
-            self._bury()
+            self._bury(PATIENCE if error is None else HASTE)
             self.context.destroy(linger=0)
             shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _bury(self) -> None:
+    def _bury(self, patience: float) -> None:
         ended, poll = os.pidfd_open(self.nursery.pid), select.poll()
         poll.register(ended, select.POLLIN)
-        poll.poll(PATIENCE * 1000)
+        poll.poll(patience * 1000)
         os.close(ended)
         with suppress(ProcessLookupError):  # it may have died before it had a group of its own
             os.killpg(self.nursery.pid, signal.SIGKILL)  # all that is left of the run, the nursery itself included

@@ -1,0 +1,91 @@
+"""Sandblaster: a coordinator of scalars, portions for whoever is idle, and every portion counted once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from covey.central.lbfgs import Collect, Order, PortionGradient
+from covey.central.sandblaster import COORDINATOR, Claim, Granted, Portion
+from covey.message import vectors
+from tests.worlds import INSTANT, mlp, paced, quadratic, run, slowed, worker
+
+
+def test_the_coordinator_moves_only_scalars_and_commands() -> None:
+    world = run(mlp(), "sandblaster", 3, servers=2, epochs=4)
+    spoken = [e for e in world.log.sends if COORDINATOR in (e.sender, e.to)]
+    assert {type(e.message) for e in spoken} >= {Order, Portion, Collect, Granted, Claim}
+    assert not any(vectors(e.message) for e in spoken) and not any(e.size for e in spoken)
+
+
+def test_a_portion_computed_twice_counts_once() -> None:
+    """Worker 1 is 30 times slower: others compute its portions too, and the batch does not wait for it."""
+    task = quadratic(samples=96)
+    world = run(task, "sandblaster", 3, epochs=3, cluster=slowed(INSTANT, w1=30))
+    given_out = Counter((s.message.batch, s.message.rank, s.message.step) for s in world.log.kinds(Portion))
+    assert max(count for (_, rank, _), count in given_out.items() if rank >= 0) == 2
+    granted = [s.message.yes for s in world.log.kinds(Granted)]
+    assert granted.count(True) == len(world.log.kinds(PortionGradient)) == 3 * 24, "first results only"
+    assert world.outcome.samples == 3 * 96
+    done = [end for _, end, who in world.log.computes if who != worker(1)]
+    assert max(done) < 3 * 0.3, "nobody waits for the slow one"
+
+
+def test_the_first_batch_gradient_is_that_of_all_samples() -> None:
+    """From w: one step of length min(1, 1 / |g|) down the exact gradient."""
+    task = quadratic(samples=50)
+    assert isinstance(task.data, tuple)
+    world = run(task, "sandblaster", 3, epochs=1, cluster=slowed(w1=9), servers=2)
+    grad = torch.ones(5).double() - task.data[0].mean(0)
+    expected = 1 - grad * min(1.0, 1 / float(grad.norm()))
+    assert torch.allclose(world.scored["w"], expected, atol=1e-12)
+
+
+def test_lbfgs_finds_the_bottom_of_a_quadratic_at_once() -> None:
+    task = quadratic(samples=40)
+    assert isinstance(task.data, tuple)
+    world = run(task, "sandblaster", 2, epochs=4)
+    assert torch.allclose(world.scored["w"], task.data[0].mean(0), atol=1e-9)
+
+
+def test_it_is_the_lbfgs_of_torch_where_no_step_is_halved() -> None:
+    """The same two-loop recursion: torch's, on the whole data, with the same length of the first step."""
+    task = quadratic(samples=40)
+    assert isinstance(task.data, tuple)
+    scale = torch.tensor([1.0, 2, 5, 10, 20], dtype=torch.float64)
+    cloud = task.data[0]
+
+    def loss(model: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return 0.5 * ((model.get_parameter("w") - batch[0]).square() * scale).sum(1).mean()
+
+    bent = type(task)(model=task.model, data=task.data, optimizer=task.optimizer, step=loss, batch_size=4)
+    ours = run(bent, "sandblaster", 2, epochs=12).scored["w"]
+    assert torch.allclose(ours, cloud.mean(0), atol=1e-4)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    slow=st.lists(st.floats(0.2, 9.0), min_size=1, max_size=4), samples=st.integers(9, 50), servers=st.integers(1, 2),
+    batch=st.sampled_from(["", "(batch=1)", "(batch=3)"]), seed=st.integers(0, 9),
+)  # fmt: skip
+def test_every_portion_counts_once_at_any_speeds(
+    slow: list[float], samples: int, servers: int, batch: str, seed: int
+) -> None:
+    world = run(
+        quadratic(samples=samples), f"sandblaster{batch}", len(slow), epochs=3, servers=servers, seed=seed,
+        cluster=paced(slow, 0.4),
+    )  # fmt: skip
+    asked = sum(3 * world.deal.steps(rank) for rank in range(len(slow)))
+    assert sum(s.message.yes for s in world.log.kinds(Granted)) == asked
+    assert len(world.log.kinds(PortionGradient)) == asked * servers
+    assert sum(s.message.pushes for s in world.log.kinds(Collect)) == asked * servers
+    assert world.outcome.samples == 3 * samples
+
+
+def test_settings() -> None:
+    with pytest.raises(Exception, match="1 or more"):
+        run(quadratic(), "sandblaster(history=0)", 2)

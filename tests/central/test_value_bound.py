@@ -1,0 +1,116 @@
+"""Value bounds: who waits depends on how much changed unseen; strong ones also bound what some have seen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from covey.central.value_bound import Change, LeaveView, Visible
+from covey.message import Address, Message
+from covey.observe.instruments import Instrument
+from covey.replica import Replica
+from covey.simulate import BytesPerSecond, Link, Seconds
+from tests.central.test_downpour import ramp
+from tests.worlds import CLUSTER, INSTANT, paced, quadratic, run, worker
+
+P, LR = 5, 0.5
+STEP = LR / P  # what one change of the ramp is, in every number
+FAR = Link(bandwidth=BytesPerSecond(math.inf), latency=Seconds(10.0))
+
+
+class Spread(Instrument):
+    """At every event: how far the weights of two workers that are still there are apart."""
+
+    def __init__(self) -> None:
+        self.replicas: dict[Address, Replica] = {}
+        self.apart = 0.0
+        self.left: set[Address] = set()
+
+    def look(self) -> None:
+        flats = [self.replicas[who].flat.parts[0] for who in self.replicas if who in self.there()]
+        apart = (float((a - b).abs().max()) for a in flats for b in flats)
+        self.apart = max(self.apart, max(apart, default=0.0))
+
+    def there(self) -> set[Address]:
+        return {who for who in self.replicas if who.role == "worker"} - self.left
+
+    def sent(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+        if isinstance(message, LeaveView):
+            self.left.add(sender)
+        self.look()
+
+    def delivered(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+        self.look()
+
+
+def apart(spec: str, count: int = P) -> float:
+    """All go the same way; what worker `count - 1` sees, and says that it has seen, takes ten seconds."""
+    cluster = replace(INSTANT, links={f"worker {count - 1}": FAR})
+    spread = Spread()
+    run(ramp(LR), spec, count, steps=12, cluster=cluster, watch=[spread], before=spread.replicas.update)
+    return spread.apart
+
+
+def test_weak_lets_two_workers_differ_by_what_all_others_may_have_pending() -> None:
+    """Each of four may have 3 changes unseen by the fifth: the others see 12 that it does not."""
+    bound = 3 * STEP + 1e-9
+    weak = apart(f"vap(bound={bound})")
+    assert 2 * bound + 1e-9 < weak <= P * bound + 1e-9
+
+
+def test_strong_stops_the_same_construction_at_twice_the_bound() -> None:
+    bound = 3 * STEP + 1e-9
+    assert apart(f"vap(bound={bound}, strong=true)") <= 2 * bound + 1e-9
+
+
+def test_a_tiny_bound_lets_one_change_at_a_time_be_unseen_and_a_large_one_holds_nobody() -> None:
+    """No change larger than the bound is refused for ever: alone it passes."""
+    cluster = replace(CLUSTER, link=Link(bandwidth=BytesPerSecond(math.inf), latency=Seconds(0.05)))
+    tiny = run(ramp(LR), "vap(bound=0.000001)", 3, steps=4, cluster=cluster).log
+    sent = [event.at for event in tiny.kinds(Change) if event.sender == worker(0)]
+    assert all(later - earlier >= 4 * 0.05 - 1e-9 for earlier, later in pairwise(sent)), "there and back, twice"
+    free = run(ramp(LR), "vap(bound=1000000)", 3, steps=4, cluster=cluster)
+    assert [event.at for event in free.log.kinds(Change) if event.sender == worker(0)] == pytest.approx(
+        [0.01, 0.02, 0.03, 0.04]
+    )
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    slow=st.lists(st.floats(0.2, 5.0), min_size=1, max_size=4), bound=st.floats(0.01, 1.0), strong=st.booleans(),
+    late=st.floats(0.0, 0.1), seed=st.integers(0, 9),
+)  # fmt: skip
+def test_the_bound_holds_at_every_instant(
+    slow: list[float], bound: float, strong: bool, late: float, seed: int
+) -> None:
+    """From the messages alone: own changes that somebody has not received never exceed max(u, bound)."""
+    n, far = len(slow), Link(bandwidth=BytesPerSecond(1e6), latency=Seconds(late))
+    cluster = replace(paced(slow, 0.3), links={"worker 0": far})
+    task = quadratic(samples=24 * n)
+    spec = f"vap(bound={bound:.4f}, strong={'true' if strong else 'false'})"
+    world = run(task, spec, n, steps=6, seed=seed, cluster=cluster)
+    events = sorted(
+        [(e.at, 1, e) for e in world.log.kinds(Change)]
+        + [(e.at, 0, e) for e in world.log.deliveries if isinstance(e.message, Visible)],
+        key=lambda event: event[:2],
+    )
+    unseen: dict[tuple[int, int], tuple[torch.Tensor, int]] = {}
+    for _, _, event in events:
+        if isinstance(event.message, Visible):
+            change, missing = unseen[event.message.owner, event.message.step]
+            unseen[event.message.owner, event.message.step] = change, missing - 1
+        else:
+            change = event.message.change.parts[0]
+            unseen[event.sender.rank, event.message.step] = change, n - 1
+            mine = [c for (rank, _), (c, missing) in unseen.items() if rank == event.sender.rank and missing > 0]
+            largest = max(max((float(c.abs().max()) for c in mine), default=0.0), round(bound, 4))
+            assert not mine or float(torch.stack(mine).sum(0).abs().max()) <= largest + 1e-9
+    assert len(world.log.kinds(Change)) == 6 * n
+    total = sum((e.message.change.parts[0] for e in world.log.kinds(Change)), torch.zeros(5).double())
+    assert torch.allclose(world.scored["w"], 1 + total, atol=1e-9), "no change is lost"
