@@ -213,7 +213,7 @@ class Node:
         return self.host.remember(value)
 
     def share(self, vector: Vector, place: int) -> Vector:
-        """A vector of this shape in memory that is shared by all roles that ask for the same place; nothing guards it."""
+        """A vector of this shape in memory, the same for all roles that ask for this place; nothing guards it."""
         return self.host.share(vector, place)
 
 

@@ -149,6 +149,17 @@ def owners(job: Job) -> Links:
     return {f"worker {a}->worker {b}": job.steps * (slices[a] + slices[b]) * job.width for a, b in pairs}
 
 
+def tree(job: Job) -> Links:
+    """Every rank of the binomial tree sends its sum to its parent and gets the weights back; the server is the root."""
+    links = {}
+    for place in range(1, job.workers + 1):
+        parent = place - (place & -place)
+        above = f"worker {parent - 1}" if parent else "server 0"
+        links[f"worker {place - 1}->{above}"] = job.steps * job.model
+        links[f"{above}->worker {place - 1}"] = job.steps * job.model
+    return links
+
+
 FORMULAS: Mapping[str, Callable[[Job], Links]] = {
     "bsp":          server,
     "ssp":          server,
@@ -158,6 +169,7 @@ FORMULAS: Mapping[str, Callable[[Job], Links]] = {
     "softsync":     server,
     "dc_asgd":      server,
     "petuum":       cache,
+    "firecaffe":    tree,
     "essp":         cache,
     "vap":          cache,
     "a_bsp":        server,

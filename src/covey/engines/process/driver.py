@@ -168,6 +168,8 @@ class Driver:
 
     def resume(self, running: Running, value: Any, error: BaseException | None) -> None:
         """Give a program its answer and take what it asks next, for as long as that can be answered at once."""
+        if running not in self.programs:  # closed while its answer lay ready: companions end with their role
+            return None
         while True:
             try:
                 effect = running.coroutine.throw(error) if error else running.coroutine.send(value)
