@@ -18,11 +18,16 @@ $(ready): pyproject.toml constraints.txt
 run: setup  ## train the digits on two workers
 	$(python) -m covey run examples/digits.py --strategy bsp --workers 2 --until 'accuracy>=0.95'
 
+# What runs real processes runs alone, the rest on two cores.
+real := tests/real tests/cli/test_real.py tests/test_docs.py
+
 test: check dataset  ## lint, types, layers and the quick tests
-	$(python) -m pytest
+	$(python) -m pytest -n 2 $(real:%=--ignore=%)
+	$(python) -m pytest $(real)
 
 test-full: check dataset  ## the same with the slow tests
-	$(python) -m pytest -m 'full or not full'
+	$(python) -m pytest -m 'full or not full' -n 2 $(real:%=--ignore=%)
+	$(python) -m pytest -m 'full or not full' $(real)
 
 check: setup
 	$(python) -m ruff check

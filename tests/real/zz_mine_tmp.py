@@ -1,7 +1,7 @@
 import pytest
 from tests.real.test_resume import *
 from tests.real.conftest import *
-MINE = ["sliced", "vap(bound=0.1)", "a_bsp", "specsync", "gradient_coding", "downpour(push=2, fetch=3)", "sandblaster"]
+MINE = ["sliced", "vap(bound=0.1)", "a_bsp(chunks=2)", "specsync(parts=2)", "gradient_coding", "downpour(push=2, fetch=3)", "sandblaster"]
 @pytest.mark.parametrize("strategy", MINE)
 def test_mine_goes_on(room, strategy):
     task, kept = hard(room), room.path / "kept"
@@ -9,7 +9,7 @@ def test_mine_goes_on(room, strategy):
     assert broken.stopped == "interrupted"
     resumed = fit(task, strategy, 3, epochs=8, checkpoint=kept, resume=kept, every="150ms")
     assert resumed.stopped == "budget"
-    assert strategy == "a_bsp" or resumed.samples == 8 * 70
+    assert strategy.startswith("a_bsp") or resumed.samples == 8 * 70
 @pytest.mark.parametrize("strategy", MINE)
 def test_mine_kept_when_some_have_ended(room, strategy):
     slow = "time.sleep(0.03) if CALLS[0] > 20 else None"
@@ -19,4 +19,4 @@ def test_mine_kept_when_some_have_ended(room, strategy):
         fit(task, strategy, 2, epochs=20, checkpoint=kept, every="50ms", watcher=watch)
     resumed = fit(task, strategy, 2, epochs=20, resume=kept)
     assert resumed.stopped == "budget"
-    assert strategy == "a_bsp" or resumed.samples == 20 * 41
+    assert strategy.startswith("a_bsp") or resumed.samples == 20 * 41

@@ -60,7 +60,8 @@ def main(handle: int, directory: str, warm: str) -> None:
 
 
 def _raise_roles(line: socket.socket, warm: str, children: dict[int, Address]) -> None:
-    import torch  # noqa: F401  # the point of this process: import it once, for all
+    # The point of this process: to import once, for all. (Each role's first optimizer would import torch._dynamo.)
+    import torch._dynamo  # noqa: F401
 
     import_module(warm)
     job = msgspec.msgpack.decode(read(line), type=Job)

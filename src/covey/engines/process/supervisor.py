@@ -135,6 +135,12 @@ class Supervisor:
             metrics = self.ask_scorer(evaluate=True)
             if self.judge(metrics) and not self.stopped:
                 self.stopped = "target"
+                self.write_model()
+
+    def write_model(self) -> None:
+        """Keep what was scored last: the model that reached the target is the run's model, though some steps follow."""
+        self.board.tell([SCORER], control.Score(0, False, str(self.wishes.model or "")))
+        self.collect(control.Scored, [SCORER])
 
     @contextmanager
     def standing_still(self, phase: Phase) -> Iterator[None]:
@@ -227,7 +233,7 @@ class Supervisor:
         self.stopped = self.stopped or "budget"
         changed = not self.referee.history or self.referee.history[-1]["samples"] != self.samples
         evaluate = self.wishes.score and changed
-        if evaluate or self.wishes.model:
+        if self.stopped != "target" and (evaluate or self.wishes.model):
             metrics = self.ask_scorer(evaluate, self.wishes.model)
             if evaluate and self.judge(metrics) and self.stopped == "budget":
                 self.stopped = "target"
