@@ -39,7 +39,8 @@ def seconds(*command: str) -> float:
 
 def measure(rounds: int = 5) -> dict[str, Any]:
     """Medians, in seconds: `ready` is from the call of `covey.fit` until 4 workers and a server have begun."""
-    found: dict[str, list[float]] = {"import_torch": [], "import_covey": [], "import_covey_fit": [], "help": [], "ready": []}
+    names = ("import_torch", "import_covey", "import_covey_fit", "help", "ready")
+    found: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(rounds):
         torch = seconds("-c", "import torch")
         found["import_torch"].append(torch)

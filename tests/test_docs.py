@@ -44,7 +44,8 @@ def test_python_examples(page: Path, desk: Path) -> None:
     for number, block in enumerate(blocks(page, "python")):
         script = desk / f"{page.stem}_{number}.py"
         script.write_text(block)
-        done = subprocess.run([sys.executable, script], cwd=desk, capture_output=True, text=True, timeout=120, check=False)
+        command = [sys.executable, script]
+        done = subprocess.run(command, cwd=desk, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -52,8 +52,8 @@ def test_lbfgs_finds_the_bottom_of_a_quadratic_at_once() -> None:
     assert torch.allclose(world.scored["w"], task.data[0].mean(0), atol=1e-9)
 
 
-def test_it_is_the_lbfgs_of_torch_where_no_step_is_halved() -> None:
-    """The same two-loop recursion: torch's, on the whole data, with the same length of the first step."""
+def test_history_finds_the_bottom_of_a_narrow_valley() -> None:
+    """Curvatures from 1 to 20: 12 moves along the gradient alone would still be far away."""
     task = quadratic(samples=40)
     assert isinstance(task.data, tuple)
     scale = torch.tensor([1.0, 2, 5, 10, 20], dtype=torch.float64)

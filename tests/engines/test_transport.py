@@ -300,7 +300,8 @@ def unknown() -> bytes:
 
 def impossible() -> bytes:
     """A tensor without bytes, and of a length that no tensor can have."""
-    header = Header(kind_of(Load), A, (Shape("float32", (2**64 - 1, 0)),), msgspec.Raw(msgspec.msgpack.encode({"what": 1})))
+    body = msgspec.Raw(msgspec.msgpack.encode({"what": 1}))
+    header = Header(kind_of(Load), A, (Shape("float32", (2**64 - 1, 0)),), body)
     data = msgspec.msgpack.encode(header)
     return Frame(OPEN, 0, len(data), 1, 0).pack() + data
 

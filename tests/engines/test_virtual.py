@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from covey.engines.virtual.cells import Cells
 from covey.engines.virtual import VirtualEngine
+from covey.engines.virtual.cells import Cells
 from covey.message import Address
 from covey.observe.referee import Referee
 from covey.observe.trace import Trace

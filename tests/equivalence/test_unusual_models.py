@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from covey import catalog
 from covey.task import Task
 from covey.vector import Vector
-from tests.promises.specs import ALONE_AS, PULLED, ROUNDED, workable
+from tests.promises.specs import ALONE_AS, IN_PARTS, ONE_SERVER, PULLED, ROUNDED, UNDIVIDED, workable
 from tests.worlds import alone, run, sgd
 
 every = pytest.mark.parametrize("name", catalog.names())
@@ -50,11 +50,12 @@ def start(task: Task) -> nn.Module:
     return task.model()
 
 
-@every
+@pytest.mark.parametrize("name", [name for name in catalog.names() if name not in UNDIVIDED])
 def test_frozen_tied_and_mixed_parameters(name: str) -> None:
     task = odd()
     workers = workable(name, 3)
-    world = run(task, name, workers, servers=2 if catalog.resolve(name, workers).servers else None, steps=16)
+    several = catalog.resolve(name, workers).servers and name not in ONE_SERVER
+    world = run(task, name, workers, servers=2 if several else None, steps=16)
     before = start(task).state_dict()
     for key, tensor in world.scored.items():
         assert tensor.dtype == before[key].dtype
@@ -110,7 +111,7 @@ def lazy() -> Task:
     )  # fmt: skip
 
 
-@every
+@pytest.mark.parametrize("name", [name for name in catalog.names() if name not in IN_PARTS])
 def test_lazy_modules_take_their_shapes_from_the_data(name: str) -> None:
     world = run(lazy(), name, 2, steps=8)
     assert world.scored["first.weight"].shape == (5, 7)

@@ -10,16 +10,26 @@ TRAINED_AS = {
 
 ALONE_AS = {
     "bmuf": "bmuf(reset=false)",  # else the local optimizer begins every block afresh
+    "downpour": "downpour(server=task)",  # else the server's Adagrad steps, not the task's optimizer
     "diloco": "diloco(rate=1, momentum=0)",  # else the outer optimizer moves the model in its own way
     "mpca": "mpca(rho=0)",  # else the penalty draws it to where it was
 }
 """How a strategy trains exactly as a plain loop does, with one worker."""
 
-PULLED = {"easgd", "eamsgd", "crossbow"}
-"""Strategies in which not even one worker trains alone: the scored model follows it, and pulls it back."""
+PULLED = {"easgd", "eamsgd", "crossbow", "sandblaster"}
+"""Strategies in which not even one worker is a plain loop: the scored model follows it, or L-BFGS steps."""
 
-ROUNDED = {"bmuf", "diloco"}
-"""Strategies that take a difference of models and add it again, which rounds where the model is in bfloat16."""
+ROUNDED = {"bmuf", "diloco", "a_bsp", "specsync", "gradient_coding", "downpour"}
+"""Strategies that add differences of models or parts of gradients, which rounds where the model is in bfloat16."""
+
+ONE_SERVER = {"vap", "gradient_coding", "firecaffe"}
+"""Strategies with servers that cannot have several."""
+
+IN_PARTS = {"a_bsp", "specsync"}
+"""Strategies that compute a batch in parts, which batch-norm does not survive when a part is one sample."""
+
+UNDIVIDED = {"hogwild", "hogwild++"}
+"""Strategies in which every worker's update counts in full, so that three workers need a third of the rate."""
 
 POWERS_OF_TWO = {"butterfly"}
 """Strategies that pair all workers at every distance 1, 2, 4…"""
