@@ -96,7 +96,7 @@ def test_adagrad_on_the_server() -> None:
 def test_nothing_is_pushed_twice_and_without_waiting_filters_nothing_is_missing(
     push: int, fetch: int, servers: int, sieve: str, slow: list[float], seed: int
 ) -> None:
-    """Gradient 1 in every step: what was pushed is at most what was computed, and exactly that where no filter waits."""
+    """Gradient 1 in every step: what is pushed is at most what was computed, and exactly that if no filter waits."""
     spec = f"downpour(push={push}, fetch={fetch}, server=task, filter={sieve})"
     world = run(ramp(0.1, 7), spec, len(slow), steps=9, servers=servers, seed=seed, cluster=paced(slow, 0.3))
     last = 9 - (9 - 1) % push - 1 if sieve in ("none", "key_caching") else None  # the step of the last push
