@@ -17,12 +17,13 @@ from covey.engines.interrupt import Interrupt
 from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
 from covey.engines.process.driver import SCORER
+from covey.engines.process.roster import Roster
 from covey.errors import CheckpointError, CoveyError, PeerLost, PlanError, RoleFailed, Stalled
 from covey.message import Address
-from covey.observe.progress import Phase, Progress, RoleProgress, Watcher
+from covey.observe.progress import Phase, Watcher
 from covey.observe.referee import Referee
 from covey.observe.result import Stopped
-from covey.observe.tally import Tally, read_loss
+from covey.observe.tally import Tally
 from covey.strategy import Plan
 
 W = TypeVar("W", bound=control.Word)
@@ -58,18 +59,6 @@ class Wishes:
 
 
 @dataclass(slots=True)
-class Seen:
-    """What the launcher knows of a role."""
-
-    heard: float = 0.0
-    step: int = -1
-    waiting: str = ""
-    since: float = 0.0
-    held: int | None = None
-    ended: bool = False
-
-
-@dataclass(slots=True)
 class Outcome:
     """How a run went."""
 
@@ -87,14 +76,13 @@ class Supervisor:
         self.roles = [role.address for role in plan.roles]
         self.trainers = [role.address for role in plan.roles if role.trains]
         self.scored = [role.address for role in plan.roles if role.scored]
-        self.seen = {address: Seen() for address in [*self.roles, SCORER]}
-        self.tallies = {address: Tally(who=address) for address in self.roles}
+        self.roster = Roster(self.roles)
+        self.seen = self.roster.seen
         self.inbox: dict[type[control.Word], dict[Address, Any]] = {}
         self.watch = Stopwatch()
         self.phase: Phase = "starting"
         self.stopped: Stopped | None = None
         self.stopping = self.warned = False
-        self.loss: float | None = None
         self.shown = self.kept = self.begun = time.monotonic()
         self.poller = zmq.Poller()
         self.poller.register(board.socket, zmq.POLLIN)
@@ -108,7 +96,7 @@ class Supervisor:
             self.pump(0.05)
             if self.stopped and not self.stopping:
                 self.stop()
-            elif self.wishes.score and not self.stopping and self.referee.due(self.samples):
+            elif self.wishes.score and not self.stopping and self.referee.due(self.roster.samples):
                 self.score()
             elif self.wishes.vault and not self.stopping and time.monotonic() - self.kept > self.wishes.keep_every:
                 self.keep()
@@ -161,9 +149,8 @@ class Supervisor:
         return metrics
 
     def judge(self, metrics: dict[str, float]) -> bool:
-        loss = read_loss(self.tallies.values())
-        self.loss = loss
-        return self.referee.judge(self.watch.now(), self.samples, self.bytes, metrics, loss)
+        roster = self.roster
+        return self.referee.judge(self.watch.now(), roster.samples, roster.bytes, metrics, roster.read_loss())
 
     def keep(self, go_on: bool = True) -> None:
         """Bring every role to a common point, let the links drain, write a checkpoint; then train on, or end there."""
@@ -231,7 +218,7 @@ class Supervisor:
         """Everybody has ended: the last score, the model, goodbye."""
         self.watch.stop()
         self.stopped = self.stopped or "budget"
-        changed = not self.referee.history or self.referee.history[-1]["samples"] != self.samples
+        changed = not self.referee.history or self.referee.history[-1]["samples"] != self.roster.samples
         evaluate = self.wishes.score and changed
         if self.stopped != "target" and (evaluate or self.wishes.model):
             metrics = self.ask_scorer(evaluate, self.wishes.model)
@@ -240,7 +227,7 @@ class Supervisor:
         self.phase = "ended"
         self.show()
         self.board.tell([*self.roles, SCORER], control.Quit())
-        return Outcome(self.watch.now(), self.stopped, list(self.tallies.values()))
+        return Outcome(self.watch.now(), self.stopped, list(self.roster.tallies.values()))
 
     def see_off(self) -> None:
         """Wait until every process is gone: what a user's script does after the run may still fail."""
@@ -265,7 +252,7 @@ class Supervisor:
             self.pump(0.05)
             if not told and time.monotonic() > until and late != [SCORER]:
                 told = True
-                self.say(f"{self.phase}: a long wait for these roles:\n{self.picture(late)}")
+                self.say(f"{self.phase}: a long wait for these roles:\n{self.roster.picture(late)}")
 
     def pump(self, timeout: float) -> None:
         """Hear what there is, within `timeout` seconds; a role that failed or died ends the run here."""
@@ -283,21 +270,13 @@ class Supervisor:
             seen = self.seen[address]
             seen.heard = time.monotonic()
             if isinstance(word, control.Report | control.Ended):
-                self.note(address, word)
+                self.roster.note(address, word)
             elif isinstance(word, control.Failed):
                 raise failure(address, word)
             elif isinstance(word, control.Held):
                 seen.held = word.step
             else:
                 self.inbox.setdefault(type(word), {})[address] = word
-
-    def note(self, address: Address, word: control.Report | control.Ended) -> None:
-        seen = self.seen[address]
-        self.tallies[address].merge(word.tally)
-        if isinstance(word, control.Ended):
-            seen.ended, seen.waiting = True, ""
-        else:
-            seen.step, seen.waiting, seen.since = word.step, word.waiting, word.since
 
     def bury(self, exits: list[tuple[Address, str]]) -> None:
         if self.phase == "ended":
@@ -329,33 +308,13 @@ class Supervisor:
         waiting = [a for a in present if self.seen[a].waiting and self.seen[a].since > stall]
         silent = [a for a in present if now - max(self.seen[a].heard, self.begun) > stall]
         if waiting == present and waiting and not silent:
-            raise Stalled(f"nothing has moved for {stall:g} s:\n{self.picture(present)}")
+            raise Stalled(f"nothing has moved for {stall:g} s:\n{self.roster.picture(present)}")
         late = bool(silent) or any(address in self.trainers for address in waiting)
         if late and not self.warned:
-            self.say(f"a long wait:\n{self.picture(present)}")
+            self.say(f"a long wait:\n{self.roster.picture(present)}")
         self.warned = late
 
-    def picture(self, roles: Iterable[Address]) -> str:
-        """What each of these roles does, since when, and when it was last heard."""
-        return "\n".join(f"  {address} {self.doing(self.seen[address])}" for address in roles)
-
-    def doing(self, seen: Seen) -> str:
-        heard = f"last heard {time.monotonic() - seen.heard:.1f} s ago" if seen.heard else "never heard"
-        if seen.waiting:
-            return f"has waited {seen.since:.0f} s for {seen.waiting}; {heard}"
-        if seen.since:
-            return f"has computed {seen.since:.0f} s, in step {seen.step}; {heard}"
-        return f"is at step {seen.step}; {heard}" if seen.step >= 0 else heard
-
     # -- telling -----------------------------------------------------------------------------------------------------
-
-    @property
-    def samples(self) -> int:
-        return sum(tally.samples for tally in self.tallies.values())
-
-    @property
-    def bytes(self) -> int:
-        return sum(sum(tally.bytes.values()) for tally in self.tallies.values())
 
     def say(self, line: str) -> None:
         if self.wishes.watcher:
@@ -364,46 +323,17 @@ class Supervisor:
     def show(self) -> None:
         self.shown = time.monotonic()
         if self.wishes.watcher:
-            self.wishes.watcher.update(self.progress())
-
-    def progress(self) -> Progress:
-        tallies = self.tallies.values()
-        batches = sum(tally.batches for tally in tallies)
-        if batches:
-            self.loss = sum(tally.losses for tally in tallies) / batches
-        ages = [(age, count) for tally in tallies for age, count in tally.staleness.items()]
-        applied = sum(count for _, count in ages)
-        return Progress(
-            phase=self.phase, seconds=self.watch.now(), samples=self.samples, budget=self.wishes.budget,
-            updates=sum(tally.updates for tally in tallies), bytes=self.bytes, loss=self.loss,
-            metrics=self.referee.metrics(),
-            staleness=sum(age * count for age, count in ages) / applied if applied else None,
-            roles={str(address): self.role_progress(address) for address in self.roles},
-        )  # fmt: skip
-
-    def role_progress(self, address: Address) -> RoleProgress:
-        seen, tally = self.seen[address], self.tallies[address]
-        return RoleProgress(
-            step=seen.step,
-            samples=tally.samples,
-            bytes=sum(tally.bytes.values()),
-            waiting=seen.waiting,
-            waited=seen.since,
-        )
+            now = self.roster.progress(self.phase, self.watch.now(), self.wishes.budget, self.referee.metrics())
+            self.wishes.watcher.update(now)
 
     def progress_kept(self) -> dict[str, Any]:
         """What a resumed run must know of the past."""
-        return {
-            "seconds": self.watch.now(),
-            "history": self.referee.history,
-            "tallies": msgspec.to_builtins(list(self.tallies.values()), str_keys=True),
-        }
+        return {"seconds": self.watch.now(), "history": self.referee.history, "tallies": self.roster.kept()}
 
     def resume(self, progress: dict[str, Any]) -> None:
         """Take the past of a kept run over."""
         self.watch = Stopwatch(progress["seconds"])
-        for tally in msgspec.convert(progress["tallies"], list[Tally], str_keys=True):
-            self.tallies[tally.who] = tally
+        self.roster.resume(progress["tallies"])
         self.referee.resume(progress["history"])
 
 
