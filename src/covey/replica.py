@@ -79,6 +79,7 @@ class Replica:
 
     async def gradient(self, node: Node) -> Vector:
         """The mean gradient on the next batch, at the weights as they are now."""
+        self.settle()
         self.batch = await node.compute(partial(self.differentiate, node.step))
         await self.announce(node)
         return self.grad
@@ -88,6 +89,7 @@ class Replica:
         if self._chosen is None:
             raise PlanError("this strategy chooses the samples itself: use it with a Task, not with your own loop")
         chosen = partial(self._chosen, rank, step, part, parts)
+        self.settle()
         self.batch = await node.compute(partial(self._run, chosen), 1 / parts)
         return self.grad
 
@@ -112,9 +114,12 @@ class Replica:
         assert self.source is not None, "this role has no data"
         return self._run(partial(self.source, step))
 
-    def _run(self, source: Callable[[], Batch]) -> Batch:
+    def settle(self) -> None:
+        """Bring the weights to compute on up to date: here, where no companion runs, and not on the compute thread."""
         if self._working is not None:
             self._working.copy_(self.flat)
+
+    def _run(self, source: Callable[[], Batch]) -> Batch:
         batch = source()
         self.layout.collect()
         return batch

@@ -79,6 +79,7 @@ class GradientStream(AsyncIterator[Piece]):
                     post(index)
             return batch
 
+        self._replica.settle()
         try:
             self._replica.batch = await self._node.compute(work)
             await self._node.send(self._node.address, Bucket(END, 0))
