@@ -1,8 +1,9 @@
-"""What tests share: golden files."""
+"""What tests share: golden files, and an ear for Ctrl-C."""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,10 @@ import pytest
 Golden = Callable[[str, str], None]
 
 GOLDEN = Path(__file__).parent / "golden"
+
+# A shell starts its background jobs with Ctrl-C ignored, and covey leaves an ignored one ignored; tests press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
