@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import covey
 from covey.errors import PeerLost, PlanError, RoleFailed
+from covey.run import launch
 from tests.real.harness import Room, finish, fit, tracebacks
 
 BOOM = 'raise ValueError("boom")'
@@ -124,7 +124,7 @@ def looping(**parts: str) -> str:
 def test_a_script_that_fails(room: Room, where: dict[str, str], capfd: pytest.CaptureFixture[str]) -> None:
     script = room.script(looping(**where))
     with pytest.raises(RoleFailed, match="failed: ValueError: boom") as failed:
-        covey.run.launch(script, [], "bsp", 2, threads=1)
+        launch(script, [], "bsp", 2, threads=1)
     assert tracebacks(str(failed.value)) == [str(script)]
     assert capfd.readouterr() == ("", "")
 
@@ -144,10 +144,10 @@ WAYS = {
 def test_a_script_that_goes_its_own_way(room: Room, way: str) -> None:
     text, error, reason = WAYS[way]
     with pytest.raises(error, match=reason):
-        covey.run.launch(room.script(text), [], "bsp", 2, threads=1)
+        launch(room.script(text), [], "bsp", 2, threads=1)
 
 
 def test_a_script_may_leave_when_all_is_done(room: Room) -> None:
     script = room.script(looping(after="sys.exit(0)"))
-    result = covey.run.launch(script, [], "allreduce", 2, threads=1)
+    result = launch(script, [], "allreduce", 2, threads=1)
     assert result.stopped == "budget" and result.samples == 64

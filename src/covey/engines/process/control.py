@@ -178,7 +178,7 @@ class Switchboard:
         self.names = {f"{address.role}/{address.rank}".encode(): address for address in roles}
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 1000)
-        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 0)
+        self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a script that fails after its run speaks on a line of its own
         self.socket.bind(endpoint)
 
     def tell(self, roles: Iterable[Address], word: Downward) -> None:
