@@ -78,9 +78,9 @@ def page() -> str:
     lines = [
         "# What goes with what", "",
         f"Asked of the code, for {WORKERS} workers; the rest is refused before anything starts, with the reason.",
-        "Every strategy runs on every engine (`local`, `simulated`) and with every optimizer of torch; what a strategy",
-        "refuses beyond this table (an optimizer, a number of workers) its error says. Every pair marked here runs in",
-        "`tests/behaviour/test_compatibility.py`.", "",
+        "Every strategy runs on both engines (`local`, `simulated`), and with SGD, momentum, AdamW with parameter",
+        "groups and layer-wise optimizers, except that `bigdl` refuses layer-wise ones, and `hogwild` and `hogwild++`",
+        "those with momentum. Every pair runs in `tests/behaviour/test_compatibility.py`.", "",
         "| strategy | codecs | over |", "|---|---|---|",
     ]  # fmt: skip
     for name in catalog.names():
