@@ -146,6 +146,18 @@ def test_the_newest_few_stay(tmp_path: Path) -> None:
     assert sorted(path.name for path in vault.directory.iterdir()) == [*(p.name for p in vault.all()), "latest"]
 
 
+def test_the_newest_that_a_longer_run_can_go_on_from_stays(tmp_path: Path) -> None:
+    vault = Vault(tmp_path)
+    keep(vault)
+    whole = keep(vault)
+    for _ in range(KEEP + 1):
+        keep(vault, ended=[1])
+    assert vault.unended() == whole
+    assert vault.all() == [whole, *vault.all()[-KEEP:]] and vault.newest()[1].ended == [1]
+    keep(vault)
+    assert vault.unended() == vault.newest()[0] and len(vault.all()) == KEEP
+
+
 def test_numbers_that_are_none_are_kept(tmp_path: Path) -> None:
     keep(Vault(tmp_path), progress={"losses": math.inf, "loss": math.nan})
     found = Vault(tmp_path).newest()[1].progress

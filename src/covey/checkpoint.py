@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -124,31 +124,48 @@ class Vault:
         _write(self.directory / "latest.new", final.name.encode())
         (self.directory / "latest.new").rename(self.directory / "latest")
         _sync(self.directory)
+        whole = self.unended()
         for old in self.all()[:-KEEP]:
-            shutil.rmtree(old, ignore_errors=True)
+            if old != whole:
+                shutil.rmtree(old, ignore_errors=True)
         return final
 
     def all(self) -> list[Path]:
         return sorted(self.directory.glob("checkpoint-" + "[0-9]" * 6))
+
+    def unended(self) -> Path | None:
+        """The newest checkpoint from before the first worker had done its steps: a longer run can go on from it."""
+        for place in reversed(self.all()):
+            with suppress(CheckpointError):  # a half of one that a crash left behind
+                if not _read(place).ended:
+                    return place
+        return None
 
     def newest(self) -> tuple[Path, Run]:
         """The newest checkpoint, every file of it checked against its seal."""
         pointer = self.directory / "latest"
         if not pointer.exists():
             raise CheckpointError(f"{self.directory} holds no checkpoint: was the run started with --checkpoint?")
-        place = self.directory / pointer.read_text().strip()
-        try:
-            run = msgspec.convert(json.loads((place / "run.json").read_text()), Run)
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{place / 'run.json'} cannot be read: {error}") from None
-        if run.schema != SCHEMA:
-            raise CheckpointError(f"{place} has the format {run.schema!r}; this covey reads {SCHEMA!r}")
+        return self.checked(self.directory / pointer.read_text().strip())
+
+    def checked(self, place: Path) -> tuple[Path, Run]:
+        run = _read(place)
         for name, seal in run.files.items():
             if not (place / name).exists() or _seal(place / name) != tuple(seal):
                 raise CheckpointError(
                     f"{place / name} is torn or was changed: its size or SHA-256 is not the recorded one"
                 )
         return place, run
+
+
+def _read(place: Path) -> Run:
+    try:
+        run = msgspec.convert(json.loads((place / "run.json").read_text()), Run)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{place / 'run.json'} cannot be read: {error}") from None
+    if run.schema != SCHEMA:
+        raise CheckpointError(f"{place} has the format {run.schema!r}; this covey reads {SCHEMA!r}")
+    return run
 
 
 def _file(directory: Path, who: Address, kind: str) -> Path:

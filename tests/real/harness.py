@@ -209,7 +209,7 @@ def tracebacks(text: str) -> list[str]:
     return re.findall(r"Traceback \(most recent call last\):\n  File \"([^\"]*)\"", text)
 
 
-def same(one: dict[str, Any], other: dict[str, Any]) -> Sequence[str]:
+def differing(one: dict[str, Any], other: dict[str, Any]) -> Sequence[str]:
     """The names of weights that differ."""
     import torch
 

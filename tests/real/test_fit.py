@@ -17,7 +17,7 @@ import covey
 from covey.errors import PlanError
 from covey.observe.result import Result
 from covey.run.request import threads_each
-from tests.real.harness import SLOW, Room, Watch, finish, fit, same, trained
+from tests.real.harness import SLOW, Room, Watch, differing, finish, fit, trained
 
 INLINE = """
 import torch, covey
@@ -72,7 +72,7 @@ def test_from_another_thread_in_a_folder_with_spaces(room: Room) -> None:
 @pytest.mark.full
 def test_the_same_run_twice_gives_the_same(room: Room) -> None:
     one, two = (fit(room.task(), "allreduce", 2, epochs=2) for _ in range(2))
-    assert not same(one.weights, two.weights)
+    assert not differing(one.weights, two.weights)
 
 
 @pytest.mark.full

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from covey.checkpoint import RoleState, Vault
 from covey.errors import CheckpointError, PeerLost
 from covey.message import Address
 from covey.observe.progress import Progress
-from tests.real.harness import BATCH_NORM, Room, Watch, fit, interrupt, same, trained
+from tests.real.harness import BATCH_NORM, Room, Watch, differing, fit, interrupt, trained
 
 ALL = [
     "bsp", "ssp(bound=2)", "asynchronous", "allreduce", "local_sgd(period=3)", "easgd(period=2)",
@@ -66,7 +67,7 @@ def test_the_weights_of_an_uninterrupted_run(
             fit(task, strategy, 3, **asked, checkpoint=kept, every="150ms", watcher=watch)
     past = Vault(kept).newest()[1].progress
     resumed = fit(task, strategy, 3, **asked, resume=kept)
-    assert not same(whole.weights, resumed.weights)
+    assert not differing(whole.weights, resumed.weights)
     assert (resumed.stopped, resumed.samples, resumed.updates) == ("budget", whole.samples, whole.updates)
     assert resumed.seconds > past["seconds"] > 0
     assert resumed.history[: len(past["history"])] == past["history"]
@@ -82,7 +83,7 @@ def test_interrupted_again_and_again(room: Room) -> None:
     again = Watch(trained(once.samples + 60), interrupt)
     twice = fit(task, "bsp", 3, epochs=30, checkpoint=kept, resume=kept, watcher=again)
     assert twice.stopped == "interrupted" and 0 < once.samples < twice.samples < whole.samples
-    assert not same(whole.weights, fit(task, "bsp", 3, epochs=30, resume=kept).weights)
+    assert not differing(whole.weights, fit(task, "bsp", 3, epochs=30, resume=kept).weights)
 
 
 # -- every strategy ----------------------------------------------------------------------------------------------------
@@ -146,12 +147,24 @@ def test_kept_when_some_have_ended(room: Room, strategy: str) -> None:
     watch = Watch(late, lambda: room.kill("worker 0"))  # 2 batches an epoch, and 1 for the other
     with pytest.raises(PeerLost):
         fit(task, strategy, 2, epochs=20, checkpoint=kept, every="50ms", watcher=watch)
-    run = Vault(kept).newest()[1]
+    newest, run = Vault(kept).newest()
     assert run.ended == [1]
     resumed = fit(task, strategy, 2, epochs=20, resume=kept, stall="15s")
     assert (resumed.stopped, resumed.samples) == ("budget", 20 * 41)
+    for older in Vault(kept).all():
+        if older != newest:
+            shutil.rmtree(older)
     with pytest.raises(CheckpointError, match="worker 1 had already ended after its 20 steps"):
         fit(task, strategy, 2, epochs=30, resume=kept)
+
+
+def test_a_longer_run_goes_on_from_before_the_first_had_ended(room: Room) -> None:
+    task, kept = room.task(samples=64, before_step=PACE), room.path / "kept"
+    fit(task, "allreduce", 2, steps=12, checkpoint=kept, every="5ms")
+    longer = fit(task, "allreduce", 2, steps=20, resume=kept)
+    straight = fit(task, "allreduce", 2, steps=20)
+    assert longer.samples == straight.samples
+    assert not differing(longer.weights, straight.weights)
 
 
 @pytest.mark.full
@@ -162,7 +175,7 @@ def test_a_run_that_was_done_ends_at_once(room: Room) -> None:
     once = fit(task, "bsp", 2, steps=8, checkpoint=kept, every="5ms", resume=kept)
     again = fit(task, "bsp", 2, steps=8, resume=kept)
     assert (again.stopped, again.samples) == ("budget", 64)
-    assert not same(once.weights, again.weights)
+    assert not differing(once.weights, again.weights)
 
 
 # -- what does not fit -------------------------------------------------------------------------------------------------

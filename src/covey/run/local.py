@@ -89,8 +89,10 @@ def _kept(asked: Request) -> tuple[Path | None, Run | None]:
     """The checkpoint to go on from, if it is one of this very run."""
     if asked.options.resume is None:
         return None, None
-    place, run = Vault(Path(asked.options.resume)).newest()
-    here = _run(asked)
+    vault, here = Vault(Path(asked.options.resume)), _run(asked)
+    place, run = vault.newest()
+    if run.ended and run.limits != here.limits and (earlier := vault.unended()):
+        place, run = vault.checked(earlier)  # a longer run: nobody may have said goodbye yet
     for name in ("strategy", "workers", "servers", "seed", "samples", "batch_size"):
         if getattr(run, name) != getattr(here, name):
             raise CheckpointError(
