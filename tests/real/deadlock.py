@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
 import torch
 from torch import nn
 
 from covey.build import ScoredModel
+from covey.engines.process.contacts import Contacts
 from covey.engines.process.desk import Desk
 from covey.engines.process.driver import SCORER
-from covey.engines.process.role import Desks, Post, play
+from covey.engines.process.role import Post, play
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica
-from covey.run.roles import address, score_for
+from covey.run.roles import score_for
 from covey.strategy import Plan, Role, workers
 
 ONE, TWO = workers(2)
@@ -37,13 +39,12 @@ PLAN = Plan(
 )
 
 
-def enter(data: bytes, me: Address) -> None:
-    """`data` is the directory of the run's sockets."""
-    place = data.decode()
-    book = {address(name): f"ipc://{place}/{name.replace(' ', '-')}" for name in ("worker 0", "worker 1", "scorer 0")}
+def enter(data: bytes, handed: bytes, me: Address) -> None:
+    """`data` are the contacts."""
+    contacts = msgspec.msgpack.decode(data, type=Contacts)
     torch.manual_seed(0)
     model = nn.Linear(2, 2)
-    with Post(me, Desks(book, f"ipc://{place}/launcher")) as post:
+    with Post(me, contacts) as post:
         if me == SCORER:
             score_for(post, PLAN, ScoredModel(model, None))
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import msgspec
 import pytest
 
 from covey.engines.local import LocalCrew
@@ -72,8 +73,7 @@ def test_a_launcher_that_waits_says_so(room: Room, moment: str) -> None:
 
 def test_a_deadlock_is_named(room: Room) -> None:
     with LocalCrew(deadlock.__name__) as crew:
-        desks = crew.desks([role.address for role in deadlock.PLAN.roles])
-        board = crew.start(desks, f"{deadlock.__name__}:enter", str(crew.directory).encode())
+        board = crew.start(deadlock.PLAN.roles, f"{deadlock.__name__}:enter", msgspec.msgpack.encode)
         supervisor = Supervisor(deadlock.PLAN, board, crew, Referee(10), Wishes(score=False, stall=1.0))
         with pytest.raises(Stalled) as stalled:
             supervisor.run()

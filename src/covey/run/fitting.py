@@ -7,21 +7,31 @@ from typing import Any
 
 from covey.errors import PlanError
 from covey.observe.result import Result
-from covey.run.local import local
+from covey.run.clusters import CLUSTERS, check_terms, cluster, host_only
+from covey.run.processes import local
 from covey.run.request import Request, options, request
 from covey.run.simulated import simulated
 from covey.spec import parse_call, unknown
 from covey.task import Task
 
-ENGINES: Mapping[str, Callable[[Request], Result]] = {"local": local, "simulated": simulated}
+HERE: Mapping[str, Callable[[Request], Result]] = {"local": local, "simulated": simulated}
+ENGINES = (*HERE, *CLUSTERS)
 
 
 def fit(task: Task | str, strategy: str = "bsp", workers: int = 2, **given: Any) -> Result:
-    """Train a task (or "file.py:name") with a strategy on so many workers; `Options` lists what else may be asked."""
-    asked = request(task, strategy, workers, options(given))
-    engine = parse_call(asked.options.engine)
+    """Train a task (or "file.py:name") with a strategy on so many workers; `Options` lists what else may be asked.
+
+    Where an engine starts this very program on every host, all but one of the processes only host roles: they do so
+    in here, and end with `SystemExit` when the run is over.
+    """
+    chosen = options(given)
+    engine = parse_call(chosen.engine)
     if engine.name not in ENGINES:
-        raise unknown(asked.options.engine, 0, "engine", engine.name, ENGINES)
-    if engine.settings:
+        raise unknown(chosen.engine, 0, "engine", engine.name, ENGINES)
+    check_terms(chosen, engine.name)
+    if engine.name in HERE and engine.settings:
         raise PlanError(f"the engine {engine.name} has no settings: write --engine {engine.name}")
-    return ENGINES[engine.name](asked)
+    if engine.name in CLUSTERS and host_only(engine.name):
+        raise SystemExit(0)
+    asked = request(task, strategy, workers, chosen)
+    return HERE[engine.name](asked) if engine.name in HERE else cluster(asked, engine.name, engine.settings)

@@ -19,6 +19,7 @@ from covey import build, catalog
 from covey.data import Feed, Shards
 from covey.engines.interrupt import Interrupt, interruptible
 from covey.engines.local import LocalCrew
+from covey.engines.process.contacts import Contacts
 from covey.engines.process.driver import SCORER
 from covey.engines.process.role import Post, play, tell_failure
 from covey.engines.process.supervisor import Supervisor, Wishes
@@ -53,18 +54,26 @@ def launch(
     if not path.is_file():
         raise PlanError(f"there is no script {script}")
     chosen = catalog.resolve(strategy, workers)
+    if chosen.chooses:
+        raise PlanError(
+            f"{chosen.name} says itself which samples a gradient is of, and a script's own loop cannot: give covey run "
+            "a Task, or launch the script with a strategy that leaves the batches to the loop, such as bsp or easgd"
+        )
     roles = tuple(chosen.layout(workers, asked.servers))
     plan = Plan(roles=roles, limits=(asked.steps,) * workers, lockstep=chosen.lockstep, seed=asked.seed)
     judge = Referee(sys.maxsize)
     interrupt = Interrupt()
     with interruptible(interrupt), LocalCrew(__name__) as crew:
-        desks = crew.desks([role.address for role in roles])
+
+        def pack(contacts: Contacts) -> bytes:
+            return msgspec.msgpack.encode(msgspec.structs.replace(work, contacts=contacts))
+
         work = Work(
             task=str(path), arguments=list(arguments), strategy=chosen.text, workers=workers, servers=asked.servers,
             limits=list(plan.limits), seed=asked.seed, threads=asked.threads or threads_each(workers),
-            book={str(who): endpoint for who, endpoint in desks.book.items()}, launcher=desks.launcher,
+            contacts=Contacts(book={}, launcher=""),
         )  # fmt: skip
-        board = crew.start(desks, f"{__name__}:enter", msgspec.msgpack.encode(work))
+        board = crew.start(roles, f"{__name__}:enter", pack)
         file = crew.directory / "model.safetensors"
         stall = parse_duration(asked.stall)
         wishes = Wishes(score=False, model=file, stall=stall, watcher=asked.watcher, interrupt=interrupt)
@@ -90,7 +99,7 @@ class Seat:
 SEAT: Seat | None = None
 
 
-def enter(data: bytes, me: Address) -> None:
+def enter(data: bytes, handed: bytes, me: Address) -> None:
     """A role's own process begins here: it runs the user's script."""
     global SEAT  # noqa: PLW0603  # the script finds its run without being told
     work = msgspec.msgpack.decode(data, type=Work)
@@ -105,10 +114,10 @@ def enter(data: bytes, me: Address) -> None:
         if SEAT.joined:
             raise
     except Exception as error:
-        tell_failure(me, work.desks(), error)
+        tell_failure(me, work.contacts, error)
     if not SEAT.joined:
         missing = PlanError(f"{work.task} ended without calling covey.join: put it around the training loop")
-        tell_failure(me, work.desks(), missing)
+        tell_failure(me, work.contacts, missing)
 
 
 def join(model: nn.Module, optimizer: Optimizer) -> Member:
@@ -119,12 +128,12 @@ def join(model: nn.Module, optimizer: Optimizer) -> Member:
         raise PlanError("covey.join was called a second time: one run has one training loop")
     seat, SEAT.joined = SEAT, True
     if seat.me == SCORER:
-        with Post(seat.me, seat.work.desks()) as post:
+        with Post(seat.me, seat.work.contacts) as post:
             score_for(post, seat.plan, build.ScoredModel(model, None))
         raise SystemExit(0)
     replica = Replica(model, remade(model, optimizer))
     if not seat.plan.role(seat.me).trains:
-        with Post(seat.me, seat.work.desks()) as post:
+        with Post(seat.me, seat.work.contacts) as post:
             play(post, seat.plan, replica, None, lambda desk: desk.serve())
         raise SystemExit(0)
     return JoinedMember(seat, replica, model, optimizer)
@@ -206,7 +215,7 @@ class JoinedMember(Member):
         self.rank, self.workers, self.seed = seat.me.rank, seat.work.workers, seat.work.seed
         self.replica = replica
         self.turns = Turns(lambda post: play(post, seat.plan, replica, None, lambda desk: desk.serve()))
-        self.post = lambda: Post(seat.me, seat.work.desks())
+        self.post = lambda: Post(seat.me, seat.work.contacts)
         replica.source = self.turns.compute
         self.samples = 0
 

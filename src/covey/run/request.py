@@ -40,6 +40,10 @@ class Options:
     every: str = "60s"
     resume: str | os.PathLike[str] | None = None
     stall: str = "30s"
+    hosts: str | os.PathLike[str] | None = None  # a file of hosts, for engines that take one
+    place: str = ""
+    interface: str = ""
+    insecure: bool = False
     cluster: Cluster | None = None
     timing_only: bool = False
     command: str = ""
@@ -99,6 +103,8 @@ def request(task: Task | str, strategy: str, workers: int, given: Options) -> Re
     task = load_task(task) if isinstance(task, str) else task
     if target and task.evaluate is None and target.metric != "loss":
         raise PlanError(f"--until {target}: the task has no evaluate=…, so only the training loss can be a target")
+    if chosen.accept:
+        chosen.accept(build.optimizer(task))
     deal = build.shards(task, workers, given.seed)
     limits = budgets(deal, given)
     plan = Plan(roles=tuple(roles), limits=limits, lockstep=chosen.lockstep, seed=given.seed)
@@ -131,7 +137,7 @@ def referee(asked: Request) -> Referee:
 
 def facts(asked: Request, engine: str) -> Facts:
     """What is known of a run of a task before it starts."""
-    threads = asked.threads if engine == "local" else 1
+    threads = 1 if engine == "simulated" else asked.threads
     known = facts_of(
         asked.strategy, asked.options, asked.name or "a task of this process", engine, asked.plan.limits, threads
     )

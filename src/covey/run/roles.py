@@ -10,9 +10,10 @@ import torch
 from covey import build, catalog
 from covey.checkpoint import RoleState
 from covey.engines import handover
+from covey.engines.process.contacts import Contacts
 from covey.engines.process.desk import Desk
 from covey.engines.process.driver import SCORER
-from covey.engines.process.role import Desks, Post, play
+from covey.engines.process.role import Post, play
 from covey.engines.process.scorer import Scorer
 from covey.message import Address
 from covey.strategy import Plan
@@ -23,7 +24,6 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """What a role's process must know to become its role."""
 
     task: str
-    pickled: bytes = b""
     arguments: list[str] = []
     strategy: str
     workers: int
@@ -32,8 +32,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     threads: int
     budget: int | None = None
-    book: dict[str, str]
-    launcher: str
+    contacts: Contacts
     kept: str = ""
 
     def plan(self) -> Plan:
@@ -41,21 +40,13 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         roles = tuple(chosen.layout(self.workers, self.servers))
         return Plan(roles=roles, limits=tuple(self.limits), lockstep=chosen.lockstep, seed=self.seed)
 
-    def desks(self) -> Desks:
-        return Desks({address(name): endpoint for name, endpoint in self.book.items()}, self.launcher)
 
-
-def address(name: str) -> Address:
-    role, _, rank = name.partition(" ")
-    return Address(role, int(rank))
-
-
-def enter(data: bytes, me: Address) -> None:
+def enter(data: bytes, handed: bytes, me: Address) -> None:
     """A role's own process begins here."""
     work = msgspec.msgpack.decode(data, type=Work)
     torch.set_num_threads(work.threads)
-    with Post(me, work.desks()) as post:
-        task: Task = load_task(work.task) if work.task else handover.unpack(work.pickled)
+    with Post(me, work.contacts) as post:
+        task: Task = load_task(work.task) if work.task else handover.unpack(handed)
         deal = build.shards(task, work.workers, work.seed)
         plan = work.plan()
         if me == SCORER:

@@ -23,7 +23,7 @@ def lay() -> None:
 def share(vector: Vector, place: int) -> Vector:
     """The vector of this shape at a place that is the same for all roles; what it holds is what they wrote there."""
     if not FILE:
-        raise PlanError("this engine's roles share no memory: use the engine local or simulated")
+        raise PlanError("these roles live on several hosts and share no memory: use one host, or dogwild")
     if any(part.device.type != "cpu" for part in vector.parts):
         raise PlanError("only numbers in the memory of the CPU can be shared between roles")
     size = -(-sum(_room(part) for part in vector.parts) // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 import zmq
 
+from covey.engines.transport.keys import LAUNCHER, Ring
 from covey.errors import WireError
 from covey.message import Address
 from covey.observe.tally import Tally
@@ -17,6 +18,12 @@ class Word(msgspec.Struct, frozen=True, tag=True):
 
 
 # -- from a role to its launcher
+
+
+class Bound(Word, frozen=True):
+    """The role hears at this endpoint."""
+
+    endpoint: str
 
 
 class Ready(Word, frozen=True):
@@ -86,6 +93,12 @@ class Scored(Word, frozen=True):
 # -- from the launcher to a role
 
 
+class Book(Word, frozen=True):
+    """Where everybody hears, by name."""
+
+    endpoints: dict[str, str]
+
+
 class Go(Word, frozen=True):
     """Everybody is ready: train."""
 
@@ -146,8 +159,8 @@ class Quit(Word, frozen=True):
     """End the process."""
 
 
-Upward = Ready | Report | At | Held | Frozen | Counts | Saved | Ended | Failed | Scored
-Downward = Go | Freeze | Thaw | Where | Hold | Release | Stop | Probe | Shoot | Save | Score | Quit
+Upward = Bound | Ready | Report | At | Held | Frozen | Counts | Saved | Ended | Failed | Scored
+Downward = Book | Go | Freeze | Thaw | Where | Hold | Release | Stop | Probe | Shoot | Save | Score | Quit
 
 _upward = msgspec.msgpack.Decoder(Upward)
 _downward = msgspec.msgpack.Decoder(Downward)
@@ -156,8 +169,13 @@ _downward = msgspec.msgpack.Decoder(Downward)
 class RoleLine:
     """A role's end of the control line."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, me: Address) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, me: Address, ring: Ring | None = None
+    ) -> None:
         self.socket = context.socket(zmq.DEALER)
+        self.socket.ipv6 = True
+        if ring:
+            ring.open(self.socket, LAUNCHER)
         self.socket.setsockopt(zmq.IDENTITY, f"{me.role}/{me.rank}".encode())
         self.socket.setsockopt(zmq.LINGER, 1000)
         self.socket.connect(endpoint)
@@ -165,21 +183,33 @@ class RoleLine:
     def tell(self, word: Upward) -> None:
         self.socket.send(msgspec.msgpack.encode(word))
 
+    def wait(self) -> Downward:
+        """The next thing that the launcher says."""
+        word: Downward = _downward.decode(self.socket.recv())
+        return word
+
     def heard(self) -> Iterable[Downward]:
         """What the launcher has said since the last time; never waits."""
         while self.socket.poll(0):
-            yield _downward.decode(self.socket.recv())
+            yield self.wait()
 
 
 class Switchboard:
     """The launcher's end of all control lines."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, roles: Iterable[Address]) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, roles: Iterable[Address], ring: Ring | None = None
+    ) -> None:
         self.names = {f"{address.role}/{address.rank}".encode(): address for address in roles}
         self.socket = context.socket(zmq.ROUTER)
+        self.socket.ipv6 = True
+        if ring:
+            ring.lock(self.socket)
         self.socket.setsockopt(zmq.LINGER, 1000)
         self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a script that fails after its run speaks on a line of its own
         self.socket.bind(endpoint)
+        self.endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.introduces = self.endpoint.startswith("tcp://")  # roles choose their ports, and are told the others'
 
     def tell(self, roles: Iterable[Address], word: Downward) -> None:
         data = msgspec.msgpack.encode(word)

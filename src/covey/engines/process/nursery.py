@@ -31,9 +31,11 @@ PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What the nursery must know: who is born, which function each of them runs, on what."""
 
-    entry: str  # "module:function", called with the job's work and the role's address
+    entry: str  # "module:function", called with the work, what was handed over, and the role's address
     roles: list[Address]
     work: bytes
+    alone: bool = True  # all roles of the run are born here, so that they can share memory
+    handed: bytes = b""  # a task of the launcher's memory; it came through pipes, never through a socket of covey's
 
 
 class Exit(msgspec.Struct, frozen=True):
@@ -67,7 +69,8 @@ def _raise_roles(line: socket.socket, warm: str, children: dict[int, Address]) -
     job = msgspec.msgpack.decode(read(line), type=Job)
     module, _, function = job.entry.partition(":")
     entry = getattr(import_module(module), function)
-    commons.lay()
+    if job.alone:
+        commons.lay()
     gc.freeze()  # keeps the collector from touching, and so copying, the pages that all roles share
     for who in job.roles:
         children[_fork(line, job, entry, who)] = who
@@ -94,7 +97,7 @@ def _exactly(line: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def _fork(line: socket.socket, job: Job, entry: Callable[[bytes, Address], None], who: Address) -> int:
+def _fork(line: socket.socket, job: Job, entry: Callable[[bytes, bytes, Address], None], who: Address) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -105,7 +108,7 @@ def _fork(line: socket.socket, job: Job, entry: Callable[[bytes, Address], None]
         _name(f"covey: {who}")
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the launcher, which stops everybody in order
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        entry(job.work, who)
+        entry(job.work, job.handed, who)
         code = 0
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)

@@ -24,13 +24,14 @@ def go(driver: Driver, word: control.Go) -> None:
 
 def freeze(driver: Driver, word: control.Freeze) -> None:
     driver.frozen = True
-    if driver.computing is None:
+    if driver.computing is None or driver.counsel.asking is not None:
         driver.chill()
 
 
 def thaw(driver: Driver, word: control.Thaw) -> None:
     driver.frozen = False
     driver.watch.start()
+    driver.counsel.give()
     driver.admit()
 
 

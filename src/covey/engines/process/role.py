@@ -8,7 +8,6 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
@@ -18,6 +17,7 @@ import zmq
 
 from covey.checkpoint import RoleState
 from covey.engines.process import control
+from covey.engines.process.contacts import Contacts, by_address
 from covey.engines.process.desk import Desk
 from covey.engines.process.driver import Driver
 from covey.engines.process.obedience import obey
@@ -31,23 +31,14 @@ OURS = str(Path(__file__).parents[2])
 INSTALLED = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
 
 
-@dataclass(frozen=True, slots=True)
-class Desks:
-    """Where a role finds the others: everybody's endpoint, and the launcher's."""
-
-    book: dict[Address, str]
-    launcher: str
-    limit: int = 8 << 30
-
-
 class Post:
     """A role's lines: to the launcher at once, to its peers once it is built. Failures inside are told, then raised."""
 
-    def __init__(self, me: Address, desks: Desks) -> None:
+    def __init__(self, me: Address, contacts: Contacts) -> None:
         keep_memory()
-        self.me, self.desks = me, desks
+        self.me, self.contacts, self.ring = me, contacts, contacts.ring(me)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.line = control.RoleLine(self.context, desks.launcher, me)
+        self.line = control.RoleLine(self.context, contacts.launcher, me, self.ring)
         self.links: ZmqTransport | None = None
 
     def __enter__(self) -> Post:
@@ -57,7 +48,13 @@ class Post:
         self.line.tell(control.Ready(fingerprint, parameters))
 
     def open(self, window: int) -> ZmqTransport:
-        self.links = ZmqTransport(self.me, self.desks.book, limit=self.desks.limit, window=window)
+        book = by_address(self.contacts.book)
+        self.links = ZmqTransport(self.me, book, limit=self.contacts.limit, window=window, ring=self.ring)
+        if self.contacts.open:
+            self.line.tell(control.Bound(self.links.endpoint))
+            word = self.line.wait()
+            assert isinstance(word, control.Book), f"{self.me} waits for the address book, and heard {word}"
+            self.links.book = by_address(word.endpoints)
         return self.links
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -72,9 +69,9 @@ class Post:
             os._exit(1)  # told already; a second traceback on the terminal would be one too many
 
 
-def tell_failure(me: Address, desks: Desks, error: Exception) -> NoReturn:
+def tell_failure(me: Address, contacts: Contacts, error: Exception) -> NoReturn:
     """Tell the launcher of a failure outside any post, and end the process."""
-    with Post(me, desks):
+    with Post(me, contacts):
         raise error
     raise AssertionError("a post does not let a failure through")
 

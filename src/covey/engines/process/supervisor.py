@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,11 +35,16 @@ REFUSALS: dict[str, type[CoveyError]] = {kind.__name__: kind for kind in (PlanEr
 class Crew(Protocol):
     """The processes of a run, as a launcher holds them."""
 
-    bell: int  # a file descriptor, readable when one has ended
-    alive: set[Address]
+    @property
+    def bells(self) -> Sequence[int | zmq.Socket[bytes]]:
+        """Readable when there may be news."""
+        ...
+
+    @property
+    def alive(self) -> set[Address]: ...
 
     def exits(self) -> list[tuple[Address, str]]:
-        """Who has ended since the last time, and how."""
+        """Who has ended since the last time, and how; never waits."""
         ...
 
 
@@ -86,7 +91,8 @@ class Supervisor:
         self.shown = self.kept = self.begun = time.monotonic()
         self.poller = zmq.Poller()
         self.poller.register(board.socket, zmq.POLLIN)
-        self.poller.register(crew.bell, zmq.POLLIN)
+        for bell in crew.bells:
+            self.poller.register(bell, zmq.POLLIN)
 
     # -- the run, in order -------------------------------------------------------------------------------------------
 
@@ -104,6 +110,10 @@ class Supervisor:
 
     def begin(self) -> None:
         """Wait until everybody is built, check that all start from the same weights, and let them go together."""
+        if self.board.introduces:
+            bound = self.collect(control.Bound, [*self.roles, SCORER])
+            book = {str(address): word.endpoint for address, word in bound.items()}
+            self.board.tell([*self.roles, SCORER], control.Book(book))
         ready = self.collect(control.Ready, [*self.roles, SCORER])
         first = ready[self.roles[0]]
         for address in self.roles:
@@ -256,10 +266,9 @@ class Supervisor:
 
     def pump(self, timeout: float) -> None:
         """Hear what there is, within `timeout` seconds; a role that failed or died ends the run here."""
-        ready = dict(self.poller.poll(round(timeout * 1000)))
+        self.poller.poll(round(timeout * 1000))
         self.hear()
-        if self.crew.bell in ready:
-            self.bury(self.crew.exits())
+        self.bury(self.crew.exits())
         self.check_stall()
         self.check_interrupt()
         if time.monotonic() - self.shown >= SHOW_EVERY:

@@ -14,6 +14,7 @@ import zmq
 
 from covey.engines.transport import frames
 from covey.engines.transport.inbox import Inbox
+from covey.engines.transport.keys import Guard, Ring
 from covey.engines.transport.outbox import Outbox, Parcel, Rank
 from covey.errors import PlanError, WireError
 from covey.message import MAX_HEADER, Address, Message, stamped, vectors
@@ -30,12 +31,13 @@ MAX_PATH = 107  # of a Unix socket
 class Link:
     """The way to one peer."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
         self.outbox = Outbox()
         self.messages = 0
         self.blocked = False
-        self.socket = context.socket(zmq.PUSH)
+        self.socket = socket
         self.socket.set(zmq.SNDHWM, FRAMES_AHEAD)
+        self.socket.set(zmq.IPV6, 1)
         self.socket.connect(endpoint)
 
     def flush(self) -> None:
@@ -62,8 +64,9 @@ class ZmqTransport:
     """Links of one role to its peers: whole messages in and out, moved in frames. For one thread."""
 
     def __init__(
-        self, me: Address, book: Mapping[Address, str], *, limit: int, window: int = 64 << 20, frame: int = 2 << 20
-    ) -> None:
+        self, me: Address, book: Mapping[Address, str], *, limit: int, window: int = 64 << 20, frame: int = 2 << 20,
+        ring: Ring | None = None,
+    ) -> None:  # fmt: skip
         _check(me, book)
         self.me = me
         self.book = book
@@ -82,9 +85,15 @@ class ZmqTransport:
         self.door = self.context.socket(zmq.PULL)
         self.door.set(zmq.RCVHWM, FRAMES_AHEAD)
         self.door.set(zmq.MAXMSGSIZE, 2 * max(frame, MAX_HEADER))  # ZeroMQ refuses more before it takes memory
-        self.door.bind(book[me])
+        self.door.set(zmq.IPV6, 1)
         self.poller = zmq.Poller()
         self.poller.register(self.door, zmq.POLLIN)
+        self.ring, self.guard = ring, Guard(self.context, ring) if ring else None
+        if ring and self.guard:
+            ring.lock(self.door)
+            self.poller.register(self.guard.socket, zmq.POLLIN)
+        self.door.bind(book[me])
+        self.endpoint = self.door.getsockopt_string(zmq.LAST_ENDPOINT)
         self.others: tuple[Other, ...] = ()
 
     def offer(
@@ -128,6 +137,8 @@ class ZmqTransport:
         for link in self.links.values():
             if link.blocked and link.socket in ready:
                 self._flush(link)
+        if self.guard and self.guard.socket in ready:
+            self.guard.answer()
         messages, self.home = self.home, []
         if self.door in ready:
             self._receive(messages)
@@ -144,14 +155,17 @@ class ZmqTransport:
                 self._flush(link)
         left = max(0.0, until - time.monotonic())
         self.context.destroy(linger=math.ceil(left * 1000))
-        if self.book[self.me].startswith("ipc://"):
-            Path(self.book[self.me].removeprefix("ipc://")).unlink(missing_ok=True)
+        if self.endpoint.startswith("ipc://"):
+            Path(self.endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
 
     def _link(self, to: Address) -> Link:
         if to not in self.links:
             if to not in self.book:
                 raise PlanError(f"{self.me} cannot send to {to}: this run has {', '.join(map(str, self.book))}")
-            self.links[to] = Link(self.context, self.book[to])
+            socket = self.context.socket(zmq.PUSH)
+            if self.ring:
+                self.ring.open(socket, to)
+            self.links[to] = Link(socket, self.book[to])
         return self.links[to]
 
     def _flush(self, link: Link) -> None:
@@ -173,18 +187,24 @@ class ZmqTransport:
     def _receive(self, messages: list[Message]) -> None:
         for _ in range(FRAMES_AT_ONCE):
             try:
-                head = self.door.recv(zmq.NOBLOCK)
+                if self.guard:
+                    frame = self.door.recv(zmq.NOBLOCK, copy=False)
+                    head, proved = frame.bytes, self.guard.who(frame)
+                else:
+                    head, proved = self.door.recv(zmq.NOBLOCK), None
             except zmq.Again:
                 return
-            message = self._take(head)
+            message = self._take(head, proved)
             if message is not None:
                 messages.append(message)
 
-    def _take(self, head: bytes) -> Message | None:
+    def _take(self, head: bytes, proved: Address | None) -> Message | None:
         """Receive the rest of the frame; the message that it completes. What is malformed is refused, and counted."""
         frame = None
         try:
             frame, rest = frames.read(head)
+            if self.guard and (frame.sender >= len(self.inbox.book) or self.inbox.book[frame.sender] != proved):
+                raise WireError(f"{proved} sent a frame in the name of role number {frame.sender}")
             if frame.kind == frames.OPEN:
                 return self.inbox.open(frame, rest)
             place = self.inbox.place(frame)

@@ -1,9 +1,11 @@
-"""Processes of this machine: the launcher's side of a run."""
+"""Real processes, wherever they live: the launcher's side of a run."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Protocol, Self
 
 import msgspec
 
@@ -12,7 +14,9 @@ from covey.checkpoint import Run, Vault
 from covey.engines import handover
 from covey.engines.interrupt import Interrupt, interruptible
 from covey.engines.local import LocalCrew
-from covey.engines.process.role import Desks
+from covey.engines.process import supervisor as engine
+from covey.engines.process.contacts import Contacts
+from covey.engines.process.control import Switchboard
 from covey.engines.process.supervisor import Supervisor, Wishes
 from covey.errors import CheckpointError
 from covey.observe.result import Result, conclude
@@ -20,18 +24,44 @@ from covey.run import roles
 from covey.run.request import Request, facts, referee
 from covey.run.roles import Work
 from covey.simulate import parse_duration
+from covey.strategy import Role
+
+
+class Crew(engine.Crew, Protocol):
+    """The processes of a run, before and while they live."""
+
+    @property
+    def directory(self) -> Path: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None: ...
+    def start(
+        self, roles: Sequence[Role], entry: str, pack: Callable[[Contacts], bytes], handed: bytes = b""
+    ) -> Switchboard: ...
+
+
+Muster = Callable[[Request, str, bytes], Crew]
+"""How an engine calls up its crew: for this request, with the module that roles need, and the handed-over task."""
 
 
 def local(asked: Request) -> Result:
     """Roles as processes of this machine."""
+    return on_processes(asked, "local", lambda asked, warm, handed: LocalCrew(warm))
+
+
+def on_processes(asked: Request, name: str, muster: Muster) -> Result:
+    """Train with the crew of an engine."""
     given = asked.options
     kept, run = _kept(asked)
     vault = _vault(asked)
     judge = referee(asked)
     interrupt = Interrupt()
-    with interruptible(interrupt), LocalCrew(roles.__name__) as crew:
-        desks = crew.desks([role.address for role in asked.plan.roles])
-        board = crew.start(desks, f"{roles.__name__}:enter", msgspec.msgpack.encode(_work(asked, desks, kept)))
+    handed = b"" if asked.name else handover.pack(asked.task)
+
+    def pack(contacts: Contacts) -> bytes:
+        return msgspec.msgpack.encode(_work(asked, contacts, kept))
+
+    with interruptible(interrupt), muster(asked, roles.__name__, handed) as crew:
+        board = crew.start(asked.plan.roles, f"{roles.__name__}:enter", pack, handed)
         file = crew.directory / "model.safetensors"
         wishes = Wishes(
             score=asked.task.evaluate is not None or asked.target is not None, model=file,
@@ -43,24 +73,20 @@ def local(asked: Request) -> Result:
         if run is not None:
             supervisor.resume(run.progress)
         outcome = supervisor.run()
-        result = conclude(
-            facts(asked, "local"), judge, outcome.tallies, seconds=outcome.seconds, stopped=outcome.stopped
-        )
+        result = conclude(facts(asked, name), judge, outcome.tallies, seconds=outcome.seconds, stopped=outcome.stopped)
         result.keep_weights(build.read(file))
         if given.save:
             build.copy(file, Path(given.save))
     return result
 
 
-def _work(asked: Request, desks: Desks, kept: Path | None) -> Work:
+def _work(asked: Request, contacts: Contacts, kept: Path | None) -> Work:
     given = asked.options
     return Work(
         task=os.path.abspath(asked.name) if asked.name else "",
-        pickled=b"" if asked.name else handover.pack(asked.task),
         strategy=asked.strategy.text, workers=len(asked.plan.limits), servers=given.servers,
         limits=list(asked.plan.limits), seed=given.seed, threads=asked.threads, budget=asked.budget,
-        book={str(who): endpoint for who, endpoint in desks.book.items()}, launcher=desks.launcher,
-        kept=str(kept or ""),
+        contacts=contacts, kept=str(kept.resolve()) if kept else "",
     )  # fmt: skip
 
 

@@ -1,0 +1,85 @@
+"""What is this host, as the others must know it: its addresses, and what is installed on it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import platform
+import socket
+import struct
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from covey import __version__
+from covey.errors import PlanError
+
+SIOCGIFADDR = 0x8915
+
+
+def versions(task: str) -> dict[str, str]:
+    """What must be the same on every host of a run."""
+    return {
+        "Python": platform.python_version(),
+        "torch": version("torch"),
+        "covey": f"{__version__} ({_source()[:12]})",
+        "task": _digest(Path(task.rpartition(":")[0] or task)) if task else "",
+    }
+
+
+def address_towards(endpoint: str, interface: str = "") -> str:
+    """The address of this host that a peer at `endpoint` can reach, or the one that `interface` names."""
+    if interface:
+        return interface_address(interface)
+    host, port = endpoint.removeprefix("tcp://").rsplit(":", 1)
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:  # connects without sending anything
+        probe.connect((host, int(port)))
+        return str(probe.getsockname()[0])
+
+
+def interface_address(interface: str) -> str:
+    """The address of an interface by its name; an address stands for itself."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, interface)
+        except OSError:
+            continue
+        return interface
+    names = [name for _, name in socket.if_nameindex()]
+    if interface not in names:
+        raise PlanError(f"--interface {interface}: {socket.gethostname()} has {', '.join(names)}")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            found = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+        except OSError:
+            return _ipv6_of(interface)
+    return socket.inet_ntoa(found[20:24])
+
+
+def endpoint(address: str, port: str = "*") -> str:
+    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
+
+
+def _ipv6_of(interface: str) -> str:
+    """The first address of this interface that other hosts can use (proc(5), if_inet6)."""
+    for line in Path("/proc/net/if_inet6").read_text().splitlines():
+        digits, _, _, scope, _, name = line.split()
+        if name == interface and scope != "20":  # 20: good on the link only
+            return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
+    raise PlanError(f"--interface {interface}: it has no address")
+
+
+@cache
+def _source() -> str:
+    """A digest of covey's own code: two checkouts may call themselves by one version."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parents[2]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else "not there"

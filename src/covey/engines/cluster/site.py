@@ -1,0 +1,130 @@
+"""A site: covey's process on a host of the cluster, which bears the roles placed there and tells how each ends.
+
+Whatever starts it hands it a letter. It leaves when the launcher says so, or when the launcher is gone, and takes its
+roles with it; when it dies itself, they die too (see the nursery).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from contextlib import suppress
+from types import TracebackType
+
+import msgspec
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from covey.engines.cluster import here
+from covey.engines.cluster.words import Arrived, Beat, Downward, Failed, Gone, Leave, Letter, Upward, downward
+from covey.engines.process.brood import Brood
+from covey.engines.process.nursery import Job
+from covey.engines.transport.keys import LAUNCHER, Ring
+from covey.errors import CoveyError, PeerLost
+
+BEAT = 0.5  # seconds between signs of life
+COMING = 60.0  # seconds to reach the launcher for the first time
+GONE = 5.0  # seconds without a connection, after which the launcher is taken for dead
+
+
+def host(letter: Letter, handed: bytes = b"") -> None:
+    """Be a site until the run is over; `handed` is a task that came through the engine's own channel."""
+    with Brood(letter.warm) as brood, Line(letter) as line:
+        try:
+            address = here.address_towards(letter.launcher, letter.interface)
+            cores = len(os.sched_getaffinity(0))
+            line.tell(Arrived(socket.gethostname(), address, cores, here.versions(letter.task)))
+            _stay(line, brood, handed)
+        except CoveyError as error:
+            line.tell(Failed(str(error)))
+            raise
+
+
+def _stay(line: Line, brood: Brood, handed: bytes) -> None:
+    poller = zmq.Poller()
+    poller.register(line.socket, zmq.POLLIN)
+    poller.register(brood.line, zmq.POLLIN)
+    while True:
+        poller.poll(round(BEAT * 1000))
+        line.beat()
+        for who, how in brood.exits():
+            line.tell(Gone(who, how))
+        for word in line.heard():
+            if isinstance(word, Leave):
+                return
+            brood.bear(Job(entry=word.entry, roles=word.roles, work=word.work, alone=word.alone, handed=handed))
+
+
+class Line:
+    """A site's end of the line to its launcher, which notices when the other end is gone."""
+
+    def __init__(self, letter: Letter) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.IDENTITY, f"site/{letter.site}".encode())
+        self.socket.setsockopt(zmq.LINGER, 1000)
+        self.socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)  # a host that vanished sends no farewell
+        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6000)
+        self.socket.ipv6 = True
+        if letter.pair:
+            Ring(letter.pair, {LAUNCHER: letter.key}).open(self.socket, LAUNCHER)
+        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self.launcher, self.met = letter.launcher, False
+        self.alone: float | None = time.monotonic()  # since when there is no connection
+        self.told = 0.0
+        self.socket.connect(letter.launcher)
+
+    def __enter__(self) -> Line:
+        return self
+
+    def tell(self, word: Upward) -> None:
+        self.told = time.monotonic()
+        self.socket.send(msgspec.msgpack.encode(word))
+
+    def heard(self) -> list[Downward]:
+        found = []
+        while self.socket.poll(0):
+            found.append(downward.decode(self.socket.recv()))
+        return found
+
+    def beat(self) -> None:
+        """A sign of life, if one is due; and whether the launcher still gives any."""
+        while self.monitor.poll(0):
+            event = parse_monitor_message(self.monitor.recv_multipart())
+            came = event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            self.met = self.met or came
+            self.alone = None if came else self.alone or time.monotonic()
+        now = time.monotonic()
+        if self.alone and now - self.alone > (GONE if self.met else COMING):
+            raise PeerLost(
+                f"the launcher at {self.launcher} is gone" if self.met else f"no launcher answers at {self.launcher}"
+            )
+        if now - self.told >= BEAT:
+            self.tell(Beat())
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.socket.disable_monitor()
+        self.monitor.close(0)
+        self.socket.close(1000 if not isinstance(error, PeerLost) else 0)
+        self.context.term()
+
+
+def main() -> None:
+    """A site of its own process: the letter comes on its standard input, then what was handed over."""
+    size = int.from_bytes(sys.stdin.buffer.read(8), "big")
+    letter = msgspec.msgpack.decode(sys.stdin.buffer.read(size), type=Letter)
+    handed = sys.stdin.buffer.read()
+    with suppress(KeyboardInterrupt):
+        host(letter, handed)
+
+
+def posted(letter: Letter, handed: bytes) -> bytes:
+    """What `main` reads."""
+    data = msgspec.msgpack.encode(letter)
+    return len(data).to_bytes(8, "big") + data + handed
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Sites as processes that the launcher itself starts on this machine, each behind a command of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from covey.engines.cluster import site
+from covey.engines.cluster.words import Letter
+from covey.engines.process.brood import describe
+
+PATIENCE = 8.0  # seconds that a site has to leave by itself
+
+
+class SpawnedPlaces:
+    """One site for each host, started as `prefix… python -m covey.engines.cluster.site`."""
+
+    def __init__(self, hosts: Sequence[str], address: str, prefixes: Sequence[Sequence[str]] = ()) -> None:
+        self.hosts, self.address = list(hosts), address
+        self.prefixes = prefixes or [()] * len(self.hosts)
+        self.sites: list[subprocess.Popen[bytes]] = []
+
+    def open(self) -> list[str]:
+        return self.hosts
+
+    def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        for letter, prefix in zip(letters, self.prefixes, strict=True):
+            child = subprocess.Popen(
+                [*prefix, sys.executable, "-m", site.__name__],
+                stdin=subprocess.PIPE, env=environment, start_new_session=True,
+            )  # fmt: skip
+            self.sites.append(child)
+            assert child.stdin is not None
+            with child.stdin:
+                child.stdin.write(site.posted(letter, handed))
+
+    def lost(self) -> str:
+        for host, child in zip(self.hosts, self.sites, strict=False):
+            if (code := child.poll()) is not None:
+                return f"the site on {host} {describe(code)}, and its roles with it"
+        return ""
+
+    def close(self, well: bool) -> None:
+        for child in self.sites:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(PATIENCE if well else 1.0)
+            child.kill()
+            child.wait()

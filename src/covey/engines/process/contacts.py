@@ -1,0 +1,43 @@
+"""Where a role finds the others, and the keys by which they know each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from covey.engines.transport.keys import Pair, Ring
+from covey.message import Address
+
+ANY = ":*"  # the end of an endpoint whose port is not known before its role has bound it
+
+
+class Contacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a role must know to speak: everybody's endpoint by name, and the launcher's."""
+
+    book: dict[str, str]
+    launcher: str
+    public: dict[str, str] = {}  # no keys: the links are private to one user of one machine
+    pairs: dict[str, Pair] = {}  # of the roles that are born from this very copy
+    limit: int = 8 << 30
+
+    def ring(self, me: Address) -> Ring | None:
+        return Ring(self.pairs[str(me)], by_address(self.public)) if self.public else None
+
+    @property
+    def open(self) -> bool:
+        """Whether endpoints are still to be told."""
+        return any(endpoint.endswith(ANY) for endpoint in self.book.values())
+
+
+def by_address(named: dict[str, str]) -> dict[Address, str]:
+    return {address(name): value for name, value in named.items()}
+
+
+def by_name(book: Iterable[tuple[Address, str]]) -> dict[str, str]:
+    return {str(who): value for who, value in book}
+
+
+def address(name: str) -> Address:
+    role, _, rank = name.partition(" ")
+    return Address(role, int(rank))

@@ -1,0 +1,50 @@
+"""Questions that work asks in its middle: the driver runs a program for each, and the work stands still meanwhile."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from covey.engines.process.desk import Done, Question
+
+if TYPE_CHECKING:
+    from covey.engines.process.driver import Driver, Running
+
+
+class Counsel:
+    """The question that is open, if any. A role whose work waits for an answer is as good as one that does not compute."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.asking: Running | None = None  # the program that finds the answer
+        self._since = 0.0
+        self._found: tuple[Question, Done] | None = None  # an answer that waits for the thaw
+
+    def take(self, question: Question, running: type[Running]) -> None:
+        """Run what the work asks for; in a frozen run this is where the work stands still."""
+        driver = self.driver
+        driver.teller.computed(driver.began, driver.watch.now(), driver.address)
+        self._since = time.monotonic()
+        self.asking = running(self._find(question), main=False)
+        driver.launch(self.asking)
+        if driver.frozen:
+            driver.chill()
+
+    async def _find(self, question: Question) -> None:
+        try:
+            done = Done(await question.program, None)
+        except Exception as error:  # it goes to the work, whose traceback leads through the user's model
+            done = Done(None, error)
+        self._found = question, done
+        self.give()
+
+    def give(self) -> None:
+        """Let the work go on with its answer, unless the run is frozen."""
+        driver = self.driver
+        if self._found is None or driver.frozen:
+            return
+        question, done = self._found
+        self.asking = self._found = None
+        driver.began = driver.watch.now()
+        driver.teller.waited(driver.watch.at(self._since), driver.began, driver.address, "other workers' moments")
+        question.answer.put(done)

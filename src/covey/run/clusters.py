@@ -1,0 +1,71 @@
+"""Engines that start roles on the hosts of a cluster: each is a module of `engines/`, imported when it is asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from covey.engines.cluster.crew import ClusterCrew, Terms
+from covey.errors import PlanError
+from covey.observe.result import Result
+from covey.run.processes import on_processes
+from covey.run.request import Options, Request
+
+
+class Engine(NamedTuple):
+    """Where an engine's code is, and what must be installed for it."""
+
+    module: str
+    needs: str = ""  # a package
+    extra: str = ""  # of covey's, which brings it
+
+
+CLUSTERS: Mapping[str, Engine] = {
+    "torchrun": Engine("covey.engines.torchrun"),
+    "mpi": Engine("covey.engines.mpi", needs="mpi4py", extra="mpi"),
+    "ray": Engine("covey.engines.ray", needs="ray", extra="ray"),
+    "spark": Engine("covey.engines.spark", needs="pyspark", extra="spark"),
+    "lab": Engine("covey.engines.lab"),
+}
+"""Each module has `places(workers, hosts, **settings)`, which checks the settings and opens nothing yet, and, where
+processes of the engine run the same command as the launcher, `guest()`: whether this is one of them that only hosts."""
+
+
+def module(name: str) -> ModuleType:
+    """The engine's code; without its extra, the command that installs it."""
+    engine = CLUSTERS[name]
+    if engine.needs and find_spec(engine.needs) is None:
+        raise PlanError(f"--engine {name} needs {engine.needs}: pip install 'covey[{engine.extra}]'")
+    return import_module(engine.module)
+
+
+def cluster(asked: Request, name: str, settings: Mapping[str, Any]) -> Result:
+    """Roles on the hosts of a cluster."""
+    given = asked.options
+    places = module(name).places(len(asked.plan.limits), given.hosts, **settings)
+    task = os.path.abspath(asked.name) if asked.name else ""
+    terms = Terms(place=given.place, interface=given.interface, insecure=given.insecure)
+
+    def muster(asked: Request, warm: str, handed: bytes) -> ClusterCrew:
+        return ClusterCrew(places, terms, warm, task, handed)
+
+    return on_processes(asked, given.engine, muster)
+
+
+def host_only(name: str) -> bool:
+    """If this process only hosts roles, because another one leads the run: host them, until the run is over."""
+    guest = getattr(module(name), "guest", None)
+    return guest is not None and guest()
+
+
+def check_terms(given: Options, name: str) -> None:
+    """Flags that say how hosts meet mean nothing where there is one machine."""
+    if name in CLUSTERS:
+        return
+    for flag in ("hosts", "place", "interface", "insecure"):
+        if getattr(given, flag):
+            raise PlanError(f"--{flag} is for engines with several hosts ({', '.join(CLUSTERS)}), not for {name}")
