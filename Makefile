@@ -1,9 +1,10 @@
 # Every command goes through `.venv/bin/python -m`, by a relative path: it works in folders with a space in their name.
 python := .venv/bin/python
 ready  := .venv/.ready
+engines := .venv/.engines
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full check dataset bench docs clean
+.PHONY: help setup run test test-full check packages bench docs clean
 
 help:       ## show what make can do
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -15,17 +16,21 @@ $(ready): pyproject.toml constraints.txt
 	$(python) -m pip install --quiet -c constraints.txt -e '.[dev,data]'
 	@touch $(ready)
 
+$(engines): $(ready)
+	$(python) -m pip install --quiet -c constraints.txt -e '.[dev,data,mpi,ray,spark]'
+	@touch $(engines)
+
 run: setup  ## train the digits on two workers
 	$(python) -m covey run examples/digits.py --strategy bsp --workers 2 --until 'accuracy>=0.95'
 
 # What runs real processes runs alone, the rest on two cores.
-real := tests/real tests/cli/test_real.py tests/test_docs.py
+real := tests/real tests/clusters tests/cli/test_real.py tests/test_docs.py
 
-test: check dataset  ## lint, types, layers and the quick tests
+test: check $(engines) packages  ## lint, types, layers and the quick tests
 	$(python) -m pytest -n 2 $(real:%=--ignore=%)
 	$(python) -m pytest $(real)
 
-test-full: check dataset  ## the same with the slow tests
+test-full: check $(engines) packages  ## the same with the slow tests
 	$(python) -m pytest -m 'full or not full' -n 2 $(real:%=--ignore=%)
 	$(python) -m pytest -m 'full or not full' $(real)
 
@@ -34,15 +39,16 @@ check: setup
 	$(python) -m mypy
 	$(python) -c 'import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_logo=True))'
 
-# Fashion-MNIST as a Debian package, where that is possible; its tests skip where it is not.
-dataset:
-	@if [ ! -d /usr/share/datasets/fashion-mnist ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+# What tests want of Debian, where that is possible: real data, Java for Spark, iproute2 for the lab. They skip without.
+debian := dataset-fashion-mnist openjdk-17-jre-headless iproute2
+packages:
+	@if ! dpkg -s $(debian) >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  export DEBIAN_FRONTEND=noninteractive; \
-	  timeout 120 sh -c 'apt-get -qq install -y dataset-fashion-mnist || \
-	    { apt-get -qq update && apt-get -qq install -y dataset-fashion-mnist; }' >/dev/null 2>&1 || true; \
+	  timeout 240 sh -c 'apt-get -qq install -y $(debian) || \
+	    { apt-get -qq update && apt-get -qq install -y $(debian); }' >/dev/null 2>&1 || true; \
 	fi
 
-bench: setup  ## run the benchmarks
+bench: $(engines)  ## run the benchmarks
 	$(python) -m benchmarks
 
 docs: setup  ## run every example in the docs
