@@ -20,8 +20,8 @@ $(engines): $(ready)
 	$(python) -m pip install --quiet -c constraints.txt -e '.[dev,data,mpi,ray,spark]'
 	@touch $(engines)
 
-run: setup  ## train the digits on two workers
-	$(python) -m covey run examples/digits.py --strategy bsp --workers 2 --until 'accuracy>=0.95'
+run: setup  ## compare five strategies on the digits, with two workers
+	$(python) -m covey compare examples/digits.py --workers 2 --until 'accuracy>=0.95' --report report.html
 
 # What runs real processes runs alone, the rest on two cores.
 real := tests/real tests/clusters tests/cli/test_real.py tests/test_docs.py

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from covey import __version__
-from covey.cli import doctor, launch, run, simulate, strategies
+from covey.cli import compare, doctor, lab, launch, run, simulate, strategies
 
 app = typer.Typer(
     name="covey",
@@ -20,9 +20,11 @@ app = typer.Typer(
 )
 app.command("run")(run.command)
 app.command("simulate")(simulate.command)
+app.command("compare")(compare.command)
 app.command("launch", cls=launch.ScriptFirst, context_settings={"allow_interspersed_args": False})(launch.command)
 app.command("strategies")(strategies.command)
 app.command("doctor")(doctor.command)
+app.add_typer(lab.app, name="lab")
 
 
 def main() -> None:

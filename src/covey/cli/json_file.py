@@ -11,16 +11,16 @@ from covey.errors import PlanError
 OUTPUT = Path("-")
 
 
-def check(path: Path | None) -> None:
+def check(path: Path | None, flag: str = "--json", usual: str = "result.json") -> None:
     """Refuse a place that cannot be written, before hours of training are spent on it."""
     if path is None or path == OUTPUT:
         return
     if path.is_dir():
-        raise PlanError(f"--json {path} is a folder; name a file in it, such as {path / 'result.json'}")
+        raise PlanError(f"{flag} {path} is a folder; name a file in it, such as {path / usual}")
     if not path.absolute().parent.is_dir():
-        raise PlanError(f"--json {path}: there is no folder {path.parent}; make it first (mkdir -p {path.parent})")
+        raise PlanError(f"{flag} {path}: there is no folder {path.parent}; make it first (mkdir -p {path.parent})")
     if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise PlanError(f"--json {path} may not be written; choose a folder of your own")
+        raise PlanError(f"{flag} {path} may not be written; choose a folder of your own")
 
 
 def write(path: Path | None, text: str) -> None:

@@ -60,11 +60,13 @@ def command(
     """
     manner = voice(quiet, verbose)
     with explained(manner):
-        described = _cluster(
+        imagined = described(
             cluster, bandwidth=bandwidth, latency=latency, compute=compute, jitter=jitter, slow=slow, kill=kill
         )
-        workers = workers or described.workers or 2
-        described.check(workers)
+        if imagined is not None:
+            workers = workers or imagined.workers
+            imagined.check(workers or 2)
+        workers = workers or 2
         request = Request(
             strategy=strategy, workers=workers, engine="simulated", until=until, json=json, voice=manner,
             files={"model": save},
@@ -76,19 +78,19 @@ def command(
             request,
             lambda watcher: fit(
                 task, strategy, workers, servers=servers, engine="simulated", epochs=epochs, steps=steps, until=until,
-                seed=seed, save=save, cluster=described, timing_only=timing_only, command=request.command,
+                seed=seed, save=save, cluster=imagined, timing_only=timing_only, command=request.command,
                 watcher=watcher,
             ),
         )  # fmt: skip
 
 
-def _cluster(file: Path | None, **flags: object) -> Cluster:
-    """The cluster of the file or of the flags; both at once are refused."""
+def described(file: Path | None, **flags: object) -> Cluster | None:
+    """The cluster of the file or of the flags, if any were given; both at once are refused."""
     from covey.simulate import from_flags, load
 
     given = {name: value for name, value in flags.items() if value is not None and value != []}
     if file is None:
-        return from_flags(**given)  # type: ignore[arg-type]  # the flags carry the names of its parameters
+        return None if not given else from_flags(**given)  # type: ignore[arg-type]  # the flags carry the names of its parameters
     if given:
         named = " and ".join(f"--{name}" for name in given)
         raise PlanError(f"--cluster {file} describes all of the cluster; leave {named} away, or write it into the file")

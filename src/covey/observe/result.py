@@ -13,6 +13,7 @@ import msgspec
 
 from covey.observe.referee import Reached, Referee, Row
 from covey.observe.tally import Tally
+from covey.observe.usage import Row as Use
 
 Stopped = Literal["budget", "target", "interrupted"]
 
@@ -76,6 +77,7 @@ class Result(Facts, kw_only=True, dict=True):
     roles: dict[str, Shares]
     failures: list[str]
     notes: dict[str, float | None]
+    usage: list[Use] = []  # of real runs
 
     @property
     def weights(self) -> dict[str, Any]:
@@ -111,7 +113,7 @@ def read(path: str | os.PathLike[str]) -> Result:
 
 def conclude(
     facts: Facts, referee: Referee, tallies: Iterable[Tally], *,
-    seconds: float, stopped: Stopped, failures: Sequence[str] = (),
+    seconds: float, stopped: Stopped, failures: Sequence[str] = (), usage: Sequence[Use] = (),
 ) -> Result:  # fmt: skip
     """The result of a run, from what its roles tallied and its referee saw."""
     tallies = sorted(tallies, key=lambda tally: tally.who)
@@ -128,6 +130,7 @@ def conclude(
         roles={str(tally.who): _shares(tally) for tally in tallies},
         failures=list(failures),
         notes=dict(sorted(_sum(tally.notes for tally in tallies).items())),
+        usage=list(usage),
     )
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from covey.engines import handover
 from covey.engines.cluster.crew import ClusterCrew, Terms
 from covey.errors import PlanError
 from covey.observe.result import Result
 from covey.run.processes import on_processes
-from covey.run.request import Options, Request
+from covey.run.request import Options, Request, at_rate
+from covey.task import Task
 
 
 class Engine(NamedTuple):
@@ -32,7 +35,8 @@ CLUSTERS: Mapping[str, Engine] = {
     "lab": Engine("covey.engines.lab"),
 }
 """Each module has `places(workers, hosts, **settings)`, which checks the settings and opens nothing yet, and, where
-processes of the engine run the same command as the launcher, `guest()`: whether this is one of them that only hosts."""
+processes of the engine run the same command as the launcher, `guest(handed)`, whether this is one of them that only
+hosts (`handed` gives a task of its own memory to its roles), and `refuse()`: they need not wait for this launcher."""
 
 
 def module(name: str) -> ModuleType:
@@ -51,15 +55,30 @@ def cluster(asked: Request, name: str, settings: Mapping[str, Any]) -> Result:
     terms = Terms(place=given.place, interface=given.interface, insecure=given.insecure)
 
     def muster(asked: Request, warm: str, handed: bytes) -> ClusterCrew:
-        return ClusterCrew(places, terms, warm, task, handed)
+        return ClusterCrew(places, terms, warm, task, handed, asked.plan.roles)
 
     return on_processes(asked, given.engine, muster)
 
 
-def host_only(name: str) -> bool:
+def host_only(name: str, task: Task | str, rate: float) -> bool:
     """If this process only hosts roles, because another one leads the run: host them, until the run is over."""
     guest = getattr(module(name), "guest", None)
-    return guest is not None and guest()
+
+    def handed() -> bytes:
+        return b"" if isinstance(task, str) else handover.pack(at_rate(task, rate))
+
+    return guest is not None and guest(handed)
+
+
+@contextmanager
+def refusing(name: str) -> Iterator[None]:
+    """If what is inside fails, the processes that wait for this launcher need not wait any longer."""
+    try:
+        yield
+    except BaseException:
+        if name in CLUSTERS:
+            getattr(module(name), "refuse", lambda: None)()
+        raise
 
 
 def check_terms(given: Options, name: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from covey.errors import PlanError
 from covey.observe.result import Result
-from covey.run.clusters import CLUSTERS, check_terms, cluster, host_only
+from covey.run.clusters import CLUSTERS, check_terms, cluster, host_only, refusing
 from covey.run.processes import local
 from covey.run.request import Request, options, request
 from covey.run.simulated import simulated
@@ -31,7 +31,8 @@ def fit(task: Task | str, strategy: str = "bsp", workers: int = 2, **given: Any)
     check_terms(chosen, engine.name)
     if engine.name in HERE and engine.settings:
         raise PlanError(f"the engine {engine.name} has no settings: write --engine {engine.name}")
-    if engine.name in CLUSTERS and host_only(engine.name):
+    if engine.name in CLUSTERS and host_only(engine.name, task, chosen.rate):
         raise SystemExit(0)
-    asked = request(task, strategy, workers, chosen)
+    with refusing(engine.name):
+        asked = request(task, strategy, workers, chosen)
     return HERE[engine.name](asked) if engine.name in HERE else cluster(asked, engine.name, engine.settings)

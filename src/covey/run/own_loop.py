@@ -80,7 +80,9 @@ def launch(
         supervisor = Supervisor(plan, board, crew, judge, wishes)
         outcome = supervisor.run()
         known = facts_of(chosen, asked, str(script), "local", plan.limits, work.threads)
-        result = conclude(known, judge, outcome.tallies, seconds=outcome.seconds, stopped=outcome.stopped)
+        result = conclude(
+            known, judge, outcome.tallies, seconds=outcome.seconds, stopped=outcome.stopped, usage=outcome.usage
+        )
         result.keep_weights(build.read(file))
         if asked.save:
             build.copy(file, Path(asked.save))

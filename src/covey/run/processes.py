@@ -73,7 +73,10 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
         if run is not None:
             supervisor.resume(run.progress)
         outcome = supervisor.run()
-        result = conclude(facts(asked, name), judge, outcome.tallies, seconds=outcome.seconds, stopped=outcome.stopped)
+        result = conclude(
+            facts(asked, name), judge, outcome.tallies,
+            seconds=outcome.seconds, stopped=outcome.stopped, usage=outcome.usage,
+        )  # fmt: skip
         result.keep_weights(build.read(file))
         if given.save:
             build.copy(file, Path(given.save))
@@ -85,8 +88,8 @@ def _work(asked: Request, contacts: Contacts, kept: Path | None) -> Work:
     return Work(
         task=os.path.abspath(asked.name) if asked.name else "",
         strategy=asked.strategy.text, workers=len(asked.plan.limits), servers=given.servers,
-        limits=list(asked.plan.limits), seed=given.seed, threads=asked.threads, budget=asked.budget,
-        contacts=contacts, kept=str(kept.resolve()) if kept else "",
+        limits=list(asked.plan.limits), seed=given.seed, rate=given.rate, threads=asked.threads, budget=asked.budget,
+        contacts=contacts, kept=str(kept.resolve()) if kept else "", rows=asked.rows,
     )  # fmt: skip
 
 

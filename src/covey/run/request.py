@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from covey import build, catalog
-from covey.data import Shards
+from covey.data import Rows, Shards
 from covey.engines import machine
 from covey.errors import PlanError
 from covey.observe.instruments import Instrument
@@ -34,6 +35,7 @@ class Options:
     steps: int | None = None
     until: str | None = None
     seed: int = 0
+    rate: float = 1.0  # a factor on the task's learning rate
     threads: int | None = None
     save: str | os.PathLike[str] | None = None
     checkpoint: str | os.PathLike[str] | None = None
@@ -57,6 +59,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise PlanError(f"--{name} {value}: at least 1 is needed")
+        if not 0 < self.rate < math.inf:
+            raise PlanError(f"rate {self.rate}: a factor on the task's learning rate is more than 0")
         if self.timing_only and (self.until or self.save):
             raise PlanError("--timing-only trains nothing: use --steps or --epochs, without --until and --save")
 
@@ -83,6 +87,7 @@ class Request:
     budget: int | None
     target: Target | None
     options: Options
+    rows: Rows | None = None  # of the workers, where each has its own
 
     @property
     def threads(self) -> int:
@@ -94,26 +99,45 @@ def threads_each(workers: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // workers)
 
 
-def request(task: Task | str, strategy: str, workers: int, given: Options) -> Request:
-    """Check everything that can be checked before a process starts."""
+def request(task: Task | str, strategy: str, workers: int, given: Options, rows: Rows | None = None) -> Request:
+    """Check everything that can be checked before a process starts; `rows` replace the task's own data."""
     chosen = catalog.resolve(strategy, workers)
+    if rows and chosen.chooses:
+        raise PlanError(
+            f"{chosen.name} says itself which samples a gradient is of, so every worker needs them all; with rows that "
+            "stay where they are, use a strategy that leaves the batches to the worker, such as bsp or sparknet"
+        )
     roles = chosen.layout(workers, given.servers)
     target = parse_target(given.until) if given.until else None
     name = task if isinstance(task, str) else ""
     task = load_task(task) if isinstance(task, str) else task
+    task = build.with_rows(task, rows) if rows else task
     if target and task.evaluate is None and target.metric != "loss":
         raise PlanError(f"--until {target}: the task has no evaluate=…, so only the training loss can be a target")
     if chosen.accept:
         chosen.accept(build.optimizer(task))
-    deal = build.shards(task, workers, given.seed)
+    task = at_rate(task, given.rate)
+    deal = build.shards(task, workers, given.seed, rows)
     limits = budgets(deal, given)
+    if not given.timing_only:
+        build.check_batches(task, deal, limits, chosen.parts)
     plan = Plan(roles=tuple(roles), limits=limits, lockstep=chosen.lockstep, seed=given.seed)
     servers = sum(role.address.role == "server" for role in roles)
+    if task.clip_norm is not None:
+        chosen.check_clip(servers)
     total = sum(samples_of(deal, rank, limit) for rank, limit in enumerate(limits))
     return Request(
         task=task, name=name, strategy=chosen, plan=plan, deal=deal, servers=servers, budget=total, target=target,
-        options=given,
+        options=given, rows=rows,
     )  # fmt: skip
+
+
+def at_rate(task: Task, factor: float) -> Task:
+    """The task with so many times its learning rate."""
+    if factor == 1:
+        return task
+    usual = task.rate or (lambda progress: 1.0)
+    return replace(task, rate=lambda progress: factor * usual(progress))
 
 
 def budgets(deal: Shards, given: Options) -> tuple[int, ...]:

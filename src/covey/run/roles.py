@@ -9,6 +9,7 @@ import torch
 
 from covey import build, catalog
 from covey.checkpoint import RoleState
+from covey.data import Rows
 from covey.engines import handover
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.desk import Desk
@@ -16,6 +17,7 @@ from covey.engines.process.driver import SCORER
 from covey.engines.process.role import Post, play
 from covey.engines.process.scorer import Scorer
 from covey.message import Address
+from covey.run.request import at_rate
 from covey.strategy import Plan
 from covey.task import Task, load_task
 
@@ -30,10 +32,12 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     servers: int | None
     limits: list[int | None]
     seed: int
+    rate: float = 1.0
     threads: int
     budget: int | None = None
     contacts: Contacts
     kept: str = ""
+    rows: Rows | None = None  # of the workers, where each has its own
 
     def plan(self) -> Plan:
         chosen = catalog.resolve(self.strategy, self.workers)
@@ -46,8 +50,12 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
     work = msgspec.msgpack.decode(data, type=Work)
     torch.set_num_threads(work.threads)
     with Post(me, work.contacts) as post:
-        task: Task = load_task(work.task) if work.task else handover.unpack(handed)
-        deal = build.shards(task, work.workers, work.seed)
+        parcel = handover.opened(handed)
+        task: Task = load_task(parcel.file or work.task) if work.task else handover.unpack(parcel)
+        task = at_rate(task, work.rate if work.task else 1.0)  # a task that was handed over has its rate already
+        if work.rows:
+            task = build.with_rows(task, work.rows, parcel.rows)
+        deal = build.shards(task, work.workers, work.seed, work.rows)
         plan = work.plan()
         if me == SCORER:
             score_for(post, plan, build.ScoredModel(build.model(task, work.seed), task.evaluate))

@@ -14,6 +14,7 @@ from covey.engines.process.driver import SCORER
 from covey.message import Address
 from covey.observe.progress import Phase, Progress, RoleProgress
 from covey.observe.tally import Tally, read_loss
+from covey.observe.usage import Meter
 
 
 @dataclass(slots=True)
@@ -34,6 +35,7 @@ class Roster:
     def __init__(self, roles: Sequence[Address]) -> None:
         self.seen = {address: Seen() for address in [*roles, SCORER]}
         self.tallies = {address: Tally(who=address) for address in roles}
+        self.meter = Meter()
         self.loss: float | None = None
 
     def note(self, address: Address, word: control.Report | control.Ended) -> None:
@@ -43,6 +45,8 @@ class Roster:
             seen.ended, seen.waiting = True, ""
         else:
             seen.step, seen.waiting, seen.since = word.step, word.waiting, word.since
+            if word.use:
+                self.meter.note(address, word.use)
 
     @property
     def samples(self) -> int:

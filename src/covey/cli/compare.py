@@ -1,0 +1,146 @@
+"""covey compare: several strategies on one task, side by side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from covey.cli import json_file, options, simulate
+from covey.cli.errors import INTERRUPTED, explained
+from covey.cli.options import Voice, flag, voice
+from covey.cli.training import Request
+from covey.errors import PlanError
+from covey.target import parse_target
+
+if TYPE_CHECKING:
+    from covey.compare import Case, Comparison
+    from covey.observe.progress import Watcher
+
+USUAL = "bsp,asynchronous,allreduce,local_sgd,easgd"
+
+Strategies = Annotated[
+    str, flag("--strategies", "SPEC,…", "SPECs, or all, central, decentral; 'ssp(bound=1|3)' is two.", options.RUN)
+]
+Simulate = Annotated[bool, flag("--simulate", "", "In virtual time, with the flags of simulate.", options.RUN)]
+Repeat = Annotated[int, flag("--repeat", "N", "Run each so many times, for the spread.", options.RUN, least=1)]
+Rates = Annotated[str, flag("--rates", "A|B|…", "Factors on the learning rate to try; the best counts.", options.RUN)]
+Report = Annotated[Path | None, flag("--report", "FILE", "Write a report to open in a browser.", options.KEEP)]
+Continue = Annotated[
+    Path | None, flag("--continue", "DIR", "Keep finished runs here, and do not repeat those.", options.KEEP)
+]
+
+
+def command(
+    task: options.Task,
+    strategies: Strategies = USUAL,
+    workers: options.Workers = 2,
+    servers: options.Servers = None,
+    engine: options.Engine = "local",
+    simulated: Simulate = False,
+    repeat: Repeat = 1,
+    rates: Rates = "1",
+    seed: options.Seed = 0,
+    threads: options.Threads = None,
+    epochs: options.Epochs = None,
+    steps: options.Steps = None,
+    until: options.Until = None,
+    report: Report = None,
+    folder: Continue = None,
+    cluster: simulate.ClusterFile = None,
+    bandwidth: simulate.Bandwidth = None,
+    latency: simulate.Latency = None,
+    compute: simulate.Compute = None,
+    jitter: simulate.Jitter = None,
+    slow: simulate.Slow = None,
+    kill: simulate.Kill = None,
+    json: options.Json = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Train one task with several strategies, and tell which reached the target first.
+
+    covey compare examples/digits.py --strategies 'bsp,ssp(bound=1|3),easgd' --workers 4 --until accuracy:0.9 --simulate
+    """
+    manner = voice(quiet, verbose)
+    with explained(manner):
+        imagined = simulate.described(
+            cluster, bandwidth=bandwidth, latency=latency, compute=compute, jitter=jitter, slow=slow, kill=kill
+        )
+        simulated = simulated or engine == "simulated"
+        _refuse_early(simulated, engine, imagined is not None, until, report, json)
+        from covey.compare import compare
+        from covey.compare.cases import cases, parse_rates
+
+        factors = parse_rates(rates)
+        cases(strategies, factors, repeat)  # refuses what cannot be read, before anything runs
+        engine = "simulated" if simulated else engine
+        if engine == "local":
+            _warn_of_cores(workers, manner)
+        request = Request(strategy=strategies, workers=workers, engine=engine, until=until, json=json, voice=manner)
+        whole = compare(
+            task, strategies, workers, until=until, rates=factors, repeat=repeat, folder=folder, seed=seed,
+            command=request.command, shown=_shown(workers, engine, until, manner), servers=servers, engine=engine,
+            epochs=epochs, steps=steps, threads=threads, cluster=imagined,
+        )  # fmt: skip
+        _tell(whole, request, report, folder)
+
+
+def _refuse_early(
+    simulated: bool, engine: str, imagined: bool, until: str | None, report: Path | None, json: Path | None
+) -> None:
+    if until is not None:
+        parse_target(until)
+    json_file.check(json)
+    json_file.check(report, "--report", "report.html")
+    if imagined and not simulated:
+        raise PlanError(f"--engine {engine} is real: flags of an imagined cluster go with --simulate")
+
+
+def _warn_of_cores(workers: int, manner: Voice) -> None:
+    cores = len(os.sched_getaffinity(0))
+    if workers > cores and manner != "quiet":
+        typer.echo(
+            f"{workers} workers share {cores} cores: times say as much about the sharing as about the strategies "
+            "(--simulate, or --engine lab, gives each its own)",
+            err=True,
+        )
+
+
+def _shown(workers: int, engine: str, until: str | None, manner: Voice):  # type: ignore[no-untyped-def]  # see compare
+    from covey.cli.display import shown
+
+    @contextmanager
+    def show(case: Case, number: int, many: int) -> Iterator[Watcher | None]:
+        title = f"{number + 1} of {many} · {case} · {workers} workers · {engine}"
+        with shown(title, until, manner) as watcher:
+            yield watcher
+
+    return show
+
+
+def _tell(whole: Comparison, request: Request, report: Path | None, folder: Path | None) -> None:
+    from rich.console import Console
+
+    from covey.cli.comparison_table import print_comparison
+    from covey.compare.page import page
+    from covey.report import write
+
+    json_file.write(request.json, whole.to_json())
+    if report is not None and whole.outcomes:
+        write(page(whole), report)
+    if request.voice != "quiet":
+        console = Console(stderr=request.json == json_file.OUTPUT, highlight=False)
+        print_comparison(console, whole)
+        if report is not None and whole.outcomes:
+            console.print(f"\nreport  {report}", soft_wrap=True)
+    if whole.interrupted:
+        if folder is not None:
+            typer.echo(f"Interrupted; go on with --continue {folder}.", err=True)
+        raise typer.Exit(INTERRUPTED)
+    if not any(outcome.result for outcome in whole.outcomes):
+        raise typer.Exit(1)

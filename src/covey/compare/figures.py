@@ -1,0 +1,173 @@
+"""What do the runs of a comparison come to, strategy by strategy?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from covey.compare.running import Comparison, Outcome
+from covey.observe.result import Result
+from covey.simulate.units import format_bytes, format_duration
+from covey.target import parse_target
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number over the repetitions of one strategy."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def spread(self) -> bool:
+        return self.low != self.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of the table."""
+
+    name: str
+    measure: Callable[[Result, Comparison], float | None]
+    kind: str  # how it is written: time, count, bytes, share, score, number
+    short: str  # its name where there is little room
+    best: Callable[[Sequence[float]], float] | None = min
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One strategy, at the rate that served it best."""
+
+    spec: str
+    strategy: str  # with the settings that it took by default
+    rate: float
+    figures: Mapping[str, Figure]
+    results: Sequence[Result]
+    failure: str = ""
+
+    def middle(self) -> Result:
+        """The repetition in the middle: the one that is drawn."""
+        return sorted(self.results, key=_until)[(len(self.results) - 1) // 2]
+
+
+def _reached(result: Result, _: Comparison) -> float | None:
+    return result.reached.seconds if result.reached else None
+
+
+def _samples(result: Result, _: Comparison) -> float | None:
+    return result.reached.samples if result.reached else None
+
+
+def _final(result: Result, whole: Comparison) -> float | None:
+    name = parse_target(whole.until).metric if whole.until else metric_of(result)
+    values = [row[name] for row in result.history if row.get(name) is not None]
+    return values[-1] if values else None
+
+
+def metric_of(result: Result) -> str:
+    """The metric of the task; the loss where it has none."""
+    named = [name for row in result.history[:1] for name in row if name not in ("seconds", "samples", "bytes", "loss")]
+    return named[0] if named else "loss"
+
+
+def _per_second(result: Result, _: Comparison) -> float | None:
+    return result.samples / result.seconds if result.seconds else None
+
+
+def _waiting(result: Result, _: Comparison) -> float | None:
+    shares = [share.waiting for name, share in result.roles.items() if name.startswith("worker")]
+    return sum(shares) / len(shares) if shares else None
+
+
+def _until(result: Result) -> float:
+    return result.reached.seconds if result.reached else result.seconds
+
+
+def _money(result: Result, whole: Comparison) -> float | None:
+    return sum(whole.prices.values()) * _until(result) / 3600 if whole.prices else None
+
+
+def _energy(result: Result, whole: Comparison) -> float | None:
+    return sum(whole.watts.values()) * _until(result) / 3.6e6 if whole.watts else None
+
+
+COLUMNS = (
+    Column(name="time to target", short="time", measure=_reached, kind="time"),
+    Column(name="samples to target", short="samples", measure=_samples, kind="count"),
+    Column(name="final", short="final", measure=_final, kind="score", best=max),
+    Column(name="sent", short="sent", measure=lambda result, _: result.traffic.bytes, kind="bytes"),
+    Column(name="samples/s", short="per s", measure=_per_second, kind="count", best=max),
+    Column(name="staleness", short="stale", measure=lambda result, _: result.staleness.mean, kind="number"),
+    Column(name="stalest", short="most", measure=lambda result, _: result.staleness.max, kind="number"),
+    Column(name="waiting", short="waits", measure=_waiting, kind="share"),
+    Column(name="money", short="money", measure=_money, kind="number"),
+    Column(name="kWh", short="kWh", measure=_energy, kind="number"),
+)  # fmt: skip
+
+
+def rows(whole: Comparison) -> list[Row]:
+    """A row for each strategy, in the order in which they were asked for."""
+    found = []
+    for spec in dict.fromkeys(outcome.spec for outcome in whole.outcomes):
+        mine = [outcome for outcome in whole.outcomes if outcome.spec == spec]
+        rates = dict.fromkeys(outcome.rate for outcome in mine)
+        found.append(min((_row(whole, mine, rate) for rate in rates), key=lambda row: _merit(row, whole)))
+    return found
+
+
+def columns(found: Sequence[Row]) -> list[Column]:
+    """The columns in which any row has something to say."""
+    return [column for column in COLUMNS if any(column.name in row.figures for row in found)]
+
+
+def best(found: Sequence[Row], column: Column, whole: Comparison) -> float | None:
+    """The best value of a column, if there is more than one to choose from."""
+    values = [row.figures[column.name].value for row in found if column.name in row.figures]
+    chosen = column.best
+    if column.kind == "score" and (metric_is_small(whole) or not values):
+        chosen = min
+    return chosen(values) if chosen and len(values) > 1 else None
+
+
+def metric_is_small(whole: Comparison) -> bool:
+    """Whether less is better of the metric that is aimed at."""
+    return parse_target(whole.until).op == "<=" if whole.until else False
+
+
+def _row(whole: Comparison, mine: Sequence[Outcome], rate: float) -> Row:
+    here = [outcome for outcome in mine if outcome.rate == rate]
+    results = [outcome.result for outcome in here if outcome.result is not None]
+    figures = {}
+    for column in COLUMNS:
+        values = [value for result in results if (value := column.measure(result, whole)) is not None]
+        # a time that only some repetitions have is no time: the others would take longer than any number
+        if values and (len(values) == len(results) or column.kind == "number"):
+            figures[column.name] = Figure(median(values), min(values), max(values))
+    return Row(
+        spec=mine[0].spec, strategy=results[0].strategy if results else mine[0].spec, rate=rate,
+        figures=figures, results=results, failure=next((outcome.failure for outcome in here if outcome.failure), ""),
+    )  # fmt: skip
+
+
+def _merit(row: Row, whole: Comparison) -> tuple[float, float]:
+    """Sorts the rates of one strategy: the soonest at the target, else the best score."""
+    soon = row.figures.get("time to target")
+    final = row.figures.get("final")
+    score = (final.value if metric_is_small(whole) else -final.value) if final else float("inf")
+    return (soon.value if soon else float("inf"), score)
+
+
+def written(value: float, kind: str) -> str:
+    """A number as a person reads it."""
+    match kind:
+        case "time":
+            return format_duration(value)
+        case "bytes":
+            return format_bytes(value)
+        case "count":
+            return f"{value:,.0f}"
+        case "share":
+            return f"{value:.0%}"
+    return f"{value:.4g}"

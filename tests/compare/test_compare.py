@@ -1,0 +1,121 @@
+"""A comparison is fair, survives what fails, and goes on where it stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from covey.compare import Comparison, compare, rows
+from covey.compare.cases import Case, cases, parse_rates, specs
+from covey.compare.figures import best, columns
+from covey.errors import PlanError
+from covey.simulate import Cluster
+
+DIGITS = "examples/digits.py"
+
+
+def run(strategies: str, workers: int = 2, **given: Any) -> Comparison:
+    return compare(DIGITS, strategies, workers, **{"engine": "simulated", "until": "accuracy>=0.9", **given})
+
+
+def times(whole: Comparison) -> dict[str, float | None]:
+    found = {row.spec: row.figures.get("time to target") for row in rows(whole)}
+    return {spec: figure.value if figure else None for spec, figure in found.items()}
+
+
+def test_grids_and_families() -> None:
+    assert specs("bsp,ssp(bound=1|3),bsp") == ["bsp", "ssp(bound=1)", "ssp(bound=3)"]
+    assert {"bsp", "downpour"} <= set(specs("central")) and "easgd" not in specs("central")
+    assert {"easgd", "dpsgd"} <= set(specs("decentral")) and "bsp" not in specs("decentral")
+    assert set(specs("central")) | set(specs("decentral")) <= set(specs("all")) and "tensorflow" in specs("all")
+
+
+def test_every_case_once_for_each_rate_and_repetition() -> None:
+    assert cases("bsp", (0.5, 1.0), 2) == [
+        Case("bsp", 0.5), Case("bsp", 1.0), Case("bsp", 0.5, 1), Case("bsp", 1.0, 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "1|", "0|1", "fast", "inf"])
+def test_rates_that_are_none(text: str) -> None:
+    with pytest.raises(PlanError, match="factors on the task's learning rate"):
+        parse_rates(text)
+
+
+def test_all_begin_with_the_same_weights_and_samples() -> None:
+    """One worker alone trains alike in bsp and allreduce: any difference would come from the comparison."""
+    one, other = run("bsp,allreduce", workers=1, until=None, steps=20).outcomes
+    assert one.result is not None and other.result is not None
+    assert all(torch.equal(value, other.result.weights[name]) for name, value in one.result.weights.items())
+
+
+def test_a_straggler_costs_the_synchronous_one_more() -> None:
+    found = times(run("bsp,asynchronous", workers=4, cluster=Cluster(slowdowns={3: 6.0})))
+    assert found["bsp"] is not None and found["asynchronous"] is not None
+    assert found["asynchronous"] < found["bsp"]
+
+
+def test_a_strategy_that_fails_is_a_row() -> None:
+    whole = run("bsp,nosuch,dpsgd over nothing", epochs=1)
+    failed = {row.spec: row.failure for row in rows(whole)}
+    assert not failed["bsp"]
+    assert "no strategy 'nosuch'" in failed["nosuch"] and "nothing" in failed["dpsgd over nothing"]
+
+
+def test_the_best_rate_counts() -> None:
+    whole = run("bsp", rates=(0.01, 1.0), epochs=4)
+    (row,) = rows(whole)
+    assert len(whole.outcomes) == 2 and row.rate == 1.0
+    slow = next(outcome.result for outcome in whole.outcomes if outcome.rate == 0.01)
+    assert slow is not None and slow.reached is None
+
+
+def test_repetitions_give_a_median_and_a_range() -> None:
+    (row,) = rows(run("gosgd", workers=4, repeat=3))
+    figure = row.figures["samples to target"]
+    assert len(row.results) == 3 and figure.low <= figure.value <= figure.high
+    assert row.middle() in row.results
+
+
+def test_the_best_of_a_column_is_marked() -> None:
+    whole = run("bsp,easgd", workers=4)
+    found = rows(whole)
+    sent = next(column for column in columns(found) if column.name == "sent")
+    assert best(found, sent, whole) == min(row.figures["sent"].value for row in found)
+    assert best(found[:1], sent, whole) is None, "one alone is not the best"
+
+
+def test_money_and_energy_where_the_cluster_has_prices() -> None:
+    cluster = Cluster(price={0: 3600.0, 1: 3600.0}, watts={0: 3.6e6, 1: 0.0})
+    (row,) = rows(run("bsp", cluster=cluster))
+    assert row.figures["money"].value == pytest.approx(2 * row.figures["time to target"].value)
+    assert row.figures["kWh"].value == pytest.approx(row.figures["time to target"].value)
+
+
+def test_a_comparison_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    def shown(case: Case, number: int, many: int) -> Any:
+        from contextlib import nullcontext
+
+        ran.append(case.spec)
+        return nullcontext()
+
+    first = run("bsp,nosuch", folder=tmp_path, shown=shown)
+    again = run("bsp,nosuch,easgd", folder=tmp_path, shown=shown)
+    assert ran == ["bsp", "nosuch", "nosuch", "easgd"], "what was finished is not done again, what failed is"
+    assert times(first)["bsp"] == times(again)["bsp"]
+    with pytest.raises(PlanError, match="a comparison with workers 2, this one has 3"):
+        run("bsp", workers=3, folder=tmp_path)
+    with pytest.raises(PlanError, match=r"until 'accuracy>=0.9', this one has 'accuracy>=0.95'"):
+        run("bsp", until="accuracy>=0.95", folder=tmp_path)
+
+
+def test_it_can_be_read_back() -> None:
+    import msgspec
+
+    whole = run("bsp", epochs=1)
+    assert msgspec.json.decode(whole.to_json(), type=Comparison).outcomes[0].spec == "bsp"

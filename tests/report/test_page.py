@@ -1,0 +1,71 @@
+"""The report says what the runs say, in one file that needs no network and trusts no text."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.compare import Comparison, compare
+from covey.compare.page import page
+from covey.report import render, write
+
+CHROMIUM = shutil.which("chromium")
+
+
+@cache
+def whole() -> Comparison:
+    return compare(
+        "examples/digits.py", "bsp,ssp(bound=3),easgd,nosuch", 3, engine="simulated", until="accuracy>=0.9",
+        command="covey compare '<b>'",
+    )  # fmt: skip
+
+
+def charts(html: str) -> dict[str, Any]:
+    found = re.search(r"<script id='charts' type='application/json'>(.*?)</script>", html, re.DOTALL)
+    assert found
+    return {chart["name"]: chart for chart in json.loads(found[1])}
+
+
+def test_the_charts_hold_the_histories() -> None:
+    drawn = charts(render(page(whole())))
+    assert {"by-seconds", "by-samples", "by-bytes", "spent", "staleness", "links"} <= set(drawn)
+    for outcome in whole().outcomes:
+        if outcome.result:
+            line = next(line for line in drawn["by-samples"]["data"] if line["name"] == outcome.spec)
+            assert line["x"] == [row["samples"] for row in outcome.result.history]
+            assert line["y"] == [row["accuracy"] for row in outcome.result.history]
+    colours = {
+        (line["name"], line["line"]["color"]) for name in ("by-seconds", "by-bytes") for line in drawn[name]["data"]
+    }
+    assert len(colours) == 3, "the same run has the same colour everywhere"
+
+
+def test_where_the_time_went_adds_up() -> None:
+    bars = charts(render(page(whole())))["spent"]["data"]
+    for parts in zip(*(bar["x"] for bar in bars), strict=True):
+        assert sum(parts) == pytest.approx(1, abs=0.02)
+
+
+def test_it_needs_no_network_and_escapes_what_it_is_told() -> None:
+    html = render(page(whole()))
+    outside = re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL)  # Plotly names hosts of maps that are not used
+    assert not re.search(r"(src|href)\s*=|url\(|@import", outside)
+    assert "covey compare &#x27;&lt;b&gt;&#x27;" in outside
+    assert "no strategy" in outside, "a strategy that failed has its reason in the table"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+def test_a_browser_draws_it(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    write(page(whole()), file)
+    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000", "--dump-dom"]
+    done = subprocess.run([*command, file.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.count("main-svg") >= 6, "every chart has its picture"
+    assert "js-plotly-plot" in done.stdout
