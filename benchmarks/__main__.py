@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
-from benchmarks import many_workers, own_cost, push_pull, starting, virtual_engine
+from benchmarks import encryption, many_workers, own_cost, push_pull, starting, virtual_engine
 
 BENCHMARKS = {
     "own_cost": own_cost.measure,
     "push_pull": push_pull.measure,
+    "encryption": encryption.measure,
     "starting": starting.measure,
     "virtual_engine": virtual_engine.measure,
     "many_workers": many_workers.measure,

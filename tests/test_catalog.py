@@ -8,6 +8,7 @@ from covey import catalog
 from covey.catalog import STRATEGIES, resolve
 from covey.errors import PlanError
 from covey.spec import SpecError, parse
+from covey.strategy import GROW, KEEP
 from covey.systems import ROWS, SYSTEMS
 from tests.promises.specs import workable
 
@@ -38,6 +39,36 @@ def test_roles(name: str, workers: int) -> None:
     assert [(address.role, address.rank) for address in trains] == [("worker", rank) for rank in range(workers)]
     assert any(role.scored for role in roles)
     assert len({role.address for role in roles}) == len(roles)
+
+
+def test_how_the_learning_rate_scales() -> None:
+    """Where a step is of n batches, or n models are averaged often, it may grow; where n updates add up, it shrinks."""
+    others = {name: scaling for name in catalog.names() if (scaling := resolve(name, 4).scaling) != KEEP}
+    grow = [
+        "bsp", "quorum", "a_bsp", "gradient_coding", "sliced", "bigdl", "caffeonspark", "firecaffe", "allreduce",
+        "local_sgd", "dpsgd", "adpsgd", "sgp", "malt", "butterfly",
+    ]  # fmt: skip
+    assert [name for name, scaling in others.items() if scaling == GROW] == grow
+    assert {name: others[name] for name in others if name not in grow} == {
+        "downpour": "gamma may be 10 times a good fixed rate, for any n", "sandblaster": "it is not used",
+        "hogwild": "divide it by n", "hogwild++": "divide it by the workers of a cluster",
+    }  # fmt: skip
+    assert resolve("malt(fold=sum)", 4).scaling == "divide it by 1 + the peers"
+
+
+@pytest.mark.parametrize(
+    ("spec", "rate"),
+    [
+        ("asynchronous", "each push counts 0.25 (1/workers unless given)"),
+        ("ssp(weight=0.5)", "each push counts 0.5 (1/workers unless given)"),
+        ("ssp(damping=dynamic)", "each gradient counts 1 over 1 + its staleness"),
+        ("softsync", "each gradient counts 1 over its staleness"),
+        ("softsync(damping=none)", "unchanged: the mean over the gradients of an update"),
+        ("eamsgd", "times 1 - momentum: it keeps its meaning"),
+    ],
+)
+def test_what_is_said_of_the_learning_rate_is_what_happens(spec: str, rate: str) -> None:
+    assert resolve(spec, 4).rate == rate
 
 
 @pytest.mark.parametrize(

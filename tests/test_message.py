@@ -46,7 +46,7 @@ sketches = st.builds(
 
 def over_the_wire(message: Message) -> Message:
     data, sent = pack(message)
-    header = read_header(data, LIMIT)
+    header = read_header(data, LIMIT, WORKER)
     arrived = allocate(header)
     for mine, theirs in zip(arrived, sent, strict=True):
         if mine.numel():
@@ -78,7 +78,7 @@ def test_a_damaged_header_is_refused_or_harmless(message: Sketch, data: st.DataO
     cut = data.draw(st.integers(0, len(good)))
     for damaged in (bytes(good), bytes(good[:cut])):
         try:
-            header = read_header(damaged, LIMIT)
+            header = read_header(damaged, LIMIT, WORKER)
             assert header.nbytes <= LIMIT
             assemble(header, [torch.empty(0) for _ in header.tensors])
         except WireError:
@@ -88,7 +88,7 @@ def test_a_damaged_header_is_refused_or_harmless(message: Sketch, data: st.DataO
 @given(st.binary(max_size=200))
 def test_random_bytes_are_no_header(data: bytes) -> None:
     with pytest.raises(WireError):
-        read_header(data, LIMIT)
+        read_header(data, LIMIT, WORKER)
 
 
 def header(kind: str, *shapes: Shape, body: object = None) -> bytes:
@@ -109,19 +109,19 @@ def header(kind: str, *shapes: Shape, body: object = None) -> bytes:
 )
 def test_what_a_header_announces_is_checked(data: bytes, why: str) -> None:
     with pytest.raises(WireError, match=why):
-        read_header(data, LIMIT)
+        read_header(data, LIMIT, WORKER)
 
 
 @pytest.mark.parametrize("named", [0, 2])
 def test_tensors_must_be_as_many_as_the_message_names(named: int) -> None:
-    got = read_header(header("test_message.Quiet", Shape("float32", (3,)), body={"what": named}), LIMIT)
+    got = read_header(header("test_message.Quiet", Shape("float32", (3,)), body={"what": named}), LIMIT, WORKER)
     with pytest.raises(WireError):
         assemble(got, allocate(got))
 
 
 def test_a_header_nested_too_deeply_is_refused() -> None:
     with pytest.raises(WireError):
-        read_header(b"\x91" * 100_000, LIMIT)
+        read_header(b"\x91" * 100_000, LIMIT, WORKER)
 
 
 def test_payload_counts_tensors_and_floats_but_not_control() -> None:

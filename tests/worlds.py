@@ -112,6 +112,8 @@ def _alone(task: Task, steps: int, batch_size: int, seed: int) -> dict[str, Tens
         batch = tuple(column[deal.indices(0, step)] for column in task.data)
         optimizer.zero_grad()
         task.forward(module, batch).backward()
+        if task.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(module.parameters(), task.clip_norm)
         factor = task.rate(sum(sizes[:step]) / sum(sizes)) if task.rate else 1.0
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * factor

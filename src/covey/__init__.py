@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from covey import data
+    from covey import data, spark
     from covey.errors import CheckpointError, CoveyError, PeerLost, PlanError, RoleFailed, Stalled
     from covey.observe.result import Result
     from covey.run import fit, join
@@ -23,14 +23,14 @@ _HOME = {
 
 __all__ = [
     "CheckpointError", "CoveyError", "PeerLost", "PlanError", "Result", "RoleFailed", "Stalled", "Task", "accuracy",
-    "data", "fit", "join",
+    "data", "fit", "join", "spark",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for when it is asked for: `covey --help` needs no torch."""
-    if name == "data":
-        return import_module("covey.data")
+    if name in ("data", "spark"):
+        return import_module(f"covey.{name}")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'covey' has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,20 +12,41 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.optim import Optimizer
 
-from covey.data import Feed, Shards
+from covey.data import Feed, Partitions, Rows, Shards
 from covey.errors import PlanError
 from covey.flat import Flat
 from covey.message import Address
 from covey.replica import Batch, Replica, Snapshot
-from covey.task import Task, check_data
+from covey.task import Data, Task, check_data
 from covey.vector import Piece, chunk, mean_
 
 
-def shards(task: Task, workers: int, seed: int) -> Shards:
-    """How the task's data is dealt out."""
-    return Shards(check_data(task.data), workers, task.batch_size, seed)
+def shards(task: Task, workers: int, seed: int, rows: Rows | None = None) -> Shards:
+    """How the task's data is dealt out; with `rows` every worker keeps its own."""
+    if rows:
+        return Partitions.of(rows.counts, task.batch_size, seed)
+    return Shards(check_data(data_of(task)), workers, task.batch_size, seed)
+
+
+def data_of(task: Task) -> Data:
+    """The task's data, which a run must have."""
+    if task.data is None:
+        raise PlanError(
+            "the task has no data: give data=…, or train it on the rows of a DataFrame with covey.spark.fit"
+        )
+    return task.data
+
+
+def with_rows(task: Task, rows: Rows, file: str = "") -> Task:
+    """The task with the rows of this host's worker as its data; without a file, with what only looks like them."""
+    if not file:
+        return replace(task, data=rows.stand_in())
+    columns = load_file(file)
+    return replace(task, data=tuple(columns[str(number)] for number in range(len(columns))))
 
 
 def model(task: Task, seed: int) -> nn.Module:
@@ -42,13 +64,43 @@ def model(task: Task, seed: int) -> nn.Module:
 
 def _materialize(task: Task, module: nn.Module, seed: int) -> None:
     """Let lazy modules take their shapes, and their weights of this seed, from the first two samples."""
-    alone = Shards(check_data(task.data), 1, min(2, check_data(task.data)), seed)
-    batch = next(Feed(task.data, alone, 0).start(0))
+    data = data_of(task)
+    alone = Shards(check_data(data), 1, min(2, check_data(data)), seed)
+    batch = next(Feed(data, alone, 0).start(0))
     torch.manual_seed(seed)
     with torch.no_grad():
         module.eval()
         task.forward(module, batch)
         module.train()
+
+
+def check_batches(task: Task, deal: Shards, limits: Sequence[int], parts: int) -> None:
+    """Refuse a batch-norm that would be given one sample: by batches of one, or by parts of batches."""
+    lone = next((found for rank, limit in enumerate(limits) if (found := _lone(deal, rank, limit, parts))), None)
+    if lone is None:
+        return
+    module = model(task, deal.seed)
+    if not any(isinstance(layer, _BatchNorm) and not isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
+        return
+    try:
+        with torch.no_grad():
+            task.forward(module, Feed(data_of(task), deal, 0).take(deal.indices(0, 0)[:1]))
+    except Exception as error:
+        if "more than 1 value per channel" not in str(error):
+            return  # whatever else is wrong, the run tells better
+        divided = f", as batches are computed in {parts} parts" if parts > 1 else ""
+        raise PlanError(
+            f"batch-norm needs 2 samples, and worker {lone[0]} would get 1 at step {lone[1]}{divided}: choose another "
+            "batch_size, fewer parts, nn.GroupNorm, or in strategies whose workers step together nn.SyncBatchNorm"
+        ) from None
+
+
+def _lone(deal: Shards, rank: int, limit: int, parts: int) -> tuple[int, int] | None:
+    """The first batch of a worker that has a part of one sample: the first of all, or the last of an epoch."""
+    for step in sorted({0, deal.steps(rank) - 1}):
+        if step < limit and deal.batch(rank, step) < 2 * parts:
+            return rank, step
+    return None
 
 
 def replica(task: Task, who: Address, trains: bool, deal: Shards, budget: int | None) -> Replica:
@@ -57,7 +109,7 @@ def replica(task: Task, who: Address, trains: bool, deal: Shards, budget: int | 
     source = Source(task, module, deal, who.rank) if trains else None
     return Replica(
         module, task.optimizer, source=source, rate=task.rate, budget=budget, samples=deal.batch, steps=deal.steps,
-        chosen=source.part if source else None,
+        chosen=source.part if source else None, clip_norm=task.clip_norm,
     )  # fmt: skip
 
 
@@ -67,13 +119,14 @@ class Source:
     def __init__(self, task: Task, module: nn.Module, deal: Shards, rank: int) -> None:
         self.task, self.module, self.deal, self.rank = task, module, deal, rank
         self.parameters = [p for p in module.parameters() if p.requires_grad]
-        self.feed = Feed(task.data, deal, rank, task.loaders)
-        self.batches: Iterator[Any] | None = None
+        self.feed = Feed(data_of(task), deal, rank, task.loaders)
+        self.batches: Iterator[Any] = iter(())
+        self.next = -1
 
     def __call__(self, step: int) -> Batch:
-        if self.batches is None:
+        if step != self.next:  # the first one, or after steps that were skipped
             self.batches = self.feed.start(step)
-        batch = next(self.batches)
+        batch, self.next = next(self.batches), step + 1
         # chance inside the model (dropout) belongs to (seed, rank, step): the same on every engine and after a restart
         torch.manual_seed((self.deal.seed * 1_000_003 + self.rank) * 1_000_003 + step)
         return Batch(self._backward(batch), self.deal.batch(self.rank, step))
@@ -139,6 +192,16 @@ def numel(task: Task) -> int:
     except Exception:  # models that insist on real numbers while they are built
         module = model(task, 0)
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+def optimizer(task: Task) -> Optimizer:
+    """The task's optimizer, to be looked at; over a model that takes no memory where possible."""
+    try:
+        with torch.device("meta"):
+            module = task.model()
+        return task.optimizer(iter(list(module.named_parameters())))
+    except Exception:  # models or optimizers that insist on real numbers
+        return task.optimizer(iter(list(model(task, 0).named_parameters())))
 
 
 class ScoredModel:

@@ -51,6 +51,7 @@ class Entry:
     graph: str | None = None
     codecs: bool = False
     placed: bool = False  # has servers, which `over` places
+    example: str = ""  # what trains the digits, where the bare name's defaults are for far longer runs or refuse them
 
     @property
     def about(self) -> str:
@@ -86,15 +87,15 @@ STRATEGIES: Mapping[str, Entry] = {
     "sgp":          Entry(Sgp, "Assran et al. 2019", graph="one_peer_exponential"),
     "malt":         Entry(Malt, "Li et al. 2015", graph="complete"),
     "ako":          Entry(Ako, "Watcharapichat et al. 2016"),
-    "hogwild":      Entry(Hogwild, "Recht et al. 2011"),
-    "hogwild++":    Entry(HogwildPlusPlus, "Zhang, Hsieh & Akella 2016"),
+    "hogwild":      Entry(Hogwild, "Recht et al. 2011", example="hogwild(momentum=drop)"),
+    "hogwild++":    Entry(HogwildPlusPlus, "Zhang, Hsieh & Akella 2016", example="hogwild++(momentum=drop)"),
     "dogwild":      Entry(Dogwild, "Noel & Osindero 2014"),
     "bmuf":         Entry(Bmuf, "Chen & Huo 2016"),
-    "diloco":       Entry(Diloco, "Douillard et al. 2023"),
+    "diloco":       Entry(Diloco, "Douillard et al. 2023", example="diloco(period=8)"),
     "sparknet":     Entry(SparkNet, "Moritz et al. 2016"),
     "crossbow":     Entry(Crossbow, "Koliousis et al. 2019"),
     "butterfly":    Entry(Butterfly, "Zhao & Canny 2013"),
-    "eamsgd":       Entry(Eamsgd, "Zhang, Choromanska & LeCun 2015"),
+    "eamsgd":       Entry(Eamsgd, "Zhang, Choromanska & LeCun 2015", example="eamsgd(momentum=0.9)"),
     "tree_easgd":   Entry(TreeEasgd, "Zhang 2016"),
     "mpca":         Entry(Mpca, "Langer et al. 2018"),
 }  # fmt: skip

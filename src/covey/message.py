@@ -42,6 +42,9 @@ class Message(msgspec.Struct, kw_only=True):
     counted: ClassVar[bool] = True
     """Whether the payload is exchange; snapshots and control are not."""
 
+    finite: ClassVar[bool] = True
+    """Whether NaN and infinite numbers in it are refused, which would spoil whatever they are added to."""
+
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         KINDS[kind_of(cls)] = cls
@@ -81,6 +84,17 @@ def payload(message: Message) -> int:
 def vectors(message: Message) -> list[Vector]:
     """The message's vectors, in the order of its fields."""
     return [getattr(message, name) for name in _fields(type(message)).vectors]
+
+
+def check_finite(message: Message, to: Address) -> None:
+    """Refuse a message that would spoil its receiver's numbers for good."""
+    if not message.finite or not message.counted or all(vector.finite() for vector in vectors(message)):
+        return
+    what = type(message).__name__ + (f" of step {step}" if (step := getattr(message, "step", None)) is not None else "")
+    raise WireError(
+        f"{message.sender} sent {to} a {what} with NaN or infinite numbers, which would spoil all others: its training "
+        "has diverged; try a smaller learning rate, or clip_norm in the task"
+    )
 
 
 def stamped(message: M, sender: Address, copy: bool) -> M:
@@ -142,14 +156,16 @@ def pack(message: Message) -> tuple[bytes, list[Tensor]]:
     return msgspec.msgpack.encode(Header(kind_of(type(message)), message.sender, shapes, body)), tensors
 
 
-def read_header(data: bytes | memoryview, limit: int) -> Header:
-    """Check what a wire announces: a known kind, known dtypes, and no more than `limit` bytes of tensors."""
+def read_header(data: bytes | memoryview, limit: int, sender: Address) -> Header:
+    """Check what `sender` announces: a known kind, known dtypes, and no more than `limit` bytes of tensors."""
     if len(data) > MAX_HEADER:
-        raise WireError(f"a header of {len(data)} bytes is refused: the limit is {MAX_HEADER}")
+        raise WireError(f"{sender} sent a header of {len(data)} bytes; the limit is {MAX_HEADER}")
     try:
         header = _header_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, OverflowError) as error:
-        raise WireError(f"this is no message header: {error}") from None
+        raise WireError(f"{sender} sent what is no message header: {error}") from None
+    if header.sender != sender:
+        raise WireError(f"{sender} sent a {header.kind[:40]} in the name of {str(header.sender)[:40]}")
     if header.kind not in KINDS:
         raise WireError(f"{header.sender} sent a message of unknown kind {header.kind[:40]!r}")
     if len(header.tensors) > MAX_TENSORS:
@@ -174,7 +190,7 @@ def assemble(header: Header, tensors: Sequence[Tensor]) -> Message:
     def give(kind: type, value: Any) -> Any:
         if kind is not Vector or not isinstance(value, int) or not 0 <= value <= MAX_TENSORS:
             raise ValueError(f"a {kind.__name__} cannot be made of this")
-        return Vector([next(waiting) for _ in range(value)])
+        return Vector([next(waiting) for _ in range(value)], origin=header.sender)
 
     try:
         message = msgspec.msgpack.decode(header.body, type=KINDS[header.kind], dec_hook=give)

@@ -63,10 +63,14 @@ class Receive(Effect[Message | None], frozen=True):
 
 
 class Compute(Effect[T], frozen=True):
-    """Run the user's code on the role's compute thread; `load` is its cost in batches."""
+    """Run the user's code on the role's compute thread; `load` is its cost in batches.
+
+    Work that `talks` may ask its peers something before it is done, with `Node.consult`.
+    """
 
     work: Callable[[], T]
     load: float = 1.0
+    talks: bool = False
 
 
 class Collective(Effect[bool], frozen=True):
@@ -116,6 +120,7 @@ class Host(Protocol):
     def receive_nowait(self, want: Receive) -> Message | None: ...
     def remember(self, value: T) -> Memory[T]: ...
     def post(self, message: Message, progress: float) -> None: ...
+    def consult(self, program: Coroutine[Effect[Any], Any, T], progress: float) -> T: ...
     def share(self, vector: Vector, place: int) -> Vector: ...
 
 
@@ -185,8 +190,12 @@ class Node:
         """One message from each sender, in the senders' order, whatever the order of arrival."""
         return [await self.receive(kind, sender=sender, step=step) for sender in senders]
 
-    def compute(self, work: Callable[[], T], load: float = 1.0) -> Compute[T]:
-        return Compute(work, load)
+    def compute(self, work: Callable[[], T], load: float = 1.0, talks: bool = False) -> Compute[T]:
+        return Compute(work, load, talks)
+
+    def consult(self, program: Coroutine[Effect[Any], Any, T], progress: float) -> T:
+        """(Inside work that talks, so much of it being done) Let the role run a program, and wait for its answer."""
+        return self.host.consult(program, progress)
 
     async def sum(
         self, vector: Vector, group: tuple[Address, ...],

@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 
 from covey.errors import CheckpointError, PlanError
 from covey.flat import Flat, Slot
-from covey.program import Node
+from covey.norm import Circle, adopt, together
+from covey.program import Compute, Node
 from covey.stream import GradientStream
 from covey.vector import Piece, Vector, chunks
 
@@ -51,8 +52,9 @@ class Replica:
         self, module: nn.Module, optimizer: MakeOptimizer, *, source: Callable[[int], Batch] | None = None,
         rate: Callable[[float], float] | None = None, budget: int | None = None,
         samples: Callable[[int, int], int] = lambda rank, step: 1, steps: Callable[[int], int] = lambda rank: 1,
-        chosen: Callable[[int, int, int, int], Batch] | None = None,
+        chosen: Callable[[int, int, int, int], Batch] | None = None, clip_norm: float | None = None,
     ) -> None:  # fmt: skip
+        self.norms = adopt(module)  # layers that speak with those of the other workers
         self.layout = Flat(module)
         self.module = module
         self.flat, self.grad, self.buffers = self.layout.params, self.layout.grads, self.layout.buffers
@@ -64,6 +66,7 @@ class Replica:
         self.samples = samples  # how many samples the batch of (rank, step) has
         self.steps = steps  # and how many batches a pass of this rank over its data
         self._chosen = chosen
+        self.clip_norm = clip_norm  # the most that the norm of a gradient may be
         self.weight = 1.0  # how much this replica counts in the scored model
         self.scored: Vector | None = None  # the model that a program names as its own, where that is not `model`
         self.seen = 0  # samples of the whole run before this step, as far as this role knows
@@ -77,12 +80,15 @@ class Replica:
 
     # -- gradients ------------------------------------------------------------------------------------------------
 
-    async def gradient(self, node: Node) -> Vector:
-        """The mean gradient on the next batch, at the weights as they are now."""
+    async def gradient(self, node: Node, clip: bool = True) -> Vector:
+        """The mean gradient on the next batch, at the weights as they are now.
+
+        Where it is only a part of the gradient that is stepped on, the program clips that one instead.
+        """
         self.settle()
-        self.batch = await node.compute(partial(self.differentiate, node.step))
+        self.batch = await self.differentiation(node, partial(self.differentiate, node.step))
         await self.announce(node)
-        return self.grad
+        return self.clip_(self.grad) if clip else self.grad
 
     async def gradient_of(self, node: Node, rank: int, step: int, part: int = 0, parts: int = 1) -> Vector:
         """The mean gradient on one of `parts` equal parts of any worker's batch; the program `report`s what counts."""
@@ -92,6 +98,19 @@ class Replica:
         self.settle()
         self.batch = await node.compute(partial(self._run, chosen), 1 / parts)
         return self.grad
+
+    def differentiation(self, node: Node, work: Callable[[], Batch]) -> Compute[Batch]:
+        """Forward and backward as an effect; for their time synchronized layers know who takes this step."""
+        if not self.norms:
+            return node.compute(work)
+        circle = Circle(node, self.samples, len(self.norms))
+        return node.compute(partial(together, self.norms, circle, work), talks=True)
+
+    def clip_(self, grad: Vector, norm: float | None = None) -> Vector:
+        """Shorten a gradient to the task's `clip_norm`, as torch's clip_grad_norm_; a shard's owner says the `norm`."""
+        if self.clip_norm is not None:
+            grad.mul_(min(1.0, self.clip_norm / ((grad.norm() if norm is None else norm) + 1e-6)))
+        return grad
 
     async def report(self, node: Node, batch: Batch) -> None:
         """Tell what was computed, where a program put it together from parts."""

@@ -6,12 +6,21 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torch.optim import Optimizer
+
 from covey.errors import PlanError
 from covey.message import Address
 from covey.program import Effect, Node
 from covey.replica import Replica
 
 Scheduling = Literal["synchronous", "bounded", "soft", "asynchronous"]
+Clips = Literal["each gradient", "each update", "each update of one server", "never"]
+"""What a task's `clip_norm` holds for: each worker's own gradient, or the mean of an update, over all servers."""
+
+
+KEEP = "keep it"
+GROW = "it may grow up to n-fold, after a warm-up"
+"""n workers make a batch n times as large, or average n models as often as that (Goyal et al. 2017)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +44,16 @@ class Role:
     trains: bool = False
     scored: bool = False
     host: Address | None = None  # the role on whose machine it lives; a machine of its own when None
+    one_batch: bool = False  # all workers take each step together, at equal weights, as one with a large batch would
+
+    def check(self, replica: Replica) -> None:
+        """Refuse a model that asks for what this role's program cannot give."""
+        if self.trains and replica.norms and not self.one_batch:
+            raise PlanError(
+                "nn.SyncBatchNorm has no meaning here: the workers of this strategy do not take each step together at "
+                "equal weights, so there is no large batch to normalize over; use nn.BatchNorm, which each worker does "
+                "for itself, or bsp, allreduce, firecaffe, sliced, bigdl or caffeonspark"
+            )
 
     @property
     def home(self) -> Address:
@@ -51,12 +70,28 @@ class Strategy:
     roles: Callable[[int, int], list[Role]]
     scored: str
     rate: str  # what happens to the user's learning rate
+    scaling: str = KEEP  # what the user should make of it with more workers
     servers: int = 0
     over: str | None = None
     codec: str = "dense"
     samples: str = "every sample once per epoch"
     fixed_servers: bool = False  # the SPEC says how many servers there are
     leaves_behind: bool = False  # a slow worker may fall behind without limit, although others wait for one another
+    clips: Clips = "each gradient"
+    parts: int = 1  # in which a batch is computed
+    chooses: bool = False  # says itself which samples a gradient is of, which a loop of the user's own cannot give
+    grouped: Callable[[int, int, int, int], list[Role]] | None = None  # (workers, servers, groups, bound): with proxies
+    accept: Callable[[Optimizer], None] | None = None  # refuses an optimizer of the task that cannot work
+
+    def check_clip(self, servers: int) -> None:
+        """Refuse a task's `clip_norm` that no role could keep to."""
+        if self.clips == "never":
+            raise PlanError(f"{self.name} searches how far to go, so no gradient is clipped: leave clip_norm away")
+        if self.clips == "each update of one server" and servers > 1:
+            raise PlanError(
+                f"{self.name} with {servers} servers cannot clip: an update may hold other gradients on each server, "
+                "so that no whole gradient has the norm; use 1 server, or bsp"
+            )
 
     def layout(self, workers: int, servers: int | None) -> list[Role]:
         """The roles for so many workers and servers (the strategy's own number when None)."""
@@ -92,6 +127,7 @@ class Plan:
     lockstep: bool
     seed: int = 0
     window: int = 64 << 20
+    traced: bool = False  # every role writes down what it does
 
     def role(self, address: Address) -> Role:
         return next(role for role in self.roles if role.address == address)

@@ -81,7 +81,7 @@ class GradientStream(AsyncIterator[Piece]):
 
         self._replica.settle()
         try:
-            self._replica.batch = await self._node.compute(work)
+            self._replica.batch = await self._replica.differentiation(self._node, work)
             await self._node.send(self._node.address, Bucket(END, 0))
         finally:
             for hook in hooks:

@@ -53,7 +53,7 @@ SYSTEMS: Mapping[str, System] = {
         CUT + ", chain replication with fault tolerance",
     ),
     "project_adam": System(
-        "asynchronous over servers(count=2)",
+        "asynchronous(epoch=0.75) over servers(count=2)",
         Row("model + data", "central", "asynchronous", "ad hoc", "distributed servers"),
         "Chilimbi et al. 2014",
         CUT + ", and so do activations sent to servers",
@@ -62,7 +62,7 @@ SYSTEMS: Mapping[str, System] = {
         "allreduce",
         Row("model + data", "central", "synchronous", "all-reduce", "single or replicated server"),
         "Li et al. 2020",
-        CUT,
+        CUT + ", and buckets that leave while backward runs with the scheduling of messages",
     ),
     "tensorflow": System(
         "quorum(count=gradients) over colocated",

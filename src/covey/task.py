@@ -29,24 +29,28 @@ class Task:
     """What to train, on what, and how to tell whether it got better."""
 
     model: Callable[[], nn.Module]
-    data: Data
+    data: Data | None = None  # None: the run brings it (covey.spark.fit)
     optimizer: Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
     loss: Callable[..., Tensor] | None = None  # loss(model(x), y) of a batch (x, y)
     step: Callable[[nn.Module, Any], Tensor] | None = None  # step(model, batch), for anything else
     batch_size: int = 32  # of each worker
     evaluate: Score | None = None
     rate: Callable[[float], float] | None = None  # progress in 0..1 -> factor on the learning rate
+    clip_norm: float | None = None  # the most that the norm of a gradient that is stepped on may be
     loaders: int = 0  # processes that load samples, for data that is not tensors
 
     def __post_init__(self) -> None:
         self._check_factories()
         self._check_loss()
-        check_data(self.data)
+        if self.data is not None:
+            check_data(self.data)
         for name in ("evaluate", "rate"):
             if getattr(self, name) is not None:
                 _check_callable(name, getattr(self, name))
         _check_count("batch_size", self.batch_size, least=1)
         _check_count("loaders", self.loaders, least=0)
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise PlanError(f"Task: clip_norm must be more than 0, not {self.clip_norm!r}; None clips nothing")
 
     def forward(self, model: nn.Module, batch: Any) -> Tensor:
         """The loss of one batch."""

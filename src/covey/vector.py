@@ -9,14 +9,20 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from covey.errors import WireError
+
 
 class Vector:
-    """A few flat tensors that behave as one vector; methods that end in `_` write in place and return it."""
+    """A few flat tensors that behave as one vector; methods that end in `_` write in place and return it.
 
-    __slots__ = ("parts",)
+    One that came over a wire knows from whom: it must have the same parts as whatever it is put together with.
+    """
 
-    def __init__(self, parts: Iterable[Tensor]) -> None:
+    __slots__ = ("origin", "parts")
+
+    def __init__(self, parts: Iterable[Tensor], origin: object = None) -> None:
         self.parts: tuple[Tensor, ...] = tuple(parts)
+        self.origin = origin
 
     @property
     def numel(self) -> int:
@@ -28,7 +34,7 @@ class Vector:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Vector:
         """The vector whose parts are `change(part)`."""
-        return Vector(change(part) for part in self.parts)
+        return Vector((change(part) for part in self.parts), self.origin)
 
     def clone(self) -> Vector:
         return self.map(torch.clone)
@@ -36,7 +42,7 @@ class Vector:
     def cut(self, piece: Piece) -> Vector:
         """The views that `piece` names, one range per part."""
         assert len(piece) == len(self.parts), "a piece of another vector"
-        return Vector(part[start:stop] for part, (start, stop) in zip(self.parts, piece, strict=True))
+        return Vector((part[start:stop] for part, (start, stop) in zip(self.parts, piece, strict=True)), self.origin)
 
     def join(self, other: Vector) -> Vector:
         """Both vectors side by side; nothing is copied."""
@@ -79,15 +85,28 @@ class Vector:
         """The Euclidean norm over all parts."""
         return math.sqrt(sum(part.double().square().sum().item() for part in self.parts))
 
+    def finite(self) -> bool:
+        """Whether all its floats are numbers, neither NaN nor infinite; it costs one reading of them."""
+        floats = (part for part in self.parts if part.is_floating_point() and not part.is_meta)
+        return all(math.isfinite(part.sum().item()) or bool(part.isfinite().all()) for part in floats)
+
     def like(self, other: Vector) -> bool:
         """Whether both have the same parts: lengths and dtypes."""
         return [(p.numel(), p.dtype) for p in self.parts] == [(p.numel(), p.dtype) for p in other.parts]
 
     def _pairs(self, other: Vector) -> Iterable[tuple[Tensor, Tensor]]:
-        return zip(self.parts, other.parts, strict=True)
+        for one, against in ((other, self), (self, other)):
+            if one.origin is not None and _shapes(one) != _shapes(against):  # torch would stretch and convert it
+                raise WireError(f"{one.origin} sent {one}, which does not fit {against}")
+        # what came over a wire lies in the memory of the CPU, wherever the numbers live that it meets
+        return ((mine, theirs.to(mine.device)) for mine, theirs in zip(self.parts, other.parts, strict=True))
 
     def __repr__(self) -> str:
         return "Vector(" + ", ".join(f"{p.numel()} x {p.dtype}".replace("torch.", "") for p in self.parts) + ")"
+
+
+def _shapes(vector: Vector) -> list[tuple[torch.Size, torch.dtype]]:
+    return [(part.shape, part.dtype) for part in vector.parts]
 
 
 Piece = tuple[tuple[int, int], ...]

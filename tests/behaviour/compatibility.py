@@ -21,34 +21,72 @@ PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 WORKERS = 4
 
 
-class Layerwise(torch.optim.SGD):
-    """Like LARS: the step of each whole parameter is scaled by its norm over its gradient's (You et al. 2017)."""
-
-    elementwise = False
+class Lars(torch.optim.SGD):
+    """Each whole parameter moves in proportion to its norm over its gradient's (You et al. 2017), with momentum."""
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         with torch.no_grad():
             for group in self.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        trust = parameter.norm() / (parameter.grad.norm() + 1e-8) if parameter.norm() > 0 else 1.0
-                        parameter.add_(parameter.grad, alpha=-group["lr"] * float(trust))
+                for w in (w for w in group["params"] if w.grad is not None):
+                    size, slope, decay = float(w.norm()), float(w.grad.norm()), group["weight_decay"]
+                    trust = size / (slope + decay * size) if size > 0 and slope > 0 else 1.0
+                    moved = self.state[w].setdefault("momentum_buffer", torch.zeros_like(w))
+                    moved.mul_(group["momentum"]).add_(w.grad.add(w, alpha=decay), alpha=trust * group["lr"])
+                    w.sub_(moved)
+
+
+class Lamb(torch.optim.Optimizer):
+    """Adam's direction, as long as each whole parameter's norm allows (You et al. 2020)."""
+
+    def __init__(self, params: Any, lr: float, weight_decay: float = 0.01) -> None:
+        super().__init__(params, {"lr": lr, "betas": (0.9, 0.999), "weight_decay": weight_decay})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        with torch.no_grad():
+            for group in self.param_groups:
+                for w in (w for w in group["params"] if w.grad is not None):
+                    self._move(w, group)
+
+    def _move(self, w: torch.Tensor, group: dict[str, Any]) -> None:
+        state, (one, two) = self.state[w], group["betas"]
+        if not state:
+            state.update(step=torch.zeros(()), m=torch.zeros_like(w), v=torch.zeros_like(w))
+        assert w.grad is not None
+        state["step"] += 1
+        state["m"].lerp_(w.grad, 1 - one)
+        state["v"].lerp_(w.grad.square(), 1 - two)
+        m, v = state["m"] / (1 - one ** float(state["step"])), state["v"] / (1 - two ** float(state["step"]))
+        way = m / (v.sqrt() + 1e-6) + group["weight_decay"] * w
+        size, length = float(w.norm()), float(way.norm())
+        w.sub_(way, alpha=group["lr"] * (size / length if size > 0 and length > 0 else 1.0))
 
 
 OPTIMIZERS: Mapping[str, MakeOptimizer] = {
-    "SGD": lambda pairs: torch.optim.SGD(pairs, lr=0.05),
     "SGD, momentum": lambda pairs: torch.optim.SGD(pairs, lr=0.05, momentum=0.9, weight_decay=1e-4),
-    "AdamW, groups": lambda pairs: torch.optim.AdamW(grouped(pairs), lr=0.01),
-    "layer-wise": lambda pairs: Layerwise(pairs, lr=0.01),
+    "Adam, groups": lambda pairs: torch.optim.Adam(grouped(pairs, 0.01)),
+    "AdamW, groups": lambda pairs: torch.optim.AdamW(grouped(pairs, 0.01)),
+    "LARS": lambda pairs: Lars(grouped(pairs, 0.01), momentum=0.9),
+    "LAMB": lambda pairs: Lamb(pairs, lr=0.01),
 }
 
+REFUSES = {
+    ("bigdl", "LARS"): "use an element-wise optimizer",
+    ("bigdl", "LAMB"): "use an element-wise optimizer",
+    **{
+        (name, optimizer): "SGD without momentum"
+        for name in ("hogwild", "hogwild++")
+        for optimizer in ("Adam, groups", "AdamW, groups", "LAMB")
+    },
+}
+"""Optimizers that a strategy refuses, and what its reason says would work."""
 
-def grouped(pairs: Any) -> list[dict[str, Any]]:
-    """Biases without decay, as people do."""
+
+def grouped(pairs: Any, lr: float) -> list[dict[str, Any]]:
+    """Biases without decay and at twice the rate, as people do."""
     listed = list(pairs)
     groups = [
-        {"params": [(n, p) for n, p in listed if not n.endswith("bias")], "weight_decay": 0.01},
-        {"params": [(n, p) for n, p in listed if n.endswith("bias")], "weight_decay": 0.0},
+        {"params": [(n, p) for n, p in listed if not n.endswith("bias")], "weight_decay": 0.01, "lr": lr},
+        {"params": [(n, p) for n, p in listed if n.endswith("bias")], "weight_decay": 0.0, "lr": 2 * lr},
     ]
     return [group for group in groups if group["params"]]
 
@@ -72,22 +110,48 @@ def pairs() -> Iterator[tuple[str, str]]:
                 yield name, f"{name} over {graph}"
 
 
+CLIPS = {
+    "each gradient": "each gradient", "each update": "each update",
+    "each update of one server": "each update, with 1 server", "never": "-",
+}  # fmt: skip
+
+
 def page() -> str:
-    """The table, as documentation."""
+    """The tables, as documentation."""
     over = [graph for graph in (*topology.GRAPHS, *LAYOUTS) if graph != "matrix"]
     lines = [
         "# What goes with what", "",
         f"Asked of the code, for {WORKERS} workers; the rest is refused before anything starts, with the reason.",
-        "Every strategy runs on both engines (`local`, `simulated`), and with SGD, momentum, AdamW with parameter",
-        "groups and layer-wise optimizers, except that `bigdl` refuses layer-wise ones, and `hogwild` and `hogwild++`",
-        "those with momentum. Every pair runs in `tests/behaviour/test_compatibility.py`.", "",
+        "Every strategy runs on both engines (`local`, `simulated`). Every pair of these tables runs in",
+        "`tests/behaviour/test_compatibility.py`.", "",
         "| strategy | codecs | over |", "|---|---|---|",
     ]  # fmt: skip
     for name in catalog.names():
         codecs = [codec for codec in CODECS if not refused(f"{name} + {codec}")]
         graphs = [graph for graph in over if not refused(f"{name} over {graph}")]
         lines.append(f"| `{name}` | {', '.join(codecs) or '-'} | {', '.join(graphs) or '-'} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *training()]) + "\n"
+
+
+def training() -> list[str]:
+    """What a task may ask for: optimizers, clipping, batch-norm."""
+    lines = [
+        "", "## With what a task asks for", "",
+        f"Optimizers tried: {'; '.join(OPTIMIZERS)}; each with a schedule of the learning rate.",
+        "Groups differ in rate and weight decay; LARS and LAMB look at whole parameters.", "",
+        "`clip_norm` shortens each worker's own gradient, or that of an update, by its norm over all servers.",
+        "`nn.BatchNorm`, with each worker's own statistics, works everywhere where no part of a batch is one sample;",
+        "`nn.SyncBatchNorm` where all workers take each step together, at equal weights.", "",
+        "| strategy | refuses | `clip_norm` | `nn.SyncBatchNorm` |", "|---|---|---|---|",
+    ]  # fmt: skip
+    for name in catalog.names():
+        strategy = catalog.resolve(name, WORKERS)
+        refuses = [optimizer for other, optimizer in REFUSES if other == name]
+        synchronized = any(role.one_batch for role in strategy.layout(WORKERS, None))
+        lines.append(
+            f"| `{name}` | {'; '.join(refuses) or '-'} | {CLIPS[strategy.clips]} | {'yes' if synchronized else '-'} |"
+        )
+    return lines
 
 
 if __name__ == "__main__":

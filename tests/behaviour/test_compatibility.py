@@ -5,23 +5,17 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import pytest
+import torch
 
 from covey import catalog
 from covey.errors import PlanError
-from tests.behaviour.compatibility import OPTIMIZERS, PAGE, WORKERS, page, pairs, refused
+from covey.task import Task
+from tests.behaviour.compatibility import OPTIMIZERS, PAGE, REFUSES, WORKERS, page, pairs, refused
 from tests.promises.specs import SPECS
 from tests.worlds import mlp, run
 
 ALL = [spec for _, spec in pairs()]
 ALLOWED = [spec for spec in ALL if not refused(spec)]
-
-
-REFUSES = {
-    ("bigdl", "layer-wise"): "use an element-wise optimizer",
-    ("hogwild", "AdamW, groups"): "SGD without momentum",
-    ("hogwild++", "AdamW, groups"): "SGD without momentum",
-}
-"""Optimizers that a strategy refuses, and what its reason says would work."""
 
 
 @pytest.mark.parametrize("spec", ALLOWED)
@@ -38,11 +32,18 @@ def test_a_refused_pair_says_why() -> None:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("name", catalog.names())
 def test_optimizers(name: str, optimizer: str) -> None:
-    """Runs 20 steps, unless it is known to refuse this one, with its reason."""
+    """Runs 20 steps with a schedule and clipping, unless it is known to refuse this optimizer, with its reason."""
     refuses = REFUSES.get((name, optimizer))
     with pytest.raises(PlanError, match=refuses) if refuses else nullcontext():
-        world = run(mlp(OPTIMIZERS[optimizer]), SPECS.get(name, name), WORKERS, steps=20)
+        world = run(task(name, optimizer), SPECS.get(name, name), WORKERS, steps=20)
         assert world.outcome.samples > 0
+        assert all(torch.isfinite(tensor).all() for tensor in world.scored.values())
+
+
+def task(name: str, optimizer: str) -> Task:
+    """With all that a task may ask for."""
+    clip = None if catalog.resolve(name, WORKERS).clips == "never" else 1.0
+    return mlp(OPTIMIZERS[optimizer], rate=lambda progress: 1 - progress / 2, clip_norm=clip)
 
 
 def test_the_page_is_what_the_code_says() -> None:

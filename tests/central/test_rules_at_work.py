@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 import covey
 from covey.central.cached import Copy, Read
 from covey.central.compensation import Compensation
-from covey.central.shard import Push
+from covey.central.shard import Params, Push
 from covey.errors import PlanError
+from covey.simulate import BytesPerSecond, Link, Seconds
 from covey.vector import Vector
-from tests.worlds import INSTANT, middle, mlp, paced, quadratic, run, server, sgd, slowed
+from tests.worlds import CLUSTER, INSTANT, middle, mlp, paced, quadratic, run, server, sgd, slowed
 
 # -- backup workers ---------------------------------------------------------------------------------------------------
 
@@ -107,6 +108,28 @@ def test_softsync_of_as_many_groups_as_workers_applies_each() -> None:
         for spec in ("softsync(groups=3, damping=none)", "asynchronous(weight=1)")
     )
     assert all(torch.equal(ours.scored[name], theirs.scored[name]) for name in theirs.scored)
+
+
+@pytest.mark.parametrize("spec", ["softsync(damping=none)", "quorum(size=1, late=fold)"])
+def test_a_gradient_that_waits_is_what_it_was_when_pushed(spec: str) -> None:
+    """Its worker goes on meanwhile, and computes the next one into the same memory."""
+    task = quadratic(lr=0.1, samples=96)
+    world = run(task, spec, 3, steps=6, cluster=slowed(INSTANT, w1=3, w2=2))
+    pushes = [event.message for event in world.log.deliveries if isinstance(event.message, Push)]
+    ages = world.log.values("staleness")
+    sizes, updates = [], iter([note for note in world.log.notes if note.kind in ("staleness", "update")])
+    for note in updates:
+        sizes.append(1)
+        while next(updates).kind == "staleness":
+            sizes[-1] += 1
+        assert note.kind == "staleness"
+    assert len(ages) == len(pushes) == 18 and max(sizes) > 1
+    versions = [torch.ones(5).double()]
+    for size in sizes:
+        used, pushes = pushes[:size], pushes[size:]
+        grads = [versions[push.version] - middle(task, world.deal, push.sender.rank, push.step) for push in used]
+        versions.append(versions[-1] - 0.1 * sum(grads, torch.zeros(5).double()) / size)
+    assert torch.allclose(world.scored["w"], versions[-1], atol=1e-12)
 
 
 # -- delay compensation -----------------------------------------------------------------------------------------------
@@ -235,6 +258,18 @@ def test_colocated_servers_spare_the_bytes_that_stay_at_home(name: str) -> None:
     assert together.traffic.by_role["worker->server"] * 3 == apart.traffic.by_role["worker->server"] * 2
     at_home = {f"worker {rank}->server {rank}" for rank in range(3)}
     assert not any(size for link, size in together.traffic.by_link.items() if link in at_home)
+
+
+def test_each_server_updates_after_one_push_of_every_worker_whatever_the_others_do() -> None:
+    """MXNet's dist_sync: the barrier is per key; server 0 is a step ahead while pushes to server 1 still travel."""
+    slow = Link(bandwidth=BytesPerSecond(1e5), latency=Seconds(0.0))
+    world = run(quadratic(size=250), "bsp", 2, servers=2, steps=4, cluster=replace(CLUSTER, links={"server 1": slow}))
+    parts = [event for event in world.log.sends if isinstance(event.message, Params) and event.message.step == 1]
+    pushed = [event.at for event in world.log.deliveries if isinstance(event.message, Push) and event.to == server(1)]
+    given = {index: min(event.at for event in parts if event.sender == server(index)) for index in range(2)}
+    assert given[0] < sorted(pushed)[1] <= given[1]
+    one = run(quadratic(size=250), "bsp", 2, steps=4)
+    assert torch.equal(world.scored["w"], one.scored["w"]), "and it is one step on a batch twice as large"
 
 
 def test_colocated_bsp_ends_at_the_weights_of_one_server() -> None:

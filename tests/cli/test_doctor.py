@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from typer.testing import CliRunner
 
 from covey import doctor
 from covey.cli import app
+from covey.doctor import engines
 
 
 def test_this_machine_can_train(runner: CliRunner, tmp_path: Path) -> None:
@@ -27,14 +27,54 @@ def test_dependencies_are_those_of_the_package() -> None:
     assert dict(one.split(">=") for one in wanted) == doctor.DEPENDENCIES
 
 
-def test_extras_are_those_of_the_package() -> None:
+@pytest.mark.parametrize(("engine", "package"), [("ray", "ray"), ("spark", "pyspark"), ("mpi", "mpi4py")])
+def test_a_missing_extra_comes_with_its_command(monkeypatch: pytest.MonkeyPatch, engine: str, package: str) -> None:
     extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for package in ("ray", "pyspark", "mpi4py"):
-        try:
-            doctor.CHECKS[package][1]()
-        except doctor.Trouble as trouble:
-            named = re.search(r"covey\[(\w+)\]", trouble.fix)
-            assert named and any(one.startswith(package) for one in extras[named[1]])
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    with pytest.raises(doctor.Trouble, match=f"{package} is not installed") as raised:
+        doctor.CHECKS[engine][1]()
+    assert raised.value.fix.endswith(f"pip install 'covey[{engine}]'")
+    assert any(one.startswith(package) for one in extras[engine])
+
+
+def test_every_engine_has_its_line() -> None:
+    from covey.run.clusters import CLUSTERS
+
+    assert set(CLUSTERS) <= set(doctor.CHECKS)
+
+
+def test_spark_wants_a_new_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(engines, "_installed", lambda package, extra: None)
+    with pytest.raises(doctor.Trouble, match="Java 11.0.2; PySpark needs 17") as raised:
+        engines.spark()
+    assert "openjdk-17" in raised.value.fix
+    java.unlink()
+    with pytest.raises(doctor.Trouble, match="no Java at"):
+        engines.spark()
+
+
+def test_mpi_without_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(code: str) -> str:
+        raise doctor.Trouble("RuntimeError: cannot load MPI library", "")
+
+    monkeypatch.setattr(engines, "_installed", lambda package, extra: None)
+    monkeypatch.setattr(engines, "_in_child", broken)
+    with pytest.raises(doctor.Trouble, match="finds no MPI library") as raised:
+        engines.mpi()
+    assert "pip install 'covey[mpi]'" in raised.value.fix
+
+
+def test_a_lab_wants_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda tool: f"/sbin/{tool}")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(doctor.Trouble, match="only root") as raised:
+        engines.lab()
+    assert "sudo" in raised.value.fix
 
 
 def test_a_missing_dependency_comes_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 from covey import catalog, topology
 from covey.central.layouts import LAYOUTS
 from covey.cli import app
+from covey.run.request import options, request
 from covey.systems import SYSTEMS
+from tests.promises.specs import TRAINED_AS
 
 
 def test_the_list_has_every_name_and_column(runner: CliRunner) -> None:
@@ -18,6 +20,8 @@ def test_the_list_has_every_name_and_column(runner: CliRunner) -> None:
     assert shown.exit_code == 0
     for word in (*catalog.names(), "optimization", "architecture", "scheduling", "exchange", "topology"):
         assert word in shown.stdout
+    told = " ".join(shown.stdout.split())
+    assert "what becomes of your rate with n workers" in told
     cut_off = [line for line in shown.stdout.splitlines() if line.rstrip().endswith("…")]
     assert not cut_off, "nothing is cut off at 80 columns"
 
@@ -30,10 +34,11 @@ def test_one_is_told_in_full(runner: CliRunner, name: str, tmp_path: Path) -> No
     told = json.loads(file.read_text())
     entry, strategy = catalog.STRATEGIES[name], catalog.resolve(name, 4)
     text = " ".join(shown.stdout.split())
-    for part in (entry.about, entry.paper, strategy.scored, strategy.rate, strategy.taxonomy.scheduling):
+    said = (strategy.scored, strategy.rate, strategy.scaling, strategy.taxonomy.scheduling)
+    for part in (entry.about, entry.paper, *said):
         assert part in text
-    for setting in told["settings"]:
-        assert setting in text
+    for setting, said_of_it in told["settings"].items():
+        assert setting in text and said_of_it["allowed"] in text
     assert ("random_regular" in text) == (entry.graph is not None)
     assert told["topologies"] == (list(topology.GRAPHS) if entry.graph else list(LAYOUTS) if entry.placed else [])
 
@@ -43,7 +48,10 @@ def test_the_example_can_be_copied(runner: CliRunner, name: str) -> None:
     lines = runner.invoke(app, ["strategies", name]).stdout.splitlines()
     words = shlex.split(lines[-1])
     assert words[:3] == ["covey", "run", "examples/digits.py"]
-    assert catalog.resolve(words[words.index("--strategy") + 1], 4).name == name
+    spec = words[words.index("--strategy") + 1]
+    assert catalog.resolve(spec, 4).name == name
+    assert spec == TRAINED_AS.get(name, name), "so tests/promises train what the example shows"
+    request(words[2], spec, 4, options({"until": words[-1]}))  # which would refuse an optimizer
 
 
 def test_a_spec_shows_its_settings(runner: CliRunner) -> None:

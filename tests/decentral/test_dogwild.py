@@ -17,6 +17,13 @@ from covey.program import Send
 from tests.worlds import CLUSTER, INSTANT, World, quadratic, run, slowed, spread, worker
 
 
+def test_one_machine_is_hogwild_to_the_bit() -> None:
+    one = run(quadratic(), "dogwild(machines=1)", 3, steps=9, cluster=slowed(w1=2))
+    other = run(quadratic(), "hogwild", 3, steps=9, cluster=slowed(w1=2))
+    assert torch.equal(one.scored["w"], other.scored["w"])
+    assert not one.log.kinds(Block)
+
+
 def stormy(strategy: str, steps: int, loss: float) -> tuple[World, int]:
     """A run in which blocks are lost, or late and out of order; and how many were lost."""
     chance, lost = Random(5), []

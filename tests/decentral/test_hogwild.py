@@ -16,6 +16,7 @@ from covey.engines.process import commons
 from covey.errors import PlanError
 from covey.message import Address
 from covey.replica import Replica
+from covey.run.request import options, request
 from covey.task import Task
 from covey.vector import Vector
 from tests.worlds import CLUSTER, INSTANT, Point, adam, alone, mlp, paced, quadratic, run, sgd, slowed, vector, worker
@@ -121,7 +122,22 @@ def test_disjoint_gradients_do_not_care_for_the_order() -> None:
 @pytest.mark.parametrize("optimizer", [sgd(momentum=0.9), adam()])
 def test_momentum_is_refused_where_writers_share(name: str, optimizer: Any) -> None:
     with pytest.raises(PlanError, match="keeps momentum, which Hogwild's writers cannot share"):
-        run(mlp(optimizer), name, 2, steps=2)
+        request(mlp(optimizer), name, 2, options({"steps": 2}))  # nothing has started
+
+
+def test_momentum_is_fine_where_nobody_shares() -> None:
+    for name, workers in (("hogwild", 1), ("hogwild++(clusters=2)", 2), ("dogwild", 2)):
+        run(mlp(sgd(momentum=0.9)), name, workers, steps=2)
+
+
+def test_an_optimizer_that_insists_on_real_numbers_is_looked_at_too() -> None:
+    def insisting(pairs: Any) -> torch.optim.Optimizer:
+        listed = list(pairs)
+        assert not any(parameter.is_meta for _, parameter in listed)
+        return torch.optim.SGD(listed, lr=0.1, momentum=0.9)
+
+    with pytest.raises(PlanError, match="keeps momentum"):
+        request(mlp(insisting), "hogwild", 2, options({"steps": 2}))
 
 
 def test_momentum_can_be_dropped() -> None:

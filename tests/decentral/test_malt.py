@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from covey import catalog
 from covey.decentral import malt
 from covey.decentral.malt import Scatter, Slots
 from covey.errors import PlanError
+from covey.replica import Replica
 from covey.vector import Vector
-from tests.worlds import CLUSTER, INSTANT, World, quadratic, run, slowed, worker
+from tests.worlds import CLUSTER, INSTANT, World, paced, quadratic, run, slowed, worker
 
 
 def peeked(strategy: str, steps: int = 100, slow: float = 100.0) -> tuple[World, list[list[Vector]]]:
@@ -88,3 +94,71 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(PlanError, match="models can only be averaged"):
         catalog.resolve("malt(share=model, fold=sum)", 2)
     assert catalog.resolve("malt(barrier=true)", 2).lockstep and not catalog.resolve("malt", 2).lockstep
+
+
+# -- bounded staleness ------------------------------------------------------------------------------------------------
+
+
+def leads(strategy: str, workers: int = 3, steps: int = 40) -> tuple[World, list[float]]:
+    """How far each fold of worker 0 was ahead of the oldest vector it had; worker 2 is 4 times as slow."""
+    world = run(quadratic(samples=480), strategy, workers, steps=steps, cluster=slowed(INSTANT, w2=4))
+    return world, world.log.values("lead", worker(0))
+
+
+@pytest.mark.parametrize("bound", [1, 3])
+def test_within_a_bound_the_lead_reaches_it_and_no_more(bound: int) -> None:
+    world, lead = leads(f"malt(bound={bound})")
+    assert max(lead) == bound, "asynchronous MALT leads without limit, a barrier never"
+    waits = [wait for wait in world.log.waits if wait.who == worker(0) and "Scatter" in wait.what]
+    assert waits and all("from worker 2" in wait.what for wait in waits), "the fast wait for the slow one only"
+    free = run(quadratic(samples=480), "malt", 3, steps=40, cluster=slowed(INSTANT, w2=4))
+    assert not [wait for wait in free.log.waits if "Scatter" in wait.what]
+
+
+def test_within_a_bound_every_vector_is_folded_once() -> None:
+    """The receiver is slow: without a bound its only slot is overwritten again and again."""
+    folded: list[int] = []
+    taken = malt.take
+
+    def counted(replica: Replica, vector: Vector, others: Sequence[Vector], share: Any, fold: Any) -> None:
+        folded.append(len(others))
+        taken(replica, vector, others, share, fold)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(malt, "take", counted)
+        run(quadratic(), "malt(bound=2)", 2, steps=30, cluster=slowed(INSTANT, w0=4.5))
+        within, folded[:] = sum(folded), []
+        run(quadratic(), "malt", 2, steps=30, cluster=slowed(INSTANT, w0=4.5))
+    assert within >= 2 * (30 - 2) > sum(folded), "all but those that the last fold need not wait for"
+
+
+@pytest.mark.parametrize("topology", ["complete", "halton"])
+def test_a_bound_of_0_is_the_barrier(topology: str) -> None:
+    ours = run(quadratic(), f"malt(bound=0) over {topology}", 4, steps=6, cluster=slowed(w1=3))
+    theirs = run(quadratic(), f"malt(barrier=true) over {topology}", 4, steps=6, cluster=slowed(w1=3))
+    assert torch.equal(ours.scored["w"], theirs.scored["w"])
+
+
+@given(
+    slow=st.lists(st.floats(1, 8), min_size=4, max_size=4), jitter=st.floats(0, 1), bound=st.integers(1, 4),
+    samples=st.integers(20, 70), over=st.sampled_from(["complete", "ring", "halton"]),
+)  # fmt: skip
+@settings(max_examples=25, deadline=None)
+def test_the_bound_holds_whatever_the_speeds(
+    slow: list[float], jitter: float, bound: int, samples: int, over: str
+) -> None:
+    """Also where shards are unequal, so that some end before the others."""
+    world = run(
+        quadratic(samples=samples), f"malt(bound={bound}) over {over}", 4, epochs=3, cluster=paced(slow, jitter)
+    )
+    assert max(world.log.values("lead")) <= bound
+    arrived = {id(event.message) for event in world.log.deliveries}
+    assert all(id(event.message) in arrived for event in world.log.kinds(Scatter))
+
+
+def test_what_a_bound_does_not_go_with() -> None:
+    for settings_ in ("bound=-1", "bound=2, barrier=true", "bound=2, queue=3"):
+        with pytest.raises(PlanError, match="a bound of 0 is a barrier"):
+            catalog.resolve(f"malt({settings_})", 2)
+    assert catalog.resolve("malt(bound=2)", 2).taxonomy.scheduling == "bounded"
+    assert catalog.resolve("malt(bound=0)", 2).taxonomy.scheduling == "synchronous"

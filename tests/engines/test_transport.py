@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from covey.engines.transport.frames import DATA, MAX_OPEN, OPEN, SMALL, Frame
 from covey.engines.transport.inbox import Inbox
 from covey.engines.transport.outbox import Outbox, Parcel, Rank
+from covey.engines.transport.token import NONE
 from covey.engines.transport.zmq import FRAMES_AHEAD, ZmqTransport, keep_memory, landed
 from covey.errors import PlanError, WireError
 from covey.message import DTYPES, Address, Header, Message, Shape, kind_of, pack
@@ -73,7 +74,7 @@ class Two:
         got: list[Any] = []
         end = time.monotonic() + 10
         while not done(got):
-            assert time.monotonic() < end, f"only {len(got)} messages came, refused: {list(self.b.reasons)}"
+            assert time.monotonic() < end, f"only {len(got)} messages came, refused: {list(self.b.refusals.counts)}"
             self.a.poll(0)
             got += self.b.poll(0.001)[0]
         return got
@@ -203,9 +204,9 @@ def test_no_more_messages_are_interrupted_than_the_receiver_takes(two: Two) -> N
 
 def test_the_latest_replaces_what_has_not_begun_to_leave(two: Two) -> None:
     two.a.offer(B, load(0))
-    for step in (1, 2, 3):
-        two.a.offer(B, load(step), keep="latest")
-        two.a.offer(B, note(step))
+    for step, fate in ((1, "sent"), (2, "replaced"), (3, "replaced")):
+        assert two.a.offer(B, load(step), keep="latest") == fate
+        assert two.a.offer(B, note(step)) == "sent"
     assert two.a.sent == {B: 5}
     assert [message.step for message in two.collect(5)] == [0, 1, 2, 3, 3]
     assert two.b.received == {A: 5}
@@ -222,10 +223,10 @@ def test_the_window() -> None:
     assert pair.a.room(B)
     pair.a.offer(B, load(0))
     assert not pair.a.room(B)
-    pair.a.offer(B, load(1), lossy=True)
+    assert pair.a.offer(B, load(1), lossy=True) == "lost"
     assert pair.a.sent == {B: 1}
     pair.until(lambda _: pair.a.room(B))
-    pair.a.offer(B, note(2), lossy=True)
+    assert pair.a.offer(B, note(2), lossy=True) == "sent"
     pair.until(lambda _: pair.b.received[A] == 2)
     assert pair.a.links[B].outbox.pending == 0
     pair.close()
@@ -281,13 +282,13 @@ def test_a_forgotten_vector_is_touched_no_more(two: Two) -> None:
 # --- what is refused
 
 
-def opening(number: int = 1, message: Message | None = None, sender: int = 0) -> bytes:
+def opening(number: int = 1, message: Message | None = None, sender: int = 0, token: bytes = NONE) -> bytes:
     header, _ = pack(message or load(0))
-    return Frame(OPEN, sender, len(header), number, 0).pack() + header
+    return Frame(OPEN, sender, len(header), number, 0, token).pack() + header
 
 
-def data(size: int, offset: int = 0, number: int = 1, sender: int = 0) -> bytes:
-    return Frame(DATA, sender, size, number, offset).pack()
+def data(size: int, offset: int = 0, number: int = 1, sender: int = 0, token: bytes = NONE) -> bytes:
+    return Frame(DATA, sender, size, number, offset, token).pack()
 
 
 class Unknown(Message, kw_only=True):
@@ -318,8 +319,10 @@ MALFORMED: dict[str, tuple[list[list[bytes]], str]] = {
     "too large": ([[opening(message=Load(sender=A, what=Vector([torch.empty(LIMIT, device="meta")])))]], "at most"),
     "impossible shape": ([[impossible()]], "no room"),
     "cut bytes": ([[opening() + b"1234"]], "4 of its"),
-    "opened twice": ([[opening()], [opening()]], "half-way"),
-    "too many": ([[opening(number)] for number in range(MAX_OPEN + 1)], "half-way"),
+    "opened twice": ([[opening()], [opening()]], "message number 1 again"),
+    "another run's": ([[opening(token=bytes(15) + b"x")]], "another run"),
+    "bytes of another run": ([[opening()], [data(4, token=bytes(15) + b"x"), b"1234"]], "another run"),
+    "too many": ([[opening(number)] for number in range(1, MAX_OPEN + 2)], "half-way"),
     "not opened": ([[data(4), b"1234"]], "not open"),
     "wrong offset": ([[opening()], [data(4, offset=8), b"1234"]], "were due"),
     "beyond the end": ([[opening()], [data(5 * LARGE), b"1234"]], "were due"),
@@ -334,8 +337,8 @@ MALFORMED: dict[str, tuple[list[list[bytes]], str]] = {
 def test_the_malformed_is_refused(two: Two, stranger: zmq.Socket[bytes], sent: list[list[bytes]], why: str) -> None:
     for parts in sent:
         stranger.send_multipart(parts)
-    two.until(lambda _: two.b.refused > 0)
-    assert why in two.b.reasons[0]
+    two.until(lambda _: two.b.refusals.total > 0)
+    assert why in next(iter(two.b.refusals.counts))
     two.a.offer(B, note(5))
     assert [message.step for message in two.collect(1)] == [5]
     assert two.b.received == {A: 1}
@@ -344,10 +347,10 @@ def test_the_malformed_is_refused(two: Two, stranger: zmq.Socket[bytes], sent: l
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(parts=st.lists(st.binary(max_size=60), min_size=1, max_size=3))
 def test_random_frames_are_refused(two: Two, stranger: zmq.Socket[bytes], parts: list[bytes]) -> None:
-    before = two.b.refused
+    before = two.b.refusals.total
     stranger.send_multipart(parts)
-    two.until(lambda _: two.b.refused == before + 1)
-    assert len(two.b.reasons) <= 32
+    two.until(lambda _: two.b.refusals.total == before + 1)
+    assert len(two.b.refusals.counts) <= 32
 
 
 @given(st.data())
@@ -366,7 +369,7 @@ def test_an_expectation_survives_a_refused_message(two: Two, stranger: zmq.Socke
     two.b.expect(want)
     for parts in ([opening(99)], [data(8, number=99), b"1234"]):
         stranger.send_multipart(parts)
-    two.until(lambda _: two.b.refused == 1)
+    two.until(lambda _: two.b.refusals.total == 1)
     two.a.offer(B, load(0))
     assert landed(two.collect(1)[0], want)
 

@@ -75,6 +75,7 @@ def test_the_latest_replaces_what_has_not_left(sharing: Any) -> None:
     outcome = run(sends, takes, cluster=Cluster(link=LINK, sharing=sharing))
     assert heard == [0, 3]
     assert outcome.tallies[ME].bytes == {"worker 1": 2000}
+    assert outcome.tallies[ME].notes == {"replaced": 2}
 
 
 def test_a_lossy_message_is_lost_only_when_the_window_is_full() -> None:
@@ -90,7 +91,8 @@ def test_a_lossy_message_is_lost_only_when_the_window_is_full() -> None:
         steps = [message.step for message in iter(lambda: node.receive_nowait(Ping), None)]
         assert steps == [0, 1, 4]
 
-    run(sends, takes, window=2000)
+    tally = run(sends, takes, window=2000).tallies[ME]
+    assert tally.bytes == {"worker 1": 3000} and tally.notes == {"lost": 2}, "only what was sent is counted"
 
 
 def test_what_was_sent_stays_unless_it_is_lent() -> None:

@@ -10,6 +10,7 @@ import torch
 
 from covey import catalog
 from covey.task import Task
+from tests.behaviour.compatibility import OPTIMIZERS
 from tests.promises.specs import ALONE_AS, PULLED
 from tests.worlds import CLUSTER, adam, alone, mlp, run, sgd, slowed
 
@@ -30,8 +31,7 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], wi
 
 def moved(task: Task, weights: dict[str, torch.Tensor]) -> bool:
     """Whether there was any training to be compared."""
-    torch.manual_seed(0)
-    start = task.model().state_dict()
+    start = task_start(task)
     return all((weights[name] - start[name]).abs().max() > 0.01 for name in start)
 
 
@@ -72,6 +72,23 @@ def test_also_with_a_schedule_of_the_learning_rate(strategy: str, servers: int |
     task = mlp(MOMENTUM, samples=samples, rate=lambda progress: (1 - progress) ** 2)
     reference = alone(task, steps=50, batch_size=32)
     assert_same(run(task, strategy, 4, servers=servers, steps=50).scored, reference, within=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "strategy", ["bsp over servers(count=3)", "bsp over colocated", "allreduce", "sliced", "firecaffe"]
+)
+def test_also_with_groups_and_with_optimizers_that_look_at_whole_parameters(strategy: str, optimizer: str) -> None:
+    """Rates and decays by group, LARS and LAMB on shards of whole parameters; all of it scheduled."""
+    task = mlp(OPTIMIZERS[optimizer], samples=101, rate=lambda progress: (1 - progress) ** 2)
+    reference = alone(task, steps=20, batch_size=32)
+    assert_same(run(task, strategy, 4, steps=20).scored, reference, within=1e-9)
+    assert any((tensor - task_start(task)[name]).abs().max() > 1e-3 for name, tensor in reference.items())
+
+
+def task_start(task: Task) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    return task.model().state_dict()
 
 
 @pytest.mark.parametrize("samples", [128, 101, 97])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-TRAINED_AS = {
-    "diloco": "diloco(period=8)",  # 500 steps are 42 epochs of digits on 4 workers
-    "eamsgd": "eamsgd(momentum=0.9)",  # 0.99 looks back over 100 steps: 8 epochs of digits
-}
-"""How a strategy trains digits, which has 12 batches an epoch, where its paper's defaults are for far longer runs."""
+from covey.catalog import STRATEGIES
+
+TRAINED_AS = {name: entry.example for name, entry in STRATEGIES.items() if entry.example}
+"""How a strategy trains digits, 12 batches an epoch: as `covey strategies NAME` says. DiLoCo's 500 steps are 42 epochs,
+EAMSGD's 0.99 looks back over 100 steps, and Hogwild refuses the momentum that the digits' optimizer has."""
 
 ALONE_AS = {
     "bmuf": "bmuf(reset=false)",  # else the local optimizer begins every block afresh

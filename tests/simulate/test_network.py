@@ -118,6 +118,23 @@ def test_a_higher_priority_overtakes_at_a_frame_boundary(model: Model) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
+def test_a_parcel_waits_until_its_first_byte_leaves(model: Model) -> None:
+    """150 bytes go before it in two frames, the second of which leaves after 1 s, and it then after 1.5 s."""
+    network, start = model(CLUSTER, frame=100), Seconds(0.0)
+    first, second, at_home = Parcel(0, "a", "d", 150), Parcel(1, "a", "d", 150), Parcel(2, "a", "a", 150)
+    assert not network.waits(first), "nobody has sent it"
+    events = [event for one in (first, second, at_home) for event in network.send(start, one)]
+    assert [network.waits(one) for one in (first, second, at_home)] == [False, True, False]
+    left = None
+    while events and left is None:
+        due = min(events, key=lambda event: event.at)
+        events.remove(due)
+        events += network.happen(due.at, due)[0]
+        left = None if network.waits(second) else due.at
+    assert left == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_a_parcel_within_one_frame_is_not_interrupted(model: Model) -> None:
     got = times(model(CLUSTER), (0.0, Parcel(0, "a", "d", 300)), (0.2, Parcel(1, "a", "d", 10, priority=1)))
     assert got == {0: pytest.approx(LATENCY + 3), 1: pytest.approx(LATENCY + 3.1)}

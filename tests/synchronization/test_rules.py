@@ -6,7 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.synchronization import Arrival, Board, Bounded, Each, Everyone, Newer, Open, Predicted, Quorum, Soft, damp
+from covey.synchronization import (
+    Arrival,
+    Board,
+    Bounded,
+    Each,
+    Everyone,
+    Newer,
+    Open,
+    Predicted,
+    Quorum,
+    Soft,
+    Ticked,
+    damp,
+)
 
 clocks = st.integers(0, 1000)
 
@@ -78,6 +91,33 @@ def test_softsync_mixes_versions() -> None:
     choice = Soft(2, "inverse").choose([Arrival(0, 5, 8), Arrival(3, 1, 8)], board)
     assert choice is not None and choice.used == [0, 1] and choice.weights == [1, 1 / 4]
     assert choice.scale == pytest.approx((1 + 1 / 4) / 2), "the update is sum(g_i / tau_i) / size"
+
+
+def test_a_proxy_writes_back_when_its_slowest_has_ticked_or_all_have_left() -> None:
+    """Everything that waits goes, also what a fast worker did ahead; at goodbye nothing stays."""
+    ahead = [Arrival(0, 5, 8), Arrival(0, 5, 4)]
+    board = Board({0: 5, 1: 3}, version=3)
+    assert Ticked(by_samples=True).choose(ahead, board) is None
+    board.came(Arrival(1, 4, 2), 0.0)
+    ticked = Ticked(by_samples=True).choose([*ahead, Arrival(1, 4, 2)], board)
+    assert ticked is not None and (ticked.used, ticked.weights) == ([0, 1, 2], [8, 4, 2])
+    board.leave(1)
+    equal = Ticked(by_samples=False).choose(ahead, board)
+    assert equal is not None and equal.weights == [1, 1], "the slowest that is left is ahead already"
+    board.leave(0)
+    assert Ticked(by_samples=False).choose(ahead, Board({}, version=9)) is not None
+    assert Ticked(by_samples=False).choose([], Board({})) is None
+
+
+def test_a_proxys_gradient_counts_as_many_as_it_is_of() -> None:
+    choice = Each(0.25).choose([Arrival(0, 0, 24, 3)], Board({0: 1}))
+    assert choice is not None and choice.scale == 0.75
+
+
+def test_an_update_of_everyone_takes_one_of_each_though_some_are_ahead() -> None:
+    waiting = [Arrival(0, 0, 8), Arrival(0, 0, 8), Arrival(1, 0, 8)]
+    choice = Everyone().choose(waiting, Board({0: 2, 1: 1}))
+    assert choice is not None and choice.used == [0, 2]
 
 
 def test_dssp_grants_the_steps_that_meet_a_step_of_the_slowest() -> None:

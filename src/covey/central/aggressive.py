@@ -7,11 +7,13 @@ from functools import partial
 
 import torch
 
+from covey.central.clipping import clip_part
+from covey.central.roles import workers_and_servers
 from covey.errors import PlanError
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Batch, Replica
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import GROW, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
 
@@ -81,8 +83,9 @@ def is_cut(node: Node, step: int) -> bool:
 class Gatherer:
     """A server's work: the first who finishes ends the superstep for all; one update from everybody's sum."""
 
-    def __init__(self, node: Node, replica: Replica, index: int) -> None:
+    def __init__(self, node: Node, replica: Replica, index: int, count: int) -> None:
         self.node, self.replica, self.first = node, replica, index == 0
+        self.shards = [Address("server", shard) for shard in range(count)]
         self.staying = node.remember(list(range(node.workers))).value
         self.sums: dict[int, PartialSum] = {}
 
@@ -118,7 +121,8 @@ class Gatherer:
         grad = sums[0].grad.clone()
         for part in sums[1:]:
             grad.add_(part.grad)
-        self.replica.apply(grad.mul_(1 / max(1, samples)))
+        await clip_part(self.node, self.replica, grad.mul_(1 / max(1, samples)), step, self.shards)
+        self.replica.apply(grad)
         self.replica.seen += samples
 
     async def tell(self, ranks: list[int], word: Message) -> None:
@@ -127,7 +131,7 @@ class Gatherer:
 
 async def server(node: Node, replica: Replica, *, index: int, count: int) -> None:
     replica.keep(replica.pieces(count)[index], buffers=index == 0)
-    await Gatherer(node, replica, index).serve()
+    await Gatherer(node, replica, index, count).serve()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,16 +145,14 @@ class ABsp:
             raise PlanError(f"a_bsp(chunks={self.chunks}): a batch is divided into 1 or more")
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work, serve = partial(worker, count=servers, chunks=self.chunks), partial(partial, server, count=servers)
-            return [
-                *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
-                *(Role(Address("server", index), serve(index=index), scored=True) for index in range(servers)),
-            ]
+            return workers_and_servers(workers, partial(worker, count=servers, chunks=self.chunks), servers, server)
 
         return Strategy(
             name="a_bsp", settings=asdict(self), roles=roles, servers=1, scored="the servers' parameters",
-            rate="unchanged: the mean over the samples that were processed",
+            rate="unchanged: the mean over the samples that were processed", scaling=GROW, clips="each update",
+            parts=self.chunks,
             samples="slow workers see fewer samples: each goes through its own in order, and skips none",
+            chooses=True,
             taxonomy=Taxonomy(
                 optimization="central", architecture="server", scheduling="synchronous", exchange="reduce / broadcast",
                 topology="parameter servers",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from covey.central.roles import workers_and_servers
 from covey.errors import PlanError
 from covey.message import Address, Message
 from covey.program import Node
@@ -60,6 +61,8 @@ class Cache:
         self.servers = [Address("server", index) for index in range(count)]
         self.pieces = replica.pieces(count)
         self.clocks = [-1] * count  # what was read; nothing yet
+        while node.receive_nowait(Copy):
+            pass  # of before a restart, after which a server knows its readers no more
         self.own: list[tuple[int, Vector]] = []  # changes by step that some server's copy may lack
 
     async def refresh(self) -> None:
@@ -131,10 +134,11 @@ class Table:
         self.params = replica.flat.cut(replica.trained)
         self.parked: dict[int, Read] = {}
         self.readers: set[int] = set()
+        self.left: set[int] = set()  # not remembered: after a restart all say it anew, and wait for the answer
         self.told = 0
 
     async def serve(self) -> None:
-        while self.clocks.done:
+        while len(self.left) < self.node.workers:
             message = await self.node.receive_any(Read, Change, Retire)
             rank = message.sender.rank
             if isinstance(message, Read):
@@ -145,6 +149,7 @@ class Table:
             else:
                 self.clocks.done.pop(rank, None)
                 self.readers.discard(rank)
+                self.left.add(rank)
                 await self.node.send(message.sender, Retired())
             await self.answer()
 
@@ -188,11 +193,7 @@ def cached(name: str, bound: int, weight: float | None, eager: bool, workers: in
 
     def roles(workers: int, servers: int) -> list[Role]:
         work = partial(worker, count=servers, bound=bound, share=share, eager=eager)
-        serve = partial(partial, server, count=servers, eager=eager)
-        return [
-            *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
-            *(Role(Address("server", index), serve(index=index), scored=True) for index in range(servers)),
-        ]
+        return workers_and_servers(workers, work, servers, partial(server, eager=eager))
 
     return Strategy(
         name=name, settings={"bound": bound, "weight": share}, roles=roles, servers=1,

@@ -17,7 +17,7 @@ from covey.errors import PlanError
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Batch, Replica
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import GROW, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
 Scheme = Literal["cyclic", "fractional"]
@@ -166,7 +166,7 @@ class Decoder:
             self.replica.buffers.zero_()
             for coded in codes:
                 self.replica.buffers.add_(coded.buffers, alpha=1 / len(codes))
-        self.replica.apply(grad)
+        self.replica.apply(self.replica.clip_(grad))
         self.replica.seen += samples
 
     async def answer(self) -> None:
@@ -211,8 +211,9 @@ class GradientCoding:
 
         return Strategy(
             name="gradient_coding", settings=asdict(self), roles=roles, servers=1, scored="the server's parameters",
-            rate="unchanged: the mean over all workers' samples",
+            rate="unchanged: the mean over all workers' samples", scaling=GROW, clips="each update",
             samples="every sample counts once per epoch, and is computed by up to s + 1 workers",
+            chooses=True,
             taxonomy=Taxonomy(
                 optimization="central", architecture="server", scheduling="synchronous", exchange="reduce / broadcast",
                 topology="single server",

@@ -11,13 +11,14 @@ from typing import Literal
 
 import torch
 
+from covey.central.roles import workers_and_servers
 from covey.errors import PlanError
 from covey.exchange import filters
 from covey.exchange.filters import Filter, KeyCache
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import KEEP, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
 
@@ -203,16 +204,13 @@ class Downpour:
 
         def roles(workers: int, servers: int) -> list[Role]:
             work = partial(worker, count=servers, push=self.push, fetch=self.fetch, sieve=self.sieve())
-            serve = partial(partial, server, count=servers, step=step)
-            return [
-                *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
-                *(Role(Address("server", index), serve(index=index), scored=True) for index in range(servers)),
-            ]
+            return workers_and_servers(workers, work, servers, partial(server, step=step))
 
         adagrad = "Adagrad with the task's rate, or gamma: no share, as it scales itself"
         return Strategy(
             name="downpour", settings=asdict(self), roles=roles, servers=1, scored="the servers' parameters",
             rate=adagrad if self.server == "adagrad" else "each push counts 1/workers",
+            scaling="gamma may be 10 times a good fixed rate, for any n" if self.server == "adagrad" else KEEP,
             taxonomy=Taxonomy(
                 optimization="central", architecture="server", scheduling="asynchronous", exchange="ad hoc",
                 topology="parameter servers",

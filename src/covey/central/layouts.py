@@ -42,10 +42,41 @@ class Colocated:
         return replace(strategy, servers=workers, roles=roles, over="colocated", taxonomy=taxonomy, fixed_servers=True)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proxies:
+    """A proxy for each group of workers adds their gradients up, and answers from a copy at most `bound` steps old."""
+
+    groups: int = 2
+    bound: int = 0
+
+    def place(self, strategy: Strategy, workers: int) -> Strategy:
+        over = f"proxies(groups={self.groups}, bound={self.bound})"
+        if strategy.grouped is None:
+            raise PlanError(
+                f"{strategy.name} cannot have proxies, which give servers the sums of a group, not each worker's "
+                "gradients: they go with bsp, ssp and asynchronous, where epochs end with all"
+            )
+        if not 1 <= self.groups <= workers:
+            raise PlanError(f"{over}: {workers} workers make from 1 to {workers} groups")
+        if self.bound < 0:
+            raise PlanError(f"{over}: the bound is a number of steps, 0 or more (0 adds no staleness)")
+        apart = strategy.taxonomy.scheduling == "synchronous" and self.bound > 0
+        taxonomy = replace(
+            strategy.taxonomy, topology="parameter servers behind a proxy for each group of workers",
+            scheduling="bounded" if apart else strategy.taxonomy.scheduling,
+        )  # fmt: skip
+        grouped = strategy.grouped
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            return grouped(workers, servers, self.groups, self.bound)
+
+        return replace(strategy, roles=roles, over=over, taxonomy=taxonomy)
+
+
 def _beside_its_worker(role: Role) -> Role:
     if role.address.role != "server":
         return role
     return replace(role, host=Address("worker", role.address.rank))
 
 
-LAYOUTS: Mapping[str, type[Layout]] = {"servers": Dedicated, "colocated": Colocated}
+LAYOUTS: Mapping[str, type[Layout]] = {"servers": Dedicated, "colocated": Colocated, "proxies": Proxies}

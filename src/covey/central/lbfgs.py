@@ -63,7 +63,9 @@ class Model(Message):
 
 
 class PortionGradient(Message):
-    """The sum of a portion's gradients."""
+    """The sum of a portion's gradients; where a search went too far they may be infinite, and it goes back."""
+
+    finite = False
 
     grad: Vector
     buffers: Vector
@@ -173,7 +175,7 @@ class Shard:
         self.vectors = node.remember({"g": self.params.map(torch.zeros_like)}).value
         self.vectors["w"] = self.params
         self.total, self.mean, self.pushes = self.params.map(torch.zeros_like), replica.buffers * 0.0, 0
-        self.staying = node.remember([BOSS, *range(node.workers)]).value
+        self.staying = [BOSS, *range(node.workers)]  # not remembered: after a restart all say goodbye anew
 
     async def serve(self) -> None:
         while self.staying:

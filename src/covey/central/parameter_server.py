@@ -10,61 +10,30 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
+from covey.central.client import worker
 from covey.central.compensation import Compensation
-from covey.central.shard import Keeping, Leave, Params, Pull, Push, server
+from covey.central.proxies import grouped, takes_sums
+from covey.central.roles import addresses, workers_and_servers
+from covey.central.shard import Keeping, server
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
-from covey.message import Address
-from covey.program import Node
-from covey.replica import Replica
-from covey.strategy import Role, Scheduling, Strategy, Taxonomy
-from covey.synchronization import Bounded, Each, Everyone, Newer, Open, Predicted, Quorum, Rule, Soft
-from covey.vector import Vector
+from covey.strategy import GROW, KEEP, Role, Scheduling, Strategy, Taxonomy
+from covey.synchronization import (
+    Bounded,
+    Each,
+    Ending,
+    Everyone,
+    Gather,
+    Newer,
+    Open,
+    Predicted,
+    Quorum,
+    Rule,
+    Soft,
+    Unit,
+)  # fmt: skip
 
 Damping = Literal["none", "inverse", "dynamic"]
-
-
-class Servers:
-    """The servers as a worker sees them: each holds one piece of the parameters."""
-
-    def __init__(self, node: Node, replica: Replica, count: int, codec: Codec = dense) -> None:
-        self.node, self.replica, self.codec = node, replica, codec
-        self.addresses = [Address("server", index) for index in range(count)]
-        self.pieces = replica.pieces(count)
-        self.versions = [0] * count
-        self.memories = [node.remember(codec.init(replica.grad.cut(piece))) for piece in self.pieces]
-
-    async def pull(self) -> None:
-        """Bring the newest parameters that the rule allows into the replica."""
-        step = self.node.step
-        for address in self.addresses:
-            await self.node.send(address, Pull(step))
-        for index, address in enumerate(self.addresses):
-            mine = self.replica.flat.cut(self.pieces[index])
-            params = await self.node.receive(Params, sender=address, step=step, into=mine)
-            self.versions[index] = params.version
-
-    async def push(self, grad: Vector) -> None:
-        """Give each server its piece of the gradient; it is lent until the next pull is answered."""
-        samples, none = self.replica.batch.samples, Vector(())
-        for index, address in enumerate(self.addresses):
-            buffers = self.replica.buffers if index == 0 else none
-            memory = self.memories[index]
-            wire, memory.value = self.codec.encode(grad.cut(self.pieces[index]), memory.value)
-            push = Push(self.node.step, self.versions[index], samples, wire, buffers)
-            await self.node.send(address, push, loan=True)
-
-    async def leave(self) -> None:
-        await self.node.broadcast(self.addresses, Leave())
-
-
-async def worker(node: Node, replica: Replica, *, count: int, codec: Codec = dense) -> None:
-    """Pull, differentiate, push."""
-    servers = Servers(node, replica, count, codec)
-    while node.training():
-        await servers.pull()
-        await servers.push(await replica.gradient(node))
-    await servers.leave()
 
 
 def parameter_server(
@@ -72,25 +41,39 @@ def parameter_server(
 ) -> Strategy:
     """The family: any rule over any number of servers."""
 
-    def roles(workers: int, servers: int) -> list[Role]:
-        work = partial(worker, count=servers, codec=keeping.codec)
-        serve = partial(partial, server, count=servers, keeping=keeping)
-        return [
-            *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
-            *(Role(Address("server", index), serve(index=index), scored=True) for index in range(servers)),
-        ]
+    one_each, together = keeping.rule.one_each, isinstance(keeping.rule.gather, Everyone)
 
-    one_each = isinstance(keeping.rule.gather, Each)
+    def roles(workers: int, servers: int) -> list[Role]:
+        work = partial(worker, servers=addresses(servers), codec=keeping.codec, clip=one_each)
+        serve = partial(server, clients=workers, keeping=keeping)
+        return workers_and_servers(workers, work, servers, serve, one_batch=together)
+
+    if ending := keeping.ending:
+        settings = {**settings, "epoch": ending.share, "unit": shown(ending.unit, "replicas")}
+        skips = f"an epoch ends with {ending.share:.3g} of its {ending.unit}, and what is left of it is skipped"
+        samples = f"{samples}; {skips}" if samples else skips
     return Strategy(
         name=name, settings=dict(settings), roles=roles, servers=1, codec=keeping.codec.name,
         scored="the servers' parameters",
-        rate="each push counts 1/workers" if one_each else "unchanged: the mean over the gradients of an update",
-        samples=samples or "every sample once per epoch",
+        rate=learning_rate(keeping.rule.gather), scaling=GROW if scheduling == "synchronous" else KEEP,
+        samples=samples or "every sample once per epoch", chooses=ending is not None,
+        grouped=partial(grouped, keeping) if takes_sums(keeping) else None,
+        clips="each gradient" if one_each else "each update" if together else "each update of one server",
         taxonomy=Taxonomy(
             optimization="central", architecture="server", scheduling=scheduling, topology="parameter servers",
             exchange="ad hoc" if one_each else "reduce / broadcast",
         ),
     )  # fmt: skip
+
+
+def learning_rate(gather: Gather) -> str:
+    """What becomes of the task's learning rate."""
+    damping = getattr(gather, "damping", "none")
+    if damping != "none":
+        return f"each gradient counts 1 over {'its staleness' if damping == 'inverse' else '1 + its staleness'}"
+    if isinstance(gather, Each):
+        return f"each push counts {gather.share:.3g} (1/workers unless given)"
+    return "unchanged: the mean over the gradients of an update"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +100,20 @@ class Ssp:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asynchronous:
+class Unheld:
+    """What strategies have in common in which a slow worker may fall far behind: when an epoch ends for everybody."""
+
+    epoch: float = 1.0  # the share that ends it: what stragglers have left of it is skipped (Chilimbi et al. 2014)
+    unit: Unit = "replicas"  # the share of what: of replicas that have finished it, or of its samples
+
+    def ending(self, name: str) -> Ending | None:
+        if not 0 < self.epoch <= 1:
+            raise PlanError(f"{name}(epoch={self.epoch:g}): a share between 0 and 1; with 1 no epoch ends early")
+        return Ending(self.epoch, self.unit) if self.epoch < 1 else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asynchronous(Unheld):
     """Asynchronous: nobody waits; each gradient is applied when it comes, however old."""
 
     weight: float | None = None  # what a push counts; 1 / workers
@@ -127,7 +123,7 @@ class Asynchronous:
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         each = Each(share("asynchronous", self.weight, self.damping, workers), self.damping)
         explicit = None if self.momentum is None else max(-0.9, min(0.99, self.momentum - (1 - 1 / workers)))
-        keeping = Keeping(Rule(Open(), each), codec, momentum=explicit)
+        keeping = Keeping(Rule(Open(), each), codec, momentum=explicit, ending=self.ending("asynchronous"))
         settings = {"weight": each.share, "damping": shown(self.damping, "none"), "momentum": self.momentum}
         return parameter_server("asynchronous", "asynchronous", keeping, settings)
 
@@ -151,7 +147,7 @@ class Dssp:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BackupWorkers:
+class BackupWorkers(Unheld):
     """The first `size` gradients of a step make the update; the late ones are dropped, or folded into the next."""
 
     size: int | None = None  # all but one
@@ -162,14 +158,14 @@ class BackupWorkers:
         size = max(1, workers - 1) if self.size is None else self.size
         if not 1 <= size <= workers:
             raise PlanError(f"quorum(size={size}): with {workers} workers it must lie between 1 and {workers}")
-        keeping = Keeping(Rule(Newer(), Quorum(size, self.late, self.count)), codec)
+        keeping = Keeping(Rule(Newer(), Quorum(size, self.late, self.count)), codec, ending=self.ending("quorum"))
         settings = {"size": size, "late": self.late, "count": shown(self.count, "workers")}
         samples = "every sample once per epoch, but late gradients are dropped" if self.late == "drop" else ""
         return replace(parameter_server("quorum", "synchronous", keeping, settings, samples), leaves_behind=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Softsync:
+class Softsync(Unheld):
     """An update for every workers/groups gradients, of whatever age; groups=1 is nearly bsp, groups=workers is not."""
 
     groups: int = 1
@@ -178,13 +174,14 @@ class Softsync:
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         if not 1 <= self.groups <= workers:
             raise PlanError(f"softsync(groups={self.groups}): with {workers} workers from 1 to {workers} groups")
-        keeping = Keeping(Rule(Open(), Soft(workers // self.groups, self.damping)), codec)
+        gather = Soft(workers // self.groups, self.damping)
+        keeping = Keeping(Rule(Open(), gather), codec, ending=self.ending("softsync"))
         settings = {"groups": self.groups, "damping": self.damping}
         return parameter_server("softsync", "asynchronous", keeping, settings)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DelayCompensated:
+class DelayCompensated(Unheld):
     """Asynchronous, each gradient corrected for how far the parameters have moved since its worker read them."""
 
     strength: float | None = None  # 0.04, adaptive 2 (Zheng et al. 2017)
@@ -197,7 +194,7 @@ class DelayCompensated:
             raise PlanError(f"dc_asgd(strength={strength}): must be 0 or more; 0 is asynchronous")
         each = Each(share("dc_asgd", self.weight, "none", workers))
         correction = partial(Compensation, strength=strength, adaptive=self.adaptive)
-        keeping = Keeping(Rule(Open(), each), codec, correction)
+        keeping = Keeping(Rule(Open(), each), codec, correction, ending=self.ending("dc_asgd"))
         settings = {"strength": strength, "adaptive": shown(self.adaptive, False), "weight": each.share}
         return parameter_server("dc_asgd", "asynchronous", keeping, settings)
 

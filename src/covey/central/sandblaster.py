@@ -21,6 +21,7 @@ from covey.central.lbfgs import (
     Search,
     Shard,
 )  # fmt: skip
+from covey.central.roles import workers_and_servers
 from covey.errors import PlanError
 from covey.message import Address, Message
 from covey.program import Node
@@ -77,8 +78,8 @@ async def worker(node: Node, replica: Replica, *, count: int) -> None:
     shards, pieces = [Address("server", index) for index in range(count)], replica.pieces(count)
     while node.receive_nowait(Portion):
         pass  # of before a restart
-    loaded, asked = -1, False
-    while True:
+    going, loaded, asked = node.training(), -1, False
+    while going:
         if not asked:
             await node.send(COORDINATOR, Idle())
         word = await node.receive_any(Portion, NoMore)
@@ -117,7 +118,7 @@ class Coordinator:
         self.node, self.samples, self.shards = node, replica.samples, shards
         self.size = plan.batch or max(replica.steps(rank) for rank in range(node.workers))
         self.batch = node.remember([0]).value
-        self.staying = node.remember(list(range(node.workers))).value
+        self.staying = list(range(node.workers))  # not remembered: after a restart all say goodbye anew
         self.lbfgs = Lbfgs(node, shards, plan.history, node.remember(Search()).value)
         self.parked: list[int] = []
         self.fresh: deque[Share] = deque()
@@ -225,17 +226,14 @@ class Sandblaster:
             raise PlanError("sandblaster: batch and history must be 1 or more")
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work, serve = partial(worker, count=servers), partial(partial, server, count=servers)
-            return [
-                *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
-                Role(COORDINATOR, partial(coordinator, count=servers, plan=self)),
-                *(Role(Address("server", index), serve(index=index), scored=True) for index in range(servers)),
-            ]
+            crew = workers_and_servers(workers, partial(worker, count=servers), servers, server)
+            return [*crew, Role(COORDINATOR, partial(coordinator, count=servers, plan=self))]
 
         return Strategy(
             name="sandblaster", settings=asdict(self), roles=roles, servers=1, scored="the servers' parameters",
-            rate="not used: L-BFGS searches along its direction",
+            rate="not used: L-BFGS searches along its direction", scaling="it is not used", clips="never",
             samples="every sample counts once per epoch; the last portions of a batch may be computed twice",
+            chooses=True,
             taxonomy=Taxonomy(
                 optimization="central", architecture="server", scheduling="synchronous", exchange="ad hoc",
                 topology="parameter servers",

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
+from covey.central.clipping import clip_part
 from covey.exchange.codec import Codec, dense
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica
-from covey.synchronization import Arrival, Board, Choice, Rule
+from covey.synchronization import Arrival, Board, Choice, Ending, Epochs, Rule
 from covey.vector import Vector, mean_
 
 
 class Pull(Message):
-    """A worker asks for the parameters of its step."""
+    """A worker asks for the parameters of its step, a proxy for those of its group's."""
 
     step: int
 
 
 class Params(Message):
-    """A server's shard of the parameters, after `version` updates."""
+    """A server's shard of the parameters, after `version` updates: all gradients of the first `clock` steps are in."""
 
     step: int
     version: int
     params: Vector
+    clock: int = 0
+    over: int = 0  # epochs that have ended for everybody
 
 
 class Push(Message):
@@ -36,10 +39,11 @@ class Push(Message):
     samples: int
     grad: Vector
     buffers: Vector
+    gradients: int = 1  # of which it is the mean, where it comes from a proxy
 
     @property
     def arrival(self) -> Arrival:
-        return Arrival(self.sender.rank, self.version, self.samples)
+        return Arrival(self.sender.rank, self.version, self.samples, self.gradients)
 
 
 class Leave(Message):
@@ -63,35 +67,60 @@ class Keeping:
     codec: Codec = dense
     correction: Callable[[], Correction] | None = None
     momentum: float | None = None  # the optimizer's momentum, where the strategy sets it
+    ending: Ending | None = None  # when an epoch ends for everybody
 
 
 class Shard:
-    """One server, message by message."""
+    """One server, message by message. Its clients are workers, or proxies, known by their ranks."""
 
-    def __init__(self, node: Node, replica: Replica, keeping: Keeping, index: int) -> None:
-        self.node, self.replica, self.keeping = node, replica, keeping
-        self.first = index == 0  # notes of updates and staleness come from one server only
-        self.board = node.remember(Board(dict.fromkeys(range(node.workers), 0))).value
+    hears: ClassVar[tuple[type[Message], ...]] = (Pull, Push, Leave)
+
+    def __init__(
+        self, node: Node, replica: Replica, keeping: Keeping, clients: Iterable[int], shards: Sequence[Address] = ()
+    ) -> None:
+        self.node, self.replica, self.keeping, self.shards = node, replica, keeping, shards
+        self.first = node.address in shards[:1]  # notes of updates and staleness come from one server only
+        self.board = node.remember(Board(dict.fromkeys(clients, 0))).value
+        waiting: list[Push] = []
+        self.waiting = node.remember(waiting).value
+        self.epochs = node.remember(Epochs.of(epoch_of(replica, node.workers))).value if keeping.ending else None
         self.params = replica.flat.cut(replica.trained)
         self.correction = keeping.correction() if keeping.correction else None
         self.parked: dict[int, Pull] = {}
-        self.waiting: list[Push] = []
 
     async def serve(self) -> None:
-        """Until every worker has left."""
+        """Until every client has left."""
         while self.board.clocks:
-            message = await self.node.receive_any(Pull, Push, Leave)
-            rank = message.sender.rank
-            if isinstance(message, Pull):
-                self.parked[rank] = message
-            elif isinstance(message, Push):
-                self.board.came(message.arrival, await self.node.now())
-                self.waiting.append(message)
-            else:
-                self.board.leave(rank)
+            message = await self.node.receive_any(*self.hears)
+            await self.hear(message)
             while choice := self.keeping.rule.gather.choose([push.arrival for push in self.waiting], self.board):
                 await self.update(choice)
+            self.own(message)
+            self.end_epochs()
             await self.answer()
+
+    async def hear(self, message: Message) -> None:
+        rank = message.sender.rank
+        if isinstance(message, Pull):
+            self.board.stands(rank, message.step)
+            self.parked[rank] = message
+        elif isinstance(message, Push):
+            self.board.came(message.arrival, await self.node.now())
+            self.waiting.append(message)
+            if self.epochs:
+                self.epochs.came(rank, message.step, message.samples)
+        else:
+            self.board.leave(rank)
+
+    def own(self, message: Message) -> None:
+        """Copy a gradient that waits on although its worker may be answered: until then it is only lent."""
+        if self.waiting and (push := self.waiting[-1]) is message and not self.keeping.rule.lends:
+            push.grad, push.buffers = push.grad.clone(), push.buffers.clone()
+
+    def end_epochs(self) -> None:
+        """End the epochs of which enough is done; for a schedule of the rate, what is skipped of them was seen."""
+        if self.epochs and self.keeping.ending and self.epochs.end(self.keeping.ending):
+            self.replica.seen = max(self.replica.seen, self.epochs.over * self.epochs.samples)
 
     async def update(self, choice: Choice) -> None:
         """One step of the optimizer with the chosen gradients; their mean is added in the order of the choice."""
@@ -99,14 +128,18 @@ class Shard:
         await self.note(choice, pushes)
         grads = [self.fresh(push) for push in pushes]
         grad = grads[0]
-        if len(grads) > 1:
+        if not self.keeping.rule.one_each:  # else the worker has clipped what it pushed
             grad = mean_(grad.map(lambda part: part.new_empty(part.shape)), grads, choice.weights)
+            await clip_part(self.node, self.replica, grad, self.board.version, self.shards)
         self.keep_buffers(pushes)
         self.replica.apply(grad, choice.scale)
         self.board.version += 1
         self.replica.seen += sum(push.samples for push in pushes)
+        self.forget(choice)
+
+    def forget(self, choice: Choice) -> None:
         gone = {*choice.used, *choice.dropped}
-        self.waiting = [push for place, push in enumerate(self.waiting) if place not in gone]
+        self.waiting[:] = [push for place, push in enumerate(self.waiting) if place not in gone]
 
     def fresh(self, push: Push) -> Vector:
         """The gradient as numbers, corrected for its age."""
@@ -124,25 +157,39 @@ class Shard:
     def keep_buffers(self, pushes: Sequence[Push]) -> None:
         """Move the server's buffers to the mean of those pushed, as far as these workers are of all."""
         if self.first and self.replica.buffers.parts:
-            pushed = mean_(self.replica.buffers.clone(), [push.buffers for push in pushes], [1.0] * len(pushes))
-            self.replica.buffers.lerp_(pushed, min(1.0, len(pushes) / self.node.workers))
+            counts = [push.gradients for push in pushes]
+            pushed = mean_(self.replica.buffers.clone(), [push.buffers for push in pushes], counts)
+            self.replica.buffers.lerp_(pushed, min(1.0, sum(counts) / self.node.workers))
+
+    def admits(self, rank: int) -> bool:
+        return self.keeping.rule.gate.admits(rank, self.board)
 
     async def answer(self) -> None:
-        """Answer the parked pulls that the rule admits now, in rank order."""
+        """Answer the parked pulls that are admitted now, in rank order."""
         for rank in sorted(self.parked):
-            if not self.keeping.rule.gate.admits(rank, self.board):
+            if not self.admits(rank):
                 continue
-            step = self.parked.pop(rank).step
+            pull = self.parked.pop(rank)
             await self.node.note("lead", self.board.clocks[rank] - self.board.slowest)
             if self.correction:
                 self.correction.gave(rank, self.params)
-            answer = Params(step, self.board.version, self.params)
-            await self.node.send(Address("worker", rank), answer, loan=self.keeping.rule.lends)
+            await self.node.send(pull.sender, self.current(pull.step), loan=self.keeping.rule.lends)
+
+    def current(self, step: int) -> Params:
+        """The answer to a pull: the parameters as they are."""
+        over = self.epochs.over if self.epochs else 0
+        return Params(step, self.board.version, self.params, self.board.slowest, over)
 
 
-async def server(node: Node, replica: Replica, *, index: int, count: int, keeping: Keeping) -> None:
-    """Hold one piece of the parameters until every worker has left."""
+def epoch_of(replica: Replica, workers: int) -> list[list[int]]:
+    """The samples of each batch of every worker's epoch."""
+    return [[replica.samples(rank, step) for step in range(replica.steps(rank))] for rank in range(workers)]
+
+
+async def server(node: Node, replica: Replica, *, index: int, count: int, clients: int, keeping: Keeping) -> None:
+    """Hold one piece of the parameters until every client has left."""
     replica.keep(replica.pieces(count)[index], buffers=index == 0)
     if keeping.momentum is not None:
         replica.set_momentum(keeping.momentum)
-    await Shard(node, replica, keeping, index).serve()
+    shards = [Address("server", shard) for shard in range(count)]
+    await Shard(node, replica, keeping, range(clients), shards).serve()

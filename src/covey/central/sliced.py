@@ -8,13 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
+from torch.optim import Optimizer
+
+from covey.central.clipping import clip_part
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense, truncated
 from covey.message import Address, Message
 from covey.program import Node
-from covey.replica import Replica
-from covey.strategy import Role, Strategy, Taxonomy, workers
-from covey.vector import Vector, chunks, mean_
+from covey.replica import ELEMENTWISE, Replica
+from covey.strategy import GROW, Role, Strategy, Taxonomy, workers
+from covey.vector import Vector, mean_
 
 
 class GradientSlice(Message):
@@ -45,12 +48,8 @@ class Owner:
         self.node, self.replica, self.codec = node, replica, codec
         self.peers = workers(node.workers)
         self.pieces = replica.pieces(node.workers)
-        if not whole and self.pieces != chunks(replica.flat, node.workers):
-            name = type(replica.optimizer).__name__
-            raise PlanError(
-                f"{name} looks at whole parameters, and BigDL's slices cut through them: use an element-wise optimizer "
-                "(SGD, Adam, ...), or sliced, which then gives whole parameters to owners"
-            )
+        if not whole and node.workers > 1:
+            check_elementwise(replica.optimizer)
         replica.keep(self.pieces[node.rank], buffers=node.rank == 0)
         self.memories = node.remember([codec.init(replica.flat.cut(piece)) for piece in self.pieces])
         self.done = node.remember([node.rank])  # who sends no more gradients, seen from the end of one's own
@@ -77,6 +76,7 @@ class Owner:
         grads = [slices[r].grad if r == me else self.codec.decode(slices[r].grad, mine) for r in present]
         samples = [self.replica.samples(rank, step) for rank in present]
         grad = mean_(mine.map(lambda part: part.new_empty(part.shape)), grads, samples)  # added in rank order
+        await clip_part(self.node, self.replica, grad, step, self.peers)
         self.replica.under_way = sum(samples)
         if me == 0:
             if self.replica.buffers.parts:
@@ -113,10 +113,18 @@ async def worker(node: Node, replica: Replica, *, codec: Codec, whole: bool) -> 
     """Differentiate, hand the slices to their owners, step the own slice, collect the others."""
     owner = Owner(node, replica, codec, whole)
     for step in node.steps():
-        mine = await owner.hand_out(step, await replica.gradient(node))
+        mine = await owner.hand_out(step, await replica.gradient(node, clip=False))
         await owner.own(step, {node.rank: mine})
         await owner.collect(step)
     await owner.serve_the_rest()
+
+
+def check_elementwise(optimizer: Optimizer) -> None:
+    if not getattr(optimizer, "elementwise", type(optimizer) in ELEMENTWISE):
+        raise PlanError(
+            f"{type(optimizer).__name__} looks at whole parameters, and BigDL's slices cut through them: use an "
+            "element-wise optimizer (SGD, Adam, ...), or sliced, which then gives whole parameters to owners"
+        )
 
 
 def slices(name: str, codec: Codec, whole: bool = True) -> Strategy:
@@ -124,11 +132,13 @@ def slices(name: str, codec: Codec, whole: bool = True) -> Strategy:
 
     def roles(workers: int, servers: int) -> list[Role]:
         work = partial(worker, codec=codec, whole=whole)
-        return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
+        return [
+            Role(Address("worker", rank), work, trains=True, scored=True, one_batch=True) for rank in range(workers)
+        ]
 
     return Strategy(
         name=name, settings={}, roles=roles, scored="each worker's own slice",
-        rate="unchanged: the mean over all workers' samples",
+        rate="unchanged: the mean over all workers' samples", scaling=GROW, clips="each update",
         taxonomy=Taxonomy(
             optimization="central", architecture="peers", scheduling="synchronous", exchange="scatter-reduce",
             topology="distributed PS, k = n",
@@ -149,7 +159,8 @@ class BigDl:
     """BigDL: sliced, with gradients and weights cut to the upper 16 bits on the wire; element-wise optimizers only."""
 
     def strategy(self, workers: int) -> Strategy:
-        return slices("bigdl", truncated(), whole=False)
+        accept = check_elementwise if workers > 1 else None
+        return replace(slices("bigdl", truncated(), whole=False), accept=accept)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

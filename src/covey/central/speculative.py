@@ -11,6 +11,7 @@ from functools import partial
 import torch
 
 from covey.central.downpour import Accrued, Fetch, Holder, Step, Store
+from covey.central.roles import workers_and_servers
 from covey.errors import PlanError
 from covey.message import Address, Message
 from covey.program import Node
@@ -45,7 +46,7 @@ async def worker(node: Node, replica: Replica, *, count: int, parts: int) -> Non
             part += 1
         samples = replica.samples(node.rank, step)
         await replica.report(node, Batch(losses / samples, samples))
-        await store.push(grad.mul_(1 / samples), samples)
+        await store.push(replica.clip_(grad.mul_(1 / samples)), samples)
     await store.leave()
 
 
@@ -111,15 +112,13 @@ class SpecSync:
 
         def roles(workers: int, servers: int) -> list[Role]:
             work = partial(worker, count=servers, parts=self.parts)
-            serve = partial(partial, server, count=servers, after=after)
-            return [
-                *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
-                *(Role(Address("server", index), serve(index=index), scored=True) for index in range(servers)),
-            ]
+            return workers_and_servers(workers, work, servers, partial(server, after=after))
 
         return Strategy(
             name="specsync", settings=asdict(self), roles=roles, servers=1, scored="the servers' parameters",
+            parts=self.parts,
             rate="each push counts 1/workers", samples="aborted batches are redone: every sample counts once per epoch",
+            chooses=True,
             taxonomy=Taxonomy(
                 optimization="central", architecture="server", scheduling="asynchronous", exchange="ad hoc",
                 topology="parameter servers",

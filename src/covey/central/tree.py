@@ -8,7 +8,7 @@ from covey.exchange.collectives import broadcast_tree, reduce_tree
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import GROW, Role, Strategy, Taxonomy
 
 SERVER = Address("server", 0)
 
@@ -32,7 +32,7 @@ async def worker(node: Node, replica: Replica) -> None:
     for step in node.steps():
         if node.rank == 0:
             await node.send(SERVER, Next(step, 1))
-        grad = await replica.gradient(node)
+        grad = await replica.gradient(node, clip=False)
         present = node.present(step)
         grad.mul_(replica.batch.samples / sum(replica.samples(rank, step) for rank in present))
         replica.buffers.mul_(1 / len(present))
@@ -48,6 +48,7 @@ async def server(node: Node, replica: Replica) -> None:
         replica.grad.zero_()
         replica.buffers.zero_()
         await reduce_tree(node, replica.grad.join(replica.buffers), crew(node, word.step))
+        replica.clip_(replica.grad)
         replica.update()
         replica.seen += sum(replica.samples(rank, word.step) for rank in node.present(word.step))
         await node.note("update")
@@ -62,13 +63,13 @@ class FireCaffe:
     def strategy(self, workers: int) -> Strategy:
         def roles(workers: int, servers: int) -> list[Role]:
             return [
-                *(Role(Address("worker", rank), worker, trains=True) for rank in range(workers)),
+                *(Role(Address("worker", rank), worker, trains=True, one_batch=True) for rank in range(workers)),
                 Role(SERVER, server, scored=True),
             ]
 
         return Strategy(
             name="firecaffe", settings={}, roles=roles, servers=1, fixed_servers=True, scored="the server's parameters",
-            rate="unchanged: the mean over all workers' samples",
+            rate="unchanged: the mean over all workers' samples", scaling=GROW, clips="each update",
             taxonomy=Taxonomy(
                 optimization="central", architecture="server", scheduling="synchronous", exchange="binomial tree",
                 topology="single parameter server",

@@ -144,7 +144,7 @@ class Gate:
 
     def __init__(self, node: Node, replica: Replica, bound: float | None) -> None:
         self.node, self.replica, self.bound = node, replica, bound
-        self.members = node.remember(list(range(node.workers))).value
+        self.members = list(range(node.workers))  # not remembered: after a restart all say goodbye anew
         self.count = node.remember([0]).value
         self.queue: list[Change] = []
         self.half: dict[tuple[int, int], tuple[Vector, set[int]]] = {}  # visible to some: the change, who is missing

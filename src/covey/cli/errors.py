@@ -19,14 +19,14 @@ from types import TracebackType
 import typer
 
 from covey.cli.options import Voice
-from covey.errors import CoveyError, PlanError, RoleFailed
+from covey.errors import CoveyError, PeerLost, PlanError, RoleFailed
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 
 
 @contextmanager
-def explained(voice: Voice) -> Iterator[None]:
-    """Turn whatever is raised inside into a message on stderr and an exit code."""
+def explained(voice: Voice, *, guest: bool = False) -> Iterator[None]:
+    """Turn whatever is raised inside into a message on stderr and an exit code; a guest leaves them to its leader."""
     try:
         yield
     except (typer.Exit, typer.Abort, typer.BadParameter):
@@ -35,6 +35,8 @@ def explained(voice: Voice) -> Iterator[None]:
         complain("Interrupted.")
         raise typer.Exit(INTERRUPTED) from None
     except CoveyError as error:
+        if guest and not isinstance(error, PeerLost):
+            raise typer.Exit from None
         if voice == "verbose":
             traceback.print_exception(error)
         elif isinstance(error, RoleFailed):

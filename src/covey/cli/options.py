@@ -9,7 +9,7 @@ import typer
 
 Voice = Literal["quiet", "normal", "verbose"]
 
-RUN, BUDGET, KEEP, OUTPUT = "What to run", "When to stop", "What to keep", "Output"
+RUN, BUDGET, KEEP, HOSTS, OUTPUT = "What to run", "When to stop", "What to keep", "Many hosts", "Output"
 
 
 def flag(name: str, metavar: str, help: str, panel: str, least: int | None = None) -> Any:
@@ -26,7 +26,9 @@ Workers = Annotated[int, flag("--workers", "N", "How many workers train.", RUN, 
 Servers = Annotated[
     int | None, flag("--servers", "K", "How many servers hold the parameters, where there are any.", RUN, least=1)
 ]
-Engine = Annotated[str, flag("--engine", "ENGINE", "Where it runs: local or simulated.", RUN)]
+Engine = Annotated[
+    str, flag("--engine", "ENGINE", "Where it runs: local, simulated, torchrun, mpi, ray, spark, lab.", RUN)
+]
 Seed = Annotated[int, flag("--seed", "SEED", "What all chance comes from.", RUN, least=0)]
 Threads = Annotated[int | None, flag("--threads", "T", "Threads of torch in each role.", RUN, least=1)]
 Stall = Annotated[str, flag("--stall", "TIME", "Report who waits for whom after waiting so long.", RUN)]
@@ -43,6 +45,11 @@ Save = Annotated[Path | None, flag("--save", "FILE", "Save the trained weights a
 Checkpoint = Annotated[Path | None, flag("--checkpoint", "DIR", "Keep the whole run here as it goes.", KEEP)]
 Every = Annotated[str | None, flag("--every", "TIME", "How often to write the checkpoint. (usual: 60s)", KEEP)]
 Resume = Annotated[Path | None, flag("--resume", "DIR", "Go on from the checkpoint in this folder.", KEEP)]
+
+Hosts = Annotated[Path | None, flag("--hosts", "FILE", "A file of hosts, one a line, as mpirun takes it.", HOSTS)]
+Place = Annotated[str, flag("--place", "WHERE", "Who lives where: servers:node0,workers:rest.", HOSTS)]
+Interface = Annotated[str, flag("--interface", "NAME", "The network by which hosts meet, such as eth1.", HOSTS)]
+Insecure = Annotated[bool, flag("--insecure", "", "Neither encrypt nor check who speaks between hosts.", HOSTS)]
 
 Json = Annotated[Path | None, flag("--json", "FILE", "Write the answer as JSON ('-' for the output).", OUTPUT)]
 Quiet = Annotated[bool, flag("--quiet", "", "Say nothing unless something fails.", OUTPUT)]

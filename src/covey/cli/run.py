@@ -6,6 +6,7 @@ from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.options import voice
 from covey.cli.training import Request, refuse_early, train
+from covey.engines.started import only_hosts
 
 
 def command(
@@ -24,11 +25,15 @@ def command(
     checkpoint: options.Checkpoint = None,
     every: options.Every = None,
     resume: options.Resume = None,
+    hosts: options.Hosts = None,
+    place: options.Place = "",
+    interface: options.Interface = "",
+    insecure: options.Insecure = False,
     json: options.Json = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Train a task on processes of this machine.
+    """Train a task on processes of this machine, or of a cluster.
 
     covey run examples/digits.py --strategy 'easgd(period=4)' --workers 4 --until accuracy:0.95
     """
@@ -36,7 +41,7 @@ def command(
         strategy=strategy, workers=workers, engine=engine, until=until, json=json, voice=voice(quiet, verbose),
         files={"model": save, "checkpoint": checkpoint},
     )  # fmt: skip
-    with explained(request.voice):
+    with explained(request.voice, guest=only_hosts(engine.partition("(")[0].strip())):
         refuse_early(request, checkpoint=checkpoint, every=every, stall=stall)
         from covey.run import fit
 
@@ -45,6 +50,7 @@ def command(
             lambda watcher: fit(
                 task, strategy, workers, servers=servers, engine=engine, epochs=epochs, steps=steps, until=until,
                 seed=seed, threads=threads, save=save, checkpoint=checkpoint, every=every or "60s", resume=resume,
-                stall=stall, command=request.command, watcher=watcher,
+                stall=stall, hosts=hosts, place=place, interface=interface, insecure=insecure,
+                command=request.command, watcher=watcher,
             ),
         )  # fmt: skip

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json as text_of
 import shlex
 from dataclasses import MISSING, Field, asdict, fields
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from covey.cli import json_file, options
 from covey.cli.errors import explained
 from covey.cli.options import voice
+from covey.cli.picture import picture as draw
+from covey.errors import PlanError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,17 +24,32 @@ if TYPE_CHECKING:
 
 WORKERS = 4  # of the examples
 COLUMNS = ("optimization", "architecture", "scheduling", "exchange", "topology")
+CLIPS = {
+    "each gradient": "clips each worker's own gradient",
+    "each update": "clips the mean gradient of an update, by its norm over all servers",
+    "each update of one server": "clips the mean gradient of an update; needs 1 server",
+    "never": "is refused",
+}
 
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them, or a SPEC such as 'ssp(bound=2)'.")]
 
 
+Picture = Annotated[
+    Path | None, options.flag("--picture", "FILE", "Draw it at work with 3 workers, as an SVG.", options.OUTPUT)
+]
+
+
 def command(
-    name: Name = None, json: options.Json = None, quiet: options.Quiet = False, verbose: options.Verbose = False
-) -> None:
+    name: Name = None, picture: Picture = None, json: options.Json = None, quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:  # fmt: skip
     """List the strategies, or tell all about one."""
     manner = voice(quiet, verbose)
     with explained(manner):
         json_file.check(json)
+        json_file.check(picture, "--picture", "strategy.svg")
+        if picture is not None and name is None:
+            raise PlanError(f"--picture {picture} draws one strategy: covey strategies bsp --picture {picture}")
         from rich.console import Console
 
         from covey import catalog
@@ -40,6 +58,8 @@ def command(
         told = [describe(one) for one in ([name] if name else [*catalog.names(), *SYSTEMS])]
         json_file.write(json, text_of.dumps(told[0] if name else told, indent=1, ensure_ascii=False) + "\n")
         console = Console(stderr=json == json_file.OUTPUT, highlight=False)
+        if picture is not None and name is not None:
+            json_file.write(picture, draw(told[0]["spec"]))
         if manner == "quiet":
             return
         if name is None:
@@ -61,30 +81,37 @@ def describe(spec: str) -> dict[str, Any]:
     system = SYSTEMS.get(strategy.name)
     entry = catalog.STRATEGIES[parse(system.spec).strategy.name if system else strategy.name]
     row = system.row if system else ROWS.get(strategy.name)
+    hints = get_type_hints(entry.settings)
     return {
         "name": strategy.name,
+        "spec": entry.example if spec == strategy.name and entry.example else spec,
         "about": entry.about,
         "made_of": system.spec if system else None,
         "missing": system.missing if system else "",
         "printed": asdict(row) if row else None,
         "taxonomy": asdict(strategy.taxonomy),
-        "settings": {field.name: _setting(field, strategy) for field in fields(entry.settings)},
+        "settings": {field.name: _setting(field, strategy, spec, hints) for field in fields(entry.settings)},
         "scored": strategy.scored,
         "rate": strategy.rate,
+        "scaling": strategy.scaling,
+        "clips": strategy.clips,
         "samples": strategy.samples,
         "servers": strategy.servers,
         "over": strategy.over,
         "topologies": list(topology.GRAPHS) if entry.graph else list(LAYOUTS) if entry.placed else [],
         "codecs": list(CODECS) if entry.codecs else [],
         "paper": system.paper if system else entry.paper,
-        "example": _example(spec),
+        "example": _example(entry.example if spec == strategy.name and entry.example else spec),
     }
 
 
-def _setting(field: Field[Any], strategy: Strategy) -> dict[str, Any]:
-    """A setting's default, and what it is here: some follow from the number of workers."""
+def _setting(field: Field[Any], strategy: Strategy, spec: str, hints: dict[str, Any]) -> dict[str, Any]:
+    """A setting's default, what it is here (some follow from the number of workers), and what it may be."""
+    from covey.cli.ranges import allowed
+
     default = None if field.default is MISSING else field.default
-    return {"default": default, "value": strategy.settings.get(field.name, default)}
+    value, may_be = strategy.settings.get(field.name, default), allowed(spec, field.name, hints[field.name], WORKERS)
+    return {"default": default, "value": value, "allowed": may_be}
 
 
 def _example(spec: str) -> str:
@@ -109,6 +136,13 @@ def _print_all(console: Console, told: list[dict[str, Any]]) -> None:
     for one in told:
         if one["made_of"]:
             systems.add_row(one["name"], one["made_of"], one["missing"])
+    rates = _grid()
+    rates.add_row("name", "what becomes of your rate", "with n workers", style="dim")
+    for one in told:
+        if not one["made_of"]:
+            rates.add_row(one["name"], one["rate"], one["scaling"])
+    console.print()
+    console.print(rates)
     console.print("\nsystems of the surveys, and what they are made of", style="dim")
     console.print(systems)
     console.print("\ncovey strategies NAME tells all about one.", style="dim")
@@ -140,6 +174,8 @@ def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
         ("codecs", ", ".join(told["codecs"]) or "takes none"),
         ("scored", told["scored"]),
         ("learning rate", told["rate"]),
+        ("with n workers", told["scaling"]),
+        ("clip_norm", CLIPS[told["clips"]]),
         ("samples", told["samples"]),
         ("paper", told["paper"]),
     ]
@@ -147,9 +183,16 @@ def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _spoken(name: str, setting: dict[str, Any]) -> str:
     default, value = setting["default"], setting["value"]
+    may_be = f"  may be {setting['allowed']}" if setting["allowed"] else ""
     if default is None:
-        return f"{name}={value:g}  (follows from {WORKERS} workers)" if value else f"{name}  not used unless given"
-    return f"{name}={value}" + (f"  (usual: {default})" if value != default else "")
+        usual = f"{name}={value:g}  (follows from {WORKERS} workers)" if value else f"{name}  not used unless given"
+        return usual + may_be
+    return f"{name}={_written(value)}" + (f"  (usual: {_written(default)})" if value != default else "") + may_be
+
+
+def _written(value: Any) -> str:
+    """As it is written in a SPEC."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _grid(gap: int = 2) -> Table:

@@ -8,7 +8,7 @@ from covey.errors import PlanError
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import GROW, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
 
@@ -56,7 +56,7 @@ class Butterfly:
 
         return Strategy(
             name="butterfly", settings={}, roles=roles, scored="the mean of the workers' models",
-            rate="unchanged: each worker's own",
+            rate="unchanged: each worker's own", scaling=GROW,
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="synchronous", exchange="pairwise",
                 topology="butterfly",

@@ -27,7 +27,7 @@ async def machine(node: Node, replica: Replica, *, herd: Herd, blocks: int, mix:
     """Hogwild inside; outside, one block a step to every other machine, which may be lost (Noel & Osindero 2014)."""
     members = herd.members(herd.group(node.rank))
     if len(members) > 1:
-        check_momentum(replica, momentum)
+        check_momentum(replica.optimizer, momentum)
         await settle(node, replica, herd.group(node.rank), members)
     if node.rank != members[0]:
         return await train(node, replica)
@@ -64,8 +64,8 @@ class Dogwild:
             raise PlanError("dogwild: blocks must be 1 or more, and mix lie in (0, 1]")
         program = partial(machine, herd=herd, blocks=self.blocks, mix=self.mix, momentum=self.momentum)
         return herding(
-            "dogwild", {**asdict(self), "machines": herd.groups}, program, scored="the mean of the workers' vectors",
-            rate="unchanged: each machine's own",
+            "dogwild", {**asdict(self), "machines": herd.groups}, program, herd,
+            scored="the mean of the workers' vectors", rate="unchanged: each machine's own",
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="asynchronous", exchange="lossy blocks",
                 topology="peer-to-peer mesh",

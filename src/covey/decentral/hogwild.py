@@ -7,12 +7,14 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
 
+from torch.optim import Optimizer
+
 from covey.decentral.parting import Leaving, addresses, leave
 from covey.errors import PlanError
 from covey.message import Address, Message
 from covey.program import Effect, Memory, Node
 from covey.replica import Replica
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import KEEP, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
 Momentum = Literal["refuse", "drop"]
@@ -54,7 +56,7 @@ class Herd:
 async def worker(node: Node, replica: Replica, *, herd: Herd, momentum: Momentum) -> None:
     """Read without a lock, differentiate, write without a lock (Recht et al. 2011)."""
     if herd.workers > 1:
-        check_momentum(replica, momentum)
+        check_momentum(replica.optimizer, momentum)
         await settle(node, replica, 0, range(herd.workers))
     await train(node, replica)
 
@@ -87,14 +89,14 @@ async def settle(
     replica.move(shared)
 
 
-def check_momentum(replica: Replica, momentum: Momentum) -> None:
+def check_momentum(optimizer: Optimizer, momentum: Momentum) -> None:
     """Racing writers are proven to agree for plain steps on sparse gradients; momentum makes every step dense."""
-    for group in replica.optimizer.param_groups:
+    for group in optimizer.param_groups:
         if momentum == "drop" and "momentum" in group:
             group["momentum"], group["nesterov"] = 0.0, False
         if group.get("momentum") or "betas" in group:
             raise PlanError(
-                f"the task's {type(replica.optimizer).__name__} keeps momentum, which Hogwild's writers cannot share; "
+                f"the task's {type(optimizer).__name__} keeps momentum, which Hogwild's writers cannot share; "
                 "use torch.optim.SGD without momentum, or momentum=drop to train without the task's own"
             )
 
@@ -135,7 +137,7 @@ async def clustered(node: Node, replica: Replica, *, herd: Herd, mixing: Mixing,
     cluster, leaders = herd.group(node.rank), herd.leaders()
     members, others = herd.members(cluster), [rank for rank in leaders if rank != node.rank]
     if len(members) > 1:
-        check_momentum(replica, momentum)
+        check_momentum(replica.optimizer, momentum)
     if len(members) == herd.workers == 1:
         return await train(node, replica)
     await settle(node, replica, cluster, members, others if node.rank in leaders else ())
@@ -190,8 +192,9 @@ class Hogwild:
         herd = herded("hogwild", "groups", 1, workers)
         program = partial(worker, herd=herd, momentum=self.momentum)
         return herding(
-            "hogwild", asdict(self), program, scored="the shared vector",
+            "hogwild", asdict(self), program, herd, scored="the shared vector",
             rate="as given: every update counts in full, so n workers move n times as far",
+            scaling="divide it by n",
             taxonomy=Taxonomy(
                 optimization="central", architecture="memory", scheduling="asynchronous", exchange="none",
                 topology="one machine",
@@ -215,8 +218,9 @@ class HogwildPlusPlus:
         mixing = Mixing.of(herd.groups, self.tolerance)
         program = partial(clustered, herd=herd, mixing=mixing, hold=self.hold, momentum=self.momentum)
         return herding(
-            "hogwild++", {**asdict(self), "clusters": herd.groups}, program, scored="the mean of the workers' vectors",
-            rate="as given: every update counts in full",
+            "hogwild++", {**asdict(self), "clusters": herd.groups}, program, herd,
+            scored="the mean of the workers' vectors",
+            rate="as given: every update counts in full", scaling="divide it by the workers of a cluster",
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="memory", scheduling="asynchronous", exchange="token",
                 topology="ring of clusters",
@@ -231,10 +235,17 @@ def herded(name: str, setting: str, groups: int, workers: int) -> Herd:
 
 
 def herding(
-    name: str, settings: dict[str, Any], program: Callable[[Node, Replica], Coroutine[Effect[Any], Any, None]], *,
-    scored: str, rate: str, taxonomy: Taxonomy,
+    name: str, settings: dict[str, Any], program: Callable[[Node, Replica], Coroutine[Effect[Any], Any, None]],
+    herd: Herd, *, scored: str, rate: str, taxonomy: Taxonomy, scaling: str = KEEP,
 ) -> Strategy:  # fmt: skip
+    """The family; where writers share a vector, the task's optimizer is looked at before anything starts."""
+    shared = herd.groups < herd.workers
+    accept = partial(check_momentum, momentum=settings["momentum"]) if shared else None
+
     def roles(workers: int, servers: int) -> list[Role]:
         return [Role(Address("worker", rank), program, trains=True, scored=True) for rank in range(workers)]
 
-    return Strategy(name=name, settings=settings, roles=roles, scored=scored, rate=rate, taxonomy=taxonomy)
+    return Strategy(
+        name=name, settings=settings, roles=roles, scored=scored, rate=rate, scaling=scaling, taxonomy=taxonomy,
+        accept=accept,
+    )  # fmt: skip

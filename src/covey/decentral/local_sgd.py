@@ -14,7 +14,7 @@ from covey.exchange.collectives import PATTERNS, Group, Pattern
 from covey.message import Address
 from covey.program import Node
 from covey.replica import Replica
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import GROW, Role, Strategy, Taxonomy
 
 SHAPES = {
     "ring": "closed ring", "binomial": "binomial tree", "star": "star", "doubling": "hypercube", "scatter": "complete"
@@ -44,7 +44,7 @@ async def worker(
     """Step alone; at the end of a period replace the model by the mean of all."""
     ends, end = periods.ends(), -1
     for step in node.steps():
-        await replica.gradient(node)
+        await replica.gradient(node, clip=step >= periods.after)
         if step < periods.after:
             await step_together(node, replica, step, pattern)
             continue
@@ -63,6 +63,7 @@ async def step_together(node: Node, replica: Replica, step: int, pattern: Patter
     replica.grad.mul_(replica.batch.samples / replica.under_way)
     replica.buffers.mul_(1 / len(present))
     await node.sum(replica.grad.join(replica.buffers), group(node, step), pattern)
+    replica.clip_(replica.grad)
     replica.update()
     if node.rank == present[0]:
         await node.note("update")
@@ -111,7 +112,7 @@ class LocalSgd:
 
         return Strategy(
             name="local_sgd", settings=written(self, period=self.period), roles=roles,
-            scored="the mean of the workers' models", rate="unchanged: each worker's own",
+            scored="the mean of the workers' models", rate="unchanged: each worker's own", scaling=GROW,
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="synchronous", exchange="all-reduce",
                 topology=SHAPES[self.pattern],

@@ -11,9 +11,9 @@ from typing import Literal
 from covey.decentral.parting import addresses, part
 from covey.errors import PlanError
 from covey.message import Address, Message
-from covey.program import Node
+from covey.program import Node, Program
 from covey.replica import Replica
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import GROW, Role, Strategy, Taxonomy
 from covey.topology import Graph
 from covey.vector import Vector
 
@@ -54,6 +54,43 @@ async def together(node: Node, replica: Replica, *, graph: Graph, share: Share, 
         others = [scatter.vector for scatter in await node.gather(Scatter, heard, step=step)]
         take(replica, vector, others, share, fold)
         await node.note("update")
+
+
+async def bounded(node: Node, replica: Replica, *, graph: Graph, share: Share, fold: Fold, bound: int) -> None:
+    """Bounded staleness: fold what has come, but never without the vectors of `bound` steps ago; none is lost.
+
+    Who is `bound` steps ahead of a peer waits, so what lies unread is bounded too, and needs no slots.
+    """
+    heard, hearers = graph.neighbours(node.rank), graph.hearers(node.rank)
+    newest = node.remember(dict.fromkeys(heard, -1)).value  # the last step that was folded of each
+    for step in node.steps():
+        present = node.present(step)
+        vector = await local(node, replica, share)
+        await node.broadcast(addresses(rank for rank in hearers if rank in present), Scatter(step, vector))
+        due = {rank: min(step - bound, last(node, rank)) for rank in heard}
+        take(replica, vector, await unread(node, newest, due), share, fold)
+        await node.note("lead", max((step - newest[rank] for rank in heard if rank in present), default=0))
+        await node.note("update")
+    await part(node, hearers, heard)
+
+
+def last(node: Node, rank: int) -> int:
+    """The last step that a worker may do."""
+    limit = node.limits[rank]
+    return node.step if limit is None else limit - 1
+
+
+async def unread(node: Node, newest: dict[int, int], due: dict[int, int]) -> list[Vector]:
+    """All that has come, and all up to the step that is `due` of each peer; in the order of ranks, then of steps."""
+    came: list[Vector] = []
+    for rank, peer in zip(sorted(newest), addresses(sorted(newest)), strict=True):
+        scatter = node.receive_nowait(Scatter, sender=peer)
+        while scatter or newest[rank] < due[rank]:
+            scatter = scatter or await node.receive(Scatter, sender=peer)
+            newest[rank] = scatter.step
+            came.append(scatter.vector)
+            scatter = node.receive_nowait(Scatter, sender=peer)
+    return came
 
 
 async def local(node: Node, replica: Replica, share: Share) -> Vector:
@@ -98,28 +135,40 @@ class Malt:
     fold: Fold = "average"
     queue: int = 1  # slots for each sender
     barrier: bool = False
+    bound: int | None = None  # bounded staleness: how many steps a worker may be ahead of those it hears
 
     def strategy(self, workers: int, graph: Graph, over: str) -> Strategy:
         if self.queue < 1:
             raise PlanError(f"malt(queue={self.queue}): each sender needs 1 slot or more")
+        if self.bound is not None and (self.bound < 0 or self.barrier or self.queue > 1):
+            raise PlanError(
+                f"malt(bound={self.bound}): 0 steps or more, and without barrier and queue: a bound of 0 is a barrier, "
+                "and within a bound nothing is overwritten"
+            )
         graph.check_linked()
         whole = all(graph.degree(rank) == workers - 1 for rank in graph.ranks)
         share: Share = self.share if self.share != "auto" else "gradient" if whole else "model"
         if share == "model" and self.fold == "sum":
             raise PlanError("malt(share=model, fold=sum): models can only be averaged; gradients can be summed, too")
 
+        work: Program = partial(worker, queue=self.queue)
+        if self.barrier or self.bound == 0:
+            work = together
+        elif self.bound:
+            work = partial(bounded, bound=self.bound)
+
         def roles(workers: int, servers: int) -> list[Role]:
-            apart = partial(worker, graph=graph, share=share, fold=self.fold, queue=self.queue)
-            work = partial(together, graph=graph, share=share, fold=self.fold) if self.barrier else apart
-            return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
+            program = partial(work, graph=graph, share=share, fold=self.fold)
+            return [Role(Address("worker", rank), program, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(
             name="malt", settings={**asdict(self), "share": share}, roles=roles, over=over,
             scored="the mean of the workers' models",
-            rate="unchanged with fold=average; with fold=sum divide it by 1 + the peers",
+            rate=f"unchanged: each worker's own, on the {'mean' if self.fold == 'average' else 'sum'} of what it has",
+            scaling=GROW if self.fold == "average" else "divide it by 1 + the peers",
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", exchange="scatter / gather",
-                scheduling="synchronous" if self.barrier else "asynchronous",
+                scheduling="bounded" if self.bound else "synchronous" if work is together else "asynchronous",
                 topology="peer-to-peer mesh" if over == "complete" else over,
             ),
         )  # fmt: skip

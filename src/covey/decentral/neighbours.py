@@ -9,7 +9,7 @@ from functools import partial
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import GROW, Role, Strategy, Taxonomy
 from covey.topology import Graph
 from covey.vector import Vector
 
@@ -59,7 +59,7 @@ class Dpsgd:
 
         return Strategy(
             name="dpsgd", settings={}, roles=roles, over=over, scored="the mean of the workers' models",
-            rate="unchanged: each worker's own",
+            rate="unchanged: each worker's own", scaling=GROW,
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="synchronous", exchange="2:1 reduce",
                 topology="closed ring" if over == "ring" else over,

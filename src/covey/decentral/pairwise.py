@@ -10,7 +10,7 @@ from covey.decentral.parting import leave, part, see_off
 from covey.message import Address, Message
 from covey.program import Memory, Node
 from covey.replica import Replica
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import GROW, Role, Strategy, Taxonomy
 from covey.topology import Graph
 from covey.vector import Vector
 
@@ -104,7 +104,7 @@ class Adpsgd:
 
         return Strategy(
             name="adpsgd", settings={}, roles=roles, over=over, scored="the mean of the workers' models",
-            rate="unchanged: each worker's own",
+            rate="unchanged: each worker's own", scaling=GROW,
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="asynchronous", exchange="pairwise",
                 topology="two sides" if over == "bipartite" else over,

@@ -10,7 +10,7 @@ from covey.errors import PlanError
 from covey.message import Address, Message
 from covey.program import Memory, Node
 from covey.replica import Replica
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import GROW, Role, Strategy, Taxonomy
 from covey.topology import Graph
 from covey.vector import Vector
 
@@ -92,7 +92,8 @@ class Sgp:
 
         return Strategy(
             name="sgp", settings=asdict(self), roles=roles, over=over,
-            scored="the mean of the workers' x, over that of their weights", rate="unchanged: each worker's own",
+            scored="the mean of the workers' x, over that of their weights",
+            rate="unchanged: each worker's own", scaling=GROW,
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="bounded" if self.overlap else "synchronous",
                 exchange="push-sum", topology="1-peer exponential" if over == "one_peer_exponential" else over,

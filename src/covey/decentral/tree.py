@@ -88,9 +88,9 @@ class TreeEasgd:
     pull: float | None = None  # 0.9 / (fanout + 1) (Zhang 2016)
 
     def strategy(self, workers: int) -> Strategy:
-        pull = 0.9 / (self.fanout + 1) if self.pull is None else self.pull
         if min(self.fanout, self.up, self.down) < 1:
             raise PlanError("tree_easgd: fanout, up and down must be at least 1")
+        pull = 0.9 / (self.fanout + 1) if self.pull is None else self.pull
         if not 0 < pull <= 1:
             raise PlanError(f"tree_easgd(pull={pull:g}): must lie in (0, 1]; 1 takes the other's model over")
         if self.slower < 1:

@@ -10,11 +10,20 @@ import sys
 from typing import Any
 
 import cloudpickle
+import msgspec
 
 from covey.errors import PlanError
 from covey.task import TASK_MODULE
 
 MOST = 4_000_000_000  # bytes; msgpack cannot say more than 2**32, and every role takes a copy
+
+
+class Parcel(msgspec.Struct, frozen=True, kw_only=True):
+    """What is handed to the roles of one host, besides their work."""
+
+    pickled: bytes = b""  # a task of the launcher's memory
+    file: str = ""  # where the task's file is on this host, if it came along
+    rows: str = ""  # a file with the data of this host's worker, where they are not the task's
 
 
 def pack(task: Any) -> bytes:
@@ -33,9 +42,18 @@ def pack(task: Any) -> bytes:
             f"the task holds {len(data) >> 30} GB, too much to hand to other processes; "
             "put it into a file that loads its data itself, and use 'FILE.py:task'"
         )
-    return data
+    return closed(Parcel(pickled=data))
 
 
-def unpack(data: bytes) -> Any:
+def unpack(parcel: Parcel) -> Any:
     """The task that the parent of this process packed."""
-    return pickle.loads(data)
+    return pickle.loads(parcel.pickled)
+
+
+def closed(parcel: Parcel) -> bytes:
+    return msgspec.msgpack.encode(parcel)
+
+
+def opened(handed: bytes) -> Parcel:
+    """What was handed over; nothing at all is an empty parcel."""
+    return msgspec.msgpack.decode(handed, type=Parcel) if handed else Parcel()

@@ -13,6 +13,7 @@ from covey.engines.process.contacts import Contacts
 from covey.engines.process.control import Switchboard
 from covey.engines.process.driver import SCORER
 from covey.engines.process.nursery import Job
+from covey.engines.transport.token import new_token
 from covey.message import Address
 from covey.strategy import Role
 
@@ -42,13 +43,16 @@ class LocalCrew:
         """Have the roles born; each calls `entry` with what `pack` makes of the contacts, and its own address."""
         everybody = [*(role.address for role in roles), SCORER]
         book = {str(who): f"ipc://{self.directory}/{who.role}-{who.rank}" for who in everybody}
-        contacts = Contacts(book=book, launcher=f"ipc://{self.directory}/launcher")
-        board = Switchboard(self.context, contacts.launcher, everybody)
+        contacts = Contacts(book=book, launcher=f"ipc://{self.directory}/launcher", token=new_token())
+        board = Switchboard(self.context, contacts.launcher, everybody, token=contacts.token)
         self.brood.bear(Job(entry=entry, roles=everybody, work=pack(contacts), handed=handed))
         return board
 
     def exits(self) -> list[tuple[Address, str]]:
         return self.brood.exits()
+
+    def begin(self) -> None:
+        pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         try:

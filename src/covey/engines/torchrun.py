@@ -1,9 +1,145 @@
-"""placeholder while the core is tested"""
+"""torchrun: roles on the ranks of a c10d rendezvous; outside of one, a rendezvous is opened on this machine.
 
+Inside, every rank runs the same command: rank 0 leads, and letters travel through the rendezvous' own store.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import cache
 from typing import Any
 
-from covey.engines.cluster.spawned import SpawnedPlaces
+import msgspec
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+from covey.engines.cluster.crew import Places
+from covey.engines.cluster.ranks import HERE, Presence, RankPlaces, attend, call_off, presence, read_native
+from covey.engines.started import Started, by_torchrun, choose_gpu
+from covey.errors import PeerLost, PlanError
+
+COMING = 90.0  # seconds until all ranks must be there
+LOOK = 0.05  # seconds between two looks into the store
+LED: list[Started] = []  # the runs that this process has led
 
 
-def places(workers: int, hosts: Any, **settings: Any) -> SpawnedPlaces:
-    return SpawnedPlaces([f"h{i}" for i in range(workers)], "127.0.0.1")
+def places(workers: int, hosts: Any, **settings: object) -> Places:
+    """The ranks of the rendezvous that this process belongs to; else those of one that is opened on this machine."""
+    if hosts:
+        raise PlanError(
+            "--hosts is not for torchrun, which has its own way: torchrun --nnodes 2 --rdzv-endpoint HOST:PORT … "
+            "-m covey run … --engine torchrun, on each host"
+        )
+    collective = NativeStore() if read_native("torchrun", settings) else None
+    started = by_torchrun()
+    if started is None:
+        from covey.engines.elastic import ElasticPlaces
+
+        return ElasticPlaces(workers, collective)
+    if LED:
+        raise PlanError("the other ranks have left with the first run: one torchrun, one covey.fit")
+    LED.append(started)
+    return RankPlaces(_channel(started), started.size, collective)
+
+
+def guest(handed: Callable[[], bytes]) -> bool:
+    """Whether rank 0 leads and this rank only hosts; then it does so in here. `handed` gives a task of its memory."""
+    started = by_torchrun()
+    if started is None:
+        return False
+    choose_gpu(started.local)
+    channel = _channel(started)
+    if started.leads:
+        channel.store.set("led", "true")  # the others may find it from now on
+        return False
+    attend(channel, handed)
+    return True
+
+
+def refuse() -> None:
+    """(The leader) What was asked cannot run: the others need not wait."""
+    started = by_torchrun()
+    if started is not None and not LED:
+        LED.append(started)
+        call_off(_channel(started), started.size)
+
+
+@cache
+def _channel(started: Started) -> StoreChannel:
+    return StoreChannel(started)
+
+
+class StoreChannel:
+    """The store of a c10d rendezvous as a channel. Whoever reaches its port can read it: torchrun trusts networks."""
+
+    def __init__(self, started: Started) -> None:
+        self.started = started
+        self._store: Store | None = None
+
+    @property
+    def store(self) -> Store:
+        if self._store is None:
+            try:
+                self._store = self._connect()
+            except RuntimeError as error:
+                where = f"{self.started.master}:{self.started.port}"
+                raise PeerLost(f"the rendezvous at {where} cannot be reached: {error}") from None
+        return self._store
+
+    def _connect(self) -> Store:
+        started = self.started
+        shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)  # torchrun's agent holds it
+        store = TCPStore(
+            started.master, started.port, started.size, is_master=started.leads and not shared,
+            timeout=timedelta(seconds=COMING), wait_for_workers=False, multi_tenant=True,
+        )  # fmt: skip
+        return PrefixStore(f"covey/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+    def gather(self) -> list[Presence]:
+        return [presence(HERE), *(self._presence(rank) for rank in range(1, self.started.size))]
+
+    def _presence(self, rank: int) -> Presence:
+        until = time.monotonic() + COMING
+        while not self.store.check([f"here/{rank}"]):
+            if time.monotonic() > until:
+                raise PeerLost(f"rank {rank} did not come within {COMING:g} s")
+            time.sleep(LOOK)
+        return msgspec.json.decode(self.store.get(f"here/{rank}"), type=Presence)
+
+    def hand_out(self, letters: Sequence[bytes]) -> None:
+        for rank, letter in enumerate(letters, start=1):
+            self.store.set(f"letter/{rank}", letter.hex())
+
+    def take(self) -> bytes:
+        """The letter; none if the leader went away with its store."""
+        key = f"letter/{self.started.rank}"
+        try:
+            store = self.store
+            with socket.create_connection((self.started.master, self.started.port), COMING) as probe:
+                leader = probe.getpeername()[0]
+            store.set(f"here/{self.started.rank}", msgspec.json.encode(presence(leader)).decode())
+            while not store.check([key]):
+                time.sleep(LOOK)
+            letter = bytes.fromhex(store.get(key).decode())
+            self.store.delete_key(key)  # it holds a secret
+            return letter
+        except (RuntimeError, OSError):  # all of torch's errors about stores are such
+            return b""
+
+    def close(self, well: bool) -> None:
+        self._store = None
+
+
+class NativeStore:
+    """The store by which the roles themselves meet for torch's own collectives."""
+
+    def __init__(self) -> None:
+        self.store: TCPStore | None = None
+
+    def __call__(self, address: str) -> str:
+        if self.store is None:
+            self.store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        return f"covey.engines.native.c10d {address} {self.store.port}"

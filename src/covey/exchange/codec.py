@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from covey.errors import PlanError
+from covey.errors import PlanError, WireError
 from covey.vector import Vector
 
 Memory = Any
@@ -52,7 +52,15 @@ def truncated() -> Codec:
     def decode(wire: Tensor, part: Tensor) -> Tensor:
         return (wire.to(torch.int32) << 16).view(torch.float32).to(part.dtype)
 
-    return stateless("truncated", encode, decode)
+    codec = stateless("truncated", encode, decode)
+    return codec._replace(decode=lambda wire, like: _finite(codec.decode(wire, like), wire))
+
+
+def _finite(vector: Vector, wire: Vector) -> Vector:
+    """Refuse what only shows itself when decoded; elsewhere the wire's own floats are looked at when they arrive."""
+    if not vector.finite():
+        raise WireError(f"{wire.origin or 'a peer'} sent a gradient with NaN or infinite numbers: it has diverged")
+    return vector
 
 
 def error_feedback(inner: Codec) -> Codec:

@@ -110,7 +110,8 @@ async def scatter_gather(node: Node, vector: Vector, group: Group) -> None:
     """Each rank sums one slice for all, in rank order, and gives the sum to everybody: two hops, no ring."""
     size, me = len(group), group.index(node.address)
     slices = [vector.cut(piece) for piece in chunks(vector, size)]
-    others = [(index, peer) for index, peer in enumerate(group) if index != me]
+    # from one's own place on, so that nobody is everybody's first
+    others = [(index % size, group[index % size]) for index in range(me + 1, me + size)]
     for index, peer in others:
         await node.send(peer, Chunk(0, slices[index]), loan=True)
     parts = {index: (await node.receive(Chunk, sender=peer, step=0)).part for index, peer in others}

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from covey.observe.recording import Recording
 from covey.observe.referee import Reached, Referee, Row
 from covey.observe.tally import Tally
 from covey.observe.usage import Row as Use
@@ -87,6 +88,15 @@ class Result(Facts, kw_only=True, dict=True):
 
     def keep_weights(self, weights: dict[str, Any]) -> None:
         self.__dict__["_weights"] = weights
+
+    @property
+    def recording(self) -> Recording | None:
+        """What each role did when, of a run that was traced; not written with the result."""
+        found: Recording | None = self.__dict__.get("_recording")
+        return found
+
+    def keep_recording(self, recording: Recording) -> None:
+        self.__dict__["_recording"] = recording
 
     def to_json(self) -> str:
         """The result as text: keys in the order of the fields, numbers that are none as null."""

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from covey.engines import handover
-from covey.engines.cluster.crew import ClusterCrew, Terms
+from covey.engines.cluster.crew import ClusterCrew, Places, Terms
 from covey.errors import PlanError
 from covey.observe.result import Result
 from covey.run.processes import on_processes
@@ -39,6 +39,12 @@ processes of the engine run the same command as the launcher, `guest(handed)`, w
 hosts (`handed` gives a task of its own memory to its roles), and `refuse()`: they need not wait for this launcher."""
 
 
+INSECURE = (
+    "--insecure: what roles say to each other is neither encrypted nor signed; whoever is on this network can read the "
+    "model and the gradients, change them, or end the run"
+)
+
+
 def module(name: str) -> ModuleType:
     """The engine's code; without its extra, the command that installs it."""
     engine = CLUSTERS[name]
@@ -49,8 +55,14 @@ def module(name: str) -> ModuleType:
 
 def cluster(asked: Request, name: str, settings: Mapping[str, Any]) -> Result:
     """Roles on the hosts of a cluster."""
+    return at(asked, module(name).places(len(asked.plan.limits), asked.options.hosts, **settings))
+
+
+def at(asked: Request, places: Places) -> Result:
+    """Roles at the places of an engine."""
     given = asked.options
-    places = module(name).places(len(asked.plan.limits), given.hosts, **settings)
+    if given.insecure and given.watcher:
+        given.watcher.say(INSECURE)
     task = os.path.abspath(asked.name) if asked.name else ""
     terms = Terms(place=given.place, interface=given.interface, insecure=given.insecure)
 

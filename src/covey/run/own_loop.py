@@ -81,8 +81,9 @@ def launch(
         outcome = supervisor.run()
         known = facts_of(chosen, asked, str(script), "local", plan.limits, work.threads)
         result = conclude(
-            known, judge, outcome.tallies, seconds=outcome.seconds, stopped=outcome.stopped, usage=outcome.usage
-        )
+            known, judge, outcome.tallies,
+            seconds=outcome.seconds, stopped=outcome.stopped, usage=outcome.usage, failures=outcome.refused,
+        )  # fmt: skip
         result.keep_weights(build.read(file))
         if asked.save:
             build.copy(file, Path(asked.save))

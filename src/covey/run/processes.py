@@ -19,6 +19,7 @@ from covey.engines.process.contacts import Contacts
 from covey.engines.process.control import Switchboard
 from covey.engines.process.supervisor import Supervisor, Wishes
 from covey.errors import CheckpointError
+from covey.observe.recording import joined
 from covey.observe.result import Result, conclude
 from covey.run import roles
 from covey.run.request import Request, facts, referee
@@ -75,9 +76,11 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
         outcome = supervisor.run()
         result = conclude(
             facts(asked, name), judge, outcome.tallies,
-            seconds=outcome.seconds, stopped=outcome.stopped, usage=outcome.usage,
+            seconds=outcome.seconds, stopped=outcome.stopped, usage=outcome.usage, failures=outcome.refused,
         )  # fmt: skip
         result.keep_weights(build.read(file))
+        if given.traced:
+            result.keep_recording(joined(supervisor.roster.lanes, supervisor.roles, result.strategy, result.engine))
         if given.save:
             build.copy(file, Path(given.save))
     return result
@@ -90,6 +93,7 @@ def _work(asked: Request, contacts: Contacts, kept: Path | None) -> Work:
         strategy=asked.strategy.text, workers=len(asked.plan.limits), servers=given.servers,
         limits=list(asked.plan.limits), seed=given.seed, rate=given.rate, threads=asked.threads, budget=asked.budget,
         contacts=contacts, kept=str(kept.resolve()) if kept else "", rows=asked.rows,
+        traced=given.traced,
     )  # fmt: skip
 
 

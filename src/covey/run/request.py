@@ -48,6 +48,7 @@ class Options:
     insecure: bool = False
     cluster: Cluster | None = None
     timing_only: bool = False
+    traced: bool = False  # keep a recording of what each role did when
     command: str = ""
     watcher: Watcher | None = None
     instruments: Sequence[Instrument] = ()

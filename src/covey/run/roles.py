@@ -36,13 +36,16 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     budget: int | None = None
     contacts: Contacts
+    traced: bool = False
     kept: str = ""
     rows: Rows | None = None  # of the workers, where each has its own
 
     def plan(self) -> Plan:
         chosen = catalog.resolve(self.strategy, self.workers)
         roles = tuple(chosen.layout(self.workers, self.servers))
-        return Plan(roles=roles, limits=tuple(self.limits), lockstep=chosen.lockstep, seed=self.seed)
+        return Plan(
+            roles=roles, limits=tuple(self.limits), lockstep=chosen.lockstep, seed=self.seed, traced=self.traced
+        )
 
 
 def enter(data: bytes, handed: bytes, me: Address) -> None:
@@ -67,6 +70,6 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
 
 def score_for(post: Post, plan: Plan, scored: build.ScoredModel) -> None:
     """Be the scorer of a run."""
-    links = post.open(plan.window)
+    links = post.open(plan.window, scored.flat.params.nbytes + scored.flat.buffers.nbytes)
     post.ready(scored.flat.params.numel)
     Scorer(links, post.line, scored.assemble, scored.evaluate, scored.write).run()

@@ -11,6 +11,7 @@ from covey.engines.virtual import VirtualEngine
 from covey.engines.virtual.watching import Watching
 from covey.errors import PlanError
 from covey.message import Address
+from covey.observe.recording import Recorder, joined
 from covey.observe.result import Result, conclude
 from covey.replica import Replica
 from covey.run.request import Request, facts, referee
@@ -29,15 +30,18 @@ def simulated(asked: Request) -> Result:
         judge = referee(asked)
         watching = [Watching(given.watcher, judge, asked.budget)] if given.watcher else []
         scoring = score.score if score and asked.task.evaluate else None
-        engine = VirtualEngine(
-            asked.plan, replicas, given.cluster or Cluster(), [*given.instruments, *watching], judge, scoring
-        )
+        recorders = [Recorder()] if given.traced else []
+        instruments = [*given.instruments, *watching, *recorders]
+        engine = VirtualEngine(asked.plan, replicas, given.cluster or Cluster(), instruments, judge, scoring)
         outcome = engine.run()
         for shown in watching:
             shown.conclude(outcome.seconds)
         result = conclude(
             facts(asked, "simulated"), judge, outcome.tallies.values(), seconds=outcome.seconds, stopped=outcome.stopped
         )
+        for recorder in recorders:
+            everybody = [role.address for role in asked.plan.roles]
+            result.keep_recording(joined([recorder.lane], everybody, result.strategy, "simulated"))
         if score:
             score.assemble(outcome.snapshots)
             result.keep_weights(score.state())

@@ -19,8 +19,8 @@ BATCH = Seconds(0.01)
 GIGABIT = BytesPerSecond(125_000_000.0)
 LAN = Seconds(1e-4)
 
-_SLOW = re.compile(r"(?P<rank>[0-9]+):(?P<factor>[0-9]+(?:\.[0-9]+)?)x?")
-_HOST = re.compile(r"(?:(?P<role>[a-z]+) +)?(?P<rank>[0-9]+)")
+_SLOW = re.compile(r"(?P<rank>[0-9]{1,9}):(?P<factor>[0-9]{1,99}(?:\.[0-9]+)?)x?")
+_HOST = re.compile(r"(?:(?P<role>[a-z]+) +)?(?P<rank>[0-9]{1,9})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
@@ -22,20 +21,30 @@ COMPUTE = ("batch", "jitter", "update")
 LINK = ("bandwidth", "latency", "sharing")
 HOST = ("bandwidth", "latency")
 GROUP = ("workers", "slow", "bandwidth", "latency", "price", "watts")
+MOST = 100_000  # workers
+LARGEST = 1e300  # number
 
 
 def load(path: str | PathLike[str]) -> Cluster:
     """Read a cluster from a TOML file."""
     try:
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise PlanError(f"cannot read the cluster file {path}: {error.strerror}") from error
-    except ValueError as error:  # not TOML, or not UTF-8
+    except ValueError as error:
         raise PlanError(f"{path} is not a TOML file: {error}") from error
     try:
-        return _cluster(document)
+        return read(text)
     except PlanError as error:
         raise PlanError(f"{path}: {error}") from error
+
+
+def read(text: str) -> Cluster:
+    """Read a cluster from the text of a TOML file."""
+    try:
+        return _cluster(tomllib.loads(text))
+    except (ValueError, RecursionError) as error:  # also: numbers that cannot even be shown, brackets without end
+        raise PlanError(f"this is not a TOML file: {error}") from error
 
 
 def _cluster(document: Table) -> Cluster:
@@ -68,8 +77,10 @@ def _ranked(document: Table) -> list[Table]:
     for group in groups:
         _only(group, GROUP, "[[group]]")
         workers = group.get("workers")
-        if not isinstance(workers, int) or workers < 1:
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise PlanError("every [[group]] needs workers, a whole number from 1 up, such as workers = 4")
+        if len(of_rank) + workers > MOST:
+            raise PlanError(f"[[group]] workers = {workers}: a cluster has at most {MOST} workers")
         of_rank += [group] * workers
     return of_rank
 
@@ -138,7 +149,7 @@ def _positive(table: Table, key: str) -> float:
 
 def _number(table: Table, key: str, where: str, usual: float) -> float:
     value = table.get(key, usual)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST < value < LARGEST:
         raise PlanError(f"{where} {key} = {value!r} must be a number")
     return float(value)
 

@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 from covey.simulate.cluster import Cluster, Host, Link
-from covey.simulate.network import FRAME, Event, Kind, Parcel, Waiting
+from covey.simulate.network import FRAME, Event, Kind, Parcel, Waiting, untouched
 from covey.simulate.units import AT_ONCE, Seconds
 
 
@@ -78,6 +78,11 @@ class Fair:
         flow.rate, flow.due = 0.0, None
         del flow.src.flows[flow], flow.dst.flows[flow]
         return [*arrived, *self._share(now, flow)], None
+
+    def waits(self, parcel: Parcel) -> bool:
+        """Whether it still stands whole in the queue of its flow."""
+        flow = self.flows.get((parcel.src, parcel.dst))
+        return flow is not None and untouched(flow.queue, parcel)
 
     def _load(self, now: float, flow: Flow) -> None:
         """Put the next frame of a flow on the wire."""

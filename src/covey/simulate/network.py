@@ -51,8 +51,16 @@ class Network(Protocol):
     def happen(self, now: Seconds, event: Event) -> tuple[list[Event], Parcel | None]:
         """An event is due: what follows from it, and the parcel that is now there."""
 
+    def waits(self, parcel: Parcel) -> bool:
+        """Whether no byte of a parcel that was sent has left its host."""
+
 
 Waiting = tuple[int, int, Parcel, int]  # -priority, order, parcel, bytes not sent yet
+
+
+def untouched(queue: list[Waiting], parcel: Parcel) -> bool:
+    """Whether the parcel stands in a queue as a whole."""
+    return any(waiting is parcel and unsent == parcel.size for _, _, waiting, unsent in queue)
 
 
 class Nic:
@@ -102,6 +110,10 @@ class Fifo:
             return self._transmit(now, nic, parcel, unsent, order), None
         done = self._receive(now, event.parcel, event.size, event.until)
         return ([Event(done, "delivered", event.parcel)] if kind == "last" else []), None
+
+    def waits(self, parcel: Parcel) -> bool:
+        """Whether it still stands whole in its sender's queue."""
+        return parcel.src in self.nics and untouched(self.nics[parcel.src].queue, parcel)
 
     def _transmit(self, now: float, nic: Nic, parcel: Parcel, unsent: int, order: int) -> list[Event]:
         """Put the next frame of a parcel on the wire."""

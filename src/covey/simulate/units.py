@@ -28,8 +28,8 @@ _POWERS: Mapping[str, int] = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 def parse_duration(text: str) -> Seconds:
     """Seconds from `20ms`, `60s`, `5m` or `1h`."""
     number, unit = _quantity(text, "duration", "20ms, 60s, 5m or 1h")
-    if unit in _DURATIONS:
-        return Seconds(number * _DURATIONS[unit])
+    if unit in _DURATIONS and math.isfinite(seconds := number * _DURATIONS[unit]):
+        return Seconds(seconds)
     if unit == "" and number == 0:
         return Seconds(0.0)
     raise _unreadable(text, "duration", "20ms, 60s, 5m or 1h")
@@ -40,18 +40,19 @@ def parse_rate(text: str) -> BytesPerSecond:
     examples = "100mbit, 1gbit or 10MB/s"
     number, unit = _quantity(text, "rate", examples)
     match = _RATE.fullmatch(unit)
-    if match is None or number == 0:
+    rate = number * _scale(match) / (1 if match["what"] == "B/s" else 8) if match else 0.0
+    if not 0 < rate < math.inf:
         raise _unreadable(text, "rate", examples)
-    return BytesPerSecond(number * _scale(match) / (1 if match["what"] == "B/s" else 8))
+    return BytesPerSecond(rate)
 
 
 def parse_size(text: str) -> Bytes:
     """Bytes from `512B`, `100kB` or `4MiB`."""
     number, unit = _quantity(text, "size", "512B, 100kB or 4MiB")
     match = _SIZE.fullmatch(unit)
-    if match is None:
+    if match is None or math.isinf(size := number * _scale(match)):
         raise _unreadable(text, "size", "512B, 100kB or 4MiB")
-    return Bytes(round(number * _scale(match)))
+    return Bytes(round(size))
 
 
 def format_bytes(size: float) -> str:

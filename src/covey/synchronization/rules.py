@@ -13,6 +13,7 @@ class Arrival(NamedTuple):
     rank: int
     version: int
     samples: int
+    gradients: int = 1  # of which it is the mean: a proxy's stands for its group's
 
 
 @dataclass(slots=True)
@@ -38,6 +39,10 @@ class Board:
         self.clocks[arrival.rank] += 1
         self.pushed[arrival.rank] = arrival.version
         self.times[arrival.rank] = [*self.times.get(arrival.rank, []), now][-2:]
+
+    def stands(self, rank: int, clock: int) -> None:
+        """A worker says how far it is: it may have skipped steps, or a proxy's slowest worker may have left."""
+        self.clocks[rank] = max(self.clocks[rank], clock)
 
     def leave(self, rank: int) -> None:
         """A worker trains no more, so nobody waits for it."""
@@ -131,9 +136,12 @@ class Everyone:
     """One gradient of every worker that still trains, averaged over all samples."""
 
     def choose(self, waiting: Sequence[Arrival], board: Board) -> Choice | None:
-        if not waiting or board.clocks.keys() - {arrival.rank for arrival in waiting}:
+        first: dict[int, int] = {}  # a proxy's group may be a step ahead: its second gradient is for the next update
+        for place, arrival in enumerate(waiting):
+            first.setdefault(arrival.rank, place)
+        if not waiting or board.clocks.keys() - first.keys():
             return None
-        used = sorted(range(len(waiting)), key=lambda place: waiting[place].rank)
+        used = [first[rank] for rank in sorted(first)]
         return Choice(used, [waiting[place].samples for place in used])
 
 
@@ -147,7 +155,8 @@ class Each:
     def choose(self, waiting: Sequence[Arrival], board: Board) -> Choice | None:
         if not waiting:
             return None
-        return Choice([0], [1.0], scale=self.share * damp(self.damping, board.version - waiting[0].version))
+        age = board.version - waiting[0].version
+        return Choice([0], [1.0], scale=self.share * waiting[0].gradients * damp(self.damping, age))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +193,19 @@ class Soft:
         return Choice(list(range(len(waiting))), damped, scale=sum(damped) / len(damped))
 
 
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """All that wait, as soon as the slowest worker has done another step: what a proxy writes back."""
+
+    by_samples: bool
+
+    def choose(self, waiting: Sequence[Arrival], board: Board) -> Choice | None:
+        if not waiting or (board.clocks and board.slowest <= board.version):
+            return None
+        used = sorted(range(len(waiting)), key=lambda place: waiting[place].rank)
+        return Choice(used, [waiting[place].samples if self.by_samples else 1.0 for place in used])
+
+
 def damp(damping: str, age: int) -> float:
     """What a gradient counts that is `age` updates old."""
     if damping == "inverse":  # Zhang, Gupta et al. 2016: the rate over the staleness
@@ -199,6 +221,16 @@ class Rule:
 
     gate: Gate
     gather: Gather
+
+    @property
+    def one_each(self) -> bool:
+        """Whether each gradient makes an update of its own."""
+        return isinstance(self.gather, Each)
+
+    @property
+    def bounds(self) -> bool:
+        """Whether workers are held by how many steps they lead."""
+        return isinstance(self.gate, Bounded)
 
     @property
     def lends(self) -> bool:

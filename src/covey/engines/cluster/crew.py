@@ -14,20 +14,21 @@ import msgspec
 import zmq
 
 from covey.engines.cluster import here
+from covey.engines.cluster.gate import Gate
 from covey.engines.cluster.placement import place, sites_of
-from covey.engines.cluster.words import Arrived, Bear, Downward, Failed, Gone, Leave, Letter, upward
+from covey.engines.cluster.words import Arrived, Bear, Failed, Gone, Leave, Letter
 from covey.engines.process.brood import Brood
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.control import Switchboard
 from covey.engines.process.driver import SCORER
 from covey.engines.process.nursery import Job
 from covey.engines.transport.keys import LAUNCHER, Guard, Ring, new_pair
-from covey.errors import PeerLost, PlanError, WireError
+from covey.engines.transport.token import new_token
+from covey.errors import PeerLost, PlanError
 from covey.message import Address
 from covey.strategy import Role
 
 COMING = 90.0  # seconds until all sites must be there
-SILENT = 6.0  # seconds without a sign of life, after which a site is lost
 
 
 class Places(Protocol):
@@ -64,7 +65,9 @@ class Terms:
 class ClusterCrew:
     """All roles of a run, on the sites of an engine; the scorer lives with the launcher."""
 
-    def __init__(self, places: Places, terms: Terms, warm: str, task: str, handed: bytes) -> None:
+    def __init__(
+        self, places: Places, terms: Terms, warm: str, task: str, handed: bytes, roles: Sequence[Role] = ()
+    ) -> None:
         self.places, self.terms, self.task = places, terms, task
         self.stack = ExitStack()
         self.error: BaseException | None = None
@@ -72,16 +75,22 @@ class ClusterCrew:
         try:
             self.hosts = places.open()
             self.sites = sites_of(self.hosts)
+            self.homes = place(roles, self.sites, terms.place)
             self.brood = self.stack.enter_context(Brood(warm))
             self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
             self.stack.callback(lambda: self.context.destroy(linger=1000))
             self.names = [Address("site", site.number) for site in self.sites]
+            self.token = new_token()
             self.pairs = {who: new_pair() for who in (LAUNCHER, *self.names)}
             self.guard = None if terms.insecure else Guard(self.context, self._ring(LAUNCHER))
-            self.gate = self._gate()
+            self.address = here.interface_address(terms.interface) if terms.interface else places.address
+            self.native = self._native()
+            self.gate = Gate(
+                self.context, here.endpoint(self.address), len(self.sites), self._own_ring(), self.guard, self.token
+            )
+            self.stack.callback(self._dismiss)
             self.bells = self._bells()
             self.away: dict[Address, int] = {}  # the roles that live on a site
-            self.heard = dict.fromkeys(range(len(self.sites)), time.monotonic())
             places.invite([self._letter(number, warm) for number in range(len(self.sites))], handed)
             self.arrived = self._await()
         except BaseException as error:
@@ -109,15 +118,17 @@ class ClusterCrew:
         self.pairs.update({who: new_pair() for who in everybody})
         if self.guard:
             self.guard.admit((who, self.pairs[who].public) for who in everybody)
-        ring = None if self.terms.insecure else self._ring(LAUNCHER)
-        board = Switchboard(self.context, here.endpoint(self.places.address), everybody, ring)
+        board = Switchboard(
+            self.context, here.endpoint(self.address), everybody, self._own_ring(), self.guard, self.token
+        )
         book = {str(who): here.endpoint(self.arrived[site.number].address) for who, site in homes.items()}
-        book[str(SCORER)] = here.endpoint(self.places.address)
-        contacts = Contacts(book=book, launcher=board.endpoint)
+        book[str(SCORER)] = here.endpoint(self.address)
+        sites = {str(who): site.number for who, site in homes.items()}
+        contacts = Contacts(book=book, launcher=board.endpoint, native=self.native, sites=sites, token=self.token)
         for site in self.sites:
             mine = [who for who, home in homes.items() if home == site]
             alone = len(set(homes.values())) == 1
-            self._tell(site.number, Bear(entry, mine, pack(self._with_keys(contacts, mine)), alone))
+            self.gate.tell(site.number, Bear(entry, mine, pack(self._with_keys(contacts, mine)), alone))
         self.away = {who: site.number for who, site in homes.items()}
         work = pack(self._with_keys(contacts, [SCORER]))
         self.brood.bear(Job(entry=entry, roles=[SCORER], work=work, handed=handed))
@@ -133,15 +144,17 @@ class ClusterCrew:
         if self.away and (news := self.places.lost()):
             raise PeerLost(news)
         for who, number in self.away.items():
-            if time.monotonic() - self.heard[number] > SILENT:
-                how = f"was lost with {self._called(number)}, of which nothing was heard for {SILENT:g} s"
+            if quiet := self.gate.silent(number):
+                how = f"was lost with {self._called(number)}, of which nothing was heard for {quiet:.1f} s"
                 gone.append((who, how))
         return gone
 
+    def begin(self) -> None:
+        """Training begins; an engine that wants to know (the lab, whose quotas hold from here) has `begin` too."""
+        getattr(self.places, "begin", lambda: None)()
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.error = error
-        for site in self.sites:
-            self._tell(site.number, Leave())
         self.stack.__exit__(kind, error, tb)
 
     # -- sites -------------------------------------------------------------------------------------------------------
@@ -163,7 +176,7 @@ class ClusterCrew:
             if time.monotonic() > until:
                 missing = [self._called(n) for n in range(len(self.sites)) if n not in arrived]
                 raise PeerLost(
-                    f"not heard of within {COMING:g} s: {', '.join(missing)}; can they reach {self.places.address}?"
+                    f"not heard of within {COMING:g} s: {', '.join(missing)}; can they reach {self.address}?"
                 )
         mine = here.versions(self.task)
         for number, other in sorted(arrived.items()):
@@ -180,11 +193,7 @@ class ClusterCrew:
         if self.guard:
             self.guard.answer()
         gone = []
-        while self.gate.poll(0):
-            name, data = self.gate.recv_multipart()
-            number = self._number(name)
-            self.heard[number] = time.monotonic()
-            word = upward.decode(data)
+        for number, word in self.gate.words():
             if isinstance(word, Failed):
                 raise PlanError(f"{self._called(number)}: {word.reason}")
             if isinstance(word, Arrived) and arrived is not None:
@@ -193,15 +202,10 @@ class ClusterCrew:
                 gone.append(word)
         return gone
 
-    def _number(self, name: bytes) -> int:
-        try:
-            number = int(name.decode().removeprefix("site/"))
-            return self.sites[number].number
-        except (ValueError, IndexError):
-            raise WireError(f"{name!r} is no site of this run") from None
-
-    def _tell(self, number: int, word: Downward) -> None:
-        self.gate.send_multipart([f"site/{number}".encode(), msgspec.msgpack.encode(word)])
+    def _dismiss(self) -> None:
+        for site in self.sites:
+            self.gate.tell(site.number, Leave(well=self.error is None))
+        self.gate.close()
 
     def _called(self, number: int) -> str:
         site = self.sites[number]
@@ -210,29 +214,34 @@ class ClusterCrew:
 
     # -- keys and doors ----------------------------------------------------------------------------------------------
 
-    def _gate(self) -> zmq.Socket[bytes]:
-        gate = self.context.socket(zmq.ROUTER)
-        gate.ipv6 = True
-        gate.setsockopt(zmq.LINGER, 1000)
-        if not self.terms.insecure:
-            self._ring(LAUNCHER).lock(gate)
-        gate.bind(here.endpoint(self.places.address))
-        return gate
+    def _native(self) -> str:
+        """How roles may sum without covey's links, if the engine offers it and that is safe."""
+        native: str = getattr(self.places, "native", "")
+        if native and len(set(self.hosts)) > 1 and not self.terms.insecure:
+            raise PlanError(
+                "native=true: collectives of torch and MPI are neither encrypted nor authenticated between hosts; "
+                "add --insecure if the network is yours alone, or leave native away"
+            )
+        return native
 
     def _bells(self) -> list[int | zmq.Socket[bytes]]:
-        guarded = [self.guard.socket] if self.guard else []
-        return [self.brood.line.fileno(), self.gate, *guarded]
+        guarded = self.guard.bells if self.guard else []
+        return [self.brood.line.fileno(), self.gate.socket, *guarded]
 
     def _letter(self, number: int, warm: str) -> Letter:
-        launcher = self.gate.getsockopt_string(zmq.LAST_ENDPOINT)
         return Letter(
-            site=number, launcher=launcher, warm=warm, task=self.task, interface=self.terms.interface,
+            site=number, token=self.token, launcher=self.gate.endpoint, warm=warm, task=self.task,
+            interface=self.terms.interface,
             key="" if self.terms.insecure else self.pairs[LAUNCHER].public,
             pair=None if self.terms.insecure else self.pairs[self.names[number]],
+            roles=[str(who) for who, site in self.homes.items() if site.number == number],
         )  # fmt: skip
 
     def _ring(self, who: Address) -> Ring:
         return Ring(self.pairs[who], {name: pair.public for name, pair in self.pairs.items()})
+
+    def _own_ring(self) -> Ring | None:
+        return None if self.terms.insecure else self._ring(LAUNCHER)
 
     def _with_keys(self, contacts: Contacts, mine: Sequence[Address]) -> Contacts:
         """The contacts with everybody's public keys, and the secret ones of these roles only."""

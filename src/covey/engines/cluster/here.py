@@ -7,6 +7,7 @@ import hashlib
 import platform
 import socket
 import struct
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +16,7 @@ from covey import __version__
 from covey.errors import PlanError
 
 SIOCGIFADDR = 0x8915
+LOOPBACK = ("127.0.0.1", "::1")
 
 
 def versions(task: str) -> dict[str, str]:
@@ -32,7 +34,7 @@ def address_towards(endpoint: str, interface: str = "") -> str:
     if interface:
         return interface_address(interface)
     host, port = endpoint.removeprefix("tcp://").rsplit(":", 1)
-    host = host.strip("[]")
+    host = host.strip("[]").removeprefix("::ffff:")  # how a socket that hears both kinds writes an IPv4 address
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:  # connects without sending anything
         probe.connect((host, int(port)))
@@ -56,6 +58,30 @@ def interface_address(interface: str) -> str:
         except OSError:
             return _ipv6_of(interface)
     return socket.inet_ntoa(found[20:24])
+
+
+def addresses() -> list[str]:
+    """Where this host may be found from others, on all its interfaces."""
+    found = []
+    for _, name in socket.if_nameindex():
+        try:
+            found.append(interface_address(name))
+        except PlanError:
+            continue  # an interface without an address
+    return [address for address in dict.fromkeys(found) if address not in LOOPBACK]
+
+
+def address_among(hosts: Sequence[str]) -> str:
+    """The address at which these hosts can find this one."""
+    for host in dict.fromkeys(hosts):
+        try:
+            where = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0][4][0]
+        except OSError as error:
+            raise PlanError(f"host {host}: {error.strerror or error}") from None
+        mine = address_towards(endpoint(str(where), "9"))
+        if mine not in (*LOOPBACK, where):
+            return mine
+    return LOOPBACK[0]
 
 
 def endpoint(address: str, port: str = "*") -> str:

@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from threading import Thread
 from types import TracebackType
 
 import msgspec
@@ -19,30 +20,33 @@ from zmq.utils.monitor import parse_monitor_message
 
 from covey.engines.cluster import here
 from covey.engines.cluster.words import Arrived, Beat, Downward, Failed, Gone, Leave, Letter, Upward, downward
-from covey.engines.process.brood import Brood
+from covey.engines.process.brood import Brood, Start
+from covey.engines.process.control import MOST_DOWN
 from covey.engines.process.nursery import Job
 from covey.engines.transport.keys import LAUNCHER, Ring
+from covey.engines.transport.token import seal, unseal
 from covey.errors import CoveyError, PeerLost
 
 BEAT = 0.5  # seconds between signs of life
 COMING = 60.0  # seconds to reach the launcher for the first time
 GONE = 5.0  # seconds without a connection, after which the launcher is taken for dead
+EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 
 
-def host(letter: Letter, handed: bytes = b"") -> None:
-    """Be a site until the run is over; `handed` is a task that came through the engine's own channel."""
-    with Brood(letter.warm) as brood, Line(letter) as line:
+def host(letter: Letter, handed: bytes = b"", start: Start | None = None) -> bool:
+    """Be a site until the run is over, and tell whether all went well; `handed` is a task of the launcher's memory."""
+    with Brood(letter.warm, start) as brood, Line(letter) as line:
         try:
             address = here.address_towards(letter.launcher, letter.interface)
             cores = len(os.sched_getaffinity(0))
             line.tell(Arrived(socket.gethostname(), address, cores, here.versions(letter.task)))
-            _stay(line, brood, handed)
+            return _stay(line, brood, handed)
         except CoveyError as error:
             line.tell(Failed(str(error)))
             raise
 
 
-def _stay(line: Line, brood: Brood, handed: bytes) -> None:
+def _stay(line: Line, brood: Brood, handed: bytes) -> bool:
     poller = zmq.Poller()
     poller.register(line.socket, zmq.POLLIN)
     poller.register(brood.line, zmq.POLLIN)
@@ -53,8 +57,17 @@ def _stay(line: Line, brood: Brood, handed: bytes) -> None:
             line.tell(Gone(who, how))
         for word in line.heard():
             if isinstance(word, Leave):
-                return
-            brood.bear(Job(entry=word.entry, roles=word.roles, work=word.work, alone=word.alone, handed=handed))
+                if not word.well:
+                    brood.alive.clear()  # nobody has told them to go, so there is nothing to wait for
+                return word.well
+            job = Job(entry=word.entry, roles=word.roles, work=word.work, alone=word.alone, handed=handed)
+            Thread(target=_bear, args=(brood, job), daemon=True).start()
+
+
+def _bear(brood: Brood, job: Job) -> None:
+    """(Beside the signs of life) A nursery that still imports torch, or a large task, can take longer than they may."""
+    with suppress(PeerLost, OSError):  # `exits` tells of a dead nursery
+        brood.bear(job)
 
 
 class Line:
@@ -62,7 +75,9 @@ class Line:
 
     def __init__(self, letter: Letter) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.token = letter.token
         self.socket = self.context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MOST_DOWN)
         self.socket.setsockopt(zmq.IDENTITY, f"site/{letter.site}".encode())
         self.socket.setsockopt(zmq.LINGER, 1000)
         self.socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)  # a host that vanished sends no farewell
@@ -70,8 +85,8 @@ class Line:
         self.socket.ipv6 = True
         if letter.pair:
             Ring(letter.pair, {LAUNCHER: letter.key}).open(self.socket, LAUNCHER)
-        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
-        self.launcher, self.met = letter.launcher, False
+        self.monitor = self.socket.get_monitor_socket(EVENTS)
+        self.launcher, self.met, self.refused = letter.launcher, False, False
         self.alone: float | None = time.monotonic()  # since when there is no connection
         self.told = 0.0
         self.socket.connect(letter.launcher)
@@ -81,12 +96,12 @@ class Line:
 
     def tell(self, word: Upward) -> None:
         self.told = time.monotonic()
-        self.socket.send(msgspec.msgpack.encode(word))
+        self.socket.send(seal(self.token, word))
 
     def heard(self) -> list[Downward]:
         found = []
         while self.socket.poll(0):
-            found.append(downward.decode(self.socket.recv()))
+            found.append(unseal(self.token, self.socket.recv(), downward))
         return found
 
     def beat(self) -> None:
@@ -95,9 +110,10 @@ class Line:
             event = parse_monitor_message(self.monitor.recv_multipart())
             came = event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
             self.met = self.met or came
+            self.refused = self.refused or event["event"] == zmq.EVENT_CLOSED  # nobody hears there, and someone did
             self.alone = None if came else self.alone or time.monotonic()
         now = time.monotonic()
-        if self.alone and now - self.alone > (GONE if self.met else COMING):
+        if self.alone and now - self.alone > (GONE if self.met or self.refused else COMING):
             raise PeerLost(
                 f"the launcher at {self.launcher} is gone" if self.met else f"no launcher answers at {self.launcher}"
             )

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import msgspec
 
-from covey.engines.transport.keys import Pair
+from covey.engines.transport.keys import Discreet, Pair
+from covey.engines.transport.token import NONE
 from covey.message import Address
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
+class Letter(Discreet, frozen=True, kw_only=True):
     """What a site must know to come: it travels through the engine's own channel, for it holds the site's key."""
 
     site: int
+    token: bytes = NONE  # of the run
     launcher: str  # the endpoint at which sites are awaited
     key: str = ""  # the launcher's public key; none: --insecure
     pair: Pair | None = None
     warm: str  # the module that roles need
     task: str = ""  # the file that must be the same everywhere
     interface: str = ""  # where the roles shall hear: the name of an interface, or an address
+    roles: list[str] = msgspec.field(default_factory=list)  # who will live there, for engines that show names
+
+    @property
+    def called(self) -> str:
+        return f"site {self.site}" + (f": {', '.join(self.roles)}" if self.roles else "")
 
 
 class Word(msgspec.Struct, frozen=True, tag=True):
@@ -50,21 +57,23 @@ class Beat(Word, frozen=True):
     """The site is still there."""
 
 
-class Bear(Word, frozen=True):
+class Bear(Discreet, Word, frozen=True):
     """Have these roles born."""
 
     entry: str
     roles: list[Address]
-    work: bytes
+    work: bytes  # with the keys of these roles
     alone: bool  # no other site has roles
 
 
 class Leave(Word, frozen=True):
     """The run is over."""
 
+    well: bool = True
+
 
 Upward = Arrived | Failed | Gone | Beat
 Downward = Bear | Leave
 
-upward = msgspec.msgpack.Decoder(Upward)
-downward = msgspec.msgpack.Decoder(Downward)
+upward: msgspec.msgpack.Decoder[Upward] = msgspec.msgpack.Decoder(Upward)
+downward: msgspec.msgpack.Decoder[Downward] = msgspec.msgpack.Decoder(Downward)

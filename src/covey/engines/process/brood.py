@@ -10,10 +10,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 import msgspec
 
@@ -27,22 +29,29 @@ HASTE = 1.0  # seconds that a nursery has which may still be importing torch, af
 LONG = 64  # bytes: a directory for temporary files with a longer name leaves no room for a socket's path
 
 
+class Parent(Protocol):
+    """The nursery, as whoever started it holds it."""
+
+    pid: int
+
+    def wait(self) -> int: ...
+
+
+Start = Callable[[socket.socket, socket.socket, Path, str], Parent]
+"""How a nursery comes to life: given our end of the line and its own, the private directory, and what it imports."""
+
+
 class Brood:
     """The processes of a run on this machine."""
 
-    def __init__(self, warm: str) -> None:
+    def __init__(self, warm: str, start: Start | None = None) -> None:
         """Start the parent of the roles, which imports the module `warm` while this process does other things."""
         where = None if len(os.fsencode(tempfile.gettempdir())) <= LONG else "/tmp"
         # mode 0700: the sockets in it are this user's alone
         self.directory = Path(tempfile.mkdtemp(prefix="covey-", dir=where))
         self.line, theirs = socket.socketpair()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with theirs, _undisturbed():
-            given = [str(theirs.fileno()), str(self.directory), warm, " " * 32]  # the last is room for a title
-            self.nursery = subprocess.Popen(
-                [sys.executable, "-m", nursery.__name__, *given],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
-            )  # fmt: skip
+            self.nursery = (start or spawned)(self.line, theirs, self.directory, warm)
         self.alive: set[Address] = set()
 
     def __enter__(self) -> Brood:
@@ -97,6 +106,43 @@ class Brood:
         with suppress(ProcessLookupError):  # it may have died before it had a group of its own
             os.killpg(self.nursery.pid, signal.SIGKILL)  # all that is left of the run, the nursery itself included
         self.nursery.wait()
+
+
+def spawned(ours: socket.socket, theirs: socket.socket, directory: Path, warm: str) -> Parent:
+    """A nursery as a program of its own."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    given = [str(theirs.fileno()), str(directory), warm, " " * 32]  # the last is room for a title
+    # A group of its own, which the terminal's Ctrl-C does not reach, but no session: Linux shares the CPU out among
+    # sessions first, and on a busy machine busy roles in one of their own can keep the launcher waiting for seconds.
+    return subprocess.Popen(
+        [sys.executable, "-m", nursery.__name__, *given],
+        pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment, process_group=0,
+    )  # fmt: skip
+
+
+class Fork(Parent):
+    """A nursery that was forked, not started."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def wait(self) -> int:
+        return os.waitpid(self.pid, 0)[1]
+
+
+def forked(ours: socket.socket, theirs: socket.socket, directory: Path, warm: str) -> Fork:
+    """A nursery that need not import again what this process has; for one that has no threads, and no GPU, yet."""
+    pid = os.fork()
+    if pid:
+        return Fork(pid)
+    try:
+        os.setpgid(0, 0)
+        ours.close()
+        nursery.main(theirs.detach(), str(directory), warm)
+    except Exception:
+        traceback.print_exc()
+    finally:
+        os._exit(0)  # no role was born, or all have ended
 
 
 @contextmanager

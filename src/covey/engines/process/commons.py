@@ -18,6 +18,7 @@ FILE: list[int] = []  # inherited by the roles; without a name, so that nothing 
 def lay() -> None:
     """Make the file; it takes no memory before somebody shares a vector."""
     FILE.append(os.memfd_create("covey", os.MFD_CLOEXEC))
+    os.fchmod(FILE[-1], 0o600)
 
 
 def share(vector: Vector, place: int) -> Vector:

@@ -6,20 +6,23 @@ from collections.abc import Iterable
 
 import msgspec
 
-from covey.engines.transport.keys import Pair, Ring
+from covey.engines.transport.keys import Discreet, Pair, Ring
+from covey.engines.transport.token import NONE
 from covey.message import Address
 
 ANY = ":*"  # the end of an endpoint whose port is not known before its role has bound it
 
 
-class Contacts(msgspec.Struct, frozen=True, kw_only=True):
+class Contacts(Discreet, frozen=True, kw_only=True):
     """What a role must know to speak: everybody's endpoint by name, and the launcher's."""
 
     book: dict[str, str]
     launcher: str
-    public: dict[str, str] = {}  # no keys: the links are private to one user of one machine
-    pairs: dict[str, Pair] = {}  # of the roles that are born from this very copy
-    limit: int = 8 << 30
+    public: dict[str, str] = msgspec.field(default_factory=dict)  # none: links private to one user of one machine
+    pairs: dict[str, Pair] = msgspec.field(default_factory=dict)  # of the roles born from this very copy
+    token: bytes = NONE  # of the run, in front of everything that its roles say
+    native: str = ""  # "module arguments": a way to sum over roles that is not covey's own
+    sites: dict[str, int] = msgspec.field(default_factory=dict)  # the number of the site where each role lives
 
     def ring(self, me: Address) -> Ring | None:
         return Ring(self.pairs[str(me)], by_address(self.public)) if self.public else None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Counsel:
-    """The question that is open, if any. A role whose work waits for an answer is as good as one that does not compute."""
+    """The question that is open, if any. A role whose work waits for an answer does not compute: it can be frozen."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver

@@ -12,10 +12,14 @@ from covey.checkpoint import RoleState
 from covey.engines.chance import chance
 from covey.engines.process import commons, control
 from covey.engines.process.clock import Stopwatch
+from covey.engines.process.counsel import Counsel
 from covey.engines.process.desk import Desk
 from covey.engines.process.keeping import restore
+from covey.engines.process.native import NativeSum, Sums, ring_bytes
 from covey.engines.transport.zmq import ZmqTransport, landed
-from covey.message import Address, Message, payload, vectors
+from covey.message import Address, Message, check_finite, payload, vectors
+from covey.observe import usage
+from covey.observe.recording import RecordingTeller
 from covey.observe.tally import Teller
 from covey.program import (
     Collective,
@@ -38,6 +42,7 @@ from covey.vector import Vector
 
 T = TypeVar("T")
 REPORT_EVERY = 0.02  # seconds; a report costs about 50 us
+MEASURE_EVERY = 0.2  # seconds between two looks at what the process uses
 SCORER = Address("scorer", 0)
 
 
@@ -76,6 +81,7 @@ class Driver:
     ) -> None:  # fmt: skip
         self.plan, self.role, self.replica, self.links, self.line, self.desk = plan, role, replica, links, line, desk
         self.address, self.obey = role.address, obey
+        role.check(replica)
         limit = plan.limits[role.address.rank] if role.trains else 0
         self.pace = Pace(limit, kept.done if kept else 0)
         self.homes = plan.homes()
@@ -84,16 +90,18 @@ class Driver:
         self.memories: list[Memory[Any]] = []
         self.past: list[Any] = []  # what the program had remembered when it began again
         self.kept = kept
-        self.teller = Teller()
+        self.teller = RecordingTeller() if plan.traced else Teller()
         self.watch = Stopwatch(kept.seconds if kept else 0.0)
         self.programs: list[Running] = []
         self.ready: deque[tuple[Running, Any, BaseException | None]] = deque()
         self.line_up: deque[Running] = deque()  # computes that wait for the desk, or for the thaw
         self.computing: Running | None = None
+        self.counsel = Counsel(self)
+        self.sums: Sums | None = None  # the engine's own collectives
         self.began = 0.0
         self.frozen = self.ended = self.quit = False
         self.held: Running | None = None
-        self.reported = 0.0
+        self.reported = self.measured = 0.0
         if kept:
             restore(replica, kept.replica)
             kept.restore_chance(self.rng)
@@ -123,6 +131,9 @@ class Driver:
     def post(self, message: Message, progress: float) -> None:
         self.desk.post(message)
 
+    def consult(self, program: Coroutine[Effect[Any], Any, T], progress: float) -> T:
+        return self.desk.consult(program)  # type: ignore[no-any-return]
+
     def share(self, vector: Vector, place: int) -> Vector:
         return commons.share(vector, place)
 
@@ -133,16 +144,21 @@ class Driver:
         while not self.quit:
             while self.ready:
                 self.resume(*self.ready.popleft())
-            messages, others = self.links.poll(self.patience(), (self.desk.bell, self.line.socket))
+            bells = (self.desk.bell, self.line.socket, *((self.sums.bell,) if self.sums else ()))
+            messages, others = self.links.poll(self.patience(), bells)
             for message in messages:
+                check_finite(message, self.address)
                 self.deliver(message)
             if self.desk.bell in others:
                 self.hear_desk()
+            if self.sums and self.sums.bell in others:
+                self.hear_sums(self.sums)
             if self.line.socket in others:
                 for word in self.line.heard():
                     self.obey(self, word)
             self.retry()
             self.report()
+            self.line.confess()
 
     def patience(self) -> float:
         """How long nothing needs doing: until a deadline, or the next report."""
@@ -175,6 +191,10 @@ class Driver:
                 effect = running.coroutine.throw(error) if error else running.coroutine.send(value)
             except StopIteration:
                 return self.finish(running)
+            except Exception as failure:
+                if isinstance(value, Message):  # whoever sent nonsense should be known
+                    failure.add_note(f"(it had just been given a {type(value).__name__} of {value.sender})")
+                raise
             running.effect, running.since, error = effect, time.monotonic(), None
             if running.main and self.hold():
                 self.held = running
@@ -214,7 +234,9 @@ class Driver:
         self.ended = True
         self.teller.noted(self.watch.now(), self.address, "memory", memory())
         self.teller.ended(self.watch.now(), self.address)
-        self.line.tell(control.Ended(self.teller.take(self.address)))
+        self.line.confess(now=True)
+        lane = self.teller.recorder.lane if isinstance(self.teller, RecordingTeller) else None
+        self.line.tell(control.Ended(self.teller.take(self.address), lane))
 
     # -- effects: each says whether it could be answered at once -----------------------------------------------------
 
@@ -222,10 +244,13 @@ class Driver:
         effect.body.sender = self.address
         away = self.homes.get(effect.to) != self.homes[self.address]  # what stays on a machine is no traffic
         size = payload(effect.body) if away else 0
-        self.teller.sent(self.watch.now(), self.address, effect.to, effect.body, size)
-        self.links.offer(
+        fate = self.links.offer(
             effect.to, effect.body, loan=effect.loan, priority=effect.priority, keep=effect.keep, lossy=effect.lossy
         )
+        if fate == "sent":
+            self.teller.sent(self.watch.now(), self.address, effect.to, effect.body, size)
+        else:
+            self.teller.noted(self.watch.now(), self.address, fate, 1)
         return effect.lossy or self.links.room(effect.to), None
 
     def receive(self, running: Running, effect: Receive) -> tuple[bool, Message | None]:
@@ -242,7 +267,8 @@ class Driver:
         return False, None
 
     def collective(self, running: Running, effect: Collective) -> tuple[bool, bool]:
-        return True, False  # no native way between processes yet: the fallback runs
+        under_way = self.sums is not None and self.sums.take(running, effect)
+        return not under_way, False  # where the engine has no way of its own the fallback runs
 
     def sleep(self, running: Running, effect: Sleep) -> tuple[bool, None]:
         return effect.seconds <= 0, None
@@ -261,6 +287,8 @@ class Driver:
     # -- what happens while programs wait ----------------------------------------------------------------------------
 
     def deliver(self, message: Message) -> None:
+        if self.plan.traced:
+            self.teller.delivered(self.watch.now(), message.sender, self.address, message, payload(message))
         for running in self.programs:
             if isinstance(running.effect, Receive) and running is not self.held and running.effect.matches(message):
                 self.links.forget(running.effect)
@@ -292,9 +320,11 @@ class Driver:
             self.desk.put(effect.work)
 
     def hear_desk(self) -> None:
-        posted, done = self.desk.collect()
+        posted, asked, done = self.desk.collect()
         for message in posted:
             self.deliver(message)
+        for question in asked:
+            self.counsel.take(question, Running)
         for value, error in done:
             running, self.computing = self.computing, None
             assert running is not None
@@ -306,6 +336,16 @@ class Driver:
             if self.frozen:
                 self.chill()
             self.admit()
+
+    def hear_sums(self, sums: Sums) -> None:
+        """Native sums that are done; their traffic is what a ring would send, and marked."""
+        for (running, effect), error in sums.done():
+            group = effect.group
+            place = group.index(self.address)
+            size = ring_bytes(effect.vector, place, len(group))
+            self.teller.sent(self.watch.now(), self.address, group[(place + 1) % len(group)], NativeSum(), size)
+            self.teller.noted(self.watch.now(), self.address, "native bytes", size)
+            self.answer(running, True, error)
 
     def close_down(self) -> None:
         """Begin again from the top with no step left, so that the program says goodbye."""
@@ -330,11 +370,14 @@ class Driver:
         if (moment - self.reported < REPORT_EVERY and not now) or not self.watch.started or self.ended:
             return
         self.reported = moment
-        main = next((running for running in self.programs if running.main), None)
+        main = self.counsel.asking or next((running for running in self.programs if running.main), None)
         waiting, since = "", 0.0
         if main is not None and main.effect is not None and main is not self.held:
             waiting, since = wish(main.effect), self.watch.now() - self.watch.at(main.since)
-        self.line.tell(control.Report(self.pace.step, self.teller.take(self.address), waiting, since))
+        use = None
+        if moment - self.measured >= MEASURE_EVERY:
+            self.measured, use = moment, usage.own()
+        self.line.tell(control.Report(self.pace.step, self.teller.take(self.address), waiting, since, use))
 
 
 def placed(message: Message, want: Receive) -> Message:
@@ -349,6 +392,8 @@ def wish(effect: Effect[Any]) -> str:
     """What a program waits for from others, in words; empty while it computes or sleeps."""
     if isinstance(effect, Send):
         return f"room on the link to {effect.to}"
+    if isinstance(effect, Collective):
+        return f"the sum over {len(effect.group)} roles"
     return str(effect) if isinstance(effect, Receive) else ""
 
 

@@ -23,12 +23,13 @@ from importlib import import_module
 import msgspec
 
 from covey.engines.process import commons
+from covey.engines.transport.keys import Discreet
 from covey.message import Address
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(Discreet, frozen=True, kw_only=True):
     """What the nursery must know: who is born, which function each of them runs, on what."""
 
     entry: str  # "module:function", called with the work, what was handed over, and the role's address
@@ -47,7 +48,7 @@ class Exit(msgspec.Struct, frozen=True):
 
 def main(handle: int, directory: str, warm: str) -> None:
     line = socket.socket(fileno=handle)
-    _name("covey: nursery")
+    entitle("covey: nursery")
     multiprocessing.current_process()._config["tempdir"] = directory  # type: ignore[attr-defined]  # goes with the run
     children: dict[int, Address] = {}
     try:
@@ -104,8 +105,8 @@ def _fork(line: socket.socket, job: Job, entry: Callable[[bytes, bytes, Address]
     code = 1
     try:
         line.close()
-        _die_with_parent()
-        _name(f"covey: {who}")
+        die_with_parent()
+        entitle(f"covey: {who}")
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the launcher, which stops everybody in order
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         entry(job.work, job.handed, who)
@@ -141,11 +142,11 @@ def _watch(line: socket.socket, children: dict[int, Address]) -> None:
                 return
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _name(title: str) -> None:
+def entitle(title: str) -> None:
     """Show the role's name in `ps` and `top`: the thread's name, and the command line where its room allows."""
     ctypes.CDLL(None).prctl(PR_SET_NAME, title.encode()[:15])
     with open("/proc/self/stat", "rb") as file:

@@ -78,6 +78,7 @@ def let_go(driver: Driver) -> None:
 
 def probe(driver: Driver, word: control.Probe) -> None:
     busy = driver.computing is not None or bool(driver.ready) or bool(driver.line_up)
+    busy = busy or bool(driver.sums and driver.sums.wanted)
     sent = driver.links.sent.total() - driver.links.sent[SCORER]
     received = driver.links.received.total()
     driver.line.tell(control.Counts(sent, received, busy))

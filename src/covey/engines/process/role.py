@@ -16,7 +16,7 @@ from typing import NoReturn
 import zmq
 
 from covey.checkpoint import RoleState
-from covey.engines.process import control
+from covey.engines.process import control, native
 from covey.engines.process.contacts import Contacts, by_address
 from covey.engines.process.desk import Desk
 from covey.engines.process.driver import Driver
@@ -28,6 +28,8 @@ from covey.replica import Replica
 from covey.strategy import Plan
 
 OURS = str(Path(__file__).parents[2])
+LARGEST, ROOM = 8, 1 << 20  # a message is at most so many models and so many bytes (sparse ones carry their keys)
+LONGEST = 100_000  # characters of a failure's story
 INSTALLED = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
 
 
@@ -38,7 +40,7 @@ class Post:
         keep_memory()
         self.me, self.contacts, self.ring = me, contacts, contacts.ring(me)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.line = control.RoleLine(self.context, contacts.launcher, me, self.ring)
+        self.line = control.RoleLine(self.context, contacts.launcher, me, self.ring, contacts.token)
         self.links: ZmqTransport | None = None
 
     def __enter__(self) -> Post:
@@ -47,9 +49,13 @@ class Post:
     def ready(self, parameters: int, fingerprint: str = "") -> None:
         self.line.tell(control.Ready(fingerprint, parameters))
 
-    def open(self, window: int) -> ZmqTransport:
+    def open(self, window: int, model: int) -> ZmqTransport:
+        """The links to the peers; `model` is the size of what is trained, in bytes, to which messages are held."""
         book = by_address(self.contacts.book)
-        self.links = ZmqTransport(self.me, book, limit=self.contacts.limit, window=window, ring=self.ring)
+        self.links = ZmqTransport(
+            self.me, book, limit=LARGEST * model + ROOM, window=window, ring=self.ring, token=self.contacts.token,
+            refusals=self.line.refusals,
+        )  # fmt: skip
         if self.contacts.open:
             self.line.tell(control.Bound(self.links.endpoint))
             word = self.line.wait()
@@ -79,7 +85,9 @@ def tell_failure(me: Address, contacts: Contacts, error: Exception) -> NoReturn:
 def play(post: Post, plan: Plan, replica: Replica, kept: RoleState | None, serve: Callable[[Desk], None]) -> None:
     """Drive the role's program; `serve` is what this thread does meanwhile: the computing."""
     desk = Desk()
-    driver = Driver(plan, plan.role(post.me), replica, post.open(plan.window), post.line, desk, obey, kept)
+    links = post.open(plan.window, replica.model.nbytes)
+    driver = Driver(plan, plan.role(post.me), replica, links, post.line, desk, obey, kept)
+    driver.sums = native.find(post.me, post.contacts)
     post.ready(replica.flat.numel, fingerprint(replica) if kept is None else "")
     failure: list[BaseException] = []
 
@@ -111,8 +119,13 @@ def fingerprint(replica: Replica) -> str:
 def told(error: BaseException) -> control.Failed:
     """A failure as the launcher hears of it; where covey itself says no, its words are enough."""
     if isinstance(error, CoveyError):
-        return control.Failed(str(error), users_traceback(error), type(error).__name__)
-    return control.Failed(traceback.format_exception_only(error)[-1].strip(), users_traceback(error))
+        return control.Failed(_cut(str(error)), users_traceback(error), type(error).__name__)
+    return control.Failed(_cut(traceback.format_exception_only(error)[-1].strip()), users_traceback(error))
+
+
+def _cut(text: str) -> str:
+    """What the control line takes of a story, whose end says most."""
+    return text if len(text) <= LONGEST else f"…{text[-LONGEST:]}"
 
 
 def users_traceback(error: BaseException) -> str:
@@ -124,4 +137,4 @@ def users_traceback(error: BaseException) -> str:
     for _ in range((users or outside or [0])[0]):
         assert begin is not None
         begin = begin.tb_next
-    return "".join(traceback.format_exception(type(error), error, begin))
+    return _cut("".join(traceback.format_exception(type(error), error, begin)))

@@ -13,6 +13,7 @@ from covey.engines.process import control
 from covey.engines.process.driver import SCORER
 from covey.message import Address
 from covey.observe.progress import Phase, Progress, RoleProgress
+from covey.observe.recording import Lane
 from covey.observe.tally import Tally, read_loss
 from covey.observe.usage import Meter
 
@@ -36,6 +37,7 @@ class Roster:
         self.seen = {address: Seen() for address in [*roles, SCORER]}
         self.tallies = {address: Tally(who=address) for address in roles}
         self.meter = Meter()
+        self.lanes: list[Lane] = []
         self.loss: float | None = None
 
     def note(self, address: Address, word: control.Report | control.Ended) -> None:
@@ -43,6 +45,8 @@ class Roster:
         self.tallies[address].merge(word.tally)
         if isinstance(word, control.Ended):
             seen.ended, seen.waiting = True, ""
+            if word.lane:
+                self.lanes.append(word.lane)
         else:
             seen.step, seen.waiting, seen.since = word.step, word.waiting, word.since
             if word.use:

@@ -27,6 +27,7 @@ class Scorer:
     def run(self) -> None:
         while True:
             messages, others = self.links.poll(None, (self.line.socket,))
+            self.line.confess()
             self.shots += [message for message in messages if isinstance(message, Shot)]
             for word in self.line.heard() if others else ():
                 if isinstance(word, control.Quit):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,18 +18,20 @@ from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
 from covey.engines.process.driver import SCORER
 from covey.engines.process.roster import Roster
-from covey.errors import CheckpointError, CoveyError, PeerLost, PlanError, RoleFailed, Stalled
+from covey.engines.transport.refusals import Refusals
+from covey.errors import CheckpointError, CoveyError, PeerLost, PlanError, RoleFailed, Stalled, WireError
 from covey.message import Address
 from covey.observe.progress import Phase, Watcher
 from covey.observe.referee import Referee
 from covey.observe.result import Stopped
 from covey.observe.tally import Tally
+from covey.observe.usage import Row
 from covey.strategy import Plan
 
 W = TypeVar("W", bound=control.Word)
 SHOW_EVERY = 0.1
 LAST_WORD = 0.5  # seconds that a dead role's last word, which tells more than its exit code, may be on its way
-REFUSALS: dict[str, type[CoveyError]] = {kind.__name__: kind for kind in (PlanError, CheckpointError)}
+REFUSALS: dict[str, type[CoveyError]] = {kind.__name__: kind for kind in (PlanError, CheckpointError, WireError)}
 
 
 class Crew(Protocol):
@@ -45,6 +47,10 @@ class Crew(Protocol):
 
     def exits(self) -> list[tuple[Address, str]]:
         """Who has ended since the last time, and how; never waits."""
+        ...
+
+    def begin(self) -> None:
+        """Everybody is ready, and will be told to train."""
         ...
 
 
@@ -70,7 +76,8 @@ class Outcome:
     seconds: float
     stopped: Stopped
     tallies: list[Tally]
-    notes: dict[str, Any] = field(default_factory=dict)
+    usage: list[Row]
+    refused: list[str]  # what was, and how often
 
 
 class Supervisor:
@@ -84,6 +91,7 @@ class Supervisor:
         self.roster = Roster(self.roles)
         self.seen = self.roster.seen
         self.inbox: dict[type[control.Word], dict[Address, Any]] = {}
+        self.refused = Refusals()
         self.watch = Stopwatch()
         self.phase: Phase = "starting"
         self.stopped: Stopped | None = None
@@ -122,6 +130,7 @@ class Supervisor:
                     f"{address} built other initial weights than {self.roles[0]}: task.model must draw them "
                     "from torch's generator (seeded by covey) and nothing else"
                 )
+        self.crew.begin()
         self.board.tell(self.roles, control.Go())
         self.watch.start()
         self.phase = "training"
@@ -237,7 +246,10 @@ class Supervisor:
         self.phase = "ended"
         self.show()
         self.board.tell([*self.roles, SCORER], control.Quit())
-        return Outcome(self.watch.now(), self.stopped, list(self.roster.tallies.values()))
+        return Outcome(
+            self.watch.now(), self.stopped, list(self.roster.tallies.values()), self.roster.meter.rows,
+            self.refused.lines(),
+        )  # fmt: skip
 
     def see_off(self) -> None:
         """Wait until every process is gone: what a user's script does after the run may still fail."""
@@ -268,6 +280,7 @@ class Supervisor:
         """Hear what there is, within `timeout` seconds; a role that failed or died ends the run here."""
         self.poller.poll(round(timeout * 1000))
         self.hear()
+        self.note_refused("the launcher", self.board.refusals.news())
         self.bury(self.crew.exits())
         self.check_stall()
         self.check_interrupt()
@@ -284,8 +297,15 @@ class Supervisor:
                 raise failure(address, word)
             elif isinstance(word, control.Held):
                 seen.held = word.step
+            elif isinstance(word, control.Refused):
+                self.note_refused(str(address), word.counts)
             else:
                 self.inbox.setdefault(type(word), {})[address] = word
+
+    def note_refused(self, by: str, counts: Mapping[str, int]) -> None:
+        """Say what was refused, the first time and then ever more rarely; the result has it all."""
+        for line in self.refused.add(counts, by):
+            self.say(line)
 
     def bury(self, exits: list[tuple[Address, str]]) -> None:
         if self.phase == "ended":
@@ -317,7 +337,8 @@ class Supervisor:
         waiting = [a for a in present if self.seen[a].waiting and self.seen[a].since > stall]
         silent = [a for a in present if now - max(self.seen[a].heard, self.begun) > stall]
         if waiting == present and waiting and not silent:
-            raise Stalled(f"nothing has moved for {stall:g} s:\n{self.roster.picture(present)}")
+            refused = "".join(f"\n  {line}" for line in self.refused.lines())
+            raise Stalled(f"nothing has moved for {stall:g} s:\n{self.roster.picture(present)}{refused}")
         late = bool(silent) or any(address in self.trainers for address in waiting)
         if late and not self.warned:
             self.say(f"a long wait:\n{self.roster.picture(present)}")
@@ -331,6 +352,8 @@ class Supervisor:
 
     def show(self) -> None:
         self.shown = time.monotonic()
+        if self.phase == "training":
+            self.roster.meter.read(self.watch.now(), self.roster.bytes, len(self.roles))
         if self.wishes.watcher:
             now = self.roster.progress(self.phase, self.watch.now(), self.wishes.budget, self.referee.metrics())
             self.wishes.watcher.update(now)

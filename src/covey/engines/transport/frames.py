@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from covey.engines.transport.token import NONE, TOKEN
 from covey.errors import WireError
 from covey.message import raw
 
@@ -24,7 +25,7 @@ SMALL = 32 << 10
 MAX_OPEN = 16
 """How many messages of one link may be half-way at once: one, and those of higher priority that interrupt it."""
 
-_prefix = Struct("<HHIQQ")
+_prefix = Struct(f"<HHIQQ{TOKEN}s")
 
 
 class Frame(NamedTuple):
@@ -33,8 +34,9 @@ class Frame(NamedTuple):
     kind: int
     sender: int  # its place in the sorted address book
     size: int  # of the header in a frame that opens a message, else of the bytes that follow
-    number: int  # of the message, counted by the sender for each link
+    number: int  # of the message, counted on each link as they leave
     offset: int
+    token: bytes = NONE  # of the run
 
     def pack(self) -> bytes:
         return _prefix.pack(*self)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from covey.engines.transport import token
 from covey.engines.transport.frames import MAX_OPEN, Frame
 from covey.errors import WireError
 from covey.message import DTYPES, Address, Header, Message, allocate, assemble, raw, read_header, vectors
@@ -58,12 +59,39 @@ def _places(tensors: Sequence[Tensor]) -> list[memoryview]:
     return [raw(tensor) for tensor in tensors if tensor.numel()]
 
 
+class Seen:
+    """Which of a link's messages have come: each may come once. (RFC 4303 keeps such a window, section 3.4.3.)
+
+    They are numbered as they leave, so they come in order; only what a broken connection left behind may be late.
+    """
+
+    __slots__ = ("_bits", "_newest")
+    WINDOW = 256
+
+    def __init__(self) -> None:
+        self._newest, self._bits = -1, 0
+
+    def first(self, number: int) -> bool:
+        """Whether this one comes for the first time, as far as the window knows."""
+        ahead = number - self._newest
+        if ahead > 0:
+            kept = self._bits << ahead if ahead < self.WINDOW else 0
+            self._newest, self._bits = number, (kept | 1) & ((1 << self.WINDOW) - 1)
+            return True
+        if -ahead >= self.WINDOW or self._bits >> -ahead & 1:
+            return False
+        self._bits |= 1 << -ahead
+        return True
+
+
 class Inbox:
     """The half-received messages of a role, by sender and number."""
 
-    def __init__(self, book: Sequence[Address], limit: int) -> None:
+    def __init__(self, book: Sequence[Address], limit: int, token: bytes = token.NONE) -> None:
         self.book = book
-        self.limit = limit
+        self.limit = limit  # bytes of one message, and of all that are half-way from one sender
+        self.token = token
+        self.seen = [Seen() for _ in book]
         self.wants: list[Receive] = []
         self.arrivals: list[dict[int, Arrival]] = [{} for _ in book]
 
@@ -80,12 +108,19 @@ class Inbox:
                 if arrival.want is want:
                     arrival.leave()
 
+    def admit(self, frame: Frame) -> Address:
+        """Whose frame this claims to be, if it is of this run at all."""
+        token.check(self.token, frame.token, "a frame")
+        if frame.sender >= len(self.book):
+            raise WireError(f"a frame of role number {frame.sender} is refused: this run has {len(self.book)} roles")
+        return self.book[frame.sender]
+
     def open(self, frame: Frame, data: memoryview) -> Message | None:
         """Begin a message with the frame that holds its header; the message itself, if it is whole."""
-        arrivals = self._from(frame)
-        header = read_header(data[: frame.size], self.limit)
-        if header.sender != self.book[frame.sender]:
-            raise WireError(f"{self.book[frame.sender]} sent a {header.kind} in the name of {header.sender}")
+        sender, arrivals = self.book[frame.sender], self.arrivals[frame.sender]
+        if not self.seen[frame.sender].first(frame.number):
+            raise WireError(f"{sender} sent its message number {frame.number} again")
+        header = read_header(data[: frame.size], self.limit, sender)
         inline, due = len(data) - frame.size, header.nbytes
         if inline not in (0, due):
             raise WireError(f"{header.sender} sent a {header.kind} with {inline} of its {due} bytes")
@@ -93,14 +128,16 @@ class Inbox:
             arrival = self._begin(header)
             _spread(data[frame.size :], arrival.places)
             return self._whole(arrival)
-        if frame.number in arrivals or len(arrivals) >= MAX_OPEN:
+        if len(arrivals) >= MAX_OPEN:
             raise WireError(f"{header.sender} opened a {header.kind} while {len(arrivals)} messages are half-way")
+        if sum(arrival.header.nbytes for arrival in arrivals.values()) + due > self.limit:
+            raise WireError(f"{sender} opened a {header.kind} while its half-way messages fill all the room they have")
         arrivals[frame.number] = self._begin(header)
         return None
 
     def place(self, frame: Frame) -> memoryview:
         """Where the bytes of this frame go."""
-        arrival = self._from(frame).get(frame.number)
+        arrival = self.arrivals[frame.sender].get(frame.number)
         if arrival is None:
             raise WireError(f"{self.book[frame.sender]} sent bytes of a message that is not open, or was refused")
         return arrival.place(frame)
@@ -114,13 +151,7 @@ class Inbox:
 
     def drop(self, frame: Frame) -> None:
         """Give up the message that this frame belongs to."""
-        if frame.sender < len(self.book):
-            self.arrivals[frame.sender].pop(frame.number, None)
-
-    def _from(self, frame: Frame) -> dict[int, Arrival]:
-        if frame.sender >= len(self.book):
-            raise WireError(f"a frame of role number {frame.sender} is refused: this run has {len(self.book)} roles")
-        return self.arrivals[frame.sender]
+        self.arrivals[frame.sender].pop(frame.number, None)
 
     def _begin(self, header: Header) -> Arrival:
         for want in self.wants:

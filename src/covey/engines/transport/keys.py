@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
-from collections import deque
+import os
+import resource
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import zmq
 from zmq.utils import z85
+from zmq.utils.monitor import parse_monitor_message
 
+from covey.engines.transport.refusals import Refusals
 from covey.message import Address
 
 LAUNCHER = Address("launcher", 0)
 ZAP = "inproc://zeromq.zap.01"  # where ZeroMQ asks whether a key is welcome (its RFC 27)
+HANDSHAKE = 10_000  # milliseconds that a peer has to prove who it is
+AT_ONCE = 64  # questions that are answered in one go, so that a flood of strangers does not keep a role from its work
+CROWD = 65_536  # files that a process with locked doors may have open: strangers take one each until they are refused
+RUDE = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+FAILED = RUDE | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+PROVED, GONE = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
 
 
-class Pair(msgspec.Struct, frozen=True):
+class Discreet(msgspec.Struct, frozen=True):
+    """Something with secrets in it, which have no business in a log or in a traceback."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return []
+
+
+class Pair(Discreet, frozen=True):
     """A member's key: the public half is its name in the run, the secret half never leaves the run's own processes."""
 
     public: str
     secret: str
-
-    def __repr__(self) -> str:
-        return f"Pair({self.public})"  # a secret has no business in a log
 
 
 def new_pair() -> Pair:
@@ -42,6 +59,8 @@ class Ring:
         """Before `bind`: only whoever holds a welcome key comes in."""
         door.curve_server = 1
         door.zap_domain = b"covey"
+        door.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody comes in while there is nobody to ask
+        door.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE)
         self._own(door)
 
     def open(self, link: zmq.Socket[bytes], peer: Address) -> None:
@@ -55,33 +74,77 @@ class Ring:
 
 
 class Guard:
-    """Answers ZeroMQ's question, for all locked doors of one context; register `socket` in the poll, then `answer`."""
+    """Answers ZeroMQ's question, for all locked doors of one context; register `bells` in the poll, then `answer`."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], ring: Ring) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], ring: Ring, refusals: Refusals | None = None
+    ) -> None:
         self.names = {public: who for who, public in ring.public.items()}
-        self.refused = 0
-        self.strangers: deque[str] = deque(maxlen=32)  # where they came from
+        self.refusals = refusals or Refusals()
+        self.context = context
         self.socket = context.socket(zmq.REP)
         self.socket.linger = 0
         self.socket.bind(ZAP)
+        self.bells = [self.socket]
+        self.left = 0  # connections that ended without a reason known here
+        _expect_a_crowd()
+
+    def watch(self, door: zmq.Socket[bytes]) -> None:
+        """Before `bind`: count whoever does not even come to the question, for want of a key or of manners."""
+        place = f"inproc://covey.guard.{len(self.bells)}"
+        door.monitor(place, FAILED | PROVED | GONE)
+        bell = self.context.socket(zmq.PAIR)
+        bell.linger = 0
+        bell.rcvhwm = 0  # a full line would hold up the door itself
+        bell.connect(place)
+        self.bells.append(bell)
 
     def admit(self, members: Iterable[tuple[Address, str]]) -> None:
         """Welcome these keys too."""
         self.names.update({public: who for who, public in members})
 
     def answer(self) -> None:
-        """Every question that waits; never waits itself."""
-        while self.socket.poll(0):
-            version, number, _, origin, _, mechanism, *key = self.socket.recv_multipart()
-            public = z85.encode(key[0]).decode() if mechanism == b"CURVE" and len(key) == 1 else ""
-            welcome = public in self.names
-            if not welcome:
-                self.refused += 1
-                if (stranger := origin.decode(errors="replace")) not in self.strangers:
-                    self.strangers.append(stranger)
-            verdict = (b"200", b"", public.encode()) if welcome else (b"400", b"not of this run", b"")
-            self.socket.send_multipart([version, number, *verdict, b""])
+        """The questions that wait, or as many as can be had in one go; never waits itself."""
+        for _ in range(AT_ONCE):
+            if not self.socket.poll(0):
+                break
+            self._answer()
+        for bell in self.bells[1:]:
+            self._listen(bell)
+
+    def _answer(self) -> None:
+        version, number, _, origin, _, mechanism, *key = self.socket.recv_multipart()
+        public = z85.encode(key[0]).decode() if mechanism == b"CURVE" and len(key) == 1 else ""
+        welcome = public in self.names
+        if not welcome:
+            address = origin.decode(errors="replace").removeprefix("::ffff:")  # IPv4, as a socket for both sees it
+            self.refusals.note(f"a connection from {address}: its key is not of this run")
+        verdict = (b"200", b"", public.encode()) if welcome else (b"400", b"not of this run", b"")
+        self.socket.send_multipart([version, number, *verdict, b""])
+
+    def _listen(self, bell: zmq.Socket[bytes]) -> None:
+        for _ in range(AT_ONCE):
+            if not bell.poll(0):
+                return
+            event = parse_monitor_message(bell.recv_multipart())["event"]
+            self.left += 1 if event & GONE else -1
+            if event & RUDE or self.left > 0:  # ZeroMQ does not tell of those that spoke no ZeroMQ at all
+                self.left = min(self.left, 0)
+                self.refusals.note("a connection that did not speak as members of this run do")
 
     def who(self, frame: zmq.Frame) -> Address | None:
         """Whose key the sender of this frame has proved to hold."""
         return self.names.get(str(frame.get("User-Id")))
+
+
+def private(endpoint: str) -> None:
+    """After `bind`: a local socket is for this user alone, as is the folder it lies in."""
+    if endpoint.startswith("ipc://"):
+        os.chmod(endpoint.removeprefix("ipc://"), 0o600)
+
+
+def _expect_a_crowd() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = CROWD if hard == resource.RLIM_INFINITY else min(hard, CROWD)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -20,7 +20,7 @@ class Rank(NamedTuple):
 class Parcel:
     """A message in its frames, as far as they have not left. Takes a copy of what it holds now, unless it is lent."""
 
-    __slots__ = ("head", "kind", "latest", "left", "offset", "pieces", "rank", "sender")
+    __slots__ = ("_header", "head", "kind", "latest", "left", "number", "offset", "pieces", "rank", "sender")
 
     def __init__(self, rank: Rank, sender: int, message: Message, frame: int, *, loan: bool, latest: bool) -> None:
         header, tensors = pack(message)
@@ -29,7 +29,9 @@ class Parcel:
         self.sender = sender
         self.kind = type(message)
         self.latest = latest
-        self.head = Frame(OPEN, sender, len(header), rank.number, 0).pack() + header
+        self.number = 0  # on the wire; known when it leaves
+        self._header = len(header)
+        self.head = header
         self.pieces: deque[memoryview | bytes] = deque()
         self.offset = 0
         if size <= SMALL:
@@ -40,9 +42,14 @@ class Parcel:
             self.pieces.extend(piece if loan else bytes(piece) for piece in cut(tensors, frame))
         self.left = len(self.head) + sum(map(len, self.pieces))
 
-    def prefix(self) -> bytes:
+    def opening(self, number: int, token: bytes) -> bytes:
+        """The frame that leaves first, if this is the message number `number` to leave."""
+        self.number = number
+        return Frame(OPEN, self.sender, self._header, number, 0, token).pack() + self.head
+
+    def prefix(self, token: bytes) -> bytes:
         """What goes in front of the next piece."""
-        return Frame(DATA, self.sender, len(self.pieces[0]), self.rank.number, self.offset).pack()
+        return Frame(DATA, self.sender, len(self.pieces[0]), self.number, self.offset, token).pack()
 
     def __lt__(self, other: Parcel) -> bool:
         return self.rank < other.rank

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -14,14 +14,19 @@ import zmq
 
 from covey.engines.transport import frames
 from covey.engines.transport.inbox import Inbox
-from covey.engines.transport.keys import Guard, Ring
+from covey.engines.transport.keys import Guard, Ring, private
 from covey.engines.transport.outbox import Outbox, Parcel, Rank
+from covey.engines.transport.refusals import Refusals
+from covey.engines.transport.token import NONE
 from covey.errors import PlanError, WireError
 from covey.message import MAX_HEADER, Address, Message, stamped, vectors
 from covey.program import Receive
 
 Other = int | zmq.Socket[Any]
 """What else a role waits for: a file descriptor, or a socket."""
+
+Fate = Literal["sent", "replaced", "lost"]
+"""What becomes of a message: it goes, takes the place of one that waits and so is no further one, or is lost."""
 
 FRAMES_AHEAD = 4  # what ZeroMQ has accepted can no longer be overtaken, so it gets little at a time
 FRAMES_AT_ONCE = 64  # received in one poll, so that a busy link does not keep the role from the rest
@@ -31,9 +36,11 @@ MAX_PATH = 107  # of a Unix socket
 class Link:
     """The way to one peer."""
 
-    def __init__(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], endpoint: str, token: bytes) -> None:
         self.outbox = Outbox()
         self.messages = 0
+        self.left = 0  # of the messages
+        self.token = token
         self.blocked = False
         self.socket = socket
         self.socket.set(zmq.SNDHWM, FRAMES_AHEAD)
@@ -52,10 +59,11 @@ class Link:
 
     def _step(self, parcel: Parcel) -> None:
         if parcel.head:
-            self.socket.send(parcel.head, zmq.NOBLOCK)
+            self.socket.send(parcel.opening(self.left, self.token), zmq.NOBLOCK)
             self.outbox.opened(parcel)
+            self.left += 1
         else:
-            self.socket.send(parcel.prefix(), zmq.NOBLOCK | zmq.SNDMORE)
+            self.socket.send(parcel.prefix(self.token), zmq.NOBLOCK | zmq.SNDMORE)
             self.socket.send(parcel.pieces[0], zmq.NOBLOCK, copy=False)
             self.outbox.moved(parcel)
 
@@ -65,7 +73,7 @@ class ZmqTransport:
 
     def __init__(
         self, me: Address, book: Mapping[Address, str], *, limit: int, window: int = 64 << 20, frame: int = 2 << 20,
-        ring: Ring | None = None,
+        ring: Ring | None = None, token: bytes = NONE, refusals: Refusals | None = None,
     ) -> None:  # fmt: skip
         _check(me, book)
         self.me = me
@@ -74,11 +82,11 @@ class ZmqTransport:
         self.frame = frame
         self.sent: Counter[Address] = Counter()  # what will arrive: without dropped and replaced ones
         self.received: Counter[Address] = Counter()
-        self.refused = 0
-        self.reasons: deque[str] = deque(maxlen=32)
+        self.refusals = refusals or Refusals()
+        self.token = token
         roles = sorted(book)
         self.place = roles.index(me)
-        self.inbox = Inbox(roles, limit)
+        self.inbox = Inbox(roles, limit, token)
         self.home: list[Message] = []  # to myself
         self.links: dict[Address, Link] = {}
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -88,33 +96,39 @@ class ZmqTransport:
         self.door.set(zmq.IPV6, 1)
         self.poller = zmq.Poller()
         self.poller.register(self.door, zmq.POLLIN)
-        self.ring, self.guard = ring, Guard(self.context, ring) if ring else None
+        self.ring, self.guard = ring, Guard(self.context, ring, self.refusals) if ring else None
         if ring and self.guard:
             ring.lock(self.door)
-            self.poller.register(self.guard.socket, zmq.POLLIN)
+            self.guard.watch(self.door)
+            for bell in self.guard.bells:
+                self.poller.register(bell, zmq.POLLIN)
         self.door.bind(book[me])
         self.endpoint = self.door.getsockopt_string(zmq.LAST_ENDPOINT)
+        private(self.endpoint)
         self.others: tuple[Other, ...] = ()
 
     def offer(
         self, to: Address, message: Message, *, loan: bool = False, priority: int = 0,
         keep: Literal["all", "latest"] = "all", lossy: bool = False,
-    ) -> None:  # fmt: skip
-        """Queue a message for a peer, and send as much as goes without waiting."""
+    ) -> Fate:  # fmt: skip
+        """Queue a message for a peer, and send as much as goes without waiting; what became of it."""
         if to == self.me:
             self.home.append(stamped(message, self.me, copy=not loan))
             self.sent[to] += 1
-            return
+            return "sent"
         link = self._link(to)
+        fate: Fate = "sent"
         if keep == "latest" and link.outbox.withdraw(type(message)):
             self.sent[to] -= 1
+            fate = "replaced"
         elif lossy and not self.room(to):
-            return
+            return "lost"
         rank = Rank(-priority, link.messages)
         link.outbox.put(Parcel(rank, self.place, message, self.frame, loan=loan, latest=keep == "latest"))
         link.messages += 1
         self.sent[to] += 1
         self._flush(link)
+        return fate
 
     def room(self, to: Address) -> bool:
         """Whether less than a window of bytes waits to leave for this peer."""
@@ -137,7 +151,7 @@ class ZmqTransport:
         for link in self.links.values():
             if link.blocked and link.socket in ready:
                 self._flush(link)
-        if self.guard and self.guard.socket in ready:
+        if self.guard and any(bell in ready for bell in self.guard.bells):
             self.guard.answer()
         messages, self.home = self.home, []
         if self.door in ready:
@@ -165,7 +179,7 @@ class ZmqTransport:
             socket = self.context.socket(zmq.PUSH)
             if self.ring:
                 self.ring.open(socket, to)
-            self.links[to] = Link(socket, self.book[to])
+            self.links[to] = Link(socket, self.book[to], self.token)
         return self.links[to]
 
     def _flush(self, link: Link) -> None:
@@ -200,31 +214,30 @@ class ZmqTransport:
 
     def _take(self, head: bytes, proved: Address | None) -> Message | None:
         """Receive the rest of the frame; the message that it completes. What is malformed is refused, and counted."""
-        frame = None
         try:
             frame, rest = frames.read(head)
-            if self.guard and (frame.sender >= len(self.inbox.book) or self.inbox.book[frame.sender] != proved):
-                raise WireError(f"{proved} sent a frame in the name of role number {frame.sender}")
-            if frame.kind == frames.OPEN:
-                return self.inbox.open(frame, rest)
-            place = self.inbox.place(frame)
-            size = self.door.recv_into(place) if self.door.get(zmq.RCVMORE) else 0
-            if size != frame.size:
-                raise WireError(f"{self.inbox.book[frame.sender]} sent {size} bytes in a frame of {frame.size}")
-            return self.inbox.filled(frame)
+            claimed = self.inbox.admit(frame)
+            if self.guard and claimed != proved:
+                raise WireError(f"{proved} sent a frame in the name of {claimed}")
+            return self.inbox.open(frame, rest) if frame.kind == frames.OPEN else self._fill(frame)
         except WireError as error:
-            self._refuse(str(error))
-            if frame is not None:
-                self.inbox.drop(frame)
+            self.refusals.note(str(error))
             return None
         finally:
             while self.door.get(zmq.RCVMORE):
                 self.door.recv(copy=False)
 
-    def _refuse(self, reason: str) -> None:
-        self.refused += 1
-        if reason not in self.reasons:
-            self.reasons.append(reason)
+    def _fill(self, frame: frames.Frame) -> Message | None:
+        """Receive bytes of an open message where they belong; one that gets wrong bytes is given up."""
+        try:
+            place = self.inbox.place(frame)
+            size = self.door.recv_into(place) if self.door.get(zmq.RCVMORE) else 0
+            if size != frame.size:
+                raise WireError(f"{self.inbox.book[frame.sender]} sent {size} bytes in a frame of {frame.size}")
+        except WireError:
+            self.inbox.drop(frame)
+            raise
+        return self.inbox.filled(frame)
 
 
 def landed(message: Message, want: Receive) -> bool:

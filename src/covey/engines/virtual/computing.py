@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.seat import Seat, Thread
 from covey.engines.virtual.stall import blame
+from covey.engines.virtual.talking import Asked, Talk
+from covey.message import Message
 from covey.observe.instruments import Instrument
 from covey.program import Compute
 from covey.simulate.cluster import Cluster
 
 Later = Callable[[Any, Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Work that talks, between two questions: how long all of it takes, how much is done, when this part began."""
+
+    thread: Thread
+    duration: float
+    done: float = 0.0
+    begin: float = 0.0
 
 
 class Computing:
@@ -31,20 +44,68 @@ class Computing:
 
     def _begin(self, thread: Thread, effect: Compute[Any]) -> None:
         """Do the work now, with the weights as they are; its result and its posts come in their time."""
-        seat, begin = thread.seat, self._agenda.now
-        seat.busy, seat.posts = True, []
-        try:
-            result = effect.work()
-        except Exception as error:
-            blame(error, seat.name, begin)
-            raise
-        finally:
-            posts, seat.posts = seat.posts, None
+        seat = thread.seat
+        seat.busy = True
+        if effect.talks:
+            seat.talk = Talk(effect.work)
+            self._stretch(Stretch(thread, self._duration(seat, effect.load)), None)
+            return
+        begin = self._agenda.now
+        result, posts = self._do(seat, effect.work)
         end = begin + self._duration(seat, effect.load)
         # The result comes before a post of the same moment: who got the last bucket finds the batch complete.
         self._agenda.at(end, self._end, thread, (begin, result))
         for message, progress in posts:
             self._agenda.at(min(end, begin + progress * (end - begin)), self._deliver, seat, message)
+
+    def _do(self, seat: Seat, work: Callable[[], Any]) -> tuple[Any, list[tuple[Message, float]]]:
+        """The result of work, and what it posted."""
+        posts: list[tuple[Message, float]] = []
+        seat.posts = posts
+        try:
+            return work(), posts
+        except Exception as error:
+            blame(error, seat.name, self._agenda.now)
+            raise
+        finally:
+            seat.posts = None
+
+    # -- work that asks in its middle ---------------------------------------------------------------------------------
+
+    def _stretch(self, stretch: Stretch, answer: Any) -> None:
+        """Do the work up to its next question, which is then asked in its time, or up to its end."""
+        thread, begin = stretch.thread, self._agenda.now
+        seat, talk = thread.seat, thread.seat.talk
+        assert talk is not None
+        said, posts = self._do(seat, lambda: talk.go_on(answer))
+        if not isinstance(said, Asked):
+            seat.talk = None
+            if said.error is not None:
+                blame(said.error, seat.name, begin)
+                raise said.error
+        done = max(stretch.done, said.progress) if isinstance(said, Asked) else 1.0
+        until = begin + (done - stretch.done) * stretch.duration
+        if isinstance(said, Asked):
+            self._agenda.at(until, self._ask, Stretch(thread, stretch.duration, done, begin), said)
+        else:
+            self._agenda.at(until, self._end, thread, (begin, said.result))
+        for message, progress in posts:
+            at = begin + max(0.0, progress - stretch.done) * stretch.duration
+            self._agenda.at(min(until, at), self._deliver, seat, message)
+
+    def _ask(self, stretch: Stretch, asked: Asked) -> None:
+        """Run the program that finds the answer, beside the role's others."""
+        seat, since = stretch.thread.seat, self._agenda.now
+        if since > stretch.begin:
+            self._watch.computed(stretch.begin, since, seat.address)
+
+        async def find() -> None:
+            answer = await asked.program
+            if self._agenda.now > since:
+                self._watch.waited(since, self._agenda.now, seat.address, "other workers' moments", 0.0)
+            self._agenda.at(self._agenda.now, self._stretch, stretch, answer)
+
+        self._resume(seat.open(find(), main=False), None)
 
     def _end(self, thread: Thread, begun: tuple[float, Any]) -> None:
         begin, result = begun

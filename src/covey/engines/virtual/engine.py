@@ -16,7 +16,7 @@ from covey.engines.virtual.seat import Seat, Thread, received
 from covey.engines.virtual.stall import blame, obituary, picture
 from covey.engines.virtual.wires import Letter, Wires
 from covey.errors import PeerLost, PlanError, Stalled
-from covey.message import Address, Message
+from covey.message import Address, Message, check_finite
 from covey.observe.instruments import Instrument, Instruments
 from covey.observe.referee import Referee
 from covey.observe.result import Stopped
@@ -71,6 +71,8 @@ class VirtualEngine:
             for role in plan.roles
         }
         self._wires.connect(self._seats, self._arrived, self._admitted)
+        for seat in self._seats.values():
+            seat.role.check(seat.replica)
         self._open = len(self._seats)
         self._stopped: Stopped | None = None
         self._scoring = False
@@ -174,6 +176,7 @@ class VirtualEngine:
     def _arrived(self, letter: Letter) -> None:
         seat, message = letter.link.receiver, letter.message
         if not seat.ended:
+            check_finite(message, seat.address)
             now, sender = self._agenda.now, letter.link.sender.address
             seat.heard[sender] = now
             self._watch.delivered(now, sender, seat.address, message, letter.payload)
@@ -268,6 +271,8 @@ class VirtualEngine:
             for thread in seat.threads:
                 with suppress(RuntimeError):
                     thread.close()
+            if seat.talk is not None:
+                seat.talk.close()
 
 
 def _footprint(replica: Replica) -> int:

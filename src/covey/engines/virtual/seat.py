@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from covey.engines.chance import chance
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.cells import Cells
+from covey.engines.virtual.talking import Talk
 from covey.message import Address, Message, vectors
 from covey.program import Compute, Effect, Mailbox, Memory, Node, Pace, Receive, Send
 from covey.replica import Replica
@@ -59,7 +60,7 @@ class Seat:
 
     __slots__ = (
         "_agenda", "_commons", "_deliver", "address", "busy", "cells", "ended", "heard", "host", "jitter", "line",
-        "links", "mailbox", "name", "node", "pace", "posts", "replica", "role", "step", "threads", "waiting",
+        "links", "mailbox", "name", "node", "pace", "posts", "replica", "role", "step", "talk", "threads", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +81,7 @@ class Seat:
         self.line: deque[tuple[Thread, Compute[Any]]] = deque()  # for the compute
         self.busy = False
         self.posts: list[tuple[Message, float]] | None = None  # while work runs: what it posts, at which progress
+        self.talk: Talk | None = None  # work under way that asks in its middle
         self.links: dict[Address, Link] = {}
         self.heard: dict[Address, float] = {}
         self.ended = False
@@ -109,6 +111,10 @@ class Seat:
         if place not in self._commons:
             self._commons[place] = vector.clone()
         return self._commons[place]
+
+    def consult(self, program: Coroutine[Effect[Any], Any, T], progress: float) -> T:
+        assert self.talk is not None, "work that asks says so: node.compute(work, talks=True)"
+        return self.talk.ask(program, progress)  # type: ignore[no-any-return]
 
     def post(self, message: Message, progress: float) -> None:
         """A message to the role itself: out of work when so much of it is done, else at once."""

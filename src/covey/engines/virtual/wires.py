@@ -14,8 +14,7 @@ from covey.errors import PlanError
 from covey.message import Address, Message, payload, stamped, vectors
 from covey.observe.instruments import Instrument
 from covey.program import Send
-from covey.simulate.fair import Fair
-from covey.simulate.network import Event, Fifo, Network, Parcel
+from covey.simulate.network import Event, Network, Parcel
 from covey.simulate.units import Seconds
 
 
@@ -66,12 +65,14 @@ class Wires:
         link = sender.links.get(effect.to) or self._link(sender, effect.to)
         message = stamped(effect.body, sender.address, copy=not effect.loan)
         if effect.keep == "latest" and self._replaced(link, message):
+            self._watch.noted(self._agenda.now, sender.address, "replaced", 1)
             return True
         counted = payload(message) if sender.host != link.receiver.host else 0  # what stays on a machine is no traffic
         # The network carries also what does not count as exchange (headers are not modelled).
         size = counted if counted else sum(vector.nbytes for vector in vectors(message))
         has_room = not link.line and link.has_room(size, self._window)
         if effect.lossy and not has_room:
+            self._watch.noted(self._agenda.now, sender.address, "lost", 1)
             return True
         letter = Letter(
             next(self._serial), sender.host, link.receiver.host, size, effect.priority,
@@ -116,7 +117,7 @@ class Wires:
     def _replaced(self, link: Link, message: Message) -> bool:
         """Put the newer message in the place of the older, which keeps its size on the wire and in the tallies."""
         older = link.latest.get(type(message))
-        if older is None or not (_is_queued(self._network, older) or any(older is item for _, item in link.line)):
+        if older is None or not (self._network.waits(older) or any(older is item for _, item in link.line)):
             return False
         older.message = message
         return True
@@ -127,13 +128,3 @@ class Wires:
             raise PlanError(f"{sender.name} sends to {to}, which is no role of this run; its roles are {roles}")
         link = sender.links[to] = Link(sender, self._seats[to])
         return link
-
-
-def _is_queued(network: Network, parcel: Parcel) -> bool:
-    """Whether no byte of it has left its host."""
-    if isinstance(network, Fair):
-        queue = network.flows[parcel.src, parcel.dst].queue
-    else:
-        assert isinstance(network, Fifo)
-        queue = network.nics[parcel.src].queue
-    return any(waiting is parcel and unsent == waiting.size for _, _, waiting, unsent in queue)

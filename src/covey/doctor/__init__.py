@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 from covey import __version__
-
-State = Literal["ok", "missing", "failed"]
+from covey.doctor import engines
+from covey.doctor.finding import Finding, Trouble
 
 DEPENDENCIES: Mapping[str, str] = {
     "torch": "2.11", "pyzmq": "27", "msgspec": "0.19", "numpy": "1.26", "safetensors": "0.5", "cloudpickle": "3",
@@ -36,29 +35,6 @@ socket.connect(sys.argv[1])
 socket.send(b"hello")
 assert socket.recv() == b"welcome"
 """
-
-
-class Finding(NamedTuple):
-    """What one check found, and how to fix it."""
-
-    name: str
-    state: State
-    found: str
-    fix: str = ""
-    essential: bool = True
-
-    @property
-    def fatal(self) -> bool:
-        """Whether covey cannot train without it."""
-        return self.essential and self.state != "ok"
-
-
-class Trouble(Exception):
-    """A check that did not go well: what was found, and the fix."""
-
-    def __init__(self, found: str, fix: str, state: State = "failed") -> None:
-        super().__init__(found)
-        self.found, self.fix, self.state = found, fix, state
 
 
 def examine() -> Iterator[Finding]:
@@ -80,7 +56,7 @@ def python() -> str:
 
 
 def covey() -> str:
-    return f"{__version__} at {Path(__file__).parent}"
+    return f"{__version__} at {Path(__file__).parents[1]}"
 
 
 def dependencies() -> str:
@@ -202,17 +178,6 @@ def open_files() -> str:
     return "as many as wanted" if soft == resource.RLIM_INFINITY else f"{soft:,} at once"
 
 
-def extra(package: str, name: str) -> Callable[[], str]:
-    """A check for a package that only some engines need."""
-
-    def check() -> str:
-        if find_spec(package) is None:
-            raise Trouble("not installed", f"only for --engine {name}: pip install 'covey[{name}]'", "missing")
-        return version(package)
-
-    return check
-
-
 def digits() -> str:
     if find_spec("sklearn") is None:
         raise Trouble("scikit-learn is not installed", "pip install 'covey[data]'", "missing")
@@ -254,9 +219,11 @@ CHECKS: Mapping[str, tuple[bool, Callable[[], str]]] = {
     "fork":          (ESSENTIAL, fork),
     "shared memory": (OPTIONAL, shared_memory),
     "open files":    (OPTIONAL, open_files),
-    "ray":           (OPTIONAL, extra("ray", "ray")),
-    "pyspark":       (OPTIONAL, extra("pyspark", "spark")),
-    "mpi4py":        (OPTIONAL, extra("mpi4py", "mpi")),
+    "torchrun":      (OPTIONAL, engines.torchrun),
+    "mpi":           (OPTIONAL, engines.mpi),
+    "ray":           (OPTIONAL, engines.ray),
+    "spark":         (OPTIONAL, engines.spark),
+    "lab":           (OPTIONAL, engines.lab),
     "digits":        (OPTIONAL, digits),
     "fashion":       (OPTIONAL, fashion),
 }  # fmt: skip

@@ -1,0 +1,1 @@
+"""Which strategy should win here, and why?"""

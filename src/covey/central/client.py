@@ -1,0 +1,79 @@
+"""What a worker does with parameter servers: pull, differentiate, push."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from covey.central.shard import Leave, Params, Pull, Push
+from covey.exchange.codec import Codec, dense
+from covey.message import Address
+from covey.program import Node
+from covey.replica import Replica
+from covey.vector import Vector
+
+NOTHING = Vector(())
+
+
+class Servers:
+    """The servers as a worker, or a proxy, sees them: each holds one piece of the parameters."""
+
+    def __init__(self, node: Node, replica: Replica, addresses: Sequence[Address], codec: Codec = dense) -> None:
+        self.node, self.replica, self.addresses, self.codec = node, replica, addresses, codec
+        self.pieces = replica.pieces(len(addresses))
+        self.versions = [0] * len(addresses)
+        self.over = 0  # epochs that have ended for everybody
+        self.memories = [node.remember(codec.init(replica.grad.cut(piece))) for piece in self.pieces]
+
+    async def pull(self) -> None:
+        """Bring the newest parameters that the rule allows into the replica."""
+        step = self.node.step
+        await self.ask(step)
+        for index, address in enumerate(self.addresses):
+            mine = self.replica.flat.cut(self.pieces[index])
+            params = await self.node.receive(Params, sender=address, step=step, into=mine)
+            self.versions[index] = params.version
+            self.over = max(self.over, params.over)
+
+    async def ask(self, step: int) -> None:
+        await self.node.broadcast(self.addresses, Pull(step))
+
+    async def push(self, grad: Vector) -> None:
+        """Give each server its piece of the gradient; it is lent until the next pull is answered."""
+        samples = self.replica.batch.samples
+        for index, address in enumerate(self.addresses):
+            buffers = self.replica.buffers if index == 0 else NOTHING
+            push = Push(self.node.step, self.versions[index], samples, self.encode(index, grad), buffers)
+            await self.node.send(address, push, loan=True)
+
+    def encode(self, index: int, grad: Vector) -> Vector:
+        """A server's piece of the gradient, as it travels."""
+        memory = self.memories[index]
+        wire, memory.value = self.codec.encode(grad.cut(self.pieces[index]), memory.value)
+        return wire
+
+    async def leave(self) -> None:
+        await self.node.broadcast(self.addresses, Leave())
+
+
+async def worker(
+    node: Node, replica: Replica, *, servers: Sequence[Address], codec: Codec = dense, clip: bool = True
+) -> None:
+    """Pull, differentiate, push."""
+    store = Servers(node, replica, servers, codec)
+    while node.training():
+        await store.pull()
+        if not await catch_up(node, replica, store.over):
+            break
+        await store.push(await replica.gradient(node, clip))
+    await store.leave()
+
+
+async def catch_up(node: Node, replica: Replica, over: int) -> bool:
+    """Skip what is left of epochs that have ended for everybody; False when no step remains."""
+    begin, skipped, training = over * replica.steps(node.rank), 0, True
+    while node.step < begin and training:
+        skipped += replica.samples(node.rank, node.step)
+        training = node.training()
+    if skipped:
+        await node.note("skipped", skipped)
+    return training

@@ -1,0 +1,97 @@
+"""covey lab: the labs of this machine, and their links cut and restored while a run goes on."""
+
+from __future__ import annotations
+
+import json as text_of
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from covey.cli import json_file, options
+from covey.cli.errors import explained
+from covey.cli.options import flag, voice
+from covey.errors import PlanError
+
+if TYPE_CHECKING:
+    from covey.engines.lab.running import Lab
+
+app = typer.Typer(help="See the labs of this machine; cut and restore their links.", no_args_is_help=True)
+
+Host = Annotated[str, typer.Argument(metavar="HOST", help="A host of the lab, such as h1.")]
+Which = Annotated[str | None, flag("--lab", "NAME", "Which lab, where several run: see covey lab list.", options.RUN)]
+
+
+@app.command("list")
+def list_labs(json: options.Json = None, quiet: options.Quiet = False, verbose: options.Verbose = False) -> None:
+    """Show every lab, and the state of its links."""
+    with explained(voice(quiet, verbose)):
+        json_file.check(json)
+        found = [_told(lab) for lab in _labs()]
+        json_file.write(json, text_of.dumps(found, indent=1) + "\n")
+        if quiet or json == json_file.OUTPUT:
+            return
+        for lab in found:
+            typer.echo(f"{lab['lab']}  process {lab['process']}{'' if lab['running'] else ', which is gone'}")
+            for name, link in lab["hosts"].items():
+                state = "cut" if link["cut"] else "up"
+                typer.echo(f"  {name:<5} {state:<4} {link['sent']:,} bytes sent, {link['received']:,} received")
+        if not found:
+            typer.echo("no lab is running")
+
+
+@app.command()
+def cut(host: Host, lab: Which = None, quiet: options.Quiet = False, verbose: options.Verbose = False) -> None:
+    """Let nothing pass a host's data link, until it is restored."""
+    with explained(voice(quiet, verbose)):
+        _chosen(lab).cut(host)
+        if not quiet:
+            typer.echo(f"{host} is cut off: covey lab restore {host}")
+
+
+@app.command()
+def restore(host: Host, lab: Which = None, quiet: options.Quiet = False, verbose: options.Verbose = False) -> None:
+    """Let a host's data link work again."""
+    with explained(voice(quiet, verbose)):
+        _chosen(lab).restore(host)
+        if not quiet:
+            typer.echo(f"{host} is linked again")
+
+
+@app.command()
+def clean(quiet: options.Quiet = False, verbose: options.Verbose = False) -> None:
+    """Remove what launchers left that were killed; the next lab would do so too."""
+    with explained(voice(quiet, verbose)):
+        _labs()
+        from covey.engines.lab import running
+
+        with running.locked():
+            dead = running.reap()
+        if not quiet:
+            typer.echo("\n".join(f"removed {lab.name}" for lab in dead) or "nothing was left")
+
+
+def _labs() -> list[Lab]:
+    from covey.engines.lab import iproute, running
+
+    if missing := iproute.missing():
+        raise PlanError(missing)
+    return running.labs()
+
+
+def _chosen(wanted: str | None) -> Lab:
+    """The lab that is meant: the only one that runs, unless it is named."""
+    alive = [lab for lab in _labs() if lab.name.alive]
+    named = [lab for lab in alive if wanted is None or str(lab.name) == wanted]
+    if not named:
+        there = ", ".join(str(lab.name) for lab in alive) or "none"
+        raise PlanError(f"no lab {wanted} is running; there is {there}" if wanted else "no lab is running")
+    if len(named) > 1:
+        raise PlanError(
+            f"several labs are running; name one: --lab {' or --lab '.join(str(lab.name) for lab in named)}"
+        )
+    return named[0]
+
+
+def _told(lab: Lab) -> dict[str, Any]:
+    hosts = {host: {"cut": lab.is_cut(host), **lab.traffic(host)._asdict()} for host in lab.hosts}
+    return {"lab": str(lab.name), "process": lab.name.pid, "running": lab.name.alive, "hosts": hosts}

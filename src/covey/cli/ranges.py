@@ -1,0 +1,70 @@
+"""What may a setting be? Asked of the code: values are tried, and the strategy refuses those that cannot work."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+from covey import catalog
+from covey.errors import PlanError
+from covey.spec import parse
+
+LARGE = 10**6
+
+
+def allowed(spec: str, setting: str, hint: Any, workers: int) -> str:
+    """In words: `1 or more`, `more than 0, up to 1`, `keep or reset or average`; empty when nothing was refused."""
+    kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)] or [hint]
+    if typing.get_origin(hint) is Literal:
+        return " or ".join(map(str, typing.get_args(hint)))
+    if kinds == [bool]:
+        return "true or false"
+    if int not in kinds and float not in kinds:
+        return ""
+    works = _works(spec, setting, workers)
+    return _counted(works) if float not in kinds else _measured(works)
+
+
+def _works(spec: str, setting: str, workers: int) -> Callable[[float], bool]:
+    asked = parse(spec)
+
+    def works(value: float) -> bool:
+        changed = replace(asked.strategy, settings={**asked.strategy.settings, setting: value})
+        try:
+            catalog.resolve(replace(asked, strategy=changed), workers)
+        except PlanError:
+            return False
+        return True
+
+    return works
+
+
+def _counted(works: Callable[[float], bool]) -> str:
+    fit = [value for value in range(-1, 33) if works(value)]
+    if not fit or fit[0] < 0:
+        return ""
+    return f"{fit[0]} or more" if works(LARGE) else f"{fit[0]} to {fit[-1]}" if len(fit) > 1 else ""
+
+
+def _measured(works: Callable[[float], bool]) -> str:
+    inside = next((value for value in (0.5, 0.1, 0.01, 2.0) if works(value)), None)
+    if inside is None:
+        return ""
+    low = _edge(works, inside, -float(LARGE), "or more", "more than")
+    high = _edge(works, inside, float(LARGE), "up to", "less than")
+    return ", ".join(edge for edge in (low, high) if edge)
+
+
+def _edge(works: Callable[[float], bool], inside: float, outside: float, with_it: str, without: str) -> str:
+    """Where it ceases to work, in words; empty when it works everywhere."""
+    if works(outside):
+        return ""
+    while abs(outside - inside) > 1e-9:
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if works(middle) else (inside, middle)
+    limit = round(inside, 6) + 0.0
+    if abs(limit - inside) > 1e-8 or not works(limit):
+        return f"{without} {limit:g}"
+    return f"{limit:g} {with_it}" if with_it == "or more" else f"{with_it} {limit:g}"

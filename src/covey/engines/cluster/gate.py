@@ -1,0 +1,91 @@
+"""The launcher's end of the lines to all sites: what they say, and when one falls silent."""
+
+from __future__ import annotations
+
+import time
+
+import zmq
+
+from covey.engines.cluster.words import Downward, Upward, upward
+from covey.engines.process.control import AT_ONCE, MOST_UP
+from covey.engines.transport.keys import Guard, Ring
+from covey.engines.transport.refusals import Refusals
+from covey.engines.transport.token import NONE, seal, unseal
+from covey.errors import WireError
+from covey.message import Address
+
+SILENT = 6.0  # seconds without a sign of life, after which a site is lost
+BROKEN = 2.5  # the same for a site that has said nothing since a line broke
+
+
+class Gate:
+    """A door at which the sites of a run knock."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, sites: int, ring: Ring | None = None,
+        guard: Guard | None = None, token: bytes = NONE,
+    ) -> None:  # fmt: skip
+        self.guard, self.token = guard, token
+        self.refusals = guard.refusals if guard else Refusals()
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MOST_UP)
+        self.socket.ipv6 = True
+        self.socket.setsockopt(zmq.LINGER, 1000)
+        if ring:
+            ring.lock(self.socket)
+        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.heard = dict.fromkeys(range(sites), time.monotonic())
+        self.broken = 0.0  # when a line broke last
+        self.socket.bind(endpoint)
+
+    @property
+    def endpoint(self) -> str:
+        return self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def tell(self, number: int, word: Downward) -> None:
+        self.socket.send_multipart([f"site/{number}".encode(), seal(self.token, word)])
+
+    def words(self) -> list[tuple[int, Upward]]:
+        """What the sites have said since the last time; never waits."""
+        found = []
+        for _ in range(AT_ONCE):
+            if not self.socket.poll(0):
+                break
+            try:
+                number, word = self._read(*self.socket.recv_multipart(copy=False))
+            except WireError as error:
+                self.refusals.note(str(error))
+            else:
+                self.heard[number] = time.monotonic()
+                found.append((number, word))
+        while self.monitor.poll(0):
+            self.monitor.recv_multipart()
+            self.broken = time.monotonic()
+        return found
+
+    def silent(self, number: int) -> float:
+        """For how many seconds a site has given no sign of life, if that is too long; else 0."""
+        quiet = time.monotonic() - self.heard[number]
+        limit = BROKEN if self.heard[number] < self.broken else SILENT
+        return quiet if quiet > limit else 0.0
+
+    def close(self) -> None:
+        self.socket.disable_monitor()
+        self.monitor.close(0)
+
+    def _read(self, name: zmq.Frame, *parts: zmq.Frame) -> tuple[int, Upward]:
+        number = self._number(name.bytes)
+        if len(parts) != 1:
+            raise WireError(f"site {number} said something that no site says")
+        if self.guard and self.guard.who(parts[0]) != Address("site", number):
+            raise WireError(f"{self.guard.who(parts[0])} spoke to the launcher in the name of site {number}")
+        return number, unseal(self.token, parts[0].bytes, upward)
+
+    def _number(self, name: bytes) -> int:
+        try:
+            number = int(name.decode().removeprefix("site/"))
+        except ValueError:
+            number = -1
+        if number not in self.heard:
+            raise WireError(f"{name[:40]!r} is no site of this run")
+        return number

@@ -1,0 +1,159 @@
+"""Ranks: processes that something else has started, all with one command. Rank 0 leads the run, and each is a site.
+
+Rank 0 hosts its own site on a thread: if it dies, the nursery of that site goes with it at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+import msgspec
+
+from covey.engines.cluster import site
+from covey.engines.cluster.words import Letter
+from covey.errors import PeerLost, PlanError
+
+HERE = "127.0.0.1"
+PATIENCE = 8.0  # seconds that the leader's own site has to leave
+
+
+class Presence(msgspec.Struct, frozen=True):
+    """What a rank tells the leader of itself."""
+
+    host: str
+    machine: str  # the same for ranks that reach each other without a network
+    leader: str = ""  # the address at which the leader was reached from there
+
+
+class Channel(Protocol):
+    """How the ranks of a job reach each other before covey's own links are there."""
+
+    def gather(self) -> list[Presence]:
+        """(The leader) everybody, in order of rank."""
+        ...
+
+    def hand_out(self, letters: Sequence[bytes]) -> None:
+        """(The leader) one letter for each other rank, in order; an empty one: there will be no run."""
+        ...
+
+    def take(self) -> bytes:
+        """(The others) tell that this rank is there, and wait for its letter."""
+        ...
+
+    def close(self, well: bool) -> None:
+        """It is not needed any more; all ranks come here if all went `well`."""
+        ...
+
+
+class RankPlaces:
+    """The places of a run that is led by rank 0 of a job."""
+
+    def __init__(self, channel: Channel, size: int, native: Callable[[str], str] | None = None) -> None:
+        self.channel, self.size = channel, size
+        self.address = HERE
+        self._native = native
+        self.invited = False
+        self.trouble = ""
+        self.own: threading.Thread | None = None
+
+    def open(self) -> list[str]:
+        present = self.channel.gather()
+        self.address = next((one.leader for one in present if one.machine != present[0].machine), HERE)
+        return names(present)
+
+    @property
+    def native(self) -> str:
+        return self._native(self.address) if self._native else ""
+
+    def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
+        self.invited = True
+        self.own = threading.Thread(target=self._host, args=(letters[0], handed), name="site", daemon=True)
+        self.own.start()
+        self.channel.hand_out([msgspec.msgpack.encode(letter) for letter in letters[1:]])
+
+    def _host(self, letter: Letter, handed: bytes) -> None:
+        try:
+            site.host(letter, handed)
+        except Exception as error:
+            self.trouble = f"the site of rank 0 failed: {error}"
+
+    def lost(self) -> str:
+        return self.trouble
+
+    def close(self, well: bool) -> None:
+        if not self.invited:
+            call_off(self.channel, self.size)
+        if self.own is not None:
+            self.own.join(PATIENCE)
+        self.channel.close(well)
+
+
+def call_off(channel: Channel, size: int) -> None:
+    """(The leader) there will be no run."""
+    channel.hand_out([b""] * (size - 1))
+
+
+def attend(channel: Channel, handed: Callable[[], bytes]) -> None:
+    """(The others) host what rank 0 places here until the run is over; say nothing, that is the leader's part."""
+    heard = _Signals()
+    data = channel.take()
+    if not data:
+        return channel.close(True)
+    heard.ignored = True  # the leader hears of it too, and ends the run in order
+    try:
+        well = site.host(msgspec.msgpack.decode(data, type=Letter), handed())
+    except PeerLost:
+        raise PeerLost("rank 0, which led the run, is gone") from None
+    channel.close(well)
+
+
+class _Signals:
+    """Ctrl-C is for the leader; SIGTERM ends a process that hosts nothing yet, quietly."""
+
+    def __init__(self) -> None:
+        self.ignored = False
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, self._terminate)
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        if not self.ignored:
+            os._exit(0)
+
+
+def presence(leader: str = "") -> Presence:
+    """What this rank tells of itself."""
+    return Presence(socket.gethostname(), machine(), leader)
+
+
+def machine() -> str:
+    """One kernel, booted once, and one network of it."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
+
+
+def names(present: Sequence[Presence]) -> list[str]:
+    """What to call each rank's host; machines with one name (containers, namespaces) are numbered."""
+    machines = list(dict.fromkeys(one.machine for one in present))
+    called = {one.machine: one.host for one in present}
+    if len(set(called.values())) < len(machines):
+        called = {name: f"{called[name]}.{number}" for number, name in enumerate(machines)}
+    return [called[one.machine] for one in present]
+
+
+def read_native(engine: str, settings: Mapping[str, object]) -> bool:
+    """The only setting of engines with ranks: whether roles sum by the engine's own collectives."""
+    for name in settings:
+        if name != "native":
+            raise PlanError(f"--engine {engine} has no setting {name!r}; it has: native (true or false)")
+    value = settings.get("native", False)
+    if str(value).lower() not in ("true", "false"):
+        raise PlanError(f"--engine {engine}(native={value}): native is true or false")
+    return str(value).lower() == "true"

@@ -1,0 +1,125 @@
+"""The labs that are there, whoever made them: found by their names, their links cut, restored and measured."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from covey.engines.lab import quota
+from covey.engines.lab.iproute import LabError, batch, show
+from covey.engines.lab.name import NETNS, Name, named
+from covey.errors import PlanError
+
+LOCK = Path("/run/covey-lab.lock")
+ENDING = 5.0  # seconds for killed processes to be gone
+
+
+class Traffic(NamedTuple):
+    """Bytes that have passed a host's shaped link, with all that the network adds."""
+
+    sent: int
+    received: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """A lab: its links can be cut and restored while roles speak on them."""
+
+    name: Name
+
+    @property
+    def hosts(self) -> list[str]:
+        found = [part.removeprefix(f"{self.name}-") for part in self.name.namespaces()]
+        return sorted((host for host in found if host[0] == "h"), key=lambda host: int(host[1:]))
+
+    def cut(self, host: str) -> None:
+        """Nothing passes this host's data link any more; it keeps its addresses, and what is sent is lost."""
+        self._set(host, "down")
+
+    def restore(self, host: str) -> None:
+        self._set(host, "up")
+
+    def is_cut(self, host: str) -> bool:
+        return "UP" not in self._port(host)["flags"]
+
+    def traffic(self, host: str) -> Traffic:
+        """Since the lab was made; what the switch hears from a host is what that has sent."""
+        seen = self._port(host)["stats64"]
+        return Traffic(sent=seen["rx"]["bytes"], received=seen["tx"]["bytes"])
+
+    def remove(self) -> None:
+        """Leave nothing of it; what is left of its processes is killed."""
+        spaces = self.name.namespaces()
+        _end(spaces)
+        with suppress(LabError):  # it goes with the switch, if that was quicker
+            batch("ip", [f"link del {self.name.link}"])
+        if spaces:
+            batch("ip", [f"netns del {space}" for space in spaces])
+        for place in quota.left(str(self.name)):
+            quota.remove(place)
+
+    def _set(self, host: str, state: str) -> None:
+        self._port(host)
+        batch("ip", [f"link set {host} {state}"], self.name.switch)
+
+    def _port(self, host: str) -> dict[str, dict[str, dict[str, int]]]:
+        if host not in self.hosts:
+            raise PlanError(f"{self.name} has no host {host}; it has {', '.join(self.hosts)}")
+        (port,) = show("-s", "link", "show", host, namespace=self.name.switch)
+        return port  # type: ignore[no-any-return]
+
+
+def labs() -> list[Lab]:
+    """All labs of this machine, also those whose launcher is gone."""
+    parts = [path.name for path in NETNS.glob("covey-*")]
+    parts += [path.name for path in quota.left()]
+    return [Lab(name) for name in sorted(set(filter(None, map(named, parts))))]
+
+
+def mine() -> Lab:
+    """The lab of this process, while it runs."""
+    for lab in reversed(labs()):
+        if lab.name.pid == os.getpid():
+            return lab
+    raise PlanError("this process has no lab")
+
+
+def reap() -> list[Lab]:
+    """Remove the labs whose launcher is gone."""
+    dead = [lab for lab in labs() if not lab.name.alive]
+    for lab in dead:
+        lab.remove()
+    return dead
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """One at a time chooses addresses, or clears away."""
+    with LOCK.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _end(spaces: list[str]) -> None:
+    """Kill what lives in these namespaces: nothing but a lab's own processes does."""
+    until = time.monotonic() + ENDING
+    while pids := [pid for space in spaces for pid in _pids(space)]:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > until:
+            raise LabError(f"processes {pids} of a lab do not end")
+        time.sleep(0.02)
+
+
+def _pids(space: str) -> list[int]:
+    done = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True, check=False)
+    return [int(word) for word in done.stdout.split()]

@@ -1,0 +1,112 @@
+"""Sites on the hosts of a lab: each in its namespace and its group, its roles on the shaped link."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from covey.engines.cluster.words import Letter
+from covey.engines.lab import hatchery, name, quota, running, wiring
+from covey.engines.lab.hatchery import Ended, Invitation
+from covey.engines.lab.running import Lab
+from covey.engines.lab.settings import Settings
+from covey.engines.process.brood import describe
+from covey.engines.process.nursery import read, write
+from covey.errors import PlanError
+
+PATIENCE, HASTE = 8.0, 1.0  # seconds that sites have to leave by themselves, after a good run and after a bad one
+
+
+class LabPlaces:
+    """A lab, from its making to its end."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.hosts, self.address = settings, settings.hosts, ""
+        self.lab: Lab | None = None
+        self.groups: dict[str, Path] = {}
+        self.parent: subprocess.Popen[bytes] | None = None  # of all sites
+        self.line: socket.socket | None = None
+        self.living: set[str] = set()
+
+    def open(self) -> list[str]:
+        with running.locked():
+            running.reap()
+            nets = wiring.free()
+            self.lab = Lab(name.new())
+            wiring.lay(self.lab.name, self.settings.rates, nets)
+        if any(share is not None for share in self.settings.cpus):
+            self.groups = quota.make(str(self.lab.name), self.hosts, quota.groups())
+        self.address = f"{nets.control}.{wiring.LAUNCHER}"
+        return self.hosts
+
+    def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
+        if letters[0].interface:
+            raise PlanError(f"--interface {letters[0].interface}: in the lab roles speak on its shaped links")
+        assert self.lab is not None, "a lab is opened first"
+        self.line = self._start(letters[0].warm)
+        self.living = set(self.hosts)
+        invitations = [
+            Invitation(
+                letter=msgspec.structs.replace(letter, interface=wiring.DATA), host=host,
+                namespace=self.lab.name.host(host), group=str(self.groups.get(host, "")),
+            ) for letter, host in zip(letters, self.hosts, strict=True)
+        ]  # fmt: skip
+        with suppress(OSError):  # it has died at once: `lost` will tell
+            write(self.line, msgspec.msgpack.encode(invitations))
+            write(self.line, handed)
+
+    def begin(self) -> None:
+        """Everybody is ready; only now do the quotas hold, for a slow host shall not be slow to import torch."""
+        for host, share in zip(self.hosts, self.settings.cpus, strict=True):
+            if share is not None:
+                quota.limit(self.groups[host], share)
+
+    def lost(self) -> str:
+        return self._news(0.0)
+
+    def close(self, well: bool) -> None:
+        try:
+            until = time.monotonic() + (PATIENCE if well else HASTE)
+            while self.living and (left := until - time.monotonic()) > 0:
+                self._news(left)
+            if self.line and self.parent:
+                self.line.close()  # the parent ends what is left
+                with suppress(subprocess.TimeoutExpired):
+                    self.parent.wait(PATIENCE)
+                self.parent.kill()
+                self.parent.wait()
+        finally:
+            if self.lab:
+                self.lab.remove()
+
+    def _start(self, warm: str) -> socket.socket:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        ours, theirs = socket.socketpair()
+        with theirs:
+            given = [str(theirs.fileno()), warm, " " * 32]  # the last is room for a title
+            self.parent = subprocess.Popen(
+                [sys.executable, "-m", hatchery.__name__, *given],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
+            )  # fmt: skip
+        return ours
+
+    def _news(self, patience: float) -> str:
+        """What has ended, in words, within so many seconds."""
+        if self.line is None or not select.select([self.line], [], [], patience)[0]:
+            return ""
+        try:
+            ended = msgspec.msgpack.decode(read(self.line), type=Ended)
+        except (SystemExit, OSError):
+            self.living.clear()
+            return "the parent of the lab's hosts has died, and all roles with it"
+        self.living.discard(ended.host)
+        return f"the site on {ended.host} {describe(os.waitstatus_to_exitcode(ended.status))}, and its roles with it"

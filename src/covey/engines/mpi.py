@@ -1,0 +1,159 @@
+"""MPI: roles on the ranks of a job that mpirun has started; outside of one, covey starts mpirun itself.
+
+Inside, every rank runs the same command: rank 0 leads, and letters travel over MPI. Nothing is pickled on the way.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from covey.engines.cluster import here
+from covey.engines.cluster.crew import Places
+from covey.engines.cluster.ranks import Presence, RankPlaces, attend, call_off, machine, presence, read_native
+from covey.engines.native.mpi_service import NATIVE, Service
+from covey.engines.started import Started, by_mpi, choose_gpu
+from covey.errors import PeerLost, PlanError
+
+COMING = 90.0  # seconds until all ranks must be there
+LOOK = 0.02  # seconds between two looks: MPI's own waiting keeps a core busy
+DOORS, HERE, LETTER = 1, 2, 3  # tags
+LED: list[Started] = []  # the runs that this process has led
+
+
+def places(workers: int, hosts: Any, **settings: object) -> Places:
+    """The ranks of the job that this process belongs to; else those of one that mpirun starts, on `hosts` if given."""
+    native = read_native("mpi", settings)
+    started = by_mpi()
+    if started is None:
+        from covey.engines.mpirun import MpirunPlaces
+
+        return MpirunPlaces(workers, hosts, native)
+    if hosts:
+        raise PlanError("--hosts is for covey's own mpirun; this process was started by one: give it the --hostfile")
+    if LED:
+        raise PlanError("the other ranks have left with the first run: one mpirun, one covey.fit")
+    LED.append(started)
+    return RankPlaces(_channel(started), started.size, (lambda address: NATIVE) if native else None)
+
+
+def guest(handed: Callable[[], bytes]) -> bool:
+    """Whether rank 0 leads and this rank only hosts; then it does so in here. `handed` gives a task of its memory."""
+    started = by_mpi()
+    if started is None:
+        return False
+    choose_gpu(started.local)
+    channel = _channel(started)
+    if started.leads:
+        return False
+    attend(channel, handed)
+    return True
+
+
+def refuse() -> None:
+    """(The leader) What was asked cannot run: the others need not wait."""
+    started = by_mpi()
+    if started is not None and not LED:
+        LED.append(started)
+        call_off(_channel(started), started.size)
+        _channel(started).close(True)
+
+
+@cache
+def _channel(started: Started) -> MpiChannel:
+    return MpiChannel(started)
+
+
+def world() -> Any:
+    """All ranks of the job. MPI is left in order only when all went well: a dead rank would be waited for."""
+    import mpi4py
+
+    # what two processes of one machine share by memory is left behind when they are killed
+    os.environ.setdefault("OMPI_MCA_btl", "self,tcp")
+    mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD
+
+
+def part(comm: Any, still: Callable[[], bool] = lambda: True) -> bool:
+    """Leave MPI together with all other ranks; False if that makes no sense any more."""
+    from mpi4py import MPI
+
+    parting = comm.Ibarrier()
+    while not parting.Test():
+        if not still():
+            return False
+        time.sleep(LOOK)
+    MPI.Finalize()
+    return True
+
+
+class MpiChannel:
+    """Messages of MPI as a channel; MPI trusts its network."""
+
+    def __init__(self, started: Started, first: int = 0) -> None:
+        self.started = started
+        self.users = "mpi4py.MPI" in sys.modules  # MPI is not ours to end
+        self.comm = world()
+        self.service = Service(self.comm, first)
+
+    def gather(self) -> list[Presence]:
+        """Everybody, having tried which of the leader's addresses leads here."""
+        with socket.create_server(("::", 0), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True) as door:
+            doors = msgspec.json.encode((machine(), here.addresses(), door.getsockname()[1]))
+            for rank in range(1, self.started.size):
+                self.comm.Send(doors, dest=rank, tag=DOORS)
+            others = [self._receive(rank, HERE) for rank in range(1, self.started.size)]
+        return [presence(), *(msgspec.json.decode(other, type=Presence) for other in others)]
+
+    def hand_out(self, letters: Sequence[bytes]) -> None:
+        for rank, letter in enumerate(letters, start=1):
+            self.comm.Send(letter, dest=rank, tag=LETTER)
+
+    def take(self) -> bytes:
+        from mpi4py import MPI
+
+        status = MPI.Status()
+        while not self.comm.Iprobe(source=0, tag=MPI.ANY_TAG, status=status):
+            time.sleep(LOOK)
+        if status.Get_tag() == DOORS:
+            leaders, addresses, port = msgspec.json.decode(self._receive(0, DOORS), type=tuple[str, list[str], int])
+            found = "" if leaders == machine() else reachable(addresses, port)
+            self.comm.Send(msgspec.json.encode(presence(found)), dest=0, tag=HERE)
+        return self._receive(0, LETTER, None)
+
+    def _receive(self, source: int, tag: int, patience: float | None = COMING) -> bytes:
+        from mpi4py import MPI
+
+        status, until = MPI.Status(), time.monotonic() + (patience or 0)
+        while not self.comm.Iprobe(source=source, tag=tag, status=status):
+            if patience is not None and time.monotonic() > until:
+                raise PeerLost(f"rank {source} did not answer within {patience:g} s")
+            time.sleep(LOOK)
+        data = bytearray(status.Get_count(MPI.BYTE))
+        self.comm.Recv([data, MPI.BYTE], source=source, tag=tag)
+        return bytes(data)
+
+    def close(self, well: bool) -> None:
+        self.service.close()
+        if well and not self.users:
+            part(self.comm)
+
+
+def reachable(addresses: Sequence[str], port: int) -> str:
+    """The first of the addresses at which somebody hears."""
+    for address in addresses:
+        try:
+            with socket.create_connection((address, port), timeout=2):
+                return address
+        except OSError:
+            continue
+    raise PeerLost(f"rank 0 cannot be reached from {socket.gethostname()} at any of {', '.join(addresses)}")

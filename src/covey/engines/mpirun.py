@@ -1,0 +1,126 @@
+"""covey's own mpirun: one site for each worker, on this machine or on the hosts of a file; the launcher is no rank.
+
+The letters lie in memory of the launcher that only its own user can open. On one machine each site reads its own; with
+several hosts a relay, rank 0 on the launcher's machine, hands them out over MPI.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from covey.engines.cluster.mail import MAIL, Mailbox
+from covey.engines.cluster.ranks import HERE
+from covey.engines.cluster.words import Letter
+from covey.engines.native.mpi_service import NATIVE
+from covey.engines.process.brood import describe
+from covey.errors import PlanError
+
+PATIENCE = 8.0  # seconds that mpirun has to leave by itself
+MODULE = "covey.engines.mpi_site"
+OPEN_MPI = ("--bind-to", "none", "--map-by", "slot", "--enable-recovery")
+HYDRA = ("-disable-auto-cleanup",)  # both: when a rank dies the others stay, and the launcher finds out which it was
+
+
+class MpirunPlaces:
+    """So many sites, started by mpirun."""
+
+    def __init__(self, workers: int, hosts: Any, native: bool) -> None:
+        self.program, self.open_mpi = find_mpirun()
+        self.file = Path(hosts) if hosts else None
+        self.hosts = read_hosts(self.file, workers) if self.file else ["localhost"] * workers
+        self.address = HERE
+        self.native = NATIVE if native else ""
+        self.mailbox: Mailbox | None = None
+        self.mpirun: subprocess.Popen[bytes] | None = None
+
+    def open(self) -> list[str]:
+        if self.file:
+            from covey.engines.cluster.here import address_among
+
+            self.address = address_among(self.hosts)
+        return self.hosts
+
+    def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
+        if self.file and handed:
+            raise PlanError("a task of this process does not travel to other hosts: put it into a file, 'FILE.py:task'")
+        self.mailbox = Mailbox(letters, handed)
+        self.mpirun = subprocess.Popen(
+            self.command(), stdin=subprocess.DEVNULL, env={**environment(), MAIL: self.mailbox.path},
+            start_new_session=True,
+        )  # fmt: skip
+
+    def command(self) -> list[str]:
+        """One rank for each site; where there are hosts, one more in front of them, on this machine: the relay."""
+        site, sites, where = [sys.executable, "-m", MODULE], len(self.hosts), ["--oversubscribe"]
+        if self.file is not None:
+            slots = ",".join(f"{host}:{count}" for host, count in Counter(["localhost", *self.hosts]).items())
+            sites, where = sites + 1, ["-x", "PYTHONPATH", "--host", slots]
+        if not self.open_mpi:
+            where = ["-hosts", where[-1]] if self.file else []
+        common = OPEN_MPI if self.open_mpi else HYDRA
+        return [self.program, *common, *where, "-n", str(sites), *site, "invited" if self.file else "beside"]
+
+    def lost(self) -> str:
+        code = self.mpirun.poll() if self.mpirun else None
+        return "" if code is None else f"mpirun {describe(code)}, and the roles with it"
+
+    def close(self, well: bool) -> None:
+        if self.mpirun is not None:
+            for number, patience in ((0, PATIENCE if well else 1.0), (signal.SIGTERM, 3.0), (signal.SIGKILL, 1.0)):
+                self.mpirun.send_signal(number)
+                with suppress(subprocess.TimeoutExpired):
+                    self.mpirun.wait(patience)
+                    break
+        if self.mailbox is not None:
+            self.mailbox.close()
+
+
+def find_mpirun() -> tuple[str, bool]:
+    """The mpirun that belongs to this Python, or the system's; and whether it is Open MPI's or MPICH's kind."""
+    beside = Path(sys.executable).parent / "mpirun"
+    program = str(beside) if beside.exists() else shutil.which("mpirun") or shutil.which("mpiexec")
+    if program is None:
+        raise PlanError("--engine mpi needs mpirun: pip install 'covey[mpi]', or install your system's Open MPI")
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, env=environment())
+    return program, "Open MPI" in told.stdout + told.stderr
+
+
+def environment() -> dict[str, str]:
+    """What mpirun, and through it the sites, find around them."""
+    given = {
+        **os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }  # fmt: skip
+    given.setdefault("OMPI_MCA_btl", "self,tcp")  # shared memory is left behind by ranks that are killed
+    if os.geteuid() == 0:  # Open MPI refuses root unless it is told twice
+        for name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
+            given[name] = given[f"{name}_CONFIRM"] = "1"
+    return given
+
+
+def read_hosts(file: Path, workers: int) -> list[str]:
+    """The host of each site, as mpirun will fill them: `name slots=4` a line, or `name:4`."""
+    if not file.is_file():
+        raise PlanError(f"--hosts {file}: there is no such file; write one host a line, such as 'node1 slots=4'")
+    slots: list[str] = []
+    for line in file.read_text().splitlines():
+        words = line.partition("#")[0].split()
+        if words:
+            name, _, count = words[0].partition(":") if words[0].count(":") == 1 else (words[0], "", "")
+            given = [word.partition("=")[2] for word in words[1:] if word.startswith("slots=")]
+            slots += [name] * int((given or [count or "1"])[0])
+    if not slots:
+        raise PlanError(f"--hosts {file} names no host; write one a line, such as 'node1 slots=4'")
+    if workers > len(slots):
+        raise PlanError(
+            f"--hosts {file} has {len(slots)} slots and there are {workers} workers: write slots=… behind the hosts"
+        )
+    return list(Counter(slots).elements())[:workers]

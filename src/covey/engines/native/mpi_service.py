@@ -1,0 +1,93 @@
+"""A site's part of MPI's all-reduce: roles are no ranks, so they lay their numbers into shared memory and ask.
+
+A role connects to a socket without a file, whose name only this site's own processes are told; it sends the memory's
+handle when it has a new one, then for each sum who takes part in it, and is answered when the sum lies there.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import socket
+import struct
+import threading
+import zlib
+from typing import Any
+
+import msgspec
+
+NATIVE = "covey.engines.native.mpi"  # the roles' side
+WHERE = "COVEY_SUMS"  # the environment of a site's roles tells them the socket's name
+MOST = 1 << 20  # bytes of one request
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A sum over these sites, of so many numbers of a type at the beginning of the memory."""
+
+    sites: tuple[int, ...]
+    type: str  # as MPI calls it
+    count: int
+    fresh: bool = False  # the memory's handle comes along
+
+
+class Service:
+    """Answers this site's roles; site `n` is rank `n + first` of `comm`."""
+
+    def __init__(self, comm: Any, first: int = 0) -> None:
+        self.comm, self.first = comm, first
+        self.groups: dict[tuple[int, ...], Any] = {}
+        name = f"\0covey-{secrets.token_hex(16)}"
+        self.door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.door.bind(name)
+        self.door.listen()
+        os.environ[WHERE] = name[1:]
+        threading.Thread(target=self._welcome, name="native sums", daemon=True).start()
+
+    def close(self) -> None:
+        os.environ.pop(WHERE, None)
+        self.door.close()
+
+    def _welcome(self) -> None:
+        while True:
+            try:
+                line, _ = self.door.accept()
+            except OSError:
+                return
+            _, user, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if user != os.getuid():
+                line.close()
+                continue
+            threading.Thread(target=self._serve, args=(line,), name="native sums", daemon=True).start()
+
+    def _serve(self, line: socket.socket) -> None:
+        memory: mmap.mmap | None = None
+        with line:
+            while True:
+                data, handles, _, _ = socket.recv_fds(line, MOST, 1)
+                if not data:
+                    return
+                wanted = msgspec.msgpack.decode(data, type=Wanted)
+                if wanted.fresh:
+                    memory = mmap.mmap(handles[0], os.fstat(handles[0]).st_size)
+                    os.close(handles[0])
+                assert memory is not None
+                line.send(self._sum(wanted, memory))
+
+    def _sum(self, wanted: Wanted, memory: mmap.mmap) -> bytes:
+        """Empty when it is done, else what went wrong."""
+        from mpi4py import MPI
+
+        try:
+            group = self._group(wanted.sites)
+            group.Allreduce(MPI.IN_PLACE, [memory, wanted.count, getattr(MPI, wanted.type)], MPI.SUM)
+        except MPI.Exception as error:
+            return str(error).encode()
+        return b""
+
+    def _group(self, sites: tuple[int, ...]) -> Any:
+        """The communicator of these sites, made by all of them when they first sum."""
+        if sites not in self.groups:
+            members = self.comm.group.Incl([site + self.first for site in sites])
+            self.groups[sites] = self.comm.Create_group(members, tag=zlib.crc32(repr(sites).encode()) & 0x7FFF)
+        return self.groups[sites]

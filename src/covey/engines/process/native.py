@@ -1,0 +1,93 @@
+"""Sums over roles by an engine's own collective, on a thread of their own while the role goes on listening."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from functools import partial
+from importlib import import_module
+from threading import Thread
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from covey.engines.process.contacts import Contacts
+from covey.engines.process.desk import Desk
+from covey.errors import RoleFailed
+from covey.message import Address, Message
+from covey.program import Collective
+from covey.vector import Vector, chunk
+
+Group = tuple[Address, ...]
+GRACE = 8.0  # seconds in which the launcher finds out who died, which says more than a broken connection
+
+
+class Collectives(Protocol):
+    """What a module of `engines/native` has: `Collectives(me, contacts, *arguments)`."""
+
+    def joins(self, group: Group) -> bool:
+        """Whether it can sum over this group; all members answer alike."""
+        ...
+
+    def sum(self, parts: list[Tensor], group: Group) -> None:
+        """Sum over the group, in place; every member calls this."""
+        ...
+
+
+class NativeSum(Message):
+    """Stands for what a native sum has sent, in the account of traffic."""
+
+
+class Wanted(NamedTuple):
+    """A sum, and the program that waits for it."""
+
+    program: Any
+    effect: Collective
+
+
+class Sums:
+    """The native sums of one role, one after the other."""
+
+    def __init__(self, collectives: Collectives) -> None:
+        self.collectives = collectives
+        self.desk = Desk()
+        self.bell = self.desk.bell
+        self.wanted: deque[Wanted] = deque()
+        Thread(target=self.desk.serve, name="native sums", daemon=True).start()
+
+    def take(self, program: Any, effect: Collective) -> bool:
+        """Whether the sum is under way; the bell rings when it is done."""
+        if not self.collectives.joins(effect.group):
+            return False
+        self.wanted.append(Wanted(program, effect))
+        self.desk.put(partial(self._sum, effect))
+        return True
+
+    def done(self) -> list[tuple[Wanted, BaseException | None]]:
+        _, _, done = self.desk.collect()
+        return [(self.wanted.popleft(), error) for _, error in done]
+
+    def _sum(self, effect: Collective) -> None:
+        try:
+            self.collectives.sum([part for part in effect.vector.parts if part.numel()], effect.group)
+        except Exception as error:
+            time.sleep(GRACE)
+            raise RoleFailed(f"the native sum over {len(effect.group)} roles failed: {error}") from error
+
+
+def find(me: Address, contacts: Contacts) -> Sums | None:
+    """The way of summing that the engine offers, if it does."""
+    if not contacts.native:
+        return None
+    module, *arguments = contacts.native.split(" ")
+    return Sums(import_module(module).Collectives(me, contacts, *arguments))
+
+
+def ring_bytes(vector: Vector, place: int, size: int) -> int:
+    """What a ring of this size has its member at `place` send: all slices but one, twice (Patarasu & Yuan 2009)."""
+    total = 0
+    for part in vector.parts:
+        for spared in (place + 1, place + 2):
+            start, stop = chunk(part.numel(), size, spared % size)
+            total += (part.numel() - (stop - start)) * part.element_size()
+    return total

@@ -1,0 +1,236 @@
+"""Ray: a site is a named actor in a bundle of a placement group; tensors travel on covey's own links.
+
+`--engine ray` starts a Ray on this machine for the run; `--engine 'ray(address=auto)'` uses one that is there, and so
+does a program that has called `ray.init` already. What covey was pointed at stays when the run is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+from uuid import uuid4
+
+import msgspec
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from covey.engines.cluster import here, shipping, site
+from covey.engines.cluster.den import Den, same_handlers
+from covey.engines.cluster.words import Letter
+from covey.errors import PlanError
+
+ROOM = 60.0  # seconds until the cluster must have room for all sites
+LOOK = 0.2  # seconds between two looks at the actors
+PATIENCE = 8.0  # seconds that a site has to leave by itself when all went well
+HASTE = 0.5  # and when it did not
+LUGGAGE = "covey_luggage"  # the folder in which Ray's runtime environment brings the task's code
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """`ray(address=auto, placement=pack, sites=2, cpus=1, gpus=0)`"""
+
+    address: str = ""
+    placement: Literal["spread", "pack"] = "spread"
+    sites: int = 0  # as many as there are workers
+    cpus: float = 1  # of each site, as Ray counts them
+    gpus: float = 0
+
+    def __post_init__(self) -> None:
+        if self.placement not in ("spread", "pack"):
+            raise PlanError(f"ray(placement={self.placement}): spread or pack the sites over the nodes")
+        for name in ("sites", "cpus", "gpus"):
+            value = getattr(self, name)
+            if isinstance(value, str) or value < 0:
+                raise PlanError(f"ray({name}={value}): a number is needed")
+        if self.sites != int(self.sites):
+            raise PlanError(f"ray(sites={self.sites}): a whole number is needed")
+        if str(self.address).startswith("ray://") and find_spec("grpc") is None:
+            raise PlanError(f"ray(address={self.address}) needs Ray's client: pip install 'ray[client]'")
+
+
+def places(workers: int, hosts: Any, **settings: Any) -> RayPlaces:
+    """The nodes of a Ray."""
+    if hosts:
+        raise PlanError("--hosts is not for ray, which knows its nodes: --engine 'ray(address=HOST:PORT)'")
+    known = Settings.__slots__
+    for name in settings:
+        if name not in known:
+            raise PlanError(f"ray has no setting {name!r}; it has: {', '.join(known)}")
+    wanted = Settings(**settings)
+    return RayPlaces(wanted, int(wanted.sites) or workers)
+
+
+class Site:
+    """The actor: covey's process on a node, which bears roles."""
+
+    def __init__(self, called: str) -> None:
+        self.called = called
+
+    def __repr__(self) -> str:
+        return self.called  # what Ray writes before its output
+
+    def host(self, letter: bytes, handed: bytes) -> None:
+        invitation = msgspec.msgpack.decode(letter, type=Letter)
+        luggage = find_spec(LUGGAGE)
+        if luggage and luggage.submodule_search_locations and not shipping.file_of(invitation.task).is_file():
+            invitation, handed = shipping.moved(invitation, handed, Path(luggage.submodule_search_locations[0]))
+        site.host(invitation, handed)
+
+
+class RayPlaces:
+    """One actor for each site, in a placement group."""
+
+    def __init__(self, settings: Settings, sites: int) -> None:
+        self.settings, self.sites, self.address = settings, sites, "127.0.0.1"
+        self.den: Den | None = None  # of a Ray that covey has started
+        self.joined = False  # covey has called ray.init
+        self.away = False  # there are nodes that may not have the task's file
+        self.group: PlacementGroup | None = None
+        self.actors: list[Any] = []
+        self.called: list[str] = []
+        self.running: list[Any] = []
+        self.looked = 0.0
+
+    def open(self) -> list[str]:
+        self._meet()
+        nodes = self._nodes()
+        names = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes()}
+        if not self.den:
+            self.away = sum(node["Alive"] for node in ray.nodes()) > 1 or self._client
+            self.address = self._address(nodes)
+        return [names[node] for node in nodes]
+
+    def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
+        assert self.group is not None, "open comes first"
+        with tempfile.TemporaryDirectory(prefix="covey-") as folder:
+            environment = self._luggage(letters[0].task, Path(folder) / LUGGAGE) if self.away else {}
+            run, kind = f"covey-{uuid4().hex[:8]}", self._kind(environment)
+            for letter in letters:
+                called = f"covey {letter.called}"
+                bundle = PlacementGroupSchedulingStrategy(self.group, letter.site)
+                actor = kind.options(name=called, namespace=run, scheduling_strategy=bundle).remote(called)
+                self.actors.append(actor)
+                self.called.append(letter.called)
+                self.running.append(actor.host.remote(msgspec.msgpack.encode(letter), handed))
+
+    def lost(self) -> str:
+        if time.monotonic() - self.looked < LOOK:
+            return ""
+        self.looked = time.monotonic()
+        ended, _ = ray.wait(self.running, num_returns=len(self.running), timeout=0)
+        return next((self._how(self.running.index(one)) for one in ended), "")
+
+    def close(self, well: bool) -> None:
+        try:
+            if ray.is_initialized():
+                self._dismiss(well)
+                if self.joined:
+                    ray.shutdown()  # leaves a Ray that was there before
+        finally:
+            if self.den:
+                self.den.close()
+
+    # -- a Ray -------------------------------------------------------------------------------------------------------
+
+    def _meet(self) -> None:
+        """Use the Ray that this process is in, the one that is named, or one of our own."""
+        if ray.is_initialized():
+            return
+        address = str(self.settings.address or os.environ.get("RAY_ADDRESS", ""))
+        if address and address != "local":
+            try:
+                with same_handlers():
+                    ray.init(address=address, logging_level=logging.WARNING)
+            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+                raise PlanError(f"no Ray at {address} ({_first(error)}); start one with: ray start --head") from None
+        else:
+            self.den = Den("ray")
+            cores = max(os.cpu_count() or 1, -(-self.sites * self.settings.cpus // 1))
+            with self.den.births(RAY_USAGE_STATS_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0"):
+                ray.init(
+                    address="local", include_dashboard=False, num_cpus=int(cores), logging_level=logging.ERROR,
+                    _temp_dir=str(self.den.path), _node_ip_address="127.0.0.1",
+                )  # fmt: skip
+        self.joined = True
+
+    def _nodes(self) -> list[str]:
+        """The node of each site, once the cluster has room for them all."""
+        need = {"CPU": self.settings.cpus, **({"GPU": self.settings.gpus} if self.settings.gpus else {})}
+        self.group = placement_group([need] * self.sites, strategy=self.settings.placement.upper())
+        if not self.group.wait(ROOM):
+            free = {name: count for name, count in ray.available_resources().items() if name in ("CPU", "GPU")}
+            raise PlanError(
+                f"Ray has no room for {self.sites} sites with {need} each within {ROOM:g} s; free are {free}: "
+                "use fewer workers, ray(sites=…) or ray(cpus=…)"
+            )
+        found: dict[int, str] = placement_group_table(self.group)["bundles_to_node_id"]
+        return [found[number] for number in range(self.sites)]
+
+    @property
+    def _client(self) -> bool:
+        return bool(ray.util.client.ray.is_connected())
+
+    def _address(self, nodes: Sequence[str]) -> str:
+        """Where this process is found from the sites."""
+        if self._client:
+            return here.address_towards("tcp://" + str(self.settings.address).removeprefix("ray://"))
+        if set(nodes) == {ray.get_runtime_context().get_node_id()}:
+            return "127.0.0.1"
+        return str(ray.util.get_node_ip_address())
+
+    # -- actors ------------------------------------------------------------------------------------------------------
+
+    def _luggage(self, task: str, folder: Path) -> dict[str, Any]:
+        """A runtime environment that brings the task's file to nodes that do not have it."""
+        if not task:
+            return {}
+        shipping.unpacked(shipping.packed(task), folder)
+        return {"py_modules": [str(folder)]}
+
+    def _kind(self, environment: dict[str, Any]) -> Any:
+        need: Any = {"num_cpus": self.settings.cpus, "num_gpus": self.settings.gpus}
+        return ray.remote(max_restarts=0, runtime_env=environment, **need)(Site)
+
+    def _how(self, number: int) -> str:
+        """How the actor of a site ended, in words."""
+        who = f"{self.called[number]}, a Ray actor,"
+        try:
+            ray.get(self.running[number])
+        except RayTaskError as error:
+            return f"{who} failed: {_first(error.cause)}"
+        except RayActorError as error:
+            why = "covey must be installed on every node" if "import" in str(error) else _exit_detail(str(error))
+            return f"{who} died, and its roles with it{f' ({why})' if why else ''}"
+        except RayError as error:
+            return f"{who} could not run: {_first(error)}"
+        return f"{who} left before the run was over"
+
+    def _dismiss(self, well: bool) -> None:
+        """Sites leave by themselves, or are made to."""
+        with suppress(RayError):
+            if self.running:
+                ray.wait(self.running, num_returns=len(self.running), timeout=PATIENCE if well else HASTE)
+            for actor in self.actors:
+                ray.kill(actor)
+            if self.group:
+                remove_placement_group(self.group)
+
+
+def _first(error: object) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _exit_detail(text: str) -> str:
+    """What Ray knows of a worker process that died, without its advice."""
+    return text.partition("Worker exit detail: ")[2].partition(".")[0].strip()

@@ -1,0 +1,40 @@
+"""What keeps two runs apart where no key does: everything that is said begins with the run's own random token."""
+
+from __future__ import annotations
+
+import secrets
+from hmac import compare_digest
+from typing import TypeVar
+
+import msgspec
+
+from covey.errors import WireError
+
+T = TypeVar("T")
+
+TOKEN = 16  # bytes
+NONE = bytes(TOKEN)
+
+
+def new_token() -> bytes:
+    return secrets.token_bytes(TOKEN)
+
+
+def check(mine: bytes, theirs: bytes, what: str) -> None:
+    """Refuse what was said in another run."""
+    if not compare_digest(mine, theirs):
+        raise WireError(f"{what} of another run is refused")
+
+
+def seal(token: bytes, word: msgspec.Struct) -> bytes:
+    """A word as it travels."""
+    return token + msgspec.msgpack.encode(word)
+
+
+def unseal(token: bytes, data: bytes, words: msgspec.msgpack.Decoder[T]) -> T:
+    """A word of this run, of a kind that is said here."""
+    check(token, data[:TOKEN], "a word")
+    try:
+        return words.decode(memoryview(data)[TOKEN:])
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
+        raise WireError(f"a word that nobody says here is refused: {error}") from None

@@ -1,0 +1,130 @@
+"""What happened when, role by role: blocks of computing, waits, and messages from lane to lane."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+
+import msgspec
+
+from covey.message import Address, Message, kind_of
+from covey.observe.instruments import Instrument
+from covey.observe.tally import Teller
+
+MOST = 20_000  # events of one recorder; a picture has room for far fewer
+SHORT = 1e-6  # seconds: a wait that is shorter is none
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """A role did something from `begin` to `end`: compute, or wait for `what`."""
+
+    who: str
+    what: str  # empty: it computed
+    begin: float
+    end: float
+
+
+class Arrow(msgspec.Struct, frozen=True, array_like=True):
+    """A message on its way; `arrived` is None where the recording ended before."""
+
+    sender: str
+    to: str
+    kind: str
+    size: int
+    sent: float
+    arrived: float | None = None
+
+
+class Recording(msgspec.Struct, kw_only=True):
+    """A run, or its beginning, as lanes of roles."""
+
+    schema: str = "covey.trace/1"
+    strategy: str = ""
+    engine: str = ""
+    roles: list[str]
+    spans: list[Span]
+    arrows: list[Arrow]
+
+    @property
+    def seconds(self) -> float:
+        ends = [span.end for span in self.spans] + [arrow.arrived or arrow.sent for arrow in self.arrows]
+        return max(ends, default=0.0)
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self).decode() + "\n"
+
+
+class Lane(msgspec.Struct):
+    """What one recorder saw, of one role or of all."""
+
+    spans: list[Span] = []
+    sends: list[Arrow] = []
+    arrivals: list[Arrow] = []  # when it was sent is not known here: `sent` is the arrival
+
+    @property
+    def full(self) -> bool:
+        return len(self.spans) + len(self.sends) + len(self.arrivals) >= MOST
+
+
+class Recorder(Instrument):
+    """Writes down what happens, as long as there is room."""
+
+    def __init__(self) -> None:
+        self.lane = Lane()
+
+    def sent(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+        if sender != to and not self.lane.full:
+            self.lane.sends.append(Arrow(str(sender), str(to), _short(message), size, at))
+
+    def delivered(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+        if sender != to and not self.lane.full:
+            self.lane.arrivals.append(Arrow(str(sender), str(to), _short(message), size, at, at))
+
+    def computed(self, begin: float, end: float, who: Address) -> None:
+        if not self.lane.full:
+            self.lane.spans.append(Span(str(who), "", begin, end))
+
+    def waited(self, begin: float, end: float, who: Address, what: str, wire: float = 0.0) -> None:
+        if end - begin > SHORT and not self.lane.full:
+            self.lane.spans.append(Span(str(who), what, begin, end))
+
+
+class RecordingTeller(Teller):
+    """A teller that writes down what it hears, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recorder = Recorder()
+
+    def sent(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+        super().sent(at, sender, to, message, size)
+        self.recorder.sent(at, sender, to, message, size)
+
+    def delivered(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+        self.recorder.delivered(at, sender, to, message, size)
+
+    def computed(self, begin: float, end: float, who: Address) -> None:
+        super().computed(begin, end, who)
+        self.recorder.computed(begin, end, who)
+
+    def waited(self, begin: float, end: float, who: Address, what: str, wire: float = 0.0) -> None:
+        super().waited(begin, end, who, what, wire)
+        self.recorder.waited(begin, end, who, what, wire)
+
+
+def joined(lanes: Sequence[Lane], roles: Sequence[Address], strategy: str = "", engine: str = "") -> Recording:
+    """One recording of what several recorders saw: each message's sending meets its arrival, in order by kind."""
+    arrivals: dict[tuple[str, str, str], deque[float]] = defaultdict(deque)
+    for arrow in sorted((a for lane in lanes for a in lane.arrivals), key=lambda arrow: arrow.sent):
+        arrivals[arrow.sender, arrow.to, arrow.kind].append(arrow.sent)
+    arrows = []
+    for arrow in sorted((a for lane in lanes for a in lane.sends), key=lambda arrow: arrow.sent):
+        waiting = arrivals[arrow.sender, arrow.to, arrow.kind]
+        arrived = max(waiting.popleft(), arrow.sent) if waiting else None
+        arrows.append(msgspec.structs.replace(arrow, arrived=arrived))
+    spans = sorted((s for lane in lanes for s in lane.spans), key=lambda span: (span.begin, span.end))
+    return Recording(strategy=strategy, engine=engine, roles=[str(who) for who in roles], spans=spans, arrows=arrows)
+
+
+def _short(message: Message) -> str:
+    return kind_of(type(message)).rpartition(".")[2]

@@ -1,0 +1,91 @@
+"""What the tests of all cluster engines share: a run on digits that keeps what every strategy promises, and killers."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+import covey
+from covey.errors import PeerLost
+from covey.observe.result import Result
+from covey.task import load_task
+from tests.promises.traffic import EXTRA, FORMULAS, PERIODS, Job
+from tests.real.harness import SLOW, Room, Watch, differing, trained
+
+DIGITS = "examples/digits.py"
+NUMBERS = 64 * 64 + 64 + 64 * 10 + 10
+STEPS = 115  # of two workers: five passes over the digits
+SAMPLES = 5 * 1437
+GONE_WITHIN = 10.0  # seconds, on a cluster: the promise
+PATIENCE = 240.0
+
+SHORT = ("bsp", "asynchronous", "gosgd")  # in CI
+LONG = ("ssp", "allreduce", "local_sgd", "easgd", "dpsgd")
+EXACT = ("bsp", "allreduce")  # bit-equal on every engine, with one thread
+
+every_strategy = pytest.mark.parametrize(
+    "name", [*SHORT, *(pytest.param(name, marks=pytest.mark.full) for name in LONG)]
+)
+
+
+def keeps_promises(engine: str, name: str, **given: Any) -> Result:
+    """Train digits on two workers: the samples, the traffic and the accuracy are those of every engine.
+
+    Use it inside the `room` fixture, which checks that nothing is left behind.
+    """
+    result = covey.fit(DIGITS, name, 2, engine=engine, steps=STEPS, threads=1, stall="60s", **given)
+    check(result, name, engine)
+    load_task(DIGITS).model().load_state_dict(result.weights)
+    if name in EXACT:
+        assert_bit_equal(result, name)
+    return result
+
+
+def check(result: Result, name: str, engine: str) -> None:
+    """What a run of `STEPS` steps of two workers on digits comes to, whatever it ran on."""
+    assert result.engine == engine and result.stopped == "budget"
+    assert result.samples == SAMPLES
+    assert result.history[-1]["accuracy"] > 0.85
+    traffic = result.traffic
+    if name in EXTRA:  # only chance knows how many
+        assert traffic.bytes == traffic.messages * (4 * NUMBERS + EXTRA[name])
+    else:
+        job = Job(workers=2, steps=STEPS, numbers=NUMBERS, period=PERIODS.get(name, 1))
+        assert _positive(traffic.by_link) == _positive(FORMULAS[name](job))
+    assert traffic.bytes == sum(traffic.by_link.values()) == sum(traffic.by_role.values())
+
+
+def assert_bit_equal(result: Result, name: str) -> None:
+    """The weights are those that virtual time gives, which the engine `local` gives too (tests/real holds that)."""
+    expected = covey.fit(DIGITS, name, 2, engine="simulated", steps=STEPS).weights
+    assert not differing(result.weights, expected)
+
+
+def names_the_dead(room: Room, engine: str, victim: str, strategy: str = "bsp", **given: Any) -> PeerLost:
+    """Kill a role of three workers and two servers with -9 at a random moment: it is named, in time."""
+    moment = random.randrange(200)
+    watch = Watch(trained(moment), lambda: room.kill(victim))
+    servers = 2 if strategy in ("bsp", "ssp", "asynchronous") else None
+    with pytest.raises(PeerLost, match=f"^{victim} exited with signal 9, SIGKILL") as lost:
+        covey.fit(
+            room.task(before_step=SLOW), strategy, 3, engine=engine, steps=2000, servers=servers, watcher=watch,
+            threads=1, stall="60s", **given,
+        )  # fmt: skip
+    assert watch.acted is not None
+    assert time.monotonic() - watch.acted < GONE_WITHIN, f"killed at {moment} samples"
+    room.wait_empty(GONE_WITHIN - (time.monotonic() - watch.acted))
+    return lost.value
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Exit code and output; the process must end by itself. Starting takes long where many things run at once."""
+    out, err = process.communicate(timeout=PATIENCE)
+    return process.returncode, out, err
+
+
+def _positive(links: dict[str, int]) -> dict[str, int]:
+    return {link: size for link, size in links.items() if size}

@@ -1,0 +1,208 @@
+"""The lab: hosts as network namespaces with shaped links and CPU quotas, on which every strategy keeps its promises."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import covey
+from covey.cli import app
+from covey.engines.lab import iproute, quota, running
+from covey.errors import RoleFailed
+from covey.observe.progress import Progress
+from tests.clusters.harness import DIGITS, GONE_WITHIN, NUMBERS, every_strategy, keeps_promises, names_the_dead
+from tests.clusters.lab_parts import left, left_here, network, seconds
+from tests.real.harness import SLOW, Room, Watch, finish, trained
+
+pytestmark = pytest.mark.skipif(bool(iproute.missing()), reason=iproute.missing())
+LAB = "lab(hosts=3, rate=100mbit)"
+PAIR = "lab(hosts=2, rate=100mbit)"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    yield
+    assert not left_here()
+
+
+@every_strategy
+def test_promises(room: Room, name: str) -> None:
+    keeps_promises(LAB, name)
+
+
+# -- links
+
+
+@pytest.mark.parametrize(("sender", "receiver"), [(0, 1), (1, 0)])
+def test_the_rate_is_the_rate(sender: int, receiver: int) -> None:
+    """Of a host that sends and of one that receives: the other one's link is not shaped."""
+    size, rate = 4_000_000, 20e6 / 8
+    with network(rate="20mbit,unshaped") as net:
+        assert size / seconds(net, sender, receiver, size) == pytest.approx(rate, rel=0.1)
+
+
+def test_two_labs_at_once() -> None:
+    """Neither sees the other's hosts, though both call them h0 and h1."""
+    with network(hosts=2) as one, network(hosts=3) as other:
+        assert one.data != other.data or one.lab != other.lab
+        assert one.lab.hosts == ["h0", "h1"] and other.lab.hosts == ["h0", "h1", "h2"]
+        one.lab.cut("h1")
+        assert not other.lab.is_cut("h1")
+        assert seconds(other, 0, 1, 1000) < 5.0
+        assert one.lab.traffic("h0").sent < 1000 < other.lab.traffic("h0").sent
+
+
+@pytest.mark.parametrize("name", ["bsp", pytest.param("allreduce", marks=pytest.mark.full)])
+def test_a_cut_link_is_waited_for(room: Room, name: str) -> None:
+    """Nobody fails, nothing is lost: the run ends with the very weights of an undisturbed one."""
+    seen: list[int] = []
+
+    def cut() -> None:
+        lab = running.mine()
+        lab.cut("h1")
+        threading.Timer(1.0, lambda: seen.append(watch.samples)).start()
+        threading.Timer(3.0, restore, [lab]).start()
+
+    def restore(lab: running.Lab) -> None:
+        seen.append(watch.samples)
+        lab.restore("h1")
+
+    watch = Counting(trained(500), cut)
+    result = keeps_promises("lab(hosts=2, rate=8mbit)", name, watcher=watch)
+    assert seen[0] == seen[1] < result.samples, "while a link is cut nothing moves"
+
+
+class Counting(Watch):
+    samples = 0
+
+    def update(self, progress: Progress) -> None:
+        self.samples = progress.samples
+        super().update(progress)
+
+
+def _typed(*words: str) -> bool:
+    return CliRunner().invoke(app, ["lab", *words]).exit_code == 0
+
+
+def test_the_lab_is_listed(tmp_path: Path) -> None:
+    with network(hosts=2) as net:
+        assert _typed("cut", "h0", "--lab", str(net.lab.name))
+        file = tmp_path / "labs.json"
+        assert _typed("list", "--json", str(file))
+        (mine,) = [lab for lab in json.loads(file.read_text()) if lab["lab"] == str(net.lab.name)]
+        assert mine["running"] and mine["process"] == os.getpid()
+        assert [host["cut"] for host in mine["hosts"].values()] == [True, False]
+        assert not _typed("cut", "h7", "--lab", str(net.lab.name))
+        assert _typed("restore", "h0", "--lab", str(net.lab.name)) and not net.lab.is_cut("h0")
+    assert not _typed("cut", "h0", "--lab", str(net.lab.name))
+
+
+# -- cores, and what is no traffic
+
+
+def test_a_slow_host_is_a_smaller_quota(room: Room) -> None:
+    """Half the quota is half the speed; and what the scorer gets does not pass the shaped links."""
+    steps: list[tuple[int, int]] = []
+    passed: list[int] = []
+
+    def look(progress: Progress) -> bool:
+        if progress.phase == "ended":
+            lab = running.mine()
+            passed.append(sum(lab.traffic(host).sent for host in lab.hosts))
+        fast, slow = (progress.roles.get(f"worker {rank}") for rank in (0, 1))
+        if fast and slow and 30 <= fast.step < 140:  # the first steps are slower than the others
+            steps.append((fast.step, slow.step))
+        return False
+
+    engine = 'lab(hosts=2, rate=100mbit, cpu="0.12,0.06")'
+    result = covey.fit(DIGITS, "gosgd(probability=0.02)", 2, engine=engine, steps=150, threads=1, watcher=Watch(look))
+    fast, slow = (steps[-1][host] - steps[0][host] for host in (0, 1))
+    assert fast / slow == pytest.approx(2.0, rel=0.25)
+    snapshots = 2 * 4 * NUMBERS * len(result.history)
+    assert result.traffic.bytes <= passed[0] < result.traffic.bytes + snapshots / 4
+
+
+BURN = """
+import time
+busy, end = time.process_time(), time.monotonic() + 2
+while time.monotonic() < end:
+    pass
+print(time.process_time() - busy)
+"""
+
+
+def test_a_quota_holds() -> None:
+    """Of two busy processes, the one with half the quota gets half the time; neither gets more than its share."""
+    groups = quota.make(f"covey-{os.getpid()}-0-0", ["fast", "slow"], quota.groups())
+    try:
+        busy = []
+        for host, share in (("fast", 0.1), ("slow", 0.05)):
+            quota.limit(groups[host], share)
+            command = f"echo $$ > {groups[host]}/cgroup.procs && exec {sys.executable} -c '{BURN}'"
+            busy.append(subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, text=True))
+        fast, slow = (float(process.communicate(timeout=60)[0]) for process in busy)
+    finally:
+        quota.remove(groups["fast"].parent)
+    assert fast / slow == pytest.approx(2.0, rel=0.25)
+    assert fast < 0.1 * 2 * 1.25
+
+
+# -- endings
+
+
+def test_a_dead_worker_is_named(room: Room) -> None:
+    names_the_dead(room, LAB, "worker 1")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("victim", ["server 1", "worker 2"])
+@pytest.mark.parametrize("strategy", ["bsp", "asynchronous"])
+def test_the_dead_are_named(room: Room, victim: str, strategy: str) -> None:
+    names_the_dead(room, LAB, victim, strategy)
+
+
+@pytest.mark.full
+def test_a_dead_host_is_named(room: Room) -> None:
+    watch = Watch(trained(100), lambda: room.kill("site h1"))
+    with pytest.raises(covey.PeerLost, match="the site on h1 exited with signal 9"):
+        covey.fit(room.task(before_step=SLOW), "bsp", 2, engine=PAIR, steps=2000, threads=1, watcher=watch)
+
+
+@pytest.mark.full
+def test_after_a_failure_nothing_is_left(room: Room) -> None:
+    with pytest.raises(RoleFailed, match="no more"):
+        covey.fit(room.task(before_step="if CALLS[0] > 5: raise ValueError('no more')"), "bsp", 2, engine=PAIR)
+
+
+def test_what_a_killed_launcher_left_is_removed(room: Room) -> None:
+    """Its roles end by themselves, in time; its networks when the next one asks."""
+    process = room.start(
+        "-m", "covey", "run", room.task(before_step=SLOW), "--engine", PAIR, "--steps", "5000", "--threads", "1"
+    )  # fmt: skip
+    room.find("worker 1")
+    process.send_signal(signal.SIGKILL)
+    finish(process)
+    room.wait_empty(GONE_WITHIN)
+    assert left(process.pid), "a killed launcher cannot clean up"
+    with running.locked():
+        running.reap()
+    assert not left(process.pid)
+
+
+@pytest.mark.full
+def test_two_runs_at_once(room: Room) -> None:
+    task = room.task(before_step=SLOW)
+    both = [room.start("-m", "covey", "run", task, "--engine", PAIR, "--steps", "100") for _ in range(2)]
+    for process in both:
+        code, _, err = finish(process)
+        assert code == 0, err
+        assert not left(process.pid)

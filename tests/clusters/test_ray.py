@@ -1,0 +1,195 @@
+"""Ray: the promises of every strategy, on a Ray that was there before and on one of covey's own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import covey
+from covey.engines.cluster import den
+from covey.errors import PlanError
+from tests.clusters.harness import DIGITS, GONE_WITHIN, every_strategy, keeps_promises, names_the_dead
+from tests.clusters.shared import SharedRoom, ended, inside, names_the_dead_site
+from tests.real.harness import SLOW, Room, Watch, differing, trained
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[SharedRoom]:
+    """A Ray of two CPUs that the tests share, as a notebook would have it."""
+    room = SharedRoom()
+    try:
+        with inside(room), pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+            ray.init(
+                address="local", include_dashboard=False, num_cpus=4, logging_level=logging.ERROR,
+                _node_ip_address="127.0.0.1", _temp_dir=str(room.temporary / "ray"),
+            )  # fmt: skip
+            yield room
+            assert ray.is_initialized(), "a Ray that was there before stays"
+            ray.shutdown()
+    finally:
+        room.close()
+
+
+@pytest.fixture
+def shared(running: SharedRoom) -> Iterator[SharedRoom]:
+    """That Ray, on which nothing of a run may be left."""
+    yield running
+    running.wait_empty(GONE_WITHIN)
+    assert ray.util.list_named_actors(all_namespaces=True) == []
+    assert {group["state"] for group in ray.util.placement_group_table().values()} <= {"REMOVED"}
+
+
+@every_strategy
+def test_promises(shared: SharedRoom, name: str) -> None:
+    keeps_promises("ray", name)
+
+
+def test_actors_are_called_by_their_roles(shared: SharedRoom) -> None:
+    names: list[str] = []
+    watch = Watch(trained(1), lambda: names.extend(one["name"] for one in ray.util.list_named_actors(True)))
+    covey.fit(DIGITS, "bsp", 2, engine="ray(placement=pack)", steps=20, threads=1, watcher=watch)
+    assert sorted(names) == ["covey site 0: worker 0, server 0", "covey site 1: worker 1"]
+
+
+def test_a_task_of_this_process(shared: SharedRoom) -> None:
+    """Built here, with lambdas, as in a notebook; several workers share a site."""
+    task = covey.Task(
+        model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), data=covey.data.digits(),
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1), loss=nn.functional.cross_entropy,
+    )  # fmt: skip
+    result = covey.fit(task, "allreduce", 3, engine="ray(sites=2, cpus=0.5)", steps=20, threads=1)
+    assert not differing(result.weights, covey.fit(task, "allreduce", 3, engine="simulated", steps=20).weights)
+
+
+def test_a_dead_worker_is_named(shared: SharedRoom) -> None:
+    names_the_dead(shared, "ray", "worker 1")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("strategy", "victim"), [("bsp", "server 0"), ("easgd", "master 0"), ("gosgd", "scorer 0")])
+def test_other_dead_roles_are_named(shared: SharedRoom, strategy: str, victim: str) -> None:
+    names_the_dead(shared, "ray", victim, strategy)
+
+
+@pytest.mark.full
+def test_a_dead_actor_is_named(shared: SharedRoom) -> None:
+    names_the_dead_site(shared, "ray", "bsp", "site [01]: worker [01].* died|worker [01] was lost with")
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("ray(adress=auto)", "ray has no setting 'adress'; it has: address"),
+        ("ray(placement=heap)", "spread or pack"),
+        ("ray(cpus=many)", "a number is needed"),
+        ("ray(sites=1.5)", "a whole number"),
+    ],
+)
+def test_settings_that_cannot_work(engine: str, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        covey.fit(DIGITS, "bsp", 2, engine=engine, steps=1)
+
+
+def test_hosts_are_rays_own_business() -> None:
+    with pytest.raises(PlanError, match="--hosts is not for ray"):
+        covey.fit(DIGITS, "bsp", 2, engine="ray", hosts="hosts.txt", steps=1)
+
+
+# -- a Ray of covey's own ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+def test_its_own_ray_goes_with_the_run(room: Room) -> None:
+    digits = Path(DIGITS).resolve()
+    process = room.start("-m", "covey", "run", digits, "--engine", "ray", "--workers", "2", "--steps", "9")
+    code, _, err = ended(process)
+    assert code == 0, err
+    room.wait_empty()
+
+
+@pytest.mark.full
+def test_a_notebook_leads(room: Room) -> None:
+    """A task of `__main__`, and a thread that hears no signals."""
+    script = room.script(
+        """
+import threading, torch, covey
+from torch import nn
+
+x, y = torch.randn(64, 6), torch.arange(64) % 3
+task = covey.Task(model=lambda: nn.Linear(6, 3), data=(x, y), loss=nn.functional.cross_entropy,
+                  optimizer=lambda params: torch.optim.SGD(params, lr=0.1), batch_size=4)
+results = []
+cell = threading.Thread(target=lambda: results.append(covey.fit(task, "gosgd", 2, engine="ray", steps=9)))
+cell.start()
+cell.join()
+print("stopped by the", results[0].stopped)
+"""
+    )
+    code, out, err = ended(room.start(script))
+    assert code == 0, err
+    assert "stopped by the budget" in out
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("victim", ["worker 1", "server 0"])
+def test_its_own_ray_goes_with_the_dead(room: Room, victim: str) -> None:
+    names_the_dead(room, "ray", victim)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("moment", ["starting", "training"])
+def test_a_dead_launcher_takes_its_roles_along(room: Room, moment: str) -> None:
+    task = room.task(before_step=f"(HERE / 'training').touch(); {SLOW}")
+    process = room.start("-m", "covey", "run", task, "--engine", "ray", "--workers", "2", "--steps", "5000")
+    room.appears("tmp/covey-ray-*/session_*" if moment == "starting" else "training")
+    os.kill(process.pid, signal.SIGKILL)
+    killed = time.monotonic()
+    ended(process)
+    while roles := [title for title in room.processes().values() if title.startswith("covey:")]:
+        assert time.monotonic() - killed < GONE_WITHIN, roles
+        time.sleep(0.05)
+    den.sweep("ray")  # as the next start does
+    room.wait_empty()
+
+
+@pytest.mark.full
+def test_the_task_travels_to_nodes_that_do_not_have_it(room: Room) -> None:
+    """A second node sees an empty folder where the task and its module are; Ray's runtime environment brings them."""
+    if os.getuid() or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
+        pytest.skip("a node with other files needs root and mount namespaces")
+    (room.path / "mine").mkdir()
+    task = room.task("mine/task.py", more="import helper\nassert helper.THERE")
+    (room.path / "mine" / "helper.py").write_text("THERE = True")
+    script = room.script(
+        f"""
+import subprocess, sys, ray, covey
+ray.init(address="local", include_dashboard=False, num_cpus=1, _node_ip_address="127.0.0.1")
+head = ray.get_runtime_context().gcs_address
+join = "ray start --num-cpus=1 --node-ip-address=127.0.0.2 --block --address=" + head
+hide = "mount -t tmpfs none {room.path / "mine"} && exec {sys.executable} -m ray.scripts.scripts " + join[4:]
+node = subprocess.Popen(["unshare", "-m", "sh", "-c", hide], stdout=subprocess.DEVNULL)
+try:
+    while len(ray.nodes()) < 2:
+        pass
+    result = covey.fit("{task}", "bsp", 2, engine="ray(placement=spread)", steps=9, threads=1)
+    print("stopped by the", result.stopped)
+finally:
+    node.terminate(); node.wait(); ray.shutdown()
+"""
+    )
+    code, out, err = ended(room.start(script))
+    assert code == 0, err
+    assert "stopped by the budget" in out

@@ -1,0 +1,69 @@
+"""One role's driver on real sockets: what it tallies is what its links took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+import zmq
+
+from covey.engines.process.control import RoleLine
+from covey.engines.process.desk import Desk
+from covey.engines.process.driver import Driver, Running
+from covey.engines.transport.zmq import ZmqTransport
+from covey.program import Effect, Node, Send
+from covey.replica import Replica
+from covey.strategy import Plan, Role
+from covey.vector import Vector
+from tests.engines.stage import ME, YOU, Ping
+from tests.worlds import Point, sgd
+
+NUMBERS = 1 << 16  # more than travels in one piece with its header
+
+
+async def idle(node: Node, replica: Replica) -> None:
+    pass
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    """A role whose peer is not there, so that little can leave."""
+    with TemporaryDirectory(dir="/tmp") as place, zmq.Context() as context:
+        book = {who: f"ipc://{Path(place) / str(who.rank)}" for who in (ME, YOU)}
+        links = ZmqTransport(ME, book, limit=1 << 30, window=1 << 20)
+        roles = tuple(Role(who, idle, trains=True) for who in (ME, YOU))
+        line = RoleLine(context, f"ipc://{place}/launcher", ME)
+        replica = Replica(Point(1, torch.float64), sgd())
+        yield Driver(
+            Plan(roles=roles, limits=(1, 1), lockstep=False), roles[0], replica, links, line, Desk(), lambda *_: None
+        )
+        line.socket.close(linger=0)
+        links.close()
+
+
+def send(driver: Driver, times: int, **how: Any) -> None:
+    program: Any = idle(Any, Any)  # type: ignore[arg-type]
+    running = Running(program, main=True)
+    for step in range(times):
+        effect: Effect[Any] = Send(YOU, Ping(step, Vector([torch.ones(NUMBERS)])), **how)
+        driver.perform(running, effect)
+    program.close()
+
+
+def test_what_is_dropped_is_no_traffic(driver: Driver) -> None:
+    send(driver, 50, lossy=True)
+    tally, sent = driver.teller.of(ME), driver.links.sent[YOU]
+    assert 0 < sent < 50
+    assert tally.messages == {"worker 1": sent} and tally.bytes == {"worker 1": sent * 4 * NUMBERS}
+    assert tally.notes == {"lost": 50 - sent}
+
+
+def test_what_is_replaced_is_counted_once(driver: Driver) -> None:
+    send(driver, 50, keep="latest")
+    tally, sent = driver.teller.of(ME), driver.links.sent[YOU]
+    assert 0 < sent < 50
+    assert tally.bytes == {"worker 1": sent * 4 * NUMBERS} and tally.notes == {"replaced": 50 - sent}

@@ -1,0 +1,60 @@
+"""Proxies and epochs that end early, on real processes: kept, broken off and resumed without losing a gradient."""
+
+from __future__ import annotations
+
+import pytest
+
+from covey.checkpoint import RoleState, Vault
+from covey.message import Address
+from tests.real.harness import BATCH_NORM, Room, Watch, differing, fit, interrupt, trained
+
+PACE = "time.sleep(0.004)"
+
+
+def test_bsp_behind_proxies_goes_on_to_the_very_same_weights(room: Room) -> None:
+    """On shards of 24, 23 and 23 samples, with two servers behind two proxies."""
+    adam = "torch.optim.Adam(params, lr=0.01)"
+    task = room.task(model=BATCH_NORM, samples=70, batch_size=8, before_step=PACE, optimizer=adam)
+    kept, spec = room.path / "kept", "bsp over proxies(groups=2)"
+    whole = fit(task, spec, 3, servers=2, epochs=12)
+    broken = fit(task, spec, 3, servers=2, epochs=12, checkpoint=kept, watcher=Watch(trained(200), interrupt))
+    assert broken.stopped == "interrupted"
+    resumed = fit(task, spec, 3, servers=2, epochs=12, resume=kept)
+    assert not differing(whole.weights, resumed.weights)
+    assert (resumed.samples, resumed.updates, resumed.traffic) == (whole.samples, whole.updates, whole.traffic)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "asynchronous over proxies(groups=1, bound=1)",
+        pytest.param("ssp(bound=2) over proxies(bound=1)", marks=pytest.mark.full),
+    ],
+)
+def test_what_a_proxy_holds_is_kept(room: Room, spec: str) -> None:
+    task = room.task(samples=70, batch_size=8, before_step="time.sleep(0.002 * (1 + os.getpid() % 3))")
+    kept = room.path / "kept"
+    broken = fit(task, spec, 3, epochs=40, checkpoint=kept, every="1h", watcher=Watch(trained(300), interrupt))
+    place, run = Vault(kept).newest()
+    proxies = [who for who in ("proxy 0", "proxy 1") if who in broken.roles]
+    states = [RoleState.read(place, Address("proxy", index)) for index in range(len(proxies))]
+    waiting = sum(push.samples for state in states for push in state.memories[-1])
+    seen = RoleState.read(place, Address("server", 0)).replica["seen"]
+    assert seen + waiting == broken.samples == sum(tally["samples"] for tally in run.progress["tallies"])
+    resumed = fit(task, spec, 3, epochs=40, checkpoint=kept, resume=kept, every="150ms")
+    assert (resumed.stopped, resumed.samples) == ("budget", 40 * 70)
+    last = RoleState.read(Vault(kept).newest()[0], Address("server", 0)).replica["seen"]
+    assert seen < last <= 40 * 70
+
+
+def test_epochs_end_early_before_and_after_a_break(room: Room) -> None:
+    """One of three workers is far slower: what it skips and what all have seen are together what there is."""
+    slow = "time.sleep(0.04 if SLOW else 0.004)"
+    task = room.task(samples=72, batch_size=4, before_step=slow, more='SLOW = first("slow")')
+    kept, spec = room.path / "kept", "asynchronous(epoch=0.6)"
+    broken = fit(task, spec, 3, epochs=12, checkpoint=kept, every="1h", watcher=Watch(trained(250), interrupt))
+    assert broken.stopped == "interrupted"
+    resumed = fit(task, spec, 3, epochs=12, resume=kept)
+    assert resumed.stopped == "budget" and resumed.samples < 12 * 72
+    assert resumed.samples + (resumed.notes["skipped"] or 0) == 12 * 72
+    assert resumed.samples >= 0.6 * 12 * 72

@@ -1,0 +1,94 @@
+"""The picture of a run shows what was recorded, on either engine."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as tree
+
+import pytest
+
+from covey.cli.picture import picture
+from covey.message import Address
+from covey.observe.recording import Arrow, Lane, Recording, Span, joined
+from covey.report import lanes, perfetto
+from covey.run import fit
+from covey.simulate import Cluster
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def recorded(strategy: str, workers: int = 3, engine: str = "simulated", steps: int = 4) -> Recording:
+    recording = fit("examples/digits.py", strategy, workers, engine=engine, steps=steps, traced=True).recording
+    assert recording is not None
+    return recording
+
+
+def test_every_step_is_a_block_and_every_message_an_arrow() -> None:
+    recording = recorded("bsp", steps=4)
+    assert [sum(span.who == f"worker {rank}" and not span.what for span in recording.spans) for rank in range(3)] == [
+        4
+    ] * 3
+    pushes = [arrow for arrow in recording.arrows if arrow.kind == "Push"]
+    assert len(pushes) == 3 * 4 and all(arrow.arrived is not None and arrow.arrived > arrow.sent for arrow in pushes)
+    drawn = tree.fromstring(lanes.draw(recording))
+    blocks = [
+        rect
+        for rect in drawn.iter(f"{SVG}rect")
+        if rect.get("class") == "work" and rect.find(f"{SVG}title") is not None
+    ]
+    assert len(blocks) == 12
+    arrows = [path for path in drawn.iter(f"{SVG}path") if path.get("marker-end")]
+    assert len(arrows) == len(recording.arrows)
+
+
+def test_a_slow_worker_is_waited_for() -> None:
+    result = fit(
+        "examples/digits.py", "bsp", 3, engine="simulated", steps=3, traced=True, cluster=Cluster(slowdowns={2: 5.0})
+    )
+    assert result.recording is not None
+    waited = dict.fromkeys(result.recording.roles, 0.0)
+    for span in result.recording.spans:
+        waited[span.who] += span.end - span.begin if span.what else 0.0
+    assert waited["worker 0"] > 5 * waited["worker 2"]
+
+
+def test_a_part_of_the_time_alone() -> None:
+    recording = recorded("bsp")
+    half = lanes.draw(recording, recording.seconds / 2, recording.seconds)
+    assert len(half) < len(lanes.draw(recording))
+    for rect in tree.fromstring(half).iter(f"{SVG}rect"):
+        assert float(rect.get("x", 0)) >= lanes.LEFT - 0.01
+
+
+def test_sendings_meet_their_arrivals_in_order() -> None:
+    one, two = Address("worker", 0), Address("worker", 1)
+    mine = Lane(sends=[Arrow(str(one), str(two), "Push", 8, at) for at in (1.0, 2.0, 3.0)])
+    theirs = Lane(
+        arrivals=[Arrow(str(one), str(two), "Push", 8, at, at) for at in (1.5, 2.5)], spans=[Span(str(two), "", 0, 1)]
+    )
+    assert [arrow.arrived for arrow in joined([mine, theirs], [one, two]).arrows] == [1.5, 2.5, None]
+
+
+def test_names_cannot_leave_the_picture() -> None:
+    recording = Recording(
+        strategy="<script>", engine="'\"", roles=["a & b"], spans=[Span("a & b", "<x>", 0, 1)], arrows=[]
+    )
+    drawn = lanes.draw(recording)
+    tree.fromstring(drawn)
+    assert "<script>" not in drawn
+
+
+def test_for_a_trace_viewer() -> None:
+    recording = recorded("easgd")
+    events = json.loads(perfetto.events(recording))["traceEvents"]
+    assert {event["args"]["name"] for event in events if event["ph"] == "M"} == set(recording.roles)
+    assert sum(event["ph"] == "X" for event in events) == len(recording.spans)
+    starts, ends = ({event["id"] for event in events if event["ph"] == kind} for kind in "sf")
+    assert starts == ends and starts
+
+
+@pytest.mark.parametrize("spec", ["bsp", "easgd", "gosgd(probability=1)", "dpsgd", "allreduce"])
+def test_the_canonical_picture(spec: str) -> None:
+    drawn = tree.fromstring(picture(spec))
+    names = [text.text for text in drawn.iter(f"{SVG}text") if text.get("class") == "name"]
+    assert {"worker 0", "worker 1", "worker 2"} <= set(names)

@@ -1,0 +1,264 @@
+"""Who is not of the run does not get in, is counted, and does no harm; who is speaks in its own name only."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from itertools import cycle, islice
+
+import msgspec
+import pytest
+import zmq
+
+from covey.engines.cluster import words
+from covey.engines.cluster.gate import Gate
+from covey.engines.process import control
+from covey.engines.transport.frames import OPEN, Frame
+from covey.engines.transport.keys import LAUNCHER, Guard, Pair, Ring, new_pair
+from covey.engines.transport.refusals import LONGEST, MOST, Refusals
+from covey.engines.transport.token import new_token, seal
+from covey.message import Address, pack
+from tests.safety.members import A, B, Load, Two, knocking, two
+
+NOT_OURS = "a connection from 127.0.0.1: its key is not of this run"
+NO_MEMBER = "a connection that did not speak as members of this run do"
+
+
+def forged(token: bytes, step: int = 99) -> bytes:
+    header, _ = pack(Load(sender=A, step=step))
+    return Frame(OPEN, 0, len(header), 5, 0, token).pack() + header
+
+
+@pytest.mark.parametrize(
+    ("mine", "server", "why"),
+    [
+        (None, "", NO_MEMBER),
+        (new_pair(), new_pair().public, NO_MEMBER),
+        (new_pair(), "B", NOT_OURS),
+    ],
+    ids=["no key", "another server's key", "an unknown client key"],
+)
+def test_strangers_are_refused_and_counted(mine: Pair | None, server: str, why: str) -> None:
+    with (
+        two() as pair,
+        knocking(pair.b.endpoint, mine=mine, server=pair.public[B] if server == "B" else server) as door,
+    ):
+        door.send(forged(pair.token))
+        pair.until(lambda: pair.b.refusals.counts[why] > 0)
+        pair.exchange(20)
+        assert pair.b.received == {A: 20}
+
+
+def test_the_door_proves_itself_too() -> None:
+    """B's address is taken by somebody else: A does not speak to it."""
+    with two() as pair, zmq.Context() as context, context.socket(zmq.PULL) as impostor:
+        impostor.linger = 0
+        Ring(new_pair(), {}).lock(impostor)
+        port = impostor.bind_to_random_port("tcp://127.0.0.1")
+        pair.a.book = {**pair.a.book, B: f"tcp://127.0.0.1:{port}"}
+        pair.a.offer(B, Load(sender=A, step=1))
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            pair.a.poll(0.01)
+            assert not impostor.poll(0)
+
+
+def test_nobody_comes_in_while_nobody_answers_for_keys() -> None:
+    """ZeroMQ would let everybody in who speaks CURVE, if no guard is there."""
+    mine = new_pair()
+    with zmq.Context() as context, context.socket(zmq.PULL) as door:
+        Ring(mine, {}).lock(door)
+        port = door.bind_to_random_port("tcp://127.0.0.1")
+        with knocking(f"tcp://127.0.0.1:{port}", mine=new_pair(), server=mine.public) as stranger:
+            stranger.send(b"hello")
+            assert not door.poll(500)
+
+
+def test_a_member_speaks_in_its_own_name() -> None:
+    """B's key is good, and its frames say that they are A's."""
+    with two() as pair, knocking(pair.a.endpoint, mine=pair.pairs[B], server=pair.public[A]) as door:
+        door.send(forged(pair.token))
+        pair.until(lambda: pair.a.refusals.counts["worker 1 sent a frame in the name of worker 0"] > 0)
+        pair.exchange(3)
+
+
+def test_another_run_is_refused_where_there_are_no_keys() -> None:
+    with two(insecure=True) as pair, knocking(pair.b.endpoint) as door:
+        door.send(forged(new_token()))
+        pair.until(lambda: pair.b.refusals.counts["a frame of another run is refused"] > 0)
+        pair.exchange(3)
+
+
+def test_a_message_that_comes_again_is_refused() -> None:
+    with two(insecure=True) as pair, knocking(pair.b.endpoint) as door:
+        header, _ = pack(Load(sender=A, step=7))
+        recorded = [Frame(OPEN, 0, len(header), number, 0, pair.token).pack() + header for number in (1000, 700, 999)]
+        for frame in recorded * 2:
+            door.send(frame)
+        pair.until(lambda: pair.b.refusals.total == 4)
+        assert set(pair.b.refusals.counts) == {f"worker 0 sent its message number {n} again" for n in (1000, 700, 999)}
+        assert pair.b.received == {A: 2}, "number 700 is older than the window: it may have come before"
+
+
+# --- the lines to the launcher
+
+
+class Board:
+    """A launcher's ends of the lines, and a guard for them."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self.token = new_token()
+        self.pairs = {who: new_pair() for who in (LAUNCHER, A, B, Address("site", 0))}
+        ring = Ring(self.pairs[LAUNCHER], {who: pair.public for who, pair in self.pairs.items()})
+        self.guard = Guard(context, ring)
+        self.control = control.Switchboard(context, "tcp://127.0.0.1:*", [A, B], ring, self.guard, self.token)
+        self.gate = Gate(context, "tcp://127.0.0.1:*", 1, ring, self.guard, self.token)
+
+    def hear(self) -> list[object]:
+        end, found = time.monotonic() + 10, []
+        while time.monotonic() < end and not found and not self.guard.refusals.total:
+            time.sleep(0.01)
+            self.guard.answer()
+            found = [*self.control.heard(), *self.gate.words()]
+        return found
+
+
+@pytest.mark.parametrize(
+    ("who", "claims", "says", "why"),
+    [
+        (A, b"worker/0", seal, ""),
+        (B, b"worker/0", seal, "worker 1 spoke to the launcher in the name of worker 0"),
+        (A, b"worker/7", seal, "the control line got something that no role of this run says"),
+        (A, b"worker/0", lambda token, word: bytes(16) + seal(token, word)[16:], "a word of another run is refused"),
+        (A, b"worker/0", lambda token, word: token + b"\x91" * 5000, "a word that nobody says here is refused"),
+        (None, b"worker/0", seal, "a connection from 127.0.0.1: its key is not of this run"),
+    ],
+    ids=["a role", "another role", "no role", "another run", "nonsense", "a stranger"],
+)
+def test_the_control_line(who: Address | None, claims: bytes, says: Callable[..., bytes], why: str) -> None:
+    with zmq.Context() as context:
+        board = Board(context)
+        mine = board.pairs[who] if who else new_pair()
+        heard = _say(board, board.control.endpoint, mine, claims, says(board.token, control.Ready("x", 1)))
+        assert heard == ([] if why else [(A, control.Ready("x", 1))])
+        assert [reason.startswith(why) for reason in board.guard.refusals.counts] == ([True] if why else [])
+        board.gate.close()
+        context.destroy(0)
+
+
+@pytest.mark.parametrize(("who", "welcome"), [(Address("site", 0), True), (A, False)])
+def test_a_role_is_no_site(who: Address, welcome: bool) -> None:
+    with zmq.Context() as context:
+        board = Board(context)
+        heard = _say(board, board.gate.endpoint, board.pairs[who], b"site/0", seal(board.token, words.Beat()))
+        assert heard == ([(0, words.Beat())] if welcome else [])
+        assert bool(board.guard.refusals.counts["worker 0 spoke to the launcher in the name of site 0"]) != welcome
+        board.gate.close()
+        context.destroy(0)
+
+
+def _say(board: Board, endpoint: str, mine: Pair, name: bytes, data: bytes) -> list[object]:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as line:
+        line.linger = 0
+        line.identity = name
+        line.curve_publickey, line.curve_secretkey = mine.public.encode(), mine.secret.encode()
+        line.curve_serverkey = board.pairs[LAUNCHER].public.encode()
+        line.connect(endpoint)
+        line.send(data)
+        return board.hear()
+
+
+# --- floods
+
+
+def greeting(mechanism: bytes) -> bytes:
+    """The first 64 bytes of ZMTP 3.0 (its RFC 23)."""
+    return b"\xff" + bytes(8) + b"\x7f\x03\x00" + mechanism.ljust(20, b"\0") + b"\0" + bytes(31)
+
+
+GIANT = b"\x06" + struct.pack(">Q", 2**62)  # a long command of four exabytes
+RUDE = (
+    b"", b"GET / HTTP/1.0\r\n\r\n", bytes(range(256)) * 16, greeting(b"NULL") + GIANT, greeting(b"CURVE") + GIANT,
+    greeting(b"CURVE") + b"\x06" + struct.pack(">Q", 3 << 20), greeting(b"CURVE") + b"\x04\xc8\x05HELLO" + bytes(194),
+)  # fmt: skip
+
+
+def flood(endpoints: list[str], times: int) -> None:
+    """Connect so often, say something rude, and hang up or stay."""
+    staying = []
+    for number, (endpoint, words_) in enumerate(islice(zip(cycle(endpoints), cycle(RUDE)), times)):
+        port = endpoint.rpartition(":")[2]
+        try:
+            line = socket.create_connection(("127.0.0.1", int(port)), timeout=2)
+            line.sendall(words_)
+        except OSError:
+            continue
+        staying.append(line) if number % 5 == 0 else line.close()
+    for line in staying:
+        line.close()
+
+
+def test_a_flood_starves_nobody() -> None:
+    with two() as pair:
+        pair.exchange(20)
+        quiet = timed(pair, 300, 100)
+        crowd = threading.Thread(target=flood, args=([pair.a.endpoint, pair.b.endpoint], 2000))
+        crowd.start()
+        flooded = timed(pair, 300, 1000)
+        crowd.join()
+        pair.until(lambda: pair.b.refusals.counts[NO_MEMBER] > 900)
+        pair.exchange(20, 2000)
+        assert flooded < 20 * quiet + 1, f"{quiet:.2f} s without, {flooded:.2f} s with the flood"
+        assert set(pair.b.refusals.counts) == {NO_MEMBER}
+
+
+def timed(pair: Two, steps: int, first: int) -> float:
+    begin = time.monotonic()
+    pair.exchange(steps, first)
+    return time.monotonic() - begin
+
+
+def test_refusals_take_little_memory_and_no_terminal() -> None:
+    refusals = Refusals()
+    for number in range(10_000):
+        refusals.note(f"{number} \x1b[2J" + "x" * 10_000)
+    assert refusals.total == 10_000 == sum(refusals.counts.values())
+    assert len(refusals.counts) == MOST + 1
+    assert all(len(reason) <= LONGEST and reason.isprintable() for reason in refusals.counts)
+
+
+def test_a_person_is_told_ever_more_rarely() -> None:
+    heard, said = Refusals(), []
+    for _ in range(200):
+        said += heard.add({"a frame": 1}, "server 0")
+    assert said == ["refused by server 0: a frame", *(f"refused by server 0: a frame ({n} times)" for n in (10, 100))]
+    assert heard.lines() == ["refused by server 0: a frame (200 times)"]
+    assert heard.news() == {"server 0: a frame": 200} and heard.news() == {}
+
+
+# --- secrets
+
+
+def test_secrets_are_not_shown() -> None:
+    from rich.pretty import pretty_repr
+
+    from covey.engines.process.contacts import Contacts
+    from covey.engines.process.nursery import Job
+    from covey.run.roles import Work
+
+    pair, token = new_pair(), new_token()
+    contacts = Contacts(book={"worker 0": "tcp://x:1"}, launcher="", public={}, pairs={"worker 0": pair}, token=token)
+    letter = words.Letter(site=0, launcher="", warm="", pair=pair, key=pair.public, token=token)
+    work = Work(task="", strategy="bsp", workers=1, servers=1, limits=[1], seed=0, threads=1, contacts=contacts)
+    packed = msgspec.msgpack.encode(work)
+    holders = [
+        pair, Ring(pair, {A: pair.public}), contacts, letter, work, words.Bear("m:f", [A], packed, True),
+        Job(entry="m:f", roles=[A], work=packed),
+    ]  # fmt: skip
+    for holder in holders:
+        for shown in (repr(holder), str(holder), pretty_repr(holder), f"{[holder]}"):
+            assert pair.secret not in shown
+            assert repr(token)[2:-1] not in shown
