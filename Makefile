@@ -24,7 +24,7 @@ run: setup  ## compare five strategies on the digits, with two workers
 	$(python) -m covey compare examples/digits.py --workers 2 --until 'accuracy>=0.95' --report report.html
 
 # What runs real processes runs alone, the rest on two cores.
-real := tests/real tests/clusters tests/cli/test_real.py tests/test_docs.py
+real := tests/real tests/clusters tests/safety/test_runs.py tests/cli/test_real.py tests/test_docs.py
 
 test: check $(engines) packages  ## lint, types, layers and the quick tests
 	$(python) -m pytest -n 2 $(real:%=--ignore=%)

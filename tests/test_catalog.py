@@ -9,7 +9,7 @@ from covey.catalog import STRATEGIES, resolve
 from covey.errors import PlanError
 from covey.spec import SpecError, parse
 from covey.strategy import GROW, KEEP
-from covey.systems import ROWS, SYSTEMS
+from covey.systems import CATEGORIES, ROWS, SYSTEMS
 from tests.promises.specs import workable
 
 EIGHT = ["bsp", "ssp", "asynchronous", "allreduce", "local_sgd", "easgd", "gosgd", "dpsgd"]
@@ -168,46 +168,19 @@ def test_what_is_written_goes_before_what_a_system_is_made_of() -> None:
         resolve("mxnet(bound=2)", 4)
 
 
+LANGER = {
+    "bigdl", "caffeonspark", "dpsgd", "distbelief", "easgd", "firecaffe", "gosgd", "mpca", "mxnet", "parameter_server",
+    "petuum", "project_adam", "pytorch", "sparknet", "tensorflow", "tree_easgd",
+}  # fmt: skip
+MAYER = {
+    "hogwild", "downpour", "ssp", "dogwild", "essp", "malt", "hogwild++", "geeps", "dynssp", "a_bsp", "crossbow",
+    "chainermn", "cntk", "dl4j", "horovod", "singa", "caffe2",
+}  # fmt: skip
+"""Langer et al. 2020, Table 1; Mayer & Jacobsen 2020, Tables 1 and 3."""
+
+
 def test_every_name_of_the_surveys_is_known() -> None:
-    """Langer et al. 2020, Table 1; Mayer & Jacobsen 2020, Tables 2 and 3."""
-    langer = {
-        "bigdl",
-        "caffeonspark",
-        "dpsgd",
-        "distbelief",
-        "easgd",
-        "firecaffe",
-        "gosgd",
-        "mpca",
-        "mxnet",
-        "parameter_server",
-        "petuum",
-        "project_adam",
-        "pytorch",
-        "sparknet",
-        "tensorflow",
-        "tree_easgd",
-    }
-    mayer = {
-        "hogwild",
-        "downpour",
-        "ssp",
-        "dogwild",
-        "essp",
-        "malt",
-        "hogwild++",
-        "geeps",
-        "dynssp",
-        "a_bsp",
-        "crossbow",
-        "chainermn",
-        "cntk",
-        "dl4j",
-        "horovod",
-        "singa",
-        "caffe2",
-    }
-    assert langer | mayer <= {*STRATEGIES, *SYSTEMS}
+    assert {*STRATEGIES, *SYSTEMS} >= LANGER | MAYER
     for name in ("cots_hpc", "bonawitz"):
         with pytest.raises(SpecError, match="comes with"):
             resolve(name, 4)
@@ -215,3 +188,10 @@ def test_every_name_of_the_surveys_is_known() -> None:
 
 def test_printed_rows_belong_to_names_that_run() -> None:
     assert set(ROWS) <= set(STRATEGIES)
+    assert set(CATEGORIES) <= {*STRATEGIES, *SYSTEMS}
+
+
+def test_every_name_of_the_surveys_shows_what_its_survey_prints() -> None:
+    """All of Langer's table have a row, all of Mayer's first table a category."""
+    named = {*ROWS, *SYSTEMS, *CATEGORIES}
+    assert {*ROWS, *SYSTEMS} >= LANGER and named >= MAYER

@@ -99,8 +99,9 @@ def check_finite(message: Message, to: Address) -> None:
 
 def stamped(message: M, sender: Address, copy: bool) -> M:
     """The message as it leaves `sender`; with `copy` it keeps what its tensors hold now, whatever happens to them."""
-    names = _fields(type(message)).vectors if copy else ()
-    return msgspec.structs.replace(message, sender=sender, **{name: getattr(message, name).clone() for name in names})
+    given = {name: getattr(message, name) for name in _fields(type(message)).vectors}
+    theirs = {name: Vector((v.clone() if copy else v).parts, origin=sender) for name, v in given.items()}
+    return msgspec.structs.replace(message, sender=sender, **theirs)
 
 
 class Shape(msgspec.Struct, array_like=True, frozen=True):

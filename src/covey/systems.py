@@ -27,6 +27,15 @@ class System:
     missing: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Category:
+    """A line of Mayer & Jacobsen 2020, Table 1, whose `architecture` says whether there is a parameter server."""
+
+    synchronization: str
+    architecture: str
+    concept: str
+
+
 EITHER = "bounded (in practice synchronous or asynchronous)"
 CUT = "its model-parallel half comes with cut models"
 
@@ -128,6 +137,24 @@ ROWS: Mapping[str, Row] = {
     "tree_easgd": Row("data", "decentral", "bounded", "ad hoc", "tree"),
 }
 """The printed rows of systems that are strategies of their own."""
+
+ANY = "synchronous, bounded asynchronous or asynchronous"
+
+CATEGORIES: Mapping[str, Category] = {
+    "hogwild": Category("asynchronous", "decentralized", "lock-free updates"),
+    "downpour": Category("asynchronous", "centralized", "parameter sharding, asynchronous SGD"),
+    "ssp": Category("bounded asynchronous", "centralized", "introduces stale synchronous parallel"),
+    "dogwild": Category("asynchronous", "decentralized", "distributed Hogwild"),
+    "parameter_server": Category(ANY, "centralized", "flexible consistency"),
+    "essp": Category("bounded asynchronous", "centralized", "introduces eager SSP"),
+    "malt": Category("asynchronous", "decentralized", "shared memory abstraction"),
+    "hogwild++": Category("asynchronous", "decentralized", "NUMA-aware Hogwild"),
+    "geeps": Category(ANY, "centralized", "GPU-specialized parameter server"),
+    "dynssp": Category("bounded asynchronous", "centralized", "dynamic learning rates on SSP"),
+    "a_bsp": Category("synchronous", "centralized or decentralized", "aggressive synchronization"),
+    "crossbow": Category("synchronous", "decentralized", "synchronous model averaging"),
+}
+"""What the second survey's table says of those that run here."""
 
 LATER: Mapping[str, str] = {
     "cots_hpc": "cuts one model inside its layers (Coates et al. 2013); comes with tensor splits",

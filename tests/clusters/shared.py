@@ -64,3 +64,23 @@ def names_the_dead_site(room: SharedRoom, engine: str, strategy: str, words: str
     assert watch.acted is not None
     assert time.monotonic() - watch.acted < GONE_WITHIN
     room.wait_empty(GONE_WITHIN - (time.monotonic() - watch.acted))
+
+
+def its_own_goes_with_the_dead(room: Room, engine: str, victim: str) -> None:
+    """On the command line, with daemons of covey's own: the exit code tells, and so does the last line."""
+    task = room.task(before_step=f"(HERE / 'training').touch(); {SLOW}")
+    process = room.start("-m", "covey", "run", task, "--engine", engine, "--workers", "2", "--steps", "5000")
+    appears(room, "training")
+    room.kill(victim)
+    killed = time.monotonic()
+    code, _, err = ended(process)
+    assert time.monotonic() - killed < GONE_WITHIN
+    assert code == 1 and f"{victim} exited with signal 9" in err and "Traceback" not in err
+    room.wait_empty(GONE_WITHIN - (time.monotonic() - killed))
+
+
+def appears(room: Room, pattern: str) -> None:
+    until = time.monotonic() + 240
+    while not list(room.path.glob(pattern)):
+        assert time.monotonic() < until, f"no {pattern} came"
+        time.sleep(0.005)

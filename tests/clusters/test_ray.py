@@ -19,7 +19,7 @@ import covey
 from covey.engines.cluster import den
 from covey.errors import PlanError
 from tests.clusters.harness import DIGITS, GONE_WITHIN, every_strategy, keeps_promises, names_the_dead
-from tests.clusters.shared import SharedRoom, ended, inside, names_the_dead_site
+from tests.clusters.shared import SharedRoom, appears, ended, inside, its_own_goes_with_the_dead, names_the_dead_site
 from tests.real.harness import SLOW, Room, Watch, differing, trained
 
 ray = pytest.importorskip("ray")
@@ -50,6 +50,17 @@ def shared(running: SharedRoom) -> Iterator[SharedRoom]:
     running.wait_empty(GONE_WITHIN)
     assert ray.util.list_named_actors(all_namespaces=True) == []
     assert {group["state"] for group in ray.util.placement_group_table().values()} <= {"REMOVED"}
+
+
+@pytest.fixture
+def cleared() -> Iterator[SharedRoom]:
+    """A room for a Ray that the test starts and ends itself."""
+    room = SharedRoom()
+    try:
+        yield room
+        room.wait_empty(GONE_WITHIN)
+    finally:
+        room.close()
 
 
 @every_strategy
@@ -146,7 +157,7 @@ print("stopped by the", results[0].stopped)
 @pytest.mark.full
 @pytest.mark.parametrize("victim", ["worker 1", "server 0"])
 def test_its_own_ray_goes_with_the_dead(room: Room, victim: str) -> None:
-    names_the_dead(room, "ray", victim)
+    its_own_goes_with_the_dead(room, "ray", victim)
 
 
 @pytest.mark.full
@@ -154,7 +165,7 @@ def test_its_own_ray_goes_with_the_dead(room: Room, victim: str) -> None:
 def test_a_dead_launcher_takes_its_roles_along(room: Room, moment: str) -> None:
     task = room.task(before_step=f"(HERE / 'training').touch(); {SLOW}")
     process = room.start("-m", "covey", "run", task, "--engine", "ray", "--workers", "2", "--steps", "5000")
-    room.appears("tmp/covey-ray-*/session_*" if moment == "starting" else "training")
+    appears(room, "tmp/covey-ray-*/session_*" if moment == "starting" else "training")
     os.kill(process.pid, signal.SIGKILL)
     killed = time.monotonic()
     ended(process)
@@ -166,20 +177,21 @@ def test_a_dead_launcher_takes_its_roles_along(room: Room, moment: str) -> None:
 
 
 @pytest.mark.full
-def test_the_task_travels_to_nodes_that_do_not_have_it(room: Room) -> None:
-    """A second node sees an empty folder where the task and its module are; Ray's runtime environment brings them."""
+def test_the_task_travels_to_nodes_that_do_not_have_it(cleared: SharedRoom) -> None:
+    """A second node sees an empty folder where the task and its module are; they come along with the letter."""
     if os.getuid() or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
         pytest.skip("a node with other files needs root and mount namespaces")
-    (room.path / "mine").mkdir()
-    task = room.task("mine/task.py", more="import helper\nassert helper.THERE")
-    (room.path / "mine" / "helper.py").write_text("THERE = True")
-    script = room.script(
+    (cleared.path / "mine").mkdir()
+    task = cleared.task("mine/task.py", more="import helper\nassert helper.THERE")
+    (cleared.path / "mine" / "helper.py").write_text("THERE = True")
+    script = cleared.script(
         f"""
 import subprocess, sys, ray, covey
-ray.init(address="local", include_dashboard=False, num_cpus=1, _node_ip_address="127.0.0.1")
+where = dict(_node_ip_address="127.0.0.1", _temp_dir="{cleared.temporary / "ray"}")
+ray.init(address="local", include_dashboard=False, num_cpus=1, **where)
 head = ray.get_runtime_context().gcs_address
 join = "ray start --num-cpus=1 --node-ip-address=127.0.0.2 --block --address=" + head
-hide = "mount -t tmpfs none {room.path / "mine"} && exec {sys.executable} -m ray.scripts.scripts " + join[4:]
+hide = "mount -t tmpfs none {cleared.path / "mine"} && exec {sys.executable} -m ray.scripts.scripts " + join[4:]
 node = subprocess.Popen(["unshare", "-m", "sh", "-c", hide], stdout=subprocess.DEVNULL)
 try:
     while len(ray.nodes()) < 2:
@@ -190,6 +202,6 @@ finally:
     node.terminate(); node.wait(); ray.shutdown()
 """
     )
-    code, out, err = ended(room.start(script))
+    code, out, err = ended(cleared.start(script))
     assert code == 0, err
     assert "stopped by the budget" in out

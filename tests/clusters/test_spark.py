@@ -19,7 +19,7 @@ from covey.data import Partitions, Rows
 from covey.engines.cluster import den
 from covey.errors import PlanError
 from tests.clusters.harness import DIGITS, GONE_WITHIN, every_strategy, keeps_promises, names_the_dead
-from tests.clusters.shared import SharedRoom, ended, inside, names_the_dead_site
+from tests.clusters.shared import SharedRoom, appears, ended, inside, its_own_goes_with_the_dead, names_the_dead_site
 from tests.real.harness import SLOW, Room
 
 pyspark = pytest.importorskip("pyspark")
@@ -208,11 +208,17 @@ def test_its_own_java_goes_with_the_run(room: Room) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("victim", ["worker 1", "server 0"])
+def test_its_own_java_goes_with_the_dead(room: Room, victim: str) -> None:
+    its_own_goes_with_the_dead(room, "spark", victim)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("moment", ["starting", "training"])
 def test_a_dead_launcher_takes_all_along(room: Room, moment: str) -> None:
     task = room.task(before_step=f"(HERE / 'training').touch(); {SLOW}")
     process = room.start("-m", "covey", "run", task, "--engine", "spark", "--workers", "2", "--steps", "5000")
-    room.appears("tmp/covey-spark-*/*" if moment == "starting" else "training")
+    appears(room, "tmp/covey-spark-*/*" if moment == "starting" else "training")
     os.kill(process.pid, signal.SIGKILL)
     killed = time.monotonic()
     ended(process)

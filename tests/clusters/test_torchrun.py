@@ -67,7 +67,7 @@ def test_inside_a_rendezvous_rank_0_leads_and_the_others_are_silent(room: Room) 
     assert out.count("stopped") == 1 and err.count("allreduce · 2 workers") == 1
 
 
-@pytest.mark.parametrize("strategy", ["bsp(", "bspp"])
+@pytest.mark.parametrize("strategy", [pytest.param("bsp(", marks=pytest.mark.full), "bspp"])
 def test_a_request_that_cannot_run_is_refused_once(room: Room, strategy: str) -> None:
     """One is refused before torch is imported, the other when rank 0 plans."""
     code, out, err = finish(room.start(*TORCHRUN, "--nproc-per-node", "3", "-m", *asked(room, strategy)))
@@ -83,6 +83,7 @@ def test_slurms_variables_do_the_same(room: Room) -> None:
     check(result(room), "gosgd", "torchrun")
 
 
+@pytest.mark.full
 def test_under_slurm_guests_do_not_wait_for_a_leader_that_refuses(room: Room) -> None:
     ranks = [start_under_slurm(room, rank, asked(room, "bspp")) for rank in (0, 1)]
     leader, guest = finish(ranks[0]), finish(ranks[1])
@@ -102,8 +103,8 @@ def start_under_slurm(room: Room, rank: int, command: list[str]) -> subprocess.P
 
 
 def test_native_sums_are_torchs_own_and_near(room: Room) -> None:
-    native = covey.fit(DIGITS, "allreduce", 3, engine="torchrun(native=true)", steps=20, threads=1)
-    plain = covey.fit(DIGITS, "allreduce", 3, engine="simulated", steps=20)
+    native = covey.fit(DIGITS, "allreduce", 2, engine="torchrun(native=true)", steps=20, threads=1)
+    plain = covey.fit(DIGITS, "allreduce", 2, engine="simulated", steps=20)
     for name, weights in plain.weights.items():
         torch.testing.assert_close(native.weights[name], weights, atol=1e-5, rtol=0)
     assert native.traffic.by_link == plain.traffic.by_link
@@ -151,6 +152,7 @@ def test_two_machines(room: Room, strategy: str) -> None:
     check(result(room), strategy, "torchrun")
 
 
+@pytest.mark.full
 @needs_namespaces
 def test_native_sums_between_machines_need_a_word(room: Room) -> None:
     command = [*asked(room, "allreduce", "--steps", "5"), "--engine", "torchrun(native=true)"]
@@ -215,7 +217,7 @@ def test_a_dead_rank_is_named_by_its_roles(room: Room) -> None:
 @pytest.mark.full
 def test_a_dead_agent_ends_the_run(room: Room) -> None:
     def kill() -> None:
-        (agent,) = [pid for pid, title in room.processes().items() if "covey.engines.elastic 3" in title]
+        (agent,) = [pid for pid, title in room.processes().items() if title.endswith("-m covey.engines.elastic 3")]
         os.kill(agent, signal.SIGKILL)
 
     watch = Watch(trained(40), kill)

@@ -157,7 +157,8 @@ def test_checkpoints_all_the_time_stop_nobody(room: Room, strategy: str) -> None
     assert all_seen(strategy, fit(task, strategy, count, epochs=8, resume=kept).samples, 8 * 31)
 
 
-@pytest.mark.parametrize("strategy", some(ALL, {"bsp", "gosgd(probability=0.5)"}))
+# Sandblaster deals all portions out to whoever is idle, so that all end together.
+@pytest.mark.parametrize("strategy", some([s for s in ALL if s != "sandblaster"], {"bsp", "gosgd(probability=0.5)"}))
 def test_kept_when_some_have_ended(room: Room, strategy: str) -> None:
     """One worker has far more to do than the others, which have left long before the run is kept."""
     slow = "time.sleep(0.03) if CALLS[0] > 20 else None"

@@ -14,14 +14,29 @@ ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "covey"
 
 BANNED = [
-    "import pickle", "from pickle import loads", "import _pickle", "import cloudpickle", "import dill", "import marshal",
-    "import shelve", "import joblib", "import torch.multiprocessing", "from multiprocessing import Queue",
-    "from multiprocessing.connection import Listener", "import torch.package", "import torch.distributed.rpc",
-    "import torch; torch.load('x')", "import torch; torch.load('x', weights_only=True)", "import torch as t; t.jit.load('x')",
-    "import numpy as np; np.load('x')", "from torch.distributed import broadcast_object_list",
-    "import torch.distributed as dist; dist.all_gather_object([], 1)", "eval('1')", "exec('1')",
+    "import pickle",
+    "from pickle import loads",
+    "import _pickle",
+    "import cloudpickle",
+    "import dill",
+    "import marshal",
+    "import shelve",
+    "import joblib",
+    "import torch.multiprocessing",
+    "from multiprocessing import Queue",
+    "from multiprocessing.connection import Listener",
+    "import torch.package",
+    "import torch.distributed.rpc",
+    "import torch; torch.load('x')",
+    "import torch; torch.load('x', weights_only=True)",
+    "import torch as t; t.jit.load('x')",
+    "import numpy as np; np.load('x')",
+    "from torch.distributed import broadcast_object_list",
+    "import torch.distributed as dist; dist.all_gather_object([], 1)",
+    "eval('1')",
+    "exec('1')",
     "import builtins; builtins.eval('1')",
-]  # fmt: skip
+]
 
 
 def complaints(code: str, file: Path) -> set[str]:

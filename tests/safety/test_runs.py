@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 import covey
 from covey.engines.cluster.spawned import SpawnedPlaces
@@ -131,8 +132,8 @@ def test_two_runs_and_a_crowd_of_strangers(
         crowd.start()
         seen["crowd"].append(crowd)
 
-    beside = room.start("-m", "covey", "run", task, "--strategy", "bsp", "--workers", "2", "--steps", "60", "--threads", "1",
-                        "--save", "beside.safetensors", "--quiet")  # fmt: skip
+    flags = "--strategy bsp --workers 2 --steps 60 --threads 1 --quiet --save beside.safetensors"
+    beside = room.start("-m", "covey", "run", task, *flags.split())
     with kept_pairs(monkeypatch) as pairs:
         watch = Watch(trained(16), gather)
         kept = room.path / "kept"
@@ -140,6 +141,8 @@ def test_two_runs_and_a_crowd_of_strangers(
     seen["crowd"][0].join()
     out, err = beside.communicate(timeout=90)
     assert beside.returncode == 0, err
+    alone = covey.fit(task, "bsp", 2, steps=60, engine="simulated").weights
+    assert not differing(load_file(room.path / "beside.safetensors"), alone), "the other run was harmed"
 
     assert len(seen["doors"]) >= 6, "the gate, the control line, the scorer, a server and two workers"
     expected = covey.fit(task, "bsp", 2, steps=120, engine="simulated").weights

@@ -75,7 +75,7 @@ def describe(spec: str) -> dict[str, Any]:
     from covey.central.layouts import LAYOUTS
     from covey.exchange.codec import CODECS
     from covey.spec import parse
-    from covey.systems import ROWS, SYSTEMS
+    from covey.systems import CATEGORIES, ROWS, SYSTEMS
 
     strategy = catalog.resolve(spec, WORKERS)
     system = SYSTEMS.get(strategy.name)
@@ -89,6 +89,7 @@ def describe(spec: str) -> dict[str, Any]:
         "made_of": system.spec if system else None,
         "missing": system.missing if system else "",
         "printed": asdict(row) if row else None,
+        "categorized": asdict(CATEGORIES[strategy.name]) if strategy.name in CATEGORIES else None,
         "taxonomy": asdict(strategy.taxonomy),
         "settings": {field.name: _setting(field, strategy, spec, hints) for field in fields(entry.settings)},
         "scored": strategy.scored,
@@ -168,6 +169,7 @@ def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
         *([("made of", told["made_of"])] if told["made_of"] else []),
         *([("missing", told["missing"])] if told["missing"] else []),
         *([("printed as", ", ".join(told["printed"].values()))] if told["printed"] else []),
+        *([("categorized as", "; ".join(told["categorized"].values()))] if told["categorized"] else []),
         *((column, told["taxonomy"][column]) for column in COLUMNS),
         ("settings", settings or "none"),
         ("over", topologies),

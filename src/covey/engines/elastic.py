@@ -18,6 +18,7 @@ from covey.engines.cluster.mail import MAIL, Mailbox
 from covey.engines.cluster.ranks import HERE
 from covey.engines.cluster.words import Letter
 from covey.engines.process.brood import describe, forked
+from covey.engines.process.leash import leashed
 from covey.engines.started import by_torchrun, choose_gpu
 from covey.errors import CoveyError
 
@@ -50,7 +51,7 @@ class ElasticPlaces:
             MAIL: self.mailbox.path,
         }  # fmt: skip
         self.agent = subprocess.Popen(
-            [sys.executable, "-m", MODULE, str(self.workers)],
+            leashed([sys.executable, "-m", MODULE, str(self.workers)]),
             stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
         )  # fmt: skip
 
@@ -81,7 +82,8 @@ def agent(workers: int) -> int:
     )  # fmt: skip
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the launcher says what died
     try:
-        elastic_launch(config, sys.executable)("-m", MODULE)
+        program, *arguments = leashed([sys.executable, "-m", MODULE])
+        elastic_launch(config, program)(*arguments)
     except ChildFailedError:
         return 1
     return 0

@@ -11,17 +11,20 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from covey.engines.cluster import here
 from covey.engines.cluster.mail import MAIL, Mailbox
 from covey.engines.cluster.ranks import HERE
 from covey.engines.cluster.words import Letter
 from covey.engines.native.mpi_service import NATIVE
 from covey.engines.process.brood import describe
+from covey.engines.process.leash import leashed
 from covey.errors import PlanError
 
 PATIENCE = 8.0  # seconds that mpirun has to leave by itself
@@ -37,6 +40,7 @@ class MpirunPlaces:
         self.program, self.open_mpi = find_mpirun()
         self.file = Path(hosts) if hosts else None
         self.hosts = read_hosts(self.file, workers) if self.file else ["localhost"] * workers
+        self.hosts.sort(key=lambda host: not here.is_here(host))  # the relay comes first, and with it its machine
         self.address = HERE
         self.native = NATIVE if native else ""
         self.mailbox: Mailbox | None = None
@@ -44,9 +48,7 @@ class MpirunPlaces:
 
     def open(self) -> list[str]:
         if self.file:
-            from covey.engines.cluster.here import address_among
-
-            self.address = address_among(self.hosts)
+            self.address = here.address_among(self.hosts)
         return self.hosts
 
     def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
@@ -54,7 +56,7 @@ class MpirunPlaces:
             raise PlanError("a task of this process does not travel to other hosts: put it into a file, 'FILE.py:task'")
         self.mailbox = Mailbox(letters, handed)
         self.mpirun = subprocess.Popen(
-            self.command(), stdin=subprocess.DEVNULL, env={**environment(), MAIL: self.mailbox.path},
+            leashed(self.command(), signal.SIGTERM), stdin=subprocess.DEVNULL, env={**environment(), MAIL: self.mailbox.path},
             start_new_session=True,
         )  # fmt: skip
 
@@ -80,6 +82,8 @@ class MpirunPlaces:
                 with suppress(subprocess.TimeoutExpired):
                     self.mpirun.wait(patience)
                     break
+            # what an mpirun that was killed could not remove itself
+            shutil.rmtree(Path(tempfile.gettempdir()) / f"ompi.{self.mpirun.pid}", ignore_errors=True)
         if self.mailbox is not None:
             self.mailbox.close()
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -33,7 +31,6 @@ ROOM = 60.0  # seconds until the cluster must have room for all sites
 LOOK = 0.2  # seconds between two looks at the actors
 PATIENCE = 8.0  # seconds that a site has to leave by itself when all went well
 HASTE = 0.5  # and when it did not
-LUGGAGE = "covey_luggage"  # the folder in which Ray's runtime environment brings the task's code
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,11 +78,7 @@ class Site:
         return self.called  # what Ray writes before its output
 
     def host(self, letter: bytes, handed: bytes) -> None:
-        invitation = msgspec.msgpack.decode(letter, type=Letter)
-        luggage = find_spec(LUGGAGE)
-        if luggage and luggage.submodule_search_locations and not shipping.file_of(invitation.task).is_file():
-            invitation, handed = shipping.moved(invitation, handed, Path(luggage.submodule_search_locations[0]))
-        site.host(invitation, handed)
+        site.host(msgspec.msgpack.decode(letter, type=Letter), handed)
 
 
 class RayPlaces:
@@ -113,16 +106,16 @@ class RayPlaces:
 
     def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
         assert self.group is not None, "open comes first"
-        with tempfile.TemporaryDirectory(prefix="covey-") as folder:
-            environment = self._luggage(letters[0].task, Path(folder) / LUGGAGE) if self.away else {}
-            run, kind = f"covey-{uuid4().hex[:8]}", self._kind(environment)
-            for letter in letters:
-                called = f"covey {letter.called}"
-                bundle = PlacementGroupSchedulingStrategy(self.group, letter.site)
-                actor = kind.options(name=called, namespace=run, scheduling_strategy=bundle).remote(called)
-                self.actors.append(actor)
-                self.called.append(letter.called)
-                self.running.append(actor.host.remote(msgspec.msgpack.encode(letter), handed))
+        run = f"covey-{uuid4().hex[:8]}"
+        need: Any = {"num_cpus": self.settings.cpus, "num_gpus": self.settings.gpus, "max_restarts": 0}
+        kind: Any = ray.remote(**need)(Site)
+        task = ray.put(handed)
+        for letter in shipping.with_code(letters) if self.away else letters:
+            called, bundle = f"covey {letter.called}", PlacementGroupSchedulingStrategy(self.group, letter.site)
+            actor = kind.options(name=called, namespace=run, scheduling_strategy=bundle).remote(called)
+            self.actors.append(actor)
+            self.called.append(letter.called)
+            self.running.append(actor.host.remote(msgspec.msgpack.encode(letter), task))
 
     def lost(self) -> str:
         if time.monotonic() - self.looked < LOOK:
@@ -190,17 +183,6 @@ class RayPlaces:
         return str(ray.util.get_node_ip_address())
 
     # -- actors ------------------------------------------------------------------------------------------------------
-
-    def _luggage(self, task: str, folder: Path) -> dict[str, Any]:
-        """A runtime environment that brings the task's file to nodes that do not have it."""
-        if not task:
-            return {}
-        shipping.unpacked(shipping.packed(task), folder)
-        return {"py_modules": [str(folder)]}
-
-    def _kind(self, environment: dict[str, Any]) -> Any:
-        need: Any = {"num_cpus": self.settings.cpus, "num_gpus": self.settings.gpus}
-        return ray.remote(max_restarts=0, runtime_env=environment, **need)(Site)
 
     def _how(self, number: int) -> str:
         """How the actor of a site ended, in words."""

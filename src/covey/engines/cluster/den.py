@@ -39,10 +39,12 @@ class Den:
         given = {**environment, MARK: str(self.path), "TMPDIR": str(self.path)}
         before = {name: os.environ.get(name) for name in given}
         os.environ.update(given)
+        usual, tempfile.tempdir = tempfile.tempdir, str(self.path)
         try:
             with same_handlers():
                 yield
         finally:
+            tempfile.tempdir = usual
             for name, value in before.items():
                 if value is None:
                     os.environ.pop(name, None)

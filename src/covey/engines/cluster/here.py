@@ -7,7 +7,7 @@ import hashlib
 import platform
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -71,17 +71,27 @@ def addresses() -> list[str]:
     return [address for address in dict.fromkeys(found) if address not in LOOPBACK]
 
 
-def address_among(hosts: Sequence[str]) -> str:
+def address_among(hosts: Iterable[str]) -> str:
     """The address at which these hosts can find this one."""
-    for host in dict.fromkeys(hosts):
-        try:
-            where = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0][4][0]
-        except OSError as error:
-            raise PlanError(f"host {host}: {error.strerror or error}") from None
-        mine = address_towards(endpoint(str(where), "9"))
-        if mine not in (*LOOPBACK, where):
-            return mine
-    return LOOPBACK[0]
+    others = [where for host in hosts if (where := resolved(host)) and not is_here(host)]
+    if others:
+        return address_towards(endpoint(others[0], "9"))
+    known = all(resolved(host) for host in hosts)
+    return LOOPBACK[0] if known else next(iter(addresses()), LOOPBACK[0])
+
+
+def is_here(host: str) -> bool:
+    """Whether a host's name means this one."""
+    where = resolved(host)
+    return where in LOOPBACK or (where != "" and address_towards(endpoint(where, "9")) == where)
+
+
+def resolved(host: str) -> str:
+    """The address of a host's name; none if only others, such as ssh, know it."""
+    try:
+        return str(socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0][4][0])
+    except OSError:
+        return ""
 
 
 def endpoint(address: str, port: str = "*") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,10 +16,14 @@ from covey.errors import PlanError
 MOST = 32 << 20  # bytes of code; more is no code
 
 
+def with_code(letters: Sequence[Letter]) -> list[Letter]:
+    """The letters, with the task's code for hosts that may not have it."""
+    code = packed(letters[0].task) if letters[0].task else b""
+    return [msgspec.structs.replace(letter, code=code) for letter in letters]
+
+
 def packed(task: str) -> bytes:
     """The file of `path/file.py:name`, the modules beside it and the packages below, as a zip."""
-    if not task:
-        return b""
     folder = file_of(task).parent
     data, size = io.BytesIO(), 0
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -38,23 +42,18 @@ def code_in(folder: Path) -> Iterator[Path]:
         yield from code_in(inner)
 
 
-def unpacked(archive: bytes, folder: Path) -> Path:
-    """The folder with the code in it."""
-    with zipfile.ZipFile(io.BytesIO(archive)) as code:
-        code.extractall(folder)  # zipfile keeps every name inside the folder
-    return folder
+def settled(letter: Letter, handed: bytes, folder: Path) -> tuple[Letter, bytes]:
+    """The letter and the parcel as they hold on this host: if it lacks the task's file, with the one that came along.
 
-
-def same_here(task: str, archive: bytes) -> bool:
-    """Whether this host has the very file at the very place."""
-    path = file_of(task)
-    with zipfile.ZipFile(io.BytesIO(archive)) as code:
-        return path.is_file() and path.read_bytes() == code.read(path.name)
-
-
-def moved(letter: Letter, handed: bytes, folder: Path) -> tuple[Letter, bytes]:
-    """The letter and the parcel for a host where the task's file is in this folder."""
+    The folder is one that goes with the run.
+    """
+    if not letter.code:
+        return letter, handed
     path = file_of(letter.task)
+    with zipfile.ZipFile(io.BytesIO(letter.code)) as code:
+        if path.is_file() and path.read_bytes() == code.read(path.name):
+            return letter, handed  # with the data that may lie beside it
+        code.extractall(folder)  # zipfile keeps every name inside the folder
     task = str(folder / path.name) + letter.task.removeprefix(str(path))
     parcel = msgspec.structs.replace(handover.opened(handed), file=task)
     return msgspec.structs.replace(letter, task=task), handover.closed(parcel)

@@ -18,7 +18,7 @@ import msgspec
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from covey.engines.cluster import here
+from covey.engines.cluster import here, shipping
 from covey.engines.cluster.words import Arrived, Beat, Downward, Failed, Gone, Leave, Letter, Upward, downward
 from covey.engines.process.brood import Brood, Start
 from covey.engines.process.control import MOST_DOWN
@@ -30,6 +30,7 @@ from covey.errors import CoveyError, PeerLost
 BEAT = 0.5  # seconds between signs of life
 COMING = 60.0  # seconds to reach the launcher for the first time
 GONE = 5.0  # seconds without a connection, after which the launcher is taken for dead
+REFUSED = 2.0  # the same where its machine says that nobody hears there any more
 EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 
 
@@ -37,6 +38,7 @@ def host(letter: Letter, handed: bytes = b"", start: Start | None = None) -> boo
     """Be a site until the run is over, and tell whether all went well; `handed` is a task of the launcher's memory."""
     with Brood(letter.warm, start) as brood, Line(letter) as line:
         try:
+            letter, handed = shipping.settled(letter, handed, brood.directory / "task")
             address = here.address_towards(letter.launcher, letter.interface)
             cores = len(os.sched_getaffinity(0))
             line.tell(Arrived(socket.gethostname(), address, cores, here.versions(letter.task)))
@@ -110,10 +112,10 @@ class Line:
             event = parse_monitor_message(self.monitor.recv_multipart())
             came = event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
             self.met = self.met or came
-            self.refused = self.refused or event["event"] == zmq.EVENT_CLOSED  # nobody hears there, and someone did
+            self.refused = event["event"] == zmq.EVENT_CLOSED
             self.alone = None if came else self.alone or time.monotonic()
         now = time.monotonic()
-        if self.alone and now - self.alone > (GONE if self.met or self.refused else COMING):
+        if self.alone and now - self.alone > (REFUSED if self.refused else GONE if self.met else COMING):
             raise PeerLost(
                 f"the launcher at {self.launcher} is gone" if self.met else f"no launcher answers at {self.launcher}"
             )

@@ -20,6 +20,7 @@ class Letter(Discreet, frozen=True, kw_only=True):
     warm: str  # the module that roles need
     task: str = ""  # the file that must be the same everywhere
     interface: str = ""  # where the roles shall hear: the name of an interface, or an address
+    code: bytes = b""  # the task's file and the modules beside it, for a host that does not have them
     roles: list[str] = msgspec.field(default_factory=list)  # who will live there, for engines that show names
 
     @property

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 import socket
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import msgspec
 from py4j.protocol import Py4JError
-from pyspark import BarrierTaskContext, InheritableThread, SparkContext, SparkFiles
+from pyspark import BarrierTaskContext, InheritableThread, SparkContext
 from pyspark.errors import PySparkException
 
 from covey.data import Rows
@@ -57,6 +55,7 @@ class SparkPlaces:
         self.sites, self.master, self.table, self.address = sites, master, table, "127.0.0.1"
         self.own: OwnSpark | None = None
         self.group = f"covey-{uuid4().hex[:8]}"
+        self.away = False  # there are executors that may not have the task's file
         self.called: list[str] = []
         self.handed: Any = None  # a broadcast
         self.thread: InheritableThread | None = None
@@ -73,7 +72,8 @@ class SparkPlaces:
         if running() is None:
             self.own = OwnSpark(self.master, self.sites)
         self._fit_in(slots(self.context))
-        if str(self.context.master).startswith("local[") or self.context.master == "local":
+        self.away = not re.fullmatch(r"local(\[.*\])?", str(self.context.master))
+        if not self.away:
             return [socket.gethostname()] * self.sites
         self.address = socket.gethostbyname(self.context.getConf().get("spark.driver.host") or socket.gethostname())
         return [f"task{number}" for number in range(self.sites)]  # Spark says where only when they run
@@ -81,10 +81,8 @@ class SparkPlaces:
     def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
         self.called = [letter.called for letter in letters]
         self.handed = self.context.broadcast(handed)
-        invited = Invited(
-            [msgspec.msgpack.encode(letter) for letter in letters], self.handed, shipping.packed(letters[0].task),
-            self.table.rows if self.table else None,
-        )  # fmt: skip
+        encoded = [msgspec.msgpack.encode(letter) for letter in (shipping.with_code(letters) if self.away else letters)]
+        invited = Invited(encoded, self.handed, self.table.rows if self.table else None)
         partitions = self.table.partitions if self.table else self.context.parallelize(range(self.sites), self.sites)
         self.thread = InheritableThread(target=self._run, args=(partitions, invited), daemon=True)
         self.thread.start()
@@ -141,8 +139,8 @@ class SparkPlaces:
 class Invited:
     """What every task does; it travels by Spark's own closure, and so do the letters."""
 
-    def __init__(self, letters: Sequence[bytes], handed: Any, code: bytes, rows: Rows | None) -> None:
-        self.letters, self.handed, self.code, self.rows = letters, handed, code, rows
+    def __init__(self, letters: Sequence[bytes], handed: Any, rows: Rows | None) -> None:
+        self.letters, self.handed, self.rows = letters, handed, rows
 
     def __call__(self, partition: Iterable[Any]) -> Iterator[None]:
         task = BarrierTaskContext.get()
@@ -150,9 +148,6 @@ class Invited:
             raise RuntimeError("a run that has lost a site is over: this is a second attempt")
         letter = msgspec.msgpack.decode(self.letters[task.partitionId()], type=Letter)
         handed = self.handed.value
-        if self.code and not shipping.same_here(letter.task, self.code):
-            folder = Path(tempfile.mkdtemp(dir=SparkFiles.getRootDirectory()))  # which Spark removes
-            letter, handed = shipping.moved(letter, handed, shipping.unpacked(self.code, folder))
         if self.rows:
             with tables.in_memory(partition, self.rows, task.partitionId()) as file:
                 site.host(letter, handover.closed(msgspec.structs.replace(handover.opened(handed), rows=file)))

@@ -1,0 +1,71 @@
+"""What the environment tells of how this process was started, and what a file of hosts says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from covey.engines.cluster.ranks import Presence, names
+from covey.engines.mpirun import MpirunPlaces, read_hosts
+from covey.engines.started import GPUS, Started, by_mpi, by_slurm, by_torchrun, choose_gpu, first_node
+
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+SRUN = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "12"}
+
+
+def test_torchruns_variables() -> None:
+    assert by_torchrun(TORCHRUN) == Started(3, 8, 1, "node0", 29500)
+    assert by_torchrun({}) is None
+    assert by_torchrun({**SRUN, **TORCHRUN, "SLURM_STEP_NODELIST": "n1"}) == by_torchrun(TORCHRUN)
+
+
+def test_slurms_variables() -> None:
+    step = {**SRUN, "SLURM_STEP_NODELIST": "gpu[03-07]", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.9"}
+    assert by_slurm(step) == Started(2, 4, 0, "gpu03", 15000 + 12 * 7)
+    assert by_torchrun(step) == by_slurm(step)
+    assert by_slurm({**step, "SLURM_STEP_ID": "1"}) != by_slurm(step), "two steps of a job must not meet"
+    assert by_slurm({**SRUN, "SLURM_NODELIST": "gpu[03-07]"}) is None, "a batch script is no task of a step"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("node1", "node1"), ("a,b", "a"), ("gpu[03-07,9],login", "gpu03"), ("r1n[2,4]-ib,x", "r1n2-ib"), ("", "")],
+)
+def test_the_first_node_leads(nodes: str, first: str) -> None:
+    assert first_node(nodes) == first
+
+
+def test_mpis_variables() -> None:
+    open_mpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+    assert by_mpi({**open_mpi, "PMIX_RANK": "1"}) == Started(1, 4, 1)
+    assert by_mpi({"PMI_RANK": "0", "PMI_SIZE": "2"}) == Started(0, 2)
+    assert by_mpi({"PMIX_RANK": "2", "SLURM_NTASKS": "3", "SLURM_LOCALID": "2"}) == Started(2, 3, 2)
+    assert by_mpi({"PMIX_RANK": "0"}) is None
+
+
+@pytest.mark.parametrize(("given", "local", "left"), [("4,5,6,7", 2, "6"), ("4,5", 3, "5"), ("3", 1, "3"), ("", 1, "")])
+def test_a_rank_gets_one_gpu(monkeypatch: pytest.MonkeyPatch, given: str, local: int, left: str) -> None:
+    """Those that SLURM has given one each keep it; where there are too few they share."""
+    monkeypatch.setenv(GPUS, given)
+    choose_gpu(local)
+    assert os.environ[GPUS] == left
+
+
+def test_machines_of_one_name_are_told_apart() -> None:
+    ranks = [Presence("vm", "a"), Presence("vm", "a"), Presence("vm", "b")]
+    assert names(ranks) == ["vm.0", "vm.0", "vm.1"]
+    assert names([Presence("x", "a"), Presence("y", "b")]) == ["x", "y"]
+
+
+def test_a_file_of_hosts(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    file = tmp_path / "hosts"
+    file.write_text("# ours\nnode1 slots=2\n\nnode2:1 # small\nlocalhost\nnode1\n")
+    assert read_hosts(file, 5) == ["node1", "node1", "node1", "node2", "localhost"]
+    places = MpirunPlaces(5, file, native=False)
+    assert places.hosts == ["localhost", "node1", "node1", "node1", "node2"], "this machine first, as mpirun will do"
+    command = places.command()
+    assert "localhost:2,node1:3,node2:1" in command, "one more here, for the relay"
+    assert command[command.index("-n") + 1] == "6"
