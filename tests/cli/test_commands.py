@@ -14,7 +14,8 @@ from tests.cli.conftest import Calls
 def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
     flags = (
         "--strategy ssp(bound=2) --workers 3 --servers 2 --engine local --epochs 4 --until accuracy:0.9 --seed 7 "
-        "--threads 1 --save m.safetensors --checkpoint kept --every 5s --resume old --stall 9s"
+        "--threads 1 --save m.safetensors --checkpoint kept --every 5s --resume old --stall 9s "
+        "--hosts hosts.txt --place servers:node0 --interface eth1 --insecure"
     )
     shown = runner.invoke(app, ["run", "task.py:mine", *flags.split()])
     assert shown.exit_code == 0, shown.output
@@ -34,6 +35,10 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
         "every": "5s",
         "resume": Path("old"),
         "stall": "9s",
+        "hosts": Path("hosts.txt"),
+        "place": "servers:node0",
+        "interface": "eth1",
+        "insecure": True,
     }
     assert calls.asked == {**expected, "command": calls.asked["command"], "watcher": calls.asked["watcher"]}
     assert "m.safetensors" in shown.stdout and "kept" in shown.stdout

@@ -130,7 +130,7 @@ def test_users_file_that_fails(runner: CliRunner, tmp_path: Path, text: str, sho
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--engine", "nonsense"], "There are: local, simulated"),
+        (["--engine", "nonsense"], "There are: lab, local, mpi, ray, simulated, spark, torchrun"),
         (["--steps", "3", "--epochs", "2"], "--epochs"),
         (["--strategy", "bps"], "did you mean 'bsp'?"),
     ],

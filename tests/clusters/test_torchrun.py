@@ -172,6 +172,7 @@ def on_machine(room: Room, both: object, number: int, each: int, command: list[s
     rendezvous = [
         "--nnodes", "2", "--nproc-per-node", str(each), "--rdzv-backend", "c10d", "--rdzv-id", both.mark,
         "--rdzv-endpoint", f"{both.address(0)}:29411", "--local-addr", both.address(number),
+        "--rdzv-conf", f"is_host={number == 0}",  # torchrun guesses it from the host's name, which both share
     ]  # fmt: skip
     return subprocess.Popen(
         [*both.prefix(number), sys.executable, *TORCHRUN, *rendezvous, "-m", *command], env=room.environment,

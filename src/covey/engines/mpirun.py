@@ -56,8 +56,8 @@ class MpirunPlaces:
             raise PlanError("a task of this process does not travel to other hosts: put it into a file, 'FILE.py:task'")
         self.mailbox = Mailbox(letters, handed)
         self.mpirun = subprocess.Popen(
-            leashed(self.command(), signal.SIGTERM), stdin=subprocess.DEVNULL, env={**environment(), MAIL: self.mailbox.path},
-            start_new_session=True,
+            leashed(self.command(), signal.SIGTERM), stdin=subprocess.DEVNULL, start_new_session=True,
+            env={**environment(), MAIL: self.mailbox.path},
         )  # fmt: skip
 
     def command(self) -> list[str]:

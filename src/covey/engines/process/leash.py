@@ -1,4 +1,4 @@
-"""A program that goes when the process goes that started it: `python -m covey.engines.process.leash 15 PARENT PROGRAM…`.
+"""A program that goes when the process that started it is gone: `python -m covey.engines.process.leash 9 PID PROGRAM…`.
 
 What is asked of Linux here outlives the change into another program, so even mpirun does not stay behind.
 """

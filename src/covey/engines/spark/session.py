@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -33,6 +34,23 @@ def running() -> SparkContext | None:
     """The Spark of this program, if it has one."""
     context: SparkContext | None = SparkContext._active_spark_context
     return context
+
+
+def is_here(context: SparkContext) -> bool:
+    """Whether its tasks run on this machine, in the process that schedules them."""
+    return re.fullmatch(r"local(\[.*\])?", str(context.master)) is not None
+
+
+@contextmanager
+def this_python(context: SparkContext) -> Iterator[None]:
+    """On this machine tasks run on this very Python, where nobody has said otherwise: Spark would take any python3."""
+    usual = context.pythonExec
+    if is_here(context) and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable
+    try:
+        yield
+    finally:
+        context.pythonExec = usual
 
 
 def check_java() -> None:

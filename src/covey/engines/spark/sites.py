@@ -20,11 +20,12 @@ from covey.engines import handover
 from covey.engines.cluster import shipping, site
 from covey.engines.cluster.words import Letter
 from covey.engines.spark import rows as tables
-from covey.engines.spark.session import OwnSpark, check_java, running
+from covey.engines.spark.session import OwnSpark, check_java, is_here, running, this_python
 from covey.errors import PlanError
 
 PATIENCE = 8.0  # seconds that the sites have to leave by themselves when all went well
 HASTE = 0.5  # and when it did not
+MISSING = "covey must be installed on every executor, for the Python that Spark uses there (PYSPARK_PYTHON)"
 CANCELLED = 6.0  # seconds until a cancelled job has ended
 
 
@@ -72,7 +73,7 @@ class SparkPlaces:
         if running() is None:
             self.own = OwnSpark(self.master, self.sites)
         self._fit_in(slots(self.context))
-        self.away = not re.fullmatch(r"local(\[.*\])?", str(self.context.master))
+        self.away = not is_here(self.context)
         if not self.away:
             return [socket.gethostname()] * self.sites
         self.address = socket.gethostbyname(self.context.getConf().get("spark.driver.host") or socket.gethostname())
@@ -111,14 +112,15 @@ class SparkPlaces:
         """(A thread of its own) The job, which ends with the run."""
         try:
             self.context.setJobGroup(self.group, "covey: the roles of a run", interruptOnCancel=True)
-            partitions.barrier().mapPartitions(invited).collect()
+            with this_python(self.context):
+                partitions.barrier().mapPartitions(invited).collect()
         except Exception as error:  # whatever it is, the launcher wants to know
             self.failure = self._how(str(error))
 
     def _how(self, told: str) -> str:
         """Why the job failed, in words."""
         if "No module named 'covey" in told:
-            return "covey must be installed on every executor: pip install covey there"
+            return MISSING
         found = re.search(r"ResultTask\(\d+, (\d+)\)", told)
         who = f"{self.called[int(found[1])]}, a Spark task," if found else "the Spark job"
         if "Python worker exited unexpectedly" in told or "Connection reset" in told:

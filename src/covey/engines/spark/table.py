@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark import RDD, StorageLevel
 from pyspark.errors import PySparkException
 
+from covey.data import Rows
 from covey.engines.spark import rows as tables
 from covey.engines.spark.rows import Pick
-from covey.engines.spark.sites import Table, slots
+from covey.engines.spark.session import this_python
+from covey.engines.spark.sites import MISSING, Table, slots
 from covey.errors import PlanError
 
 
@@ -27,19 +30,30 @@ def table(
         parts, pick = data, Pick()
     else:
         parts, pick = _columns(data, features, label), Pick(features, label)
-    here = parts.getNumPartitions() if isinstance(parts, RDD) else parts.rdd.getNumPartitions()
+    context = parts.context if isinstance(parts, RDD) else parts.sparkSession.sparkContext
+    here = (parts if isinstance(parts, RDD) else parts.rdd).getNumPartitions()
     workers = workers or here
     check(workers)
-    _check_room(parts, workers)
+    _check_room(slots(context), workers)
     if here != workers:  # fewer: put some together, where they are; more: deal the rows out anew
         parts = parts.coalesce(workers) if here > workers else parts.repartition(workers)
-    packed = (parts if isinstance(parts, RDD) else parts.rdd).mapPartitions(partial(tables.chunks, pick=pick))
-    packed.persist(StorageLevel.MEMORY_AND_DISK)
-    packed.localCheckpoint()  # computed once; and a barrier stage cannot begin with a coalesce
+    with this_python(context):
+        packed = (parts if isinstance(parts, RDD) else parts.rdd).mapPartitions(partial(tables.chunks, pick=pick))
+        packed.persist(StorageLevel.MEMORY_AND_DISK)
+        packed.localCheckpoint()  # computed once; and a barrier stage cannot begin with a coalesce
+        try:
+            yield Table(packed, _known(packed))
+        finally:
+            packed.unpersist()
+
+
+def _known(packed: Any) -> Rows:
     try:
-        yield Table(packed, tables.known(packed.mapPartitions(tables.count).collect()))
-    finally:
-        packed.unpersist()
+        return tables.known(packed.mapPartitions(tables.count).collect())
+    except Py4JJavaError as error:
+        if "No module named 'covey" in str(error):
+            raise PlanError(MISSING) from None
+        raise
 
 
 def _columns(data: Any, features: tuple[str, ...], label: str) -> Any:
@@ -60,9 +74,8 @@ def _columns(data: Any, features: tuple[str, ...], label: str) -> Any:
     return data.select(*features, *([label] if label else []))
 
 
-def _check_room(parts: Any, workers: int) -> None:
-    context = parts.context if isinstance(parts, RDD) else parts.sparkSession.sparkContext
-    if (room := slots(context)) < workers:
+def _check_room(room: int, workers: int) -> None:
+    if room < workers:
         raise PlanError(
             f"all {workers} workers must run at once, and Spark has {room} task slots: use workers={room}, or start it "
             f"with more cores, such as master local[{workers}]"

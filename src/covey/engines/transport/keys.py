@@ -76,9 +76,7 @@ class Ring:
 class Guard:
     """Answers ZeroMQ's question, for all locked doors of one context; register `bells` in the poll, then `answer`."""
 
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], ring: Ring, refusals: Refusals | None = None
-    ) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], ring: Ring, refusals: Refusals | None = None) -> None:
         self.names = {public: who for who, public in ring.public.items()}
         self.refusals = refusals or Refusals()
         self.context = context
