@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from covey.engines.lab import iproute
 
@@ -22,7 +23,8 @@ def blocks(page: Path, language: str) -> list[str]:
     return [body for kind, body in FENCE.findall(page.read_text()) if kind == language]
 
 
-def commands() -> list[tuple[str, str]]:
+def commands() -> list[ParameterSet]:
+    """The commands of all pages; those of one page run in order, in one folder."""
     lines = [
         (page.name, line.removeprefix("$ "))
         for page in PAGES
@@ -30,7 +32,7 @@ def commands() -> list[tuple[str, str]]:
         for line in block.splitlines()
         if line.startswith("$ covey")
     ]
-    return list(dict.fromkeys(lines))
+    return [pytest.param(page, line, marks=pytest.mark.xdist_group(page)) for page, line in dict.fromkeys(lines)]
 
 
 @pytest.fixture(scope="module")

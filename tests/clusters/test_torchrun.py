@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import covey
 from covey.errors import PeerLost, PlanError
+from covey.observe.result import read
 from tests.clusters.harness import (
     DIGITS,
     GONE_WITHIN,
@@ -27,7 +29,7 @@ from tests.clusters.harness import (
     keeps_promises,
     names_the_dead,
 )  # fmt: skip
-from tests.clusters.machines import machines, needs_namespaces
+from tests.clusters.machines import Machines, machines, needs_namespaces
 from tests.real.harness import SLOW, Room, Watch, fit, trained
 
 TORCHRUN = ("-m", "torch.distributed.run", "--log-dir", os.devnull)  # else it leaves a folder of empty logs behind
@@ -43,8 +45,6 @@ def asked(room: Room, strategy: str, *more: str) -> list[str]:
 
 
 def result(room: Room) -> covey.Result:
-    from covey.observe.result import read
-
     return read(room.path / "result.json")
 
 
@@ -60,8 +60,6 @@ def test_inside_a_rendezvous_rank_0_leads_and_the_others_are_silent(room: Room) 
     assert code == 0, err
     found = result(room)
     check(found, "allreduce", "torchrun")
-    from safetensors.torch import load_file
-
     found.keep_weights(load_file(save))
     assert_bit_equal(found, "allreduce")
     assert out.count("stopped") == 1 and err.count("allreduce · 2 workers") == 1
@@ -145,7 +143,7 @@ def test_two_machines(room: Room, strategy: str) -> None:
     with machines() as both:
         place = ("--place", "servers:node1") if strategy == "bsp" else ()
         command = asked(room, strategy, "--steps", str(STEPS), *place)
-        agents = [on_machine(room, both, number, 1, command) for number in (0, 1)]
+        agents = [on_machine(room, both, number, command) for number in (0, 1)]
         ended = [finish(agent) for agent in agents]
     assert [code for code, _, _ in ended] == [0, 0], ended
     assert ended[1][1] == ""
@@ -157,20 +155,17 @@ def test_two_machines(room: Room, strategy: str) -> None:
 def test_native_sums_between_machines_need_a_word(room: Room) -> None:
     command = [*asked(room, "allreduce", "--steps", "5"), "--engine", "torchrun(native=true)"]
     with machines() as both:
-        ended = [finish(agent) for agent in [on_machine(room, both, number, 1, command) for number in (0, 1)]]
+        ended = [finish(agent) for agent in [on_machine(room, both, number, command) for number in (0, 1)]]
         assert ended[0][0] != 0 and "neither encrypted nor authenticated" in ended[0][2]
         command.append("--insecure")
-        ended = [finish(agent) for agent in [on_machine(room, both, number, 1, command) for number in (0, 1)]]
+        ended = [finish(agent) for agent in [on_machine(room, both, number, command) for number in (0, 1)]]
     assert [code for code, _, _ in ended] == [0, 0], ended
     assert json.loads((room.path / "result.json").read_text())["notes"]["native bytes"] > 0
 
 
-def on_machine(room: Room, both: object, number: int, each: int, command: list[str]) -> subprocess.Popen[str]:
-    from tests.clusters.machines import Machines
-
-    assert isinstance(both, Machines)
+def on_machine(room: Room, both: Machines, number: int, command: list[str]) -> subprocess.Popen[str]:
     rendezvous = [
-        "--nnodes", "2", "--nproc-per-node", str(each), "--rdzv-backend", "c10d", "--rdzv-id", both.mark,
+        "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", both.mark,
         "--rdzv-endpoint", f"{both.address(0)}:29411", "--local-addr", both.address(number),
         "--rdzv-conf", f"is_host={number == 0}",  # torchrun guesses it from the host's name, which both share
     ]  # fmt: skip
