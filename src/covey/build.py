@@ -79,10 +79,11 @@ def check_batches(task: Task, deal: Shards, limits: Sequence[int], parts: int) -
     lone = next((found for rank, limit in enumerate(limits) if (found := _lone(deal, rank, limit, parts))), None)
     if lone is None:
         return
-    module = model(task, deal.seed)
-    if not any(isinstance(layer, _BatchNorm) and not isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
-        return
     try:
+        module = model(task, deal.seed)
+        layers = [layer for layer in module.modules() if not isinstance(layer, nn.SyncBatchNorm)]
+        if not any(isinstance(layer, _BatchNorm) for layer in layers):
+            return
         with torch.no_grad():
             task.forward(module, Feed(data_of(task), deal, 0).take(deal.indices(0, 0)[:1]))
     except Exception as error:

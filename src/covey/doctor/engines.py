@@ -15,6 +15,12 @@ from covey.doctor.finding import Trouble
 
 PATIENCE = 60.0  # seconds for an import on a busy machine
 JAVA = 17  # what PySpark 4 runs on
+ASK_MPI = """
+import mpi4py
+mpi4py.rc.initialize = False  # a process that is no rank would leave a segment of shared memory behind
+from mpi4py import MPI
+print(MPI.Get_library_version().splitlines()[0].split(',')[0])
+"""
 NO_MPI = (
     "pip install 'covey[mpi]' brings Open MPI; or install this machine's own, such as apt-get install libopenmpi-dev"
 )
@@ -36,7 +42,7 @@ def mpi() -> str:
     """Whether an MPI library can be loaded, and processes started with it."""
     _installed("mpi4py", "mpi")
     try:
-        library = _in_child("from mpi4py import MPI; print(MPI.Get_library_version().splitlines()[0].split(',')[0])")
+        library = _in_child(ASK_MPI)
     except Trouble as trouble:
         raise Trouble(f"mpi4py finds no MPI library: {trouble.found}", NO_MPI) from None
     beside = Path(sys.executable).parent / "mpirun"
