@@ -6,6 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from _pytest.mark.structures import ParameterSet
 
 from covey import catalog
 from covey.errors import PlanError
@@ -16,6 +17,13 @@ from tests.worlds import mlp, run
 
 ALL = [spec for _, spec in pairs()]
 ALLOWED = [spec for spec in ALL if not refused(spec)]
+
+
+OFTEN = 2  # optimizers that every run of the tests tries with every name; `make test-full` tries all
+
+
+def _often(name: str) -> ParameterSet:
+    return pytest.param(name, marks=() if name in list(OPTIMIZERS)[:OFTEN] else pytest.mark.full)
 
 
 @pytest.mark.parametrize("spec", ALLOWED)
@@ -29,7 +37,7 @@ def test_a_refused_pair_says_why() -> None:
     assert all(len(reason) > 15 for reason in reasons.values())
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", [_often(name) for name in OPTIMIZERS])
 @pytest.mark.parametrize("name", catalog.names())
 def test_optimizers(name: str, optimizer: str) -> None:
     """Runs 20 steps with a schedule and clipping, unless it is known to refuse this optimizer, with its reason."""

@@ -31,6 +31,7 @@ ROOM = 60.0  # seconds until the cluster must have room for all sites
 LOOK = 0.2  # seconds between two looks at the actors
 PATIENCE = 8.0  # seconds that a site has to leave by itself when all went well
 HASTE = 0.5  # and when it did not
+WORDY = 300  # characters of an error of Ray's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +147,7 @@ class RayPlaces:
                 with same_handlers():
                     ray.init(address=address, logging_level=logging.WARNING)
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-                raise PlanError(f"no Ray at {address} ({_first(error)}); start one with: ray start --head") from None
+                raise PlanError(f"no Ray at {address} ({_words(error)}); start one with: ray start --head") from None
         else:
             self.den = Den("ray")
             cores = max(os.cpu_count() or 1, -(-self.sites * self.settings.cpus // 1))
@@ -190,12 +191,12 @@ class RayPlaces:
         try:
             ray.get(self.running[number])
         except RayTaskError as error:
-            return f"{who} failed: {_first(error.cause)}"
+            return f"{who} failed: {_words(error.cause)}"
         except RayActorError as error:
             why = "covey must be installed on every node" if "import" in str(error) else _exit_detail(str(error))
             return f"{who} died, and its roles with it{f' ({why})' if why else ''}"
         except RayError as error:
-            return f"{who} could not run: {_first(error)}"
+            return f"{who} could not run: {_words(error)}"
         return f"{who} left before the run was over"
 
     def _dismiss(self, well: bool) -> None:
@@ -209,8 +210,10 @@ class RayPlaces:
                 remove_placement_group(self.group)
 
 
-def _first(error: object) -> str:
-    return str(error).strip().partition("\n")[0]
+def _words(error: object) -> str:
+    """An error in one line that is not too long."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= WORDY else f"{text[:WORDY]}…"
 
 
 def _exit_detail(text: str) -> str:
