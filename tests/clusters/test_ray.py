@@ -71,7 +71,7 @@ def test_promises(shared: SharedRoom, name: str) -> None:
 def test_actors_are_called_by_their_roles(shared: SharedRoom) -> None:
     names: list[str] = []
     watch = Watch(trained(1), lambda: names.extend(one["name"] for one in ray.util.list_named_actors(True)))
-    covey.fit(DIGITS, "bsp", 2, engine="ray(placement=pack)", steps=20, threads=1, watcher=watch)
+    covey.fit(DIGITS, "bsp", 2, engine="ray(placement=pack)", steps=300, threads=1, watcher=watch)
     assert sorted(names) == ["covey site 0: worker 0, server 0", "covey site 1: worker 1"]
 
 

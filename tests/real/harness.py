@@ -150,7 +150,7 @@ class Room:
         until = time.monotonic() + within
         while self.left() and time.monotonic() < until:
             time.sleep(0.05)
-        assert not self.left()
+        assert self.left() == []
 
     def close(self) -> None:
         for pid in self.processes():

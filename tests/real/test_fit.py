@@ -160,7 +160,7 @@ def test_roles_have_names_a_place_of_their_own_and_leave_ctrl_c_to_the_launcher(
             ignores = bool(int(status["SigIgn"], 16) >> (signal.SIGINT - 1) & 1)
             shown[title] = (Path(f"/proc/{pid}/comm").read_text().strip(), ignores)
 
-    fit(room.task(), "bsp", 3, epochs=1, watcher=Watch(lambda now: now.phase == "training", look))
+    fit(room.task(before_step=SLOW), "bsp", 3, epochs=20, watcher=Watch(trained(1), look))
     assert modes == [0o700], "nobody else can reach the sockets"
     names = ["worker 0", "worker 1", "worker 2", "server 0", "scorer 0"]
     nursery = shown.pop("covey: nursery")

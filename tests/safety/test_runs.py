@@ -63,7 +63,7 @@ def test_another_user_gets_nothing(room: Room) -> None:
         snoop = [sys.executable, "-c", SNOOP, str(folder), str(pid), str(handle)]
         seen["said"] = subprocess.run(snoop, capture_output=True, text=True, check=True, cwd="/").stdout.split("\n")
 
-    fit(room.task(before_step=SLOW), "bsp", 2, steps=60, watcher=Watch(trained(8), look))
+    fit(room.task(before_step=SLOW), "bsp", 2, steps=200, watcher=Watch(trained(8), look))
     folder, *sockets = seen["modes"].items()
     assert folder[1] == 0o700
     assert {"launcher", "worker-0", "worker-1", "server-0", "scorer-0"} <= dict(sockets).keys()

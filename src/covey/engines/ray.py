@@ -30,7 +30,7 @@ from covey.errors import PlanError
 ROOM = 60.0  # seconds until the cluster must have room for all sites
 LOOK = 0.2  # seconds between two looks at the actors
 PATIENCE = 8.0  # seconds that a site has to leave by itself when all went well
-HASTE = 0.5  # and when it did not
+HASTE = 4.0  # and when it did not; an actor that Ray ends has its children killed, which leaves their files
 WORDY = 300  # characters of an error of Ray's
 
 

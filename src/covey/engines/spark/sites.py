@@ -24,7 +24,7 @@ from covey.engines.spark.session import OwnSpark, check_java, is_here, running, 
 from covey.errors import PlanError
 
 PATIENCE = 8.0  # seconds that the sites have to leave by themselves when all went well
-HASTE = 0.5  # and when it did not
+HASTE = 3.0  # and when it did not
 MISSING = "covey must be installed on every executor, for the Python that Spark uses there (PYSPARK_PYTHON)"
 CANCELLED = 6.0  # seconds until a cancelled job has ended
 
