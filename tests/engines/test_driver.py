@@ -11,9 +11,10 @@ import pytest
 import torch
 import zmq
 
-from covey.engines.process.control import RoleLine
 from covey.engines.process.desk import Desk
-from covey.engines.process.driver import Driver, Running
+from covey.engines.process.driver import Driver
+from covey.engines.process.lines import RoleLine
+from covey.engines.process.running import Running
 from covey.engines.transport.zmq import ZmqTransport
 from covey.program import Effect, Node, Send
 from covey.replica import Replica
@@ -56,7 +57,7 @@ def send(driver: Driver, times: int, **how: Any) -> None:
 
 def test_what_is_dropped_is_no_traffic(driver: Driver) -> None:
     send(driver, 50, lossy=True)
-    tally, sent = driver.teller.of(ME), driver.links.sent[YOU]
+    tally, sent = driver.account.teller.of(ME), driver.links.sent[YOU]
     assert 0 < sent < 50
     assert tally.messages == {"worker 1": sent} and tally.bytes == {"worker 1": sent * 4 * NUMBERS}
     assert tally.notes == {"lost": 50 - sent}
@@ -64,6 +65,6 @@ def test_what_is_dropped_is_no_traffic(driver: Driver) -> None:
 
 def test_what_is_replaced_is_counted_once(driver: Driver) -> None:
     send(driver, 50, keep="latest")
-    tally, sent = driver.teller.of(ME), driver.links.sent[YOU]
+    tally, sent = driver.account.teller.of(ME), driver.links.sent[YOU]
     assert 0 < sent < 50
     assert tally.bytes == {"worker 1": sent * 4 * NUMBERS} and tally.notes == {"replaced": 50 - sent}

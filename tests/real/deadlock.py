@@ -9,8 +9,8 @@ from torch import nn
 from covey.build import ScoredModel
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.desk import Desk
-from covey.engines.process.driver import SCORER
 from covey.engines.process.role import Post, play
+from covey.engines.process.shots import SCORER
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica

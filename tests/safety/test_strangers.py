@@ -15,7 +15,7 @@ import zmq
 
 from covey.engines.cluster import words
 from covey.engines.cluster.gate import Gate
-from covey.engines.process import control
+from covey.engines.process import control, lines
 from covey.engines.transport.frames import OPEN, Frame
 from covey.engines.transport.keys import LAUNCHER, Guard, Pair, Ring, new_pair
 from covey.engines.transport.refusals import LONGEST, MOST, Refusals
@@ -114,7 +114,7 @@ class Board:
         self.pairs = {who: new_pair() for who in (LAUNCHER, A, B, Address("site", 0))}
         ring = Ring(self.pairs[LAUNCHER], {who: pair.public for who, pair in self.pairs.items()})
         self.guard = Guard(context, ring)
-        self.control = control.Switchboard(context, "tcp://127.0.0.1:*", [A, B], ring, self.guard, self.token)
+        self.control = lines.Switchboard(context, "tcp://127.0.0.1:*", [A, B], ring, self.guard, self.token)
         self.gate = Gate(context, "tcp://127.0.0.1:*", 1, ring, self.guard, self.token)
 
     def hear(self) -> list[object]:

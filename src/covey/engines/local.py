@@ -10,9 +10,9 @@ import zmq
 
 from covey.engines.process.brood import Brood
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.control import Switchboard
-from covey.engines.process.driver import SCORER
+from covey.engines.process.lines import Switchboard
 from covey.engines.process.nursery import Job
+from covey.engines.process.shots import SCORER
 from covey.engines.transport.token import new_token
 from covey.message import Address
 from covey.strategy import Role

@@ -20,8 +20,8 @@ from covey.data import Feed, Shards
 from covey.engines.interrupt import Interrupt, interruptible
 from covey.engines.local import LocalCrew
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.driver import SCORER
 from covey.engines.process.role import Post, play, tell_failure
+from covey.engines.process.shots import SCORER
 from covey.engines.process.supervisor import Supervisor, Wishes
 from covey.errors import PlanError
 from covey.message import Address

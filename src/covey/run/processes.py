@@ -14,9 +14,9 @@ from covey.checkpoint import Run, Vault
 from covey.engines import handover
 from covey.engines.interrupt import Interrupt, interruptible
 from covey.engines.local import LocalCrew
-from covey.engines.process import supervisor as engine
+from covey.engines.process import hearing
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.control import Switchboard
+from covey.engines.process.lines import Switchboard
 from covey.engines.process.supervisor import Supervisor, Wishes
 from covey.errors import CheckpointError
 from covey.observe.recording import joined
@@ -28,7 +28,7 @@ from covey.simulate import parse_duration
 from covey.strategy import Role
 
 
-class Crew(engine.Crew, Protocol):
+class Crew(hearing.Crew, Protocol):
     """The processes of a run, before and while they live."""
 
     @property

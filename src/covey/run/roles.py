@@ -13,9 +13,9 @@ from covey.data import Rows
 from covey.engines import handover
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.desk import Desk
-from covey.engines.process.driver import SCORER
 from covey.engines.process.role import Post, play
 from covey.engines.process.scorer import Scorer
+from covey.engines.process.shots import SCORER
 from covey.message import Address
 from covey.run.request import at_rate
 from covey.strategy import Plan

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
 
-from covey.engines.process.driver import Over
 from covey.engines.process.role import Post
+from covey.engines.process.running import Over
 from covey.replica import Batch
 
 

@@ -19,9 +19,9 @@ from covey.engines.cluster.placement import place, sites_of
 from covey.engines.cluster.words import Arrived, Bear, Failed, Gone, Leave, Letter
 from covey.engines.process.brood import Brood
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.control import Switchboard
-from covey.engines.process.driver import SCORER
+from covey.engines.process.lines import Switchboard
 from covey.engines.process.nursery import Job
+from covey.engines.process.shots import SCORER
 from covey.engines.transport.keys import LAUNCHER, Guard, Ring, new_pair
 from covey.engines.transport.token import new_token
 from covey.errors import PeerLost, PlanError

@@ -7,7 +7,7 @@ import time
 import zmq
 
 from covey.engines.cluster.words import Downward, Upward, upward
-from covey.engines.process.control import AT_ONCE, MOST_UP
+from covey.engines.process.lines import AT_ONCE, MOST_UP
 from covey.engines.transport.keys import Guard, Ring
 from covey.engines.transport.refusals import Refusals
 from covey.engines.transport.token import NONE, seal, unseal

@@ -21,7 +21,7 @@ from zmq.utils.monitor import parse_monitor_message
 from covey.engines.cluster import here, shipping
 from covey.engines.cluster.words import Arrived, Beat, Downward, Failed, Gone, Leave, Letter, Upward, downward
 from covey.engines.process.brood import Brood, Start
-from covey.engines.process.control import MOST_DOWN
+from covey.engines.process.lines import MOST_DOWN
 from covey.engines.process.nursery import Job
 from covey.engines.transport.keys import LAUNCHER, Ring
 from covey.engines.transport.token import seal, unseal

@@ -6,9 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from covey.engines.process.desk import Done, Question
+from covey.engines.process.running import Running
 
 if TYPE_CHECKING:
-    from covey.engines.process.driver import Driver, Running
+    from covey.engines.process.driver import Driver
 
 
 class Counsel:
@@ -20,12 +21,12 @@ class Counsel:
         self._since = 0.0
         self._found: tuple[Question, Done] | None = None  # an answer that waits for the thaw
 
-    def take(self, question: Question, running: type[Running]) -> None:
+    def take(self, question: Question) -> None:
         """Run what the work asks for; in a frozen run this is where the work stands still."""
         driver = self.driver
-        driver.teller.computed(driver.began, driver.watch.now(), driver.address)
+        driver.account.computed()
         self._since = time.monotonic()
-        self.asking = running(self._find(question), main=False)
+        self.asking = Running(self._find(question), main=False)
         driver.launch(self.asking)
         if driver.frozen:
             driver.chill()
@@ -45,6 +46,6 @@ class Counsel:
             return
         question, done = self._found
         self.asking = self._found = None
-        driver.began = driver.watch.now()
-        driver.teller.waited(driver.watch.at(self._since), driver.began, driver.address, "other workers' moments")
+        driver.account.computing()
+        driver.account.waited(self._since, "other workers' moments")
         question.answer.put(done)

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 def state_of(driver: Driver) -> RoleState:
     """The role between two steps: nothing computes, and what was sent to it lies in its mailbox."""
-    pace, replica = driver.pace, driver.replica
+    pace, replica, facts = driver.pace, driver.replica, driver.facts
     begun = driver.held is not None or pace.over(pace.step)  # it has asked for this step, and not done it
     own = {"piece": replica.trained, "optimizer_class": type(replica.optimizer).__name__}
     return RoleState.of(
         done=pace.step if begun else pace.next, seconds=driver.watch.now(),
-        memories=[memory.value for memory in driver.memories], replica={**replica.state(), **own}, rng=driver.rng,
-        mailbox=driver.mailbox.waiting,
+        memories=[memory.value for memory in facts.memories], replica={**replica.state(), **own}, rng=facts.rng,
+        mailbox=facts.mailbox.waiting,
     )  # fmt: skip
 
 

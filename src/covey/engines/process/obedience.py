@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from covey.engines.process import control
-from covey.engines.process.driver import SCORER, Driver, Shot
+from covey.engines.process.driver import Driver
 from covey.engines.process.keeping import state_of
+from covey.engines.process.shots import SCORER, shot
 
 
 def obey(driver: Driver, word: control.Downward) -> None:
@@ -85,9 +86,7 @@ def probe(driver: Driver, word: control.Probe) -> None:
 
 
 def shoot(driver: Driver, word: control.Shoot) -> None:
-    shot = driver.replica.snapshot()
-    message = Shot(shot.weight, shot.piece, shot.params, shot.buffers, sender=driver.address)
-    driver.links.offer(SCORER, message, loan=True)
+    driver.links.offer(SCORER, shot(driver.replica.snapshot(), driver.address), loan=True)
 
 
 def save(driver: Driver, word: control.Save) -> None:

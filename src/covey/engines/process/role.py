@@ -20,6 +20,7 @@ from covey.engines.process import control, native
 from covey.engines.process.contacts import Contacts, by_address
 from covey.engines.process.desk import Desk
 from covey.engines.process.driver import Driver
+from covey.engines.process.lines import RoleLine
 from covey.engines.process.obedience import obey
 from covey.engines.transport.zmq import ZmqTransport, keep_memory
 from covey.errors import CoveyError
@@ -40,7 +41,7 @@ class Post:
         keep_memory()
         self.me, self.contacts, self.ring = me, contacts, contacts.ring(me)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.line = control.RoleLine(self.context, contacts.launcher, me, self.ring, contacts.token)
+        self.line = RoleLine(self.context, contacts.launcher, me, self.ring, contacts.token)
         self.links: ZmqTransport | None = None
 
     def __enter__(self) -> Post:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from covey.engines.process import control
-from covey.engines.process.driver import SCORER
+from covey.engines.process.shots import SCORER
 from covey.message import Address
 from covey.observe.progress import Phase, Progress, RoleProgress
 from covey.observe.recording import Lane
@@ -33,7 +33,8 @@ class Seen:
 class Roster:
     """All roles of a run, as their reports show them."""
 
-    def __init__(self, roles: Sequence[Address]) -> None:
+    def __init__(self, roles: Sequence[Address], trainers: Sequence[Address]) -> None:
+        self.trainers = trainers
         self.seen = {address: Seen() for address in [*roles, SCORER]}
         self.tallies = {address: Tally(who=address) for address in roles}
         self.meter = Meter()

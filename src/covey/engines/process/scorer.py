@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from covey.engines.process import control
-from covey.engines.process.driver import Shot, snapshot
+from covey.engines.process.lines import RoleLine
+from covey.engines.process.shots import Shot, snapshot
 from covey.engines.transport.zmq import ZmqTransport
 from covey.message import Message
 from covey.replica import Snapshot
@@ -15,7 +16,7 @@ class Scorer:
     """Waits for orders and for snapshots, and answers with metrics."""
 
     def __init__(
-        self, links: ZmqTransport, line: control.RoleLine,
+        self, links: ZmqTransport, line: RoleLine,
         assemble: Callable[[Sequence[Snapshot]], None], evaluate: Callable[[], Mapping[str, float]],
         write: Callable[[str], None],
     ) -> None:  # fmt: skip

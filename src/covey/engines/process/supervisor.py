@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import msgspec
-import zmq
 
 from covey.checkpoint import Run, Vault
 from covey.engines.interrupt import Interrupt
 from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
-from covey.engines.process.driver import SCORER
+from covey.engines.process.hearing import Crew, Ear
+from covey.engines.process.lines import Switchboard
 from covey.engines.process.roster import Roster
-from covey.engines.transport.refusals import Refusals
-from covey.errors import CheckpointError, CoveyError, PeerLost, PlanError, RoleFailed, Stalled, WireError
+from covey.engines.process.shots import SCORER
+from covey.errors import PlanError
 from covey.message import Address
 from covey.observe.progress import Phase, Watcher
 from covey.observe.referee import Referee
@@ -28,30 +28,7 @@ from covey.observe.tally import Tally
 from covey.observe.usage import Row
 from covey.strategy import Plan
 
-W = TypeVar("W", bound=control.Word)
 SHOW_EVERY = 0.1
-LAST_WORD = 0.5  # seconds that a dead role's last word, which tells more than its exit code, may be on its way
-REFUSALS: dict[str, type[CoveyError]] = {kind.__name__: kind for kind in (PlanError, CheckpointError, WireError)}
-
-
-class Crew(Protocol):
-    """The processes of a run, as a launcher holds them."""
-
-    @property
-    def bells(self) -> Sequence[int | zmq.Socket[bytes]]:
-        """Readable when there may be news."""
-        ...
-
-    @property
-    def alive(self) -> set[Address]: ...
-
-    def exits(self) -> list[tuple[Address, str]]:
-        """Who has ended since the last time, and how; never waits."""
-        ...
-
-    def begin(self) -> None:
-        """Everybody is ready, and will be told to train."""
-        ...
 
 
 @dataclass(kw_only=True, slots=True)
@@ -81,33 +58,28 @@ class Outcome:
 
 
 class Supervisor:
-    """Leads the roles of one run through it. Every wait for them is `collect`, which also hears of failures."""
+    """Leads the roles of one run through it."""
 
-    def __init__(self, plan: Plan, board: control.Switchboard, crew: Crew, referee: Referee, wishes: Wishes) -> None:
+    def __init__(self, plan: Plan, board: Switchboard, crew: Crew, referee: Referee, wishes: Wishes) -> None:
         self.plan, self.board, self.crew, self.referee, self.wishes = plan, board, crew, referee, wishes
         self.roles = [role.address for role in plan.roles]
         self.trainers = [role.address for role in plan.roles if role.trains]
         self.scored = [role.address for role in plan.roles if role.scored]
-        self.roster = Roster(self.roles)
+        self.roster = Roster(self.roles, self.trainers)
         self.seen = self.roster.seen
-        self.inbox: dict[type[control.Word], dict[Address, Any]] = {}
-        self.refused = Refusals()
+        self.ear = Ear(self.roster, board, crew, wishes.stall, self.say, self.meanwhile)
+        self.collect = self.ear.collect
         self.watch = Stopwatch()
-        self.phase: Phase = "starting"
         self.stopped: Stopped | None = None
-        self.stopping = self.warned = False
-        self.shown = self.kept = self.begun = time.monotonic()
-        self.poller = zmq.Poller()
-        self.poller.register(board.socket, zmq.POLLIN)
-        for bell in crew.bells:
-            self.poller.register(bell, zmq.POLLIN)
+        self.stopping = False
+        self.shown = self.kept = time.monotonic()
 
     # -- the run, in order -------------------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
         self.begin()
         while not all(self.seen[address].ended for address in self.roles):
-            self.pump(0.05)
+            self.ear.pump(0.05)
             if self.stopped and not self.stopping:
                 self.stop()
             elif self.wishes.score and not self.stopping and self.referee.due(self.roster.samples):
@@ -133,8 +105,8 @@ class Supervisor:
         self.crew.begin()
         self.board.tell(self.roles, control.Go())
         self.watch.start()
-        self.phase = "training"
-        self.kept = self.begun = time.monotonic()
+        self.ear.phase = "training"
+        self.kept = self.ear.begun = time.monotonic()
 
     def score(self) -> None:
         """Stop the clock and all computing, score the model, go on."""
@@ -152,14 +124,14 @@ class Supervisor:
     @contextmanager
     def standing_still(self, phase: Phase) -> Iterator[None]:
         """No compute runs and no training time passes inside."""
-        before, self.phase = self.phase, phase
+        before, self.ear.phase = self.ear.phase, phase
         self.board.tell(self.roles, control.Freeze())
         self.collect(control.Frozen, self.roles)
         self.watch.stop()
         yield
         self.board.tell(self.roles, control.Thaw())
         self.watch.start()
-        self.phase = before
+        self.ear.phase = before
 
     def ask_scorer(self, evaluate: bool, file: Path | None = None) -> dict[str, float]:
         self.board.tell(self.scored, control.Shoot())
@@ -174,7 +146,7 @@ class Supervisor:
     def keep(self, go_on: bool = True) -> None:
         """Bring every role to a common point, let the links drain, write a checkpoint; then train on, or end there."""
         assert self.wishes.vault is not None and self.wishes.run is not None
-        before, self.phase = self.phase, "saving"
+        before, self.ear.phase = self.ear.phase, "saving"
         self.hold()
         self.drain()
         self.watch.stop()
@@ -186,7 +158,7 @@ class Supervisor:
             final = self.wishes.vault.commit(place, run)
         self.board.tell(self.roles, control.Release(train=go_on))
         self.watch.start()
-        self.kept, self.phase = time.monotonic(), before
+        self.kept, self.ear.phase = time.monotonic(), before
         self.say(f"kept the run in {final}")
 
     def hold(self) -> None:
@@ -196,7 +168,9 @@ class Supervisor:
             steps = dict.fromkeys(steps, max(steps.values()))
         for address, step in steps.items():
             self.board.tell([address], control.Hold(step))
-        self.wait_for(lambda: [a for a, step in steps.items() if self.seen[a].held != step and not self.seen[a].ended])
+        self.ear.wait_for(
+            lambda: [a for a, step in steps.items() if self.seen[a].held != step and not self.seen[a].ended]
+        )
 
     def through(self, worker: Address) -> bool:
         """Whether the worker has done all its steps, though it may still wait for the others' goodbye."""
@@ -225,7 +199,7 @@ class Supervisor:
 
     def stop(self) -> None:
         """Tell every worker its last step: a common one where they wait for one another."""
-        self.stopping, self.phase = True, "stopping"
+        self.stopping, self.ear.phase = True, "stopping"
         if self.wishes.vault and self.stopped == "interrupted":
             return self.keep(go_on=False)  # whoever interrupts a run that is kept may want to go on from here
         steps = self.where()
@@ -243,106 +217,29 @@ class Supervisor:
             metrics = self.ask_scorer(evaluate, self.wishes.model)
             if evaluate and self.judge(metrics) and self.stopped == "budget":
                 self.stopped = "target"
-        self.phase = "ended"
+        self.ear.phase = "ended"
         self.show()
         self.board.tell([*self.roles, SCORER], control.Quit())
         return Outcome(
             self.watch.now(), self.stopped, list(self.roster.tallies.values()), self.roster.meter.rows,
-            self.refused.lines(),
+            self.ear.refused.lines(),
         )  # fmt: skip
 
     def see_off(self) -> None:
         """Wait until every process is gone: what a user's script does after the run may still fail."""
         while self.crew.alive:
-            self.pump(0.05)
+            self.ear.pump(0.05)
             if self.wishes.interrupt.asked and self.stopped != "interrupted":
                 raise KeyboardInterrupt
 
-    # -- hearing -----------------------------------------------------------------------------------------------------
-
-    def collect(self, kind: type[W], roles: Iterable[Address]) -> dict[Address, W]:
-        """One word of this kind from each of the roles."""
-        roles = list(roles)
-        box = self.inbox.setdefault(kind, {})
-        self.wait_for(lambda: [address for address in roles if address not in box])
-        return {address: box.pop(address) for address in roles}
-
-    def wait_for(self, missing: Callable[[], list[Address]]) -> None:
-        """Hear until nobody is missing; after `stall` seconds say once who is. A score may take its time."""
-        until, told = time.monotonic() + self.wishes.stall, False
-        while late := missing():
-            self.pump(0.05)
-            if not told and time.monotonic() > until and late != [SCORER]:
-                told = True
-                self.say(f"{self.phase}: a long wait for these roles:\n{self.roster.picture(late)}")
-
-    def pump(self, timeout: float) -> None:
-        """Hear what there is, within `timeout` seconds; a role that failed or died ends the run here."""
-        self.poller.poll(round(timeout * 1000))
-        self.hear()
-        self.note_refused("the launcher", self.board.refusals.news())
-        self.bury(self.crew.exits())
-        self.check_stall()
-        self.check_interrupt()
-        if time.monotonic() - self.shown >= SHOW_EVERY:
-            self.show()
-
-    def hear(self) -> None:
-        for address, word in self.board.heard():
-            seen = self.seen[address]
-            seen.heard = time.monotonic()
-            if isinstance(word, control.Report | control.Ended):
-                self.roster.note(address, word)
-            elif isinstance(word, control.Failed):
-                raise failure(address, word)
-            elif isinstance(word, control.Held):
-                seen.held = word.step
-            elif isinstance(word, control.Refused):
-                self.note_refused(str(address), word.counts)
-            else:
-                self.inbox.setdefault(type(word), {})[address] = word
-
-    def note_refused(self, by: str, counts: Mapping[str, int]) -> None:
-        """Say what was refused, the first time and then ever more rarely; the result has it all."""
-        for line in self.refused.add(counts, by):
-            self.say(line)
-
-    def bury(self, exits: list[tuple[Address, str]]) -> None:
-        if self.phase == "ended":
-            exits = [(address, how) for address, how in exits if how != "exited with code 0"]
-        if not exits:
-            return
-        until = time.monotonic() + LAST_WORD
-        while (left := until - time.monotonic()) > 0:
-            self.board.socket.poll(round(left * 1000))
-            self.hear()
-        address, how = exits[0]
-        heard = time.monotonic() - self.seen[address].heard if self.seen[address].heard else None
-        last = f"last heard {heard:.1f} s ago" if heard is not None else "never heard"
-        raise PeerLost(f"{address} {how}; {last}")
-
-    def check_interrupt(self) -> None:
-        """Stop as soon as every role can; before the run has begun, and after it, there is nothing to end well."""
+    def meanwhile(self) -> None:
+        """Stop as soon as every role can when that is asked for; before the run there is nothing to end well."""
         if self.wishes.interrupt.asked and not self.stopped:
-            if self.phase == "starting":
+            if self.ear.phase == "starting":
                 raise KeyboardInterrupt
             self.stopped = "interrupted"
-
-    def check_stall(self) -> None:
-        """Say who waits too long; when nobody does anything else, the run cannot go on."""
-        if self.phase not in ("training", "stopping"):
-            return
-        now, stall = time.monotonic(), self.wishes.stall
-        present = [address for address in self.roles if not self.seen[address].ended]
-        waiting = [a for a in present if self.seen[a].waiting and self.seen[a].since > stall]
-        silent = [a for a in present if now - max(self.seen[a].heard, self.begun) > stall]
-        if waiting == present and waiting and not silent:
-            refused = "".join(f"\n  {line}" for line in self.refused.lines())
-            raise Stalled(f"nothing has moved for {stall:g} s:\n{self.roster.picture(present)}{refused}")
-        late = bool(silent) or any(address in self.trainers for address in waiting)
-        if late and not self.warned:
-            self.say(f"a long wait:\n{self.roster.picture(present)}")
-        self.warned = late
+        if time.monotonic() - self.shown >= SHOW_EVERY:
+            self.show()
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
@@ -352,10 +249,10 @@ class Supervisor:
 
     def show(self) -> None:
         self.shown = time.monotonic()
-        if self.phase == "training":
+        if self.ear.phase == "training":
             self.roster.meter.read(self.watch.now(), self.roster.bytes, len(self.roles))
         if self.wishes.watcher:
-            now = self.roster.progress(self.phase, self.watch.now(), self.wishes.budget, self.referee.metrics())
+            now = self.roster.progress(self.ear.phase, self.watch.now(), self.wishes.budget, self.referee.metrics())
             self.wishes.watcher.update(now)
 
     def progress_kept(self) -> dict[str, Any]:
@@ -367,10 +264,3 @@ class Supervisor:
         self.watch = Stopwatch(progress["seconds"])
         self.roster.resume(progress["tallies"])
         self.referee.resume(progress["history"])
-
-
-def failure(address: Address, word: control.Failed) -> CoveyError:
-    """The error that a role's last word stands for."""
-    if word.refusal in REFUSALS:
-        return REFUSALS[word.refusal](word.error)
-    return RoleFailed(f"{address} failed: {word.error}\n\n{word.traceback}".rstrip())

@@ -1,0 +1,65 @@
+"""What a role's node may ask without waiting, as the process engine knows it; most of a role's checkpoint is here."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from covey.checkpoint import RoleState
+from covey.engines.chance import chance
+from covey.engines.process import commons
+from covey.engines.process.desk import Desk
+from covey.message import Message
+from covey.program import Effect, Mailbox, Memory, Node, Pace, Receive
+from covey.strategy import Plan, Role
+from covey.vector import Vector
+
+T = TypeVar("T")
+
+
+class Facts:
+    """The host of a role's programs: its pace, its mailbox, its memories, its chance."""
+
+    def __init__(self, plan: Plan, role: Role, desk: Desk, kept: RoleState | None) -> None:
+        self.me, self.limits, self.desk, self.kept = role.address, plan.limits, desk, kept
+        self.pace = Pace(plan.limits[role.address.rank] if role.trains else 0, kept.done if kept else 0)
+        self.mailbox = Mailbox()
+        self.rng = chance(plan.seed, role.address)
+        self.memories: list[Memory[Any]] = []
+        self.past: list[Any] = []  # what the program had remembered when it began again
+        if kept:
+            kept.restore_chance(self.rng)
+            self.mailbox.waiting.extend(kept.mailbox)
+
+    def node(self) -> Node:
+        """For a program that begins, or begins again from the top with what is remembered."""
+        self.past, self.memories = [memory.value for memory in self.memories], []
+        return Node(self.me, self.limits, self, self.rng)
+
+    @property
+    def step(self) -> int:
+        return self.pace.step
+
+    def training(self) -> bool:
+        return self.pace.training()
+
+    def receive_nowait(self, want: Receive) -> Message | None:
+        return self.mailbox.take(want)
+
+    def remember(self, value: T) -> Memory[T]:
+        index = len(self.memories)
+        if index < len(self.past):
+            value = self.past[index]
+        elif self.kept and index < len(self.kept.memories):
+            value = self.kept.recall(index, value)
+        self.memories.append(Memory(value))
+        return self.memories[-1]
+
+    def post(self, message: Message, progress: float) -> None:
+        self.desk.post(message)
+
+    def consult(self, program: Coroutine[Effect[Any], Any, T], progress: float) -> T:
+        return self.desk.consult(program)  # type: ignore[no-any-return]
+
+    def share(self, vector: Vector, place: int) -> Vector:
+        return commons.share(vector, place)

@@ -1,0 +1,28 @@
+"""The parts of the scored model, on their way to the scorer."""
+
+from __future__ import annotations
+
+from covey.message import Address, Message
+from covey.replica import Snapshot
+from covey.vector import Vector
+
+SCORER = Address("scorer", 0)
+
+
+class Shot(Message):
+    """A role's part of the scored model."""
+
+    weight: float
+    piece: tuple[tuple[int, int], ...]
+    params: Vector
+    buffers: Vector
+
+    counted = False
+
+
+def shot(snapshot: Snapshot, sender: Address) -> Shot:
+    return Shot(snapshot.weight, snapshot.piece, snapshot.params, snapshot.buffers, sender=sender)
+
+
+def snapshot(shot: Shot) -> Snapshot:
+    return Snapshot(shot.piece, shot.params, shot.buffers, shot.weight)
