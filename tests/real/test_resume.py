@@ -19,8 +19,8 @@ from tests.real.harness import BATCH_NORM, Room, Watch, differing, fit, interrup
 ALL = [
     "bsp", "ssp(bound=2)", "asynchronous", "allreduce", "local_sgd(period=3)", "easgd(period=2)",
     "gosgd(probability=0.5)", "dpsgd", "dssp", "quorum", "softsync", "petuum(bound=2)", "essp(bound=2)", "dc_asgd",
-    "vap", "a_bsp(chunks=2)", "specsync(parts=2)", "gradient_coding", "downpour(push=3, fetch=2)", "sandblaster",
-    "sliced", "bigdl", "caffeonspark", "firecaffe", "adpsgd", "sgp(overlap=1)", "malt", "malt(bound=2)", "ako",
+    "vap", "value_bound", "a_bsp(chunks=2)", "specsync(parts=2)", "gradient_coding", "downpour(push=3, fetch=2)",
+    "sandblaster", "sliced", "bigdl", "caffeonspark", "firecaffe", "adpsgd", "sgp(overlap=1)", "malt", "malt(bound=2)", "ako",
     "hogwild(momentum=drop)", "hogwild++(momentum=drop, hold=4)", "dogwild", "bmuf(period=5)", "diloco(period=5)",
     "sparknet", "crossbow", "butterfly", "eamsgd(period=2, momentum=0.9)", "tree_easgd(up=2, down=4)", "mpca",
 ]  # fmt: skip

@@ -52,7 +52,7 @@ class ElasticPlaces:
         }  # fmt: skip
         self.agent = subprocess.Popen(
             leashed([sys.executable, "-m", MODULE, str(self.workers)]),
-            stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
+            stdin=subprocess.DEVNULL, env=environment, process_group=0,
         )  # fmt: skip
 
     def lost(self) -> str:

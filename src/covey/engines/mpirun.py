@@ -56,7 +56,7 @@ class MpirunPlaces:
             raise PlanError("a task of this process does not travel to other hosts: put it into a file, 'FILE.py:task'")
         self.mailbox = Mailbox(letters, handed)
         self.mpirun = subprocess.Popen(
-            leashed(self.command(), signal.SIGTERM), stdin=subprocess.DEVNULL, start_new_session=True,
+            leashed(self.command(), signal.SIGTERM), stdin=subprocess.DEVNULL, process_group=0,
             env={**environment(), MAIL: self.mailbox.path},
         )  # fmt: skip
 

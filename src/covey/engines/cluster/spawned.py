@@ -31,7 +31,7 @@ class SpawnedPlaces:
         for letter, prefix in zip(letters, self.prefixes, strict=True):
             child = subprocess.Popen(
                 [*prefix, sys.executable, "-m", site.__name__],
-                stdin=subprocess.PIPE, env=environment, start_new_session=True,
+                stdin=subprocess.PIPE, env=environment, process_group=0,
             )  # fmt: skip
             self.sites.append(child)
             assert child.stdin is not None

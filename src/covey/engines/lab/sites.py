@@ -95,7 +95,7 @@ class LabPlaces:
             given = [str(theirs.fileno()), warm, " " * 32]  # the last is room for a title
             self.parent = subprocess.Popen(
                 [sys.executable, "-m", hatchery.__name__, *given],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment, process_group=0,
             )  # fmt: skip
         return ours
 

@@ -17,8 +17,10 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from threading import Thread
 
 import msgspec
 
@@ -52,7 +54,9 @@ def main(handle: int, directory: str, warm: str) -> None:
     multiprocessing.current_process()._config["tempdir"] = directory  # type: ignore[attr-defined]  # goes with the run
     children: dict[int, Address] = {}
     try:
-        _raise_roles(line, warm, children)
+        with _left_alone(line, directory):
+            _import(warm)
+        _raise_roles(line, children)
     finally:
         for pid in children:
             os.kill(pid, signal.SIGKILL)
@@ -62,11 +66,35 @@ def main(handle: int, directory: str, warm: str) -> None:
     os.killpg(0, signal.SIGKILL)  # what the roles have started and left, such as processes that load data, and this one
 
 
-def _raise_roles(line: socket.socket, warm: str, children: dict[int, Address]) -> None:
-    # The point of this process: to import once, for all. (Each role's first optimizer would import torch._dynamo.)
+def _import(warm: str) -> None:
+    """The point of this process: to import once, for all. (Each role's first optimizer would import torch._dynamo.)"""
     import torch._dynamo  # noqa: F401
 
     import_module(warm)
+
+
+@contextmanager
+def _left_alone(line: socket.socket, directory: str) -> Iterator[None]:
+    """A busy machine may need many seconds to import torch: if the launcher goes meanwhile, this process does too."""
+    done = os.eventfd(0)
+
+    def wait() -> None:
+        poll = select.poll()
+        poll.register(line, 0)  # tells of a hang-up only
+        poll.register(done, select.POLLIN)
+        if any(ready == line.fileno() for ready, _ in poll.poll()):
+            shutil.rmtree(directory, ignore_errors=True)
+            os.killpg(0, signal.SIGKILL)
+
+    watcher = Thread(target=wait, daemon=True)
+    watcher.start()
+    yield
+    os.eventfd_write(done, 1)
+    watcher.join()  # whoever forks has one thread
+    os.close(done)
+
+
+def _raise_roles(line: socket.socket, children: dict[int, Address]) -> None:
     job = msgspec.msgpack.decode(read(line), type=Job)
     module, _, function = job.entry.partition(":")
     entry = getattr(import_module(module), function)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from covey.program import Compute
 from covey.simulate.cluster import Cluster
 
 Later = Callable[[Any, Any], None]
+Moment = tuple[float, Later, Any, Any]
+"""When, if nothing else takes the role's cores, and what to call then with which two things."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,16 @@ class Computing:
         result, posts = self._do(seat, effect.work)
         end = begin + self._duration(seat, effect.load)
         # The result comes before a post of the same moment: who got the last bucket finds the batch complete.
-        self._agenda.at(end, self._end, thread, (begin, result))
-        for message, progress in posts:
-            self._agenda.at(min(end, begin + progress * (end - begin)), self._deliver, seat, message)
+        self._take(
+            seat,
+            (end, self._end, thread, (begin, result)),
+            [(min(end, begin + progress * (end - begin)), self._deliver, seat, message) for message, progress in posts],
+        )
+
+    def _take(self, seat: Seat, end: Moment, posts: Sequence[Moment]) -> None:
+        """Let the end of the work come, and what it posts before."""
+        for moment in (end, *posts):
+            self._agenda.at(*moment)
 
     def _do(self, seat: Seat, work: Callable[[], Any]) -> tuple[Any, list[tuple[Message, float]]]:
         """The result of work, and what it posted."""
@@ -86,12 +95,14 @@ class Computing:
         done = max(stretch.done, said.progress) if isinstance(said, Asked) else 1.0
         until = begin + (done - stretch.done) * stretch.duration
         if isinstance(said, Asked):
-            self._agenda.at(until, self._ask, Stretch(thread, stretch.duration, done, begin), said)
+            end: Moment = (until, self._ask, Stretch(thread, stretch.duration, done, begin), said)
         else:
-            self._agenda.at(until, self._end, thread, (begin, said.result))
-        for message, progress in posts:
-            at = begin + max(0.0, progress - stretch.done) * stretch.duration
-            self._agenda.at(min(until, at), self._deliver, seat, message)
+            end = (until, self._end, thread, (begin, said.result))
+        reached = [begin + max(0.0, progress - stretch.done) * stretch.duration for _, progress in posts]
+        messages = [message for message, _ in posts]
+        self._take(
+            seat, end, [(min(until, at), self._deliver, seat, it) for at, it in zip(reached, messages, strict=True)]
+        )
 
     def _ask(self, stretch: Stretch, asked: Asked) -> None:
         """Run the program that finds the answer, beside the role's others."""

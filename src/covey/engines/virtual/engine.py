@@ -14,6 +14,7 @@ from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.computing import Computing
 from covey.engines.virtual.seat import Seat, Thread, received
 from covey.engines.virtual.stall import blame, obituary, picture
+from covey.engines.virtual.together import Together
 from covey.engines.virtual.wires import Letter, Wires
 from covey.errors import PeerLost, PlanError, Stalled
 from covey.message import Address, Message, check_finite
@@ -23,7 +24,7 @@ from covey.observe.result import Stopped
 from covey.observe.tally import Tally, Teller, read_loss
 from covey.program import Collective, Compute, Note, Now, Receive, Send, Sleep, Spawn
 from covey.replica import Replica, Snapshot
-from covey.simulate import Cluster, network
+from covey.simulate import Cluster, Network, network
 from covey.strategy import Plan
 from covey.vector import Vector
 
@@ -56,15 +57,16 @@ class VirtualEngine:
 
     def __init__(
         self, plan: Plan, replicas: Mapping[Address, Replica], cluster: Cluster, instruments: Sequence[Instrument],
-        referee: Referee, score: Score | None = None,
+        referee: Referee, score: Score | None = None, formulas_from: int | None = None,
     ) -> None:  # fmt: skip
         cluster.check(len(plan.limits))
         self._plan, self._cluster, self._referee, self._score = plan, cluster, referee, score
         self._teller = Teller()
         self._watch = Instruments([self._teller, *instruments])
         self._agenda = Agenda()
-        self._wires = Wires(network(cluster), plan.window, self._agenda, self._watch)
-        self._computing = Computing(cluster, self._agenda, self._watch, self._advance, self._deliver)
+        self._wires = self._make_wires(network(cluster), plan.window)
+        self._computing = self._make_computing()
+        self._together = Together(cluster, self._agenda, self._watch, self._wake, formulas_from)
         commons: dict[int, Vector] = {}
         self._seats = {
             role.address: Seat(role, replicas[role.address], plan, self._agenda, self._deliver, commons)
@@ -81,6 +83,12 @@ class VirtualEngine:
             Send: self._send, Receive: self._receive, Compute: self._compute, Collective: self._collective,
             Sleep: self._sleep, Now: self._now, Note: self._note, Spawn: self._spawn,
         })  # fmt: skip
+
+    def _make_wires(self, net: Network, window: int) -> Wires:
+        return Wires(net, window, self._agenda, self._watch)
+
+    def _make_computing(self) -> Computing:
+        return Computing(self._cluster, self._agenda, self._watch, self._advance, self._deliver)
 
     def run(self) -> Outcome:
         """Perform the plan to its end."""
@@ -173,7 +181,7 @@ class VirtualEngine:
             thread.seat.waiting.remove(thread)
             self._wake(thread, None)
 
-    def _arrived(self, letter: Letter) -> None:
+    def _arrived(self, letter: Letter, _: Any = None) -> None:
         seat, message = letter.link.receiver, letter.message
         if not seat.ended:
             check_finite(message, seat.address)
@@ -199,8 +207,8 @@ class VirtualEngine:
         self._computing.ask(thread, effect)
         return WAIT
 
-    def _collective(self, thread: Thread, effect: Collective) -> bool:
-        return False
+    def _collective(self, thread: Thread, effect: Collective) -> Any:
+        return WAIT if self._together.takes(thread, effect) else False
 
     def _sleep(self, thread: Thread, effect: Sleep) -> Any:
         thread.block(self._agenda.now, effect)

@@ -60,7 +60,7 @@ class Seat:
 
     __slots__ = (
         "_agenda", "_commons", "_deliver", "address", "busy", "cells", "ended", "heard", "host", "jitter", "line",
-        "links", "mailbox", "name", "node", "pace", "posts", "replica", "role", "step", "talk", "threads", "waiting",
+        "links", "machine", "mailbox", "name", "node", "pace", "posts", "replica", "role", "step", "talk", "threads", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -68,7 +68,7 @@ class Seat:
         commons: dict[int, Vector],
     ) -> None:  # fmt: skip
         self.role, self.address, self.name = role, role.address, str(role.address)
-        self.host = str(role.home)
+        self.host = self.machine = str(role.home)  # what stays on a host is no traffic; machines are what links join
         self.replica = replica
         self.mailbox = Mailbox()
         self.pace = Pace(plan.limits[role.address.rank] if role.trains else None)

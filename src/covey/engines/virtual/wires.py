@@ -75,7 +75,7 @@ class Wires:
             self._watch.noted(self._agenda.now, sender.address, "lost", 1)
             return True
         letter = Letter(
-            next(self._serial), sender.host, link.receiver.host, size, effect.priority,
+            next(self._serial), sender.machine, link.receiver.machine, size, effect.priority,
             message=message, link=link, payload=counted,
         )  # fmt: skip
         if effect.keep == "latest":
@@ -91,6 +91,10 @@ class Wires:
         letter.left_at = agenda.now
         link.under_way += letter.size
         self._watch.sent(agenda.now, link.sender.address, link.receiver.address, letter.message, letter.payload)
+        self._depart(letter)
+
+    def _depart(self, letter: Letter, _: Any = None) -> None:
+        agenda = self._agenda
         for event in self._network.send(Seconds(agenda.now), letter):
             agenda.at(event.at, self._happen, event)
 
@@ -100,9 +104,13 @@ class Wires:
             self._agenda.at(event.at, self._happen, event)
         if parcel is not None:
             assert isinstance(parcel, Letter)
-            self._arrive(parcel)
+            self._land(parcel)
 
-    def _arrive(self, letter: Letter) -> None:
+    def _land(self, letter: Letter) -> None:
+        """It has crossed the network."""
+        self._arrive(letter)
+
+    def _arrive(self, letter: Letter, _: Any = None) -> None:
         link = letter.link
         link.under_way -= letter.size
         if link.latest.get(type(letter.message)) is letter:
