@@ -23,19 +23,14 @@ $(engines): $(ready)
 run: setup  ## compare five strategies on the digits, with two workers
 	$(python) -m covey compare examples/digits.py --workers 2 --until 'accuracy>=0.95' --report report.html
 
-# What watches real processes runs alone, the rest on two cores.
-real := tests/real tests/clusters tests/safety/test_runs.py tests/cli/test_real.py
-docs := tests/test_docs.py
-
+# Two at a time, but for what watches the clock on real processes.
 test: check $(engines) packages  ## lint, types, layers and the quick tests
-	$(python) -m pytest -n 2 $(real:%=--ignore=%) --ignore=$(docs)
-	$(python) -m pytest -n 2 --dist loadgroup $(docs)
-	$(python) -m pytest $(real)
+	$(python) -m pytest -m 'not full and not alone' -n 2 --dist loadgroup
+	$(python) -m pytest -m 'not full and alone'
 
 test-full: check $(engines) packages  ## the same with the slow tests
-	$(python) -m pytest -m 'full or not full' -n 2 $(real:%=--ignore=%) --ignore=$(docs)
-	$(python) -m pytest -m 'full or not full' -n 2 --dist loadgroup $(docs)
-	$(python) -m pytest -m 'full or not full' $(real)
+	$(python) -m pytest -m 'not alone' -n 2 --dist loadgroup
+	$(python) -m pytest -m 'alone'
 
 check: setup
 	$(python) -m ruff check

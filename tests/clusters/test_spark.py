@@ -23,6 +23,7 @@ from tests.clusters.shared import SharedRoom, appears, ended, inside, its_own_go
 from tests.real.harness import SLOW, Room
 
 pyspark = pytest.importorskip("pyspark")
+pytestmark = pytest.mark.xdist_group("spark")
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -38,7 +39,7 @@ def session() -> Iterator[tuple[Any, SharedRoom]]:
             patch.setenv("PYSPARK_PYTHON", sys.executable)
             patch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
             patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-            builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+            builder = SparkSession.builder.master("local[4]").config("spark.ui.enabled", "false")
             builder.config("spark.local.dir", str(room.temporary)).config("spark.log.level", "OFF")
             spark = builder.config("spark.driver.extraJavaOptions", QUICK).getOrCreate()
             yield spark, room

@@ -32,6 +32,8 @@ from tests.clusters.harness import (
 from tests.clusters.machines import Machines, machines, needs_namespaces
 from tests.real.harness import SLOW, Room, Watch, fit, trained
 
+pytestmark = pytest.mark.xdist_group("torchrun")
+
 TORCHRUN = ("-m", "torch.distributed.run", "--log-dir", os.devnull)  # else it leaves a folder of empty logs behind
 ROOT = Path(__file__).parents[2]
 TASK = str(ROOT / DIGITS)

@@ -19,6 +19,8 @@ from covey.observe.result import Result
 from covey.run.request import threads_each
 from tests.real.harness import SLOW, Room, Watch, differing, finish, fit, trained
 
+pytestmark = pytest.mark.alone
+
 INLINE = """
 import torch, covey
 from torch import nn

@@ -12,6 +12,8 @@ import pytest
 
 from tests.real.harness import GONE_WITHIN, SLOW, Room, Watch, finish, fit, interrupt, trained
 
+pytestmark = pytest.mark.alone
+
 SCRIPT = """
 import covey
 result = covey.fit({task!r}, {strategy!r}, 2, steps=100_000, threads=1, {options})

@@ -15,6 +15,8 @@ from covey.observe.referee import Referee
 from tests.real import deadlock
 from tests.real.harness import SLOW, Room, Watch, fit, trained
 
+pytestmark = pytest.mark.alone
+
 
 class Enough(Exception):
     """The report was made; the run need not go on."""
