@@ -10,6 +10,7 @@ from torch import Tensor
 
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.native import Group
+from covey.errors import PlanError
 from covey.message import Address
 
 PATIENCE = timedelta(minutes=30)  # a peer may compute as long as it likes; the launcher notices one that is gone
@@ -29,7 +30,15 @@ class Collectives:
 
     def sum(self, parts: list[Tensor], group: Group) -> None:
         for part in parts:
-            self._among(group, part.device.type).allreduce([part]).wait()
+            try:
+                self._among(group, part.device.type).allreduce([part]).wait()
+            except dist.DistBackendError as error:
+                if "Duplicate GPU" not in str(error):
+                    raise
+                raise PlanError(
+                    f"native=true: NCCL wants a GPU for each worker, and {self.me} shares its own with another; "
+                    "use fewer workers, or leave native away"
+                ) from None
 
     def _among(self, group: Group, device: str) -> Any:
         if (group, device) not in self.made:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.desk import Desk
-from covey.errors import RoleFailed
+from covey.errors import CoveyError, RoleFailed
 from covey.message import Address, Message
 from covey.program import Collective
 from covey.vector import Vector, chunk
@@ -70,6 +70,8 @@ class Sums:
     def _sum(self, effect: Collective) -> None:
         try:
             self.collectives.sum([part for part in effect.vector.parts if part.numel()], effect.group)
+        except CoveyError:  # it says enough
+            raise
         except Exception as error:
             time.sleep(GRACE)
             raise RoleFailed(f"the native sum over {len(effect.group)} roles failed: {error}") from error
