@@ -92,3 +92,19 @@ def test_the_canonical_picture(spec: str) -> None:
     drawn = tree.fromstring(picture(spec))
     names = [text.text for text in drawn.iter(f"{SVG}text") if text.get("class") == "name"]
     assert {"worker 0", "worker 1", "worker 2"} <= set(names)
+
+
+def test_an_excerpt_is_a_few_steps_of_some_roles() -> None:
+    recording = recorded("bsp", steps=20)
+    short = recording.excerpt(skip=2, steps=5, roles=3)
+    blocks = [span for span in recording.spans if span.who == "worker 0" and not span.what]
+    mine = [span for span in short.spans if span.who == "worker 0" and not span.what]
+    assert mine == blocks[2:7]
+    assert short.roles == ["worker 0", "worker 1", "worker 2"]
+    assert short.begin == blocks[2].begin and short.seconds <= blocks[6].end
+    assert all(arrow.to in short.roles and arrow.sender in short.roles for arrow in short.arrows)
+
+
+def test_an_excerpt_of_little_is_all_of_it() -> None:
+    recording = recorded("local_sgd", steps=3)
+    assert sum(span.who == "worker 0" and not span.what for span in recording.excerpt().spans) == 3

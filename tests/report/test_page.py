@@ -53,10 +53,20 @@ def test_where_the_time_went_adds_up() -> None:
         assert sum(parts) == pytest.approx(1, abs=0.02)
 
 
+def test_a_few_steps_of_each_run_are_drawn_as_lanes() -> None:
+    html = render(page(whole()))
+    pictures = re.findall(r"<svg class='lanes'.*?</svg>", html, re.DOTALL)
+    assert len(pictures) == 3
+    names = [dict.fromkeys(re.findall(r"id='(lanes\d)-?", picture)) for picture in pictures]
+    assert names == [{"lanes0": None}, {"lanes1": None}, {"lanes2": None}], "each has patterns of its own"
+    for picture in pictures:
+        assert picture.count("class='work'") > 3 * 5 and "class='message'" in picture
+
+
 def test_it_needs_no_network_and_escapes_what_it_is_told() -> None:
     html = render(page(whole()))
     outside = re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL)  # Plotly names hosts of maps that are not used
-    assert not re.search(r"(src|href)\s*=|url\(|@import", outside)
+    assert not re.search(r"(src|href)\s*=|url\((?!#)|@import", outside)
     assert "covey compare &#x27;&lt;b&gt;&#x27;" in outside
     assert "no strategy" in outside, "a strategy that failed has its reason in the table"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from covey.compare.running import Comparison, Outcome
+from covey.observe.recording import Recording
 from covey.observe.result import Result
 from covey.simulate.units import format_bytes, format_duration
 from covey.target import parse_target
@@ -45,6 +46,7 @@ class Row:
     rate: float
     figures: Mapping[str, Figure]
     results: Sequence[Result]
+    recording: Recording | None = None
     failure: str = ""
 
     def middle(self) -> Result:
@@ -148,6 +150,7 @@ def _row(whole: Comparison, mine: Sequence[Outcome], rate: float) -> Row:
     return Row(
         spec=mine[0].spec, strategy=results[0].strategy if results else mine[0].spec, rate=rate,
         figures=figures, results=results, failure=next((outcome.failure for outcome in here if outcome.failure), ""),
+        recording=next((outcome.recording for outcome in here if outcome.recording), None),
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ def page(whole: Comparison) -> Page:
         target=parse_target(whole.until).value if whole.until else None,
         headers=["strategy", "rate", *(column.name for column in shown)],
         rows=[_cells(row, shown, found, whole) for row in found],
-        runs=[Run(row.spec, row.middle()) for row in finished],
+        runs=[Run(row.spec, row.middle(), row.recording) for row in finished],
         command=whole.command, remarks=_remarks(whole, found), facts=_facts(finished),
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ import msgspec
 from covey.compare.cases import Case, cases
 from covey.errors import CoveyError, PlanError
 from covey.observe.progress import Watcher
+from covey.observe.recording import Recording
 from covey.observe.result import Result
 from covey.run import fit
 from covey.task import Task
@@ -34,6 +35,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     repeat: int = 0
     result: Result | None = None
     failure: str = ""
+    recording: Recording | None = None  # a few steps of the first repetition
 
 
 class Comparison(msgspec.Struct, kw_only=True):
@@ -80,6 +82,7 @@ def compare(
                 _warm_up(task, case, workers, seed, options)
                 warm = True
             given = {**options, "until": until, "seed": seed + case.repeat, "rate": case.rate, "command": command}
+            given["traced"] = case.repeat == 0
             with shown(case, number, len(todo)) as watcher:
                 outcome = _run(task, case, workers, {**given, "watcher": watcher})
             if outcome.result is not None and outcome.result.stopped == "interrupted":
@@ -95,6 +98,8 @@ def _run(task: Task | str, case: Case, workers: int, given: dict[str, Any]) -> O
     outcome = Outcome(**asdict(case))
     try:
         outcome.result = fit(task, case.spec, workers, **given)
+        recording = outcome.result.recording
+        outcome.recording = recording.excerpt() if recording else None
     except CoveyError as error:
         outcome.failure = str(error)
     except Exception as error:  # whatever the task's own code raises: the other strategies may do without it

@@ -11,7 +11,7 @@ from covey.message import Address, Message, kind_of
 from covey.observe.instruments import Instrument
 from covey.observe.tally import Teller
 
-MOST = 20_000  # events of one recorder; a picture has room for far fewer
+MOST = 10_000  # events of one recorder, which fit into a word of the control line; a picture has room for far fewer
 SHORT = 1e-6  # seconds: a wait that is shorter is none
 
 
@@ -49,6 +49,32 @@ class Recording(msgspec.Struct, kw_only=True):
     def seconds(self) -> float:
         ends = [span.end for span in self.spans] + [arrow.arrived or arrow.sent for arrow in self.arrows]
         return max(ends, default=0.0)
+
+    @property
+    def begin(self) -> float:
+        return min((span.begin for span in self.spans), default=0.0)
+
+    def excerpt(self, skip: int = 2, steps: int = 6, roles: int = 12) -> Recording:
+        """A piece that fits into a picture: some steps of the first worker, after its first ones, of some roles."""
+        shown = self.roles[:roles]
+        blocks = [span for span in self.spans if span.who == self.roles[0] and not span.what]
+        if not blocks:
+            return Recording(strategy=self.strategy, engine=self.engine, roles=shown, spans=[], arrows=[])
+        skip = min(skip, max(len(blocks) - steps, 0))
+        begin, end = blocks[skip].begin, blocks[min(skip + steps, len(blocks)) - 1].end
+        spans = [
+            msgspec.structs.replace(span, begin=max(span.begin, begin), end=min(span.end, end))
+            for span in self.spans
+            if span.who in shown and span.begin < end and span.end > begin
+        ]
+        arrows = [
+            msgspec.structs.replace(arrow, sent=max(arrow.sent, begin))
+            for arrow in self.arrows
+            if arrow.sender in shown and arrow.to in shown
+            and arrow.sent < end and (arrow.arrived is None or begin < arrow.arrived)
+        ]  # fmt: skip
+        arrows = [msgspec.structs.replace(a, arrived=None) if (a.arrived or 0) > end else a for a in arrows]
+        return Recording(strategy=self.strategy, engine=self.engine, roles=shown, spans=spans, arrows=arrows)
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode() + "\n"

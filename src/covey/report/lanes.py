@@ -22,15 +22,15 @@ svg.lanes .name, svg.lanes .title { fill: var(--ink); font-weight: 600; }
 svg.lanes .title { font-size: 15px; }
 svg.lanes .axis { stroke: var(--line); }
 svg.lanes .work { fill: var(--work); }
-svg.lanes .wait { fill: url(#hatched); stroke: var(--line); }
+svg.lanes .wait { stroke: var(--line); }
 svg.lanes .message { stroke-width: 1.2; fill: none; opacity: 0.85; }
 """
 
 
-def draw(recording: Recording, begin: float = 0.0, end: float | None = None) -> str:
-    """The SVG of a recording, or of the time from `begin` to `end` of it."""
+def draw(recording: Recording, begin: float = 0.0, end: float | None = None, name: str = "lanes") -> str:
+    """The SVG of a recording, or of the time from `begin` to `end` of it; pictures on one page have `name`s."""
     end = recording.seconds if end is None else end
-    frame = _Frame(recording, begin, max(end, begin + 1e-9))
+    frame = _Frame(recording, begin, max(end, begin + 1e-9), name)
     height = TOP + LANE * len(recording.roles) + FOOT
     title = f"{recording.strategy} · {recording.engine}" if recording.strategy else ""
     return "".join(
@@ -51,8 +51,8 @@ def draw(recording: Recording, begin: float = 0.0, end: float | None = None) -> 
 class _Frame:
     """What is shown, and where a moment of a lane lies in it."""
 
-    def __init__(self, recording: Recording, begin: float, end: float) -> None:
-        self.begin, self.end = begin, end
+    def __init__(self, recording: Recording, begin: float, end: float, name: str) -> None:
+        self.begin, self.end, self.name = begin, end, name
         self.lanes = {name: number for number, name in enumerate(recording.roles)}
         kinds = dict.fromkeys(arrow.kind for arrow in recording.arrows if self.shows(arrow.sent, arrow.arrived))
         self.colours = {kind: COLOURS[number % len(COLOURS)] for number, kind in enumerate(kinds)}
@@ -70,12 +70,13 @@ class _Frame:
 
 def _patterns(frame: _Frame) -> str:
     heads = "".join(
-        f"<marker id='head-{kind}' viewBox='0 0 8 8' refX='7' refY='4' markerWidth='7' markerHeight='7' orient='auto'>"
+        f"<marker id='{frame.name}-{kind}' viewBox='0 0 8 8' refX='7' refY='4' markerWidth='7' markerHeight='7' "
+        f"orient='auto'>"
         f"<path d='M0 0 L8 4 L0 8 z' fill='{paint}'/></marker>"
         for kind, paint in frame.colours.items()
     )
     hatch = "<path d='M0 6 L6 0' stroke='var(--soft)' stroke-width='0.9'/>"
-    pattern = f"<pattern id='hatched' width='6' height='6' patternUnits='userSpaceOnUse'>{hatch}</pattern>"
+    pattern = f"<pattern id='{frame.name}' width='6' height='6' patternUnits='userSpaceOnUse'>{hatch}</pattern>"
     return f"<defs>{pattern}{heads}</defs>"
 
 
@@ -101,7 +102,7 @@ def _block(frame: _Frame, span: Span) -> str:
     kind, words = ("wait", f"waits for {span.what}") if span.what else ("work", "computes")
     told = f"{span.who} {words}, {format_duration(span.end - span.begin)}"
     shape = f"x='{left}' y='{y - BAR / 2}' width='{max(right - left, 0.5):.2f}' height='{BAR}' rx='2'"
-    return f"<rect class='{kind}' {shape}><title>{escape(told)}</title></rect>"
+    return f"<rect class='{kind}'{_fill(frame, kind)} {shape}><title>{escape(told)}</title></rect>"
 
 
 def _message(frame: _Frame, arrow: Arrow) -> str:
@@ -113,14 +114,18 @@ def _message(frame: _Frame, arrow: Arrow) -> str:
     told = f"{arrow.kind}, {format_bytes(arrow.size)}, from {arrow.sender} to {arrow.to}"
     return (
         f"<path class='message' d='M{start} L{stop}' stroke='{frame.colours[arrow.kind]}' "
-        f"marker-end='url(#head-{arrow.kind})'><title>{escape(told)}</title></path>"
+        f"marker-end='url(#{frame.name}-{arrow.kind})'><title>{escape(told)}</title></path>"
     )
+
+
+def _fill(frame: _Frame, kind: str) -> str:
+    return f" fill='url(#{frame.name})'" if kind == "wait" else ""
 
 
 def _legend(frame: _Frame, height: int) -> str:
     x, y, parts = LEFT, height - 18, []
     for mark, words in (("work", "computes"), ("wait", "waits")):
-        parts.append(f"<rect class='{mark}' x='{x}' y='{y - 10}' width='22' height='12'/>")
+        parts.append(f"<rect class='{mark}'{_fill(frame, mark)} x='{x}' y='{y - 10}' width='22' height='12'/>")
         parts.append(f"<text x='{x + 28}' y='{y}'>{words}</text>")
         x += 110
     for kind, paint in frame.colours.items():

@@ -11,8 +11,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from covey.observe.recording import Recording
 from covey.observe.result import Result
-from covey.report import charts
+from covey.report import charts, lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Run:
 
     label: str
     result: Result
+    recording: Recording | None = None  # a few steps of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class Page:
     command: str = ""
     remarks: Sequence[str] = ()
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    charts: Sequence[charts.Chart] = ()  # further ones, before those of the runs
+    labels: Sequence[str] = ()  # of the lines in them, in the order of their colours
 
 
 def write(page: Page, path: Path) -> None:
@@ -59,7 +63,7 @@ def write(page: Page, path: Path) -> None:
 
 
 def render(page: Page) -> str:
-    drawn = charts.all_of([(run.label, run.result) for run in page.runs], page.metric, page.target)
+    drawn = [*page.charts, *charts.all_of([(run.label, run.result) for run in page.runs], page.metric, page.target)]
     return "".join(
         [
             "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
@@ -69,6 +73,7 @@ def render(page: Page) -> str:
             _table(page),
             "".join(f"<p class='remark'>{escape(remark)}</p>" for remark in page.remarks),
             "".join(_section(chart) for chart in drawn),
+            _lanes(page),
             _again(page),
             f"</main><script>{_plotly()}</script>",
             f"<script id='charts' type='application/json'>{_json(drawn)}</script>",
@@ -78,7 +83,8 @@ def render(page: Page) -> str:
 
 
 def _table(page: Page) -> str:
-    colours = {run.label: charts.colour(number) for number, run in enumerate(page.runs)}
+    labels = page.labels or [run.label for run in page.runs]
+    colours = {label: charts.colour(number) for number, label in enumerate(labels)}
     head = "".join(f"<th>{escape(header)}</th>" for header in page.headers)
     body = []
     for first, *rest in page.rows:
@@ -103,6 +109,20 @@ def _section(chart: charts.Chart) -> str:
         f"<section><h2>{escape(chart.title)}</h2><p>{escape(chart.caption)}</p>"
         f"<div class='chart' id='{chart.name}'{tall}></div></section>"
     )
+
+
+def _lanes(page: Page) -> str:
+    """A few steps of each run as swim lanes, the first one open."""
+    pictures = [(run.label, run.recording) for run in page.runs if run.recording and run.recording.spans]
+    if not pictures:
+        return ""
+    drawn = [
+        f"<details class='lanes'{' open' if number == 0 else ''}><summary>{escape(label)}</summary>"
+        f"<div class='wide'>{lanes.draw(recording, recording.begin, name=f'lanes{number}')}</div></details>"
+        for number, (label, recording) in enumerate(pictures)
+    ]
+    words = "A few steps of each run. Filled: computing; hatched: waiting; arrows: messages."
+    return f"<section><h2>What each role did when</h2><p>{words}</p>{''.join(drawn)}</section>"
 
 
 def _again(page: Page) -> str:
