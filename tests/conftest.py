@@ -7,11 +7,16 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 Golden = Callable[[str, str], None]
 
 GOLDEN = Path(__file__).parent / "golden"
+
+# How long an example takes says more about what else the machine does.
+hypothesis.settings.register_profile("covey", deadline=None)
+hypothesis.settings.load_profile("covey")
 
 # A shell starts its background jobs with Ctrl-C ignored, and covey leaves an ignored one ignored; tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

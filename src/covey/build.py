@@ -20,16 +20,20 @@ from covey.data import Feed, Partitions, Rows, Shards
 from covey.errors import PlanError
 from covey.flat import Flat
 from covey.message import Address
-from covey.replica import Batch, Replica, Snapshot
+from covey.replica import NOTHING, Batch, Replica, Snapshot
 from covey.task import Data, Task, check_data
 from covey.vector import Piece, chunk, mean_
 
 
-def shards(task: Task, workers: int, seed: int, rows: Rows | None = None) -> Shards:
-    """How the task's data is dealt out; with `rows` every worker keeps its own."""
+def shards(task: Task, workers: int, seed: int, rows: Rows | None = None, stretch: bool = False) -> Shards:
+    """How the task's data is dealt out; with `rows` every worker keeps its own.
+
+    What is only timed may `stretch` it: as if there were a batch for each worker at least.
+    """
     if rows:
         return Partitions.of(rows.counts, task.batch_size, seed)
-    return Shards(check_data(data_of(task)), workers, task.batch_size, seed)
+    samples = check_data(data_of(task))
+    return Shards(max(samples, workers * task.batch_size) if stretch else samples, workers, task.batch_size, seed)
 
 
 def data_of(task: Task) -> Data:
@@ -205,6 +209,16 @@ def optimizer(task: Task) -> Optimizer:
         return task.optimizer(iter(list(model(task, 0).named_parameters())))
 
 
+def synchronizes(task: Task) -> bool:
+    """Whether the model has layers that normalize over the batches of all workers, as far as a look can tell."""
+    try:
+        with torch.device("meta"):
+            module = task.model()
+        return any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules())
+    except Exception:  # whatever is wrong with it, the run tells better
+        return False
+
+
 class ScoredModel:
     """The model that a strategy names, put together from the snapshots of its roles."""
 
@@ -213,7 +227,10 @@ class ScoredModel:
         self.module = module
 
     def assemble(self, snapshots: Sequence[Snapshot]) -> None:
-        """Each piece becomes the weighted mean of what the roles hold of it, and so do the float buffers."""
+        """Each piece becomes the weighted mean of what the roles hold of it, and so do the float buffers.
+
+        The other buffers (counters of batches) are those of the first role that has computed.
+        """
         pieces: dict[Piece, list[Snapshot]] = {}
         for snapshot in snapshots:
             pieces.setdefault(snapshot.piece, []).append(snapshot)
@@ -225,6 +242,10 @@ class ScoredModel:
             if whole:
                 weights = [snapshot.weight for snapshot in whole]
                 mean_(self.flat.buffers, [snapshot.buffers for snapshot in whole], weights)
+            counters = next((snapshot.counters for snapshot in snapshots if snapshot.counters.parts), NOTHING)
+            if counters.parts:
+                for mine, theirs in zip(self.flat.others().values(), counters.parts, strict=True):
+                    mine.copy_(theirs.view(mine.shape))
 
     def evaluate(self) -> Mapping[str, float]:
         return {name: float(value) for name, value in self._evaluate(self.module).items()} if self._evaluate else {}

@@ -12,7 +12,16 @@ from covey.central.cached import Essp, Petuum
 from covey.central.coded import GradientCoding
 from covey.central.downpour import Downpour
 from covey.central.layouts import LAYOUTS
-from covey.central.parameter_server import Asynchronous, BackupWorkers, Bsp, DelayCompensated, Dssp, Softsync, Ssp
+from covey.central.parameter_server import (
+    Asynchronous,
+    BackupWorkers,
+    Bsp,
+    DelayCompensated,
+    Dssp,
+    Softsync,
+    Ssp,
+    ValueBound,
+)  # fmt: skip
 from covey.central.replicated import Allreduce
 from covey.central.sandblaster import Sandblaster
 from covey.central.sliced import BigDl, CaffeOnSpark, Sliced
@@ -69,6 +78,7 @@ STRATEGIES: Mapping[str, Entry] = {
     "essp":         Entry(Essp, "Dai et al. 2015", placed=True),
     "dc_asgd":      Entry(DelayCompensated, "Zheng et al. 2017", codecs=True, placed=True),
     "vap":          Entry(Vap, "Wei et al. 2013; Dai et al. 2015"),
+    "value_bound":  Entry(ValueBound, "Langer et al. 2020", codecs=True),
     "a_bsp":        Entry(ABsp, "Wang et al. 2018"),
     "specsync":     Entry(SpecSync, "Zhang et al. 2018"),
     "gradient_coding": Entry(GradientCoding, "Tandon et al. 2017"),

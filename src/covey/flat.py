@@ -86,6 +86,12 @@ class Flat:
                     view.copy_(parameter.grad)
                 parameter.grad = view
 
+    @property
+    def nbytes(self) -> int:
+        """Of the parameters and all buffers."""
+        others = sum(buffer.numel() * buffer.element_size() for buffer in self.others().values())
+        return self.params.nbytes + self.buffers.nbytes + others
+
     def others(self) -> dict[str, Tensor]:
         """Buffers that are counted, not averaged: batch counters, masks, frozen parameters' neighbours."""
         return {name: b for name, b in self.module.named_buffers() if not b.is_floating_point()}

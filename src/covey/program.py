@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from functools import lru_cache
 from random import Random
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -151,9 +152,13 @@ class Node:
         while self.training():
             yield self.step
 
-    def present(self, step: int) -> list[int]:
+    def present(self, step: int) -> Sequence[int]:
         """The workers whose own budget holds this step; those that ended earlier take no part in it."""
-        return [rank for rank, limit in enumerate(self.limits) if limit is None or step < limit]
+        return _present(self.limits, step)
+
+    def members(self, step: int) -> tuple[Address, ...]:
+        """Their addresses."""
+        return _members(_present(self.limits, step))
 
     def send(
         self, to: Address, body: Message, *, loan: bool = False, priority: int = 0,
@@ -224,6 +229,17 @@ class Node:
     def share(self, vector: Vector, place: int) -> Vector:
         """A vector of this shape in memory, the same for all roles that ask for this place; nothing guards it."""
         return self.host.share(vector, place)
+
+
+# In virtual time all workers ask in one process: ten thousand need not each have a list of the others.
+@lru_cache(maxsize=16)
+def _present(limits: tuple[int | None, ...], step: int) -> tuple[int, ...]:
+    return tuple(rank for rank, limit in enumerate(limits) if limit is None or step < limit)
+
+
+@lru_cache(maxsize=16)
+def _members(ranks: tuple[int, ...]) -> tuple[Address, ...]:
+    return tuple(Address("worker", rank) for rank in ranks)
 
 
 Program = Callable[..., Coroutine[Effect[Any], Any, None]]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from math import isnan
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from covey.flat import Flat, Slot
 from covey.norm import Circle, adopt, together
 from covey.program import Compute, Node
 from covey.stream import GradientStream
-from covey.vector import Piece, Vector, chunks
+from covey.vector import Piece, Vector, chunks, ranges
 
 ELEMENTWISE = {
     torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax,
@@ -25,6 +25,7 @@ ELEMENTWISE = {
 }  # fmt: skip
 """Optimizers that treat every number alone, so that one parameter may be split between servers."""
 
+NOTHING = Vector(())
 MakeOptimizer = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
 
 
@@ -37,12 +38,13 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A role's part of the scored model: a piece of the parameters, the float buffers, and how much they count."""
+    """A role's part of the scored model: a piece of the parameters, the buffers, and how much they count."""
 
     piece: Piece
     params: Vector
-    buffers: Vector
+    buffers: Vector  # the float ones, which are averaged
     weight: float
+    counters: Vector = NOTHING  # the others, of a role that has seen batches
 
 
 class Replica:
@@ -62,6 +64,7 @@ class Replica:
         self._make, self.source, self._rate, self._budget = optimizer, source, rate, budget
         self._working: Vector | None = None  # a second set of parameters, where a companion may write the first
         self.trained: Piece = tuple((0, part.numel()) for part in self.flat.parts)
+        self.divide: Callable[[Replica, int], list[Piece]] | None = None  # among servers, where a layout says how
         self._buffers_kept = True
         self.samples = samples  # how many samples the batch of (rank, step) has
         self.steps = steps  # and how many batches a pass of this rank over its data
@@ -188,9 +191,8 @@ class Replica:
 
     def set_momentum(self, momentum: float) -> None:
         """Let the optimizer have this momentum, which may be negative."""
+        check_momentum(self.optimizer)
         for group in self.optimizer.param_groups:
-            if "momentum" not in group:
-                raise PlanError(f"{type(self.optimizer).__name__} has no momentum to set: use torch.optim.SGD")
             group["momentum"] = momentum
 
     def _aim(self, vector: Vector) -> None:
@@ -207,13 +209,22 @@ class Replica:
         """How much of the run's budget of samples was seen before this step, from 0 to 1."""
         return min(1.0, self.seen / self._budget) if self._budget else 0.0
 
+    def together(self, ranks: Sequence[int], step: int) -> int:
+        """How many samples the batches of these workers have together."""
+        return _together(self.samples, tuple(ranks), step)
+
     # -- shards ---------------------------------------------------------------------------------------------------
 
     def pieces(self, servers: int) -> list[Piece]:
         """How `servers` divide the parameters: equal slices where the optimizer allows, else whole parameters."""
-        if servers == 1 or getattr(self.optimizer, "elementwise", type(self.optimizer) in ELEMENTWISE):
-            return chunks(self.flat, servers)
-        return self.layout.whole(servers)
+        if self.divide and servers > 1:
+            return self.divide(self, servers)
+        return chunks(self.flat, servers) if servers == 1 or self.elementwise else self.layout.whole(servers)
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether the optimizer treats every number alone."""
+        return bool(getattr(self.optimizer, "elementwise", type(self.optimizer) in ELEMENTWISE))
 
     def keep(self, piece: Piece, buffers: bool) -> None:
         """Become a server's shard: the optimizer sees only the parameters, or slices of them, inside `piece`.
@@ -224,30 +235,32 @@ class Replica:
         if piece == self.trained:
             return
         self.trained = piece
-        pairs = []
-        for slot in self.layout.slots:
-            parameter = self._inside(slot, piece)
-            if parameter is not None:
-                pairs.append((slot.name, parameter))
+        pairs = [(slot.name, shard) for slot in self.layout.slots for shard in self._inside(slot, piece)]
         self.optimizer = _made(self._make, pairs)
 
-    def _inside(self, slot: Slot, piece: Piece) -> nn.Parameter | None:
-        start, stop = max(slot.start, piece[slot.part][0]), min(slot.stop, piece[slot.part][1])
-        if start >= stop:
-            return None
-        if (start, stop) == (slot.start, slot.stop):
-            return self.layout.parameters[slot.name]
-        shard = nn.Parameter(self.flat.parts[slot.part][start:stop])
-        shard.grad = self.grad.parts[slot.part][start:stop]
-        return shard
+    def _inside(self, slot: Slot, piece: Piece) -> Iterator[nn.Parameter]:
+        """What the piece has of a parameter: all of it, or slices of it."""
+        for first, last in ranges(piece[slot.part]):
+            start, stop = max(slot.start, first), min(slot.stop, last)
+            if (start, stop) == (slot.start, slot.stop):
+                yield self.layout.parameters[slot.name]
+            elif start < stop:
+                shard = nn.Parameter(self.flat.parts[slot.part][start:stop])
+                shard.grad = self.grad.parts[slot.part][start:stop]
+                yield shard
 
     # -- what is kept ---------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> Snapshot:
-        """This role's part of the scored model, as it is now."""
+    def snapshot(self, scored: bool = True, counts: bool = False) -> Snapshot:
+        """This role's part of the scored model, as it is now; buffers that are no floats where it `counts` batches."""
+        others = self.layout.others().values() if counts else ()
+        counters = Vector(buffer.detach().reshape(-1).clone() for buffer in others)
+        if not scored:
+            return Snapshot(((),) * len(self.flat.parts), NOTHING, NOTHING, self.weight, counters)
         parts, count = (self.model if self.scored is None else self.scored).parts, len(self.flat.parts)
-        buffers = Vector(parts[count:]).clone() if self._buffers_kept else Vector(())
-        return Snapshot(self.trained, Vector(parts[:count]).cut(self.trained).clone(), buffers, self.weight)
+        buffers = Vector(parts[count:]).clone() if self._buffers_kept else NOTHING
+        params = Vector(parts[:count]).cut(self.trained).clone()
+        return Snapshot(self.trained, params, buffers, self.weight, counters)
 
     def state(self) -> dict[str, Any]:
         """Everything a restart needs."""
@@ -267,6 +280,18 @@ class Replica:
             buffer.copy_(state["others"][name])
         self.optimizer.load_state_dict(state["optimizer"])
         self.seen = state["seen"]
+
+
+# In virtual time every worker asks this of all the others, at the same step.
+@lru_cache(maxsize=16)
+def _together(samples: Callable[[int, int], int], ranks: tuple[int, ...], step: int) -> int:
+    return sum(samples(rank, step) for rank in ranks)
+
+
+def check_momentum(optimizer: Optimizer) -> None:
+    """Refuse an optimizer to which no momentum can be given."""
+    if any("momentum" not in group for group in optimizer.param_groups):
+        raise PlanError(f"{type(optimizer).__name__} has no momentum to set: use torch.optim.SGD")
 
 
 def _made(make: MakeOptimizer, pairs: list[tuple[str, nn.Parameter]]) -> Optimizer:

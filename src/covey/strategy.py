@@ -48,7 +48,12 @@ class Role:
 
     def check(self, replica: Replica) -> None:
         """Refuse a model that asks for what this role's program cannot give."""
-        if self.trains and replica.norms and not self.one_batch:
+        if replica.norms:
+            self.check_norms()
+
+    def check_norms(self) -> None:
+        """Refuse a model with layers that normalize over the batches of all workers, where there is no such batch."""
+        if self.trains and not self.one_batch:
             raise PlanError(
                 "nn.SyncBatchNorm has no meaning here: the workers of this strategy do not take each step together at "
                 "equal weights, so there is no large batch to normalize over; use nn.BatchNorm, which each worker does "
@@ -131,6 +136,12 @@ class Plan:
 
     def role(self, address: Address) -> Role:
         return next(role for role in self.roles if role.address == address)
+
+    def shown(self) -> list[Role]:
+        """Whose snapshots make the scored model; where no scored role computes, the first worker's counters do too."""
+        scored = [role for role in self.roles if role.scored]
+        counting = [] if any(role.trains for role in scored) else [role for role in self.roles if role.trains][:1]
+        return [*scored, *counting]
 
     def homes(self) -> dict[Address, Address]:
         """On whose machine each role lives."""

@@ -40,9 +40,10 @@ class Vector:
         return self.map(torch.clone)
 
     def cut(self, piece: Piece) -> Vector:
-        """The views that `piece` names, one range per part."""
+        """The views that `piece` names: usually one range of each part, or any number of them."""
         assert len(piece) == len(self.parts), "a piece of another vector"
-        return Vector((part[start:stop] for part, (start, stop) in zip(self.parts, piece, strict=True)), self.origin)
+        found = (part[a:b] for part, ends in zip(self.parts, piece, strict=True) for a, b in ranges(ends))
+        return Vector(found, self.origin)
 
     def join(self, other: Vector) -> Vector:
         """Both vectors side by side; nothing is copied."""
@@ -109,8 +110,13 @@ def _shapes(vector: Vector) -> list[tuple[torch.Size, torch.dtype]]:
     return [(part.shape, part.dtype) for part in vector.parts]
 
 
-Piece = tuple[tuple[int, int], ...]
-"""One range [start, stop) for each part of a vector."""
+Piece = tuple[tuple[int, ...], ...]
+"""For each part of a vector the ends of its range: start, stop; or of several: start, stop, start, stop…"""
+
+
+def ranges(ends: Sequence[int]) -> Iterable[tuple[int, int]]:
+    """The ranges of one part."""
+    return zip(ends[::2], ends[1::2], strict=True)
 
 
 def chunk(length: int, pieces: int, index: int) -> tuple[int, int]:
@@ -121,6 +127,11 @@ def chunk(length: int, pieces: int, index: int) -> tuple[int, int]:
 def chunks(vector: Vector, pieces: int) -> list[Piece]:
     """The vector in `pieces` equal pieces, cut in every part."""
     return [tuple(chunk(part.numel(), pieces, index) for part in vector.parts) for index in range(pieces)]
+
+
+def largest(vector: Vector) -> float:
+    """The largest absolute value of a single number."""
+    return max((float(p.abs().max()) for p in vector.parts if p.numel() and not p.is_meta), default=0.0)
 
 
 def mean_(into: Vector, vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:

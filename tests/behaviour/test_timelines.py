@@ -11,9 +11,10 @@ from tests.worlds import quadratic, run, slowed
 
 CENTRAL = [
     "bsp", "ssp(bound=1)", "asynchronous", "dssp(low=0, extra=2)", "quorum(size=2)", "softsync", "dc_asgd",
-    "petuum(bound=1)", "essp(bound=1)", "vap(bound=0.01)", "a_bsp(chunks=2)", "specsync(parts=2, abort_time=1)",
-    "gradient_coding", "downpour(push=3, fetch=2)", "sandblaster(batch=2)", "sliced", "bigdl", "caffeonspark",
-    "firecaffe", "allreduce",
+    "petuum(bound=1)", "essp(bound=1)", "vap(bound=0.01)", "value_bound(bound=0.1)", "a_bsp(chunks=2)",
+    "specsync(parts=2, abort_time=1)", "gradient_coding", "downpour(push=3, fetch=2)", "sandblaster(batch=2)",
+    "sliced", "bigdl", "caffeonspark", "firecaffe", "allreduce", "allreduce(pattern=halving)",
+    "allreduce(pattern=hierarchical)",
 ]  # fmt: skip
 DECENTRAL = [
     "local_sgd(period=2)", "easgd(period=2)", "eamsgd(period=2)", "tree_easgd(fanout=2, up=1, down=2)",

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from covey import catalog
+from covey.errors import PlanError
 from covey.exchange.collectives import Chunk
+from covey.exchange.patterns import PATTERNS
 from tests.worlds import INSTANT, adam, mlp, run, slowed, worker
 
 
@@ -44,3 +47,21 @@ def test_those_who_still_train_go_on_without_the_others() -> None:
     log = run(mlp(samples=97), "allreduce", 4, epochs=1).log
     assert len(log.sends) == 3 * 4 * 2 * 3
     assert log.values("update") == [1] * 4
+
+
+@pytest.mark.parametrize("pattern", [name for name in PATTERNS if name != "ring"])
+def test_any_pattern_of_the_sum_ends_at_the_same_weights(pattern: str) -> None:
+    """5 workers: no power of two, no whole number of machines; all hold the same bits."""
+    usual = run(mlp(), "allreduce", 5, steps=4)
+    other = run(mlp(), f"allreduce(pattern={pattern})", 5, steps=4)
+    assert all(torch.allclose(usual.scored[name], other.scored[name], atol=1e-12) for name in usual.scored)
+    first, *rest = other.workers()
+    assert all(torch.equal(first.flat.parts[0], replica.flat.parts[0]) for replica in rest)
+
+
+def test_the_pattern_is_told() -> None:
+    assert catalog.resolve("allreduce(pattern=halving)", 4).taxonomy.topology == "hypercube"
+    text = "allreduce(pattern=hierarchical, local=3)"
+    assert catalog.resolve(text, 6).text == text and catalog.resolve("allreduce", 6).text == "allreduce"
+    with pytest.raises(PlanError, match="1 worker or more"):
+        catalog.resolve("allreduce(local=0)", 4)

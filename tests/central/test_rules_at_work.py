@@ -51,6 +51,18 @@ def test_folding_late_gradients_in_drops_none() -> None:
     assert max(log.values("staleness")) > 0
 
 
+def test_a_fast_worker_may_supply_two_of_tensorflows_gradients() -> None:
+    """Workers of 10, 25 and 1000 ms, two gradients a step: the third one's token of a step is taken by the first."""
+    cluster = slowed(INSTANT, w1=2.5, w2=100)
+    twice = run(quadratic(), "tensorflow(size=2) over servers(count=1)", 3, steps=4, cluster=cluster).log
+    once = run(quadratic(), "quorum(size=2)", 3, steps=4, cluster=cluster).log
+    times = [[round(note.at, 6) for note in log.notes if note.kind == "update"][:2] for log in (twice, once)]
+    assert times == [[0.025, 0.045], [0.025, 0.05]]
+    pushed = [(sent.sender.rank, sent.message.version) for sent in twice.kinds(Push)]
+    assert pushed[:5] == [(0, 0), (1, 0), (0, 1), (0, 1), (1, 1)], "the last of them is late"
+    assert sum(twice.values("dropped")) > 0
+
+
 # -- bounds that move -------------------------------------------------------------------------------------------------
 
 

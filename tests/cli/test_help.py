@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import covey
 from covey.cli import app
 
-COMMANDS = ("run", "simulate", "launch", "strategies", "doctor")
+COMMANDS = ("run", "simulate", "calibrate", "launch", "strategies", "doctor")
 FLAGS = {
     "run": "--strategy --workers --servers --engine --epochs --steps --until --seed --threads --save --checkpoint "
     "--every --resume --stall",

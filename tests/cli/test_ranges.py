@@ -22,7 +22,7 @@ from covey.cli.ranges import allowed
         ("local_sgd", "growth", "1 or more"),
         ("local_sgd", "momentum", "keep or reset or average"),
         ("vap", "strong", "true or false"),
-        ("asynchronous", "momentum", ""),  # may be negative
+        ("asynchronous", "momentum", "more than -1, less than 1"),
     ],
 )
 def test_in_words(name: str, setting: str, words: str) -> None:

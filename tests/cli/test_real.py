@@ -56,6 +56,23 @@ task = covey.Task(
     assert done.stdout == ""
 
 
+def test_calibrates_this_machine_for_a_task(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    done = run(
+        "calibrate", "examples/digits.py", "-o", str(file), "--batches", "8", "--json", str(tmp_path / "it.json")
+    )
+    assert done.returncode == 0, done.stderr
+    assert "batch" in done.stdout and f"written to {file}" in done.stdout
+    assert file.read_text().startswith("# Measured by: covey calibrate examples/digits.py")
+    told = json.loads((tmp_path / "it.json").read_text())
+    assert 0 < told["compute"] < 1 and 0 < told["handling"]["receive"]["each"] < 0.1
+    # Encryption costs more than a copy, so a byte between machines costs more than one that stays.
+    assert told["link"]["cpu"]["byte"] > told["local"]["cpu"]["byte"] > 0
+    foreseen = run("compare", "examples/digits.py", "--strategies", "bsp,local_sgd", "--simulate", "--steps", "5",
+                   "--cluster", str(file))  # fmt: skip
+    assert foreseen.returncode == 0, foreseen.stderr
+
+
 def test_ctrl_c_on_a_terminal_ends_with_the_table() -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(

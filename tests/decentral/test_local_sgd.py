@@ -132,7 +132,7 @@ def test_reset_momentum_is_gone() -> None:
         assert not replica.optimizer.state
 
 
-@pytest.mark.parametrize("pattern", ["binomial", "star", "doubling", "scatter"])
+@pytest.mark.parametrize("pattern", ["binomial", "halving", "hierarchical"])
 def test_any_pattern_gives_the_same_mean(pattern: str) -> None:
     other = run(quadratic(), f"local_sgd(period=2, pattern={pattern})", 5, steps=6).workers()
     usual = run(quadratic(), "local_sgd(period=2)", 5, steps=6).workers()

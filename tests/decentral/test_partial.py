@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import covey
 from covey import catalog
 from covey.decentral.partial import Part
 from covey.errors import PlanError
+from covey.task import load_task
 from covey.vector import chunk
-from tests.worlds import INSTANT, World, alone, middle, paced, quadratic, run, slowed, worker
+from tests.worlds import INSTANT, World, alone, middle, paced, quadratic, run, sgd, slowed, worker
 
 SIZE = 11
 
@@ -83,6 +86,23 @@ def test_nobody_waits_before_the_end() -> None:
     ends = {rank: max(end for _, end, who in world.log.computes if who.rank == rank) for rank in range(3)}
     assert ends[0] == pytest.approx(0.08) and ends[2] == pytest.approx(0.08)
     assert all(wait.begin >= ends[wait.who.rank] - 1e-9 for wait in world.log.waits)
+
+
+@pytest.mark.full
+def test_partial_exchange_costs_no_epochs_but_delayed_gradients_and_momentum_do_not_go_together() -> None:
+    """To 95 % on the digits: without momentum, or slowly, as fast as bsp; fast with momentum, no delayed gradient is.
+
+    A plain loop in which three quarters of the gradient come two steps late needs more than 60 epochs there, too.
+    """
+    digits = load_task("examples/digits.py")
+
+    def epochs(spec: str, rate: float, momentum: float) -> float:
+        task = replace(digits, optimizer=sgd(rate, momentum=momentum))
+        return covey.fit(task, spec, 4, engine="simulated", epochs=60, until="accuracy>=0.95").samples / 1437
+
+    assert epochs("ako", 1.0, 0.0) < epochs("bsp", 1.0, 0.0) + 3
+    assert epochs("ako", 0.02, 0.9) < epochs("bsp", 0.02, 0.9) + 3
+    assert epochs("ako", 0.1, 0.9) > 2 * epochs("bsp", 0.1, 0.9)
 
 
 def test_no_partition_is_refused() -> None:

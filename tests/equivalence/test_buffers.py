@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import covey
 from covey.decentral.elastic import Centre, Elastic
 from covey.decentral.gossip import Gossip
 from covey.decentral.neighbours import Share
@@ -112,3 +113,10 @@ def test_counters_are_not_averaged(strategy: str) -> None:
     for replica in world.workers():
         norm = replica.module[0]  # type: ignore[index]
         assert int(norm.num_batches_tracked) == 3
+    assert int(world.scored["0.num_batches_tracked"]) == 3, "as PyTorch's DistributedDataParallel would save it"
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "allreduce"])
+def test_counters_are_saved_by_processes_too(strategy: str) -> None:
+    weights = covey.fit(task(), strategy, 2, steps=3, threads=1).weights
+    assert int(weights["0.num_batches_tracked"]) == 3

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.exchange.collectives import PATTERNS, Chunk, Group
+from covey.exchange.collectives import Chunk, Group, Pattern
+from covey.exchange.hierarchy import hierarchical
+from covey.exchange.patterns import PATTERNS
 from covey.program import Node
 from covey.replica import Replica
 from covey.strategy import workers
@@ -21,6 +25,12 @@ OTHERS = [name for name in PATTERNS if name != "ring"]
 
 def reduce(name: str, vectors: Sequence[Vector], slow: Sequence[float] = (), root: int = 0) -> tuple[Recorder, float]:
     """Sum the vectors in place, one on each rank, and say how long that took after all had begun."""
+    return reduce_by(PATTERNS[name], vectors, slow, root)
+
+
+def reduce_by(
+    pattern: Pattern, vectors: Sequence[Vector], slow: Sequence[float] = (), root: int = 0
+) -> tuple[Recorder, float]:
     ranks = workers(len(vectors))
     group: Group = (*ranks[root:], *ranks[:root])
     ends: list[float] = []
@@ -28,7 +38,7 @@ def reduce(name: str, vectors: Sequence[Vector], slow: Sequence[float] = (), roo
     def program(vector: Vector) -> Program:
         async def run(node: Node, replica: Replica) -> None:
             await node.compute(lambda: None)
-            await PATTERNS[name](node, vector, group)
+            await pattern(node, vector, group)
             ends.append(await node.now())
 
         return run
@@ -119,3 +129,64 @@ def test_scatter_and_gather_in_two_hops() -> None:
     assert rounds(log) == [" ".join(everyone)] * 2
     assert [log.bytes_from(who) for who in workers(5)] == [2 * 4 * 200] * 5
     assert took == pytest.approx(2 * 4 / 5 * 0.001)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "schedule", "most"),
+    [
+        (8, ["0<->4 1<->5 2<->6 3<->7", "0<->2 1<->3 4<->6 5<->7", "0<->1 2<->3 4<->5 6<->7"], 1.75),
+        (5, ["1<->3 2<->4", "1<->2 3<->4"], 2.5),
+        (6, ["1<->4 3<->5", "1<->3 4<->5"], 2.5),
+    ],
+)
+def test_halving_and_doubling(ranks: int, schedule: list[str], most: float) -> None:
+    """A ring's bytes in as few rounds as doubling has, twice; odd ranks stand in for those beyond a power of two."""
+    vectors = [Vector([torch.full((256,), float(rank))]) for rank in range(ranks)]
+    log, took = reduce("halving", vectors)
+    folds = {8: [], 5: ["0->1"], 6: ["0->1 2->3"]}[ranks]
+    unfolds = {8: [], 5: ["1->0"], 6: ["1->0 3->2"]}[ranks]
+    assert rounds(log) == [*folds, *schedule, *reversed(schedule), *unfolds]
+    power = 1 << (ranks.bit_length() - 1)
+    assert took == pytest.approx((2 * (power - 1) / power + 2 * bool(folds)) * 0.001024)
+    assert max(log.bytes_from(who) for who in workers(ranks)) == most * 1024
+    assert sum(sent.size for sent in log.sends) == 2 * (ranks - 1) * 1024
+
+
+def test_halves_of_five() -> None:
+    """Which slices of four travel in which round, of ranks 1 to 4; 0 is passive."""
+    log, _ = reduce("halving", [Vector([torch.arange(4.0) + 10 * rank]) for rank in range(5)])
+    lengths: dict[int, set[int]] = {}
+    for sent in log.sends:
+        assert isinstance(sent.message, Chunk)
+        lengths.setdefault(sent.message.step, set()).add(sent.size // 4)
+    assert [lengths[step] for step in sorted(lengths)] == [{4}, {2}, {1}, {1}, {2}, {4}]
+
+
+@pytest.mark.parametrize(("ranks", "local"), [(8, 2), (8, 4), (6, 3), (4, 1), (4, 4)])
+def test_between_machines_goes_what_a_ring_of_machines_sends_however_many_are_in_them(ranks: int, local: int) -> None:
+    """2 (m-1)/m of the vector from each machine, shared out among its ranks; and 2 (g-1)/g from each rank inside."""
+    vectors, machines = [Vector([torch.full((240,), float(rank))]) for rank in range(ranks)], ranks // local
+    log, _ = reduce_by(partial(hierarchical, local=local), vectors)
+    inside, between = [0] * machines, [0] * machines
+    for sent in log.sends:
+        home = sent.sender.rank // local
+        (inside if sent.to.rank // local == home else between)[home] += sent.size
+    assert between == [2 * (machines - 1) / machines * 960] * machines
+    assert inside == [2 * (local - 1) / local * 960 * local] * machines
+    assert all(float(vector.parts[0][0]) == sum(range(ranks)) for vector in vectors)
+
+
+def test_where_the_last_machine_is_smaller_the_first_of_each_carries_all() -> None:
+    log, _ = reduce_by(partial(hierarchical, local=3), kilobytes(7))
+    crossing = {(sent.sender.rank, sent.to.rank) for sent in log.sends if sent.sender.rank // 3 != sent.to.rank // 3}
+    assert crossing == {(0, 3), (3, 6), (6, 0)}
+    assert sum(log.bytes_from(who) for who in workers(7)) == (2 * 2 + 2 * 2 + 2 * 2) * 1000
+
+
+def test_a_chain_works_on_all_links_at_once() -> None:
+    """To the last rank and back, a fifth of the vector at a time: links wait only to begin."""
+    log, took = reduce("chain", kilobytes(5))
+    links = {tuple(sorted((sent.sender.rank, sent.to.rank))) for sent in log.sends}
+    assert links == set(pairwise(range(5)))
+    assert sum(sent.size for sent in log.sends) == 2 * 4 * 1000
+    assert took == pytest.approx(2 * (5 + 3) / 5 * 0.001)

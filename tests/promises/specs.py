@@ -22,7 +22,7 @@ PULLED = {"easgd", "eamsgd", "crossbow", "sandblaster"}
 ROUNDED = {"bmuf", "diloco", "a_bsp", "specsync", "gradient_coding", "downpour"}
 """Strategies that add differences of models or parts of gradients, which rounds where the model is in bfloat16."""
 
-ONE_SERVER = {"vap", "gradient_coding", "firecaffe"}
+ONE_SERVER = {"vap", "value_bound", "gradient_coding", "firecaffe"}
 """Strategies with servers that cannot have several."""
 
 IN_PARTS = {"a_bsp", "specsync"}

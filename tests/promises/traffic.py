@@ -172,6 +172,7 @@ FORMULAS: Mapping[str, Callable[[Job], Links]] = {
     "firecaffe":    tree,
     "essp":         cache,
     "vap":          cache,
+    "value_bound":  server,
     "a_bsp":        server,
     "specsync":     cache,
     "gradient_coding": lambda job: {link: count * job.model for link, count in job.gossips.items()},

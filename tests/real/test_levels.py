@@ -1,4 +1,4 @@
-"""Proxies and epochs that end early, on real processes: kept, broken off and resumed without losing a gradient."""
+"""Layouts, patterns and epochs that end early, on real processes: broken off and resumed without losing a gradient."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from tests.real.harness import BATCH_NORM, Room, Watch, differing, fit, interrup
 PACE = "time.sleep(0.004)"
 
 
-def test_bsp_behind_proxies_goes_on_to_the_very_same_weights(room: Room) -> None:
-    """On shards of 24, 23 and 23 samples, with two servers behind two proxies."""
+LAYOUTS = [("bsp over proxies(groups=2)", 2), ("bsp over hashed(count=2)", 2), ("allreduce(pattern=halving)", None)]
+
+
+@pytest.mark.parametrize(("spec", "servers"), LAYOUTS)
+def test_it_goes_on_to_the_very_same_weights(room: Room, spec: str, servers: int | None) -> None:
+    """On shards of 24, 23 and 23 samples, with two servers behind two proxies, or with many arcs; or without any."""
     adam = "torch.optim.Adam(params, lr=0.01)"
     task = room.task(model=BATCH_NORM, samples=70, batch_size=8, before_step=PACE, optimizer=adam)
-    kept, spec = room.path / "kept", "bsp over proxies(groups=2)"
-    whole = fit(task, spec, 3, servers=2, epochs=12)
-    broken = fit(task, spec, 3, servers=2, epochs=12, checkpoint=kept, watcher=Watch(trained(200), interrupt))
+    kept = room.path / "kept"
+    whole = fit(task, spec, 3, servers=servers, epochs=12)
+    broken = fit(task, spec, 3, servers=servers, epochs=12, checkpoint=kept, watcher=Watch(trained(200), interrupt))
     assert broken.stopped == "interrupted"
-    resumed = fit(task, spec, 3, servers=2, epochs=12, resume=kept)
+    resumed = fit(task, spec, 3, servers=servers, epochs=12, resume=kept)
     assert not differing(whole.weights, resumed.weights)
     assert (resumed.samples, resumed.updates, resumed.traffic) == (whole.samples, whole.updates, whole.traffic)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 
 from covey import catalog
 from covey.checkpoint import RoleState, Vault
+from covey.engines.process import control
+from covey.engines.process.lines import Switchboard
 from covey.errors import CheckpointError, PeerLost
 from covey.message import Address
 from covey.observe.progress import Progress
@@ -20,9 +24,10 @@ ALL = [
     "bsp", "ssp(bound=2)", "asynchronous", "allreduce", "local_sgd(period=3)", "easgd(period=2)",
     "gosgd(probability=0.5)", "dpsgd", "dssp", "quorum", "softsync", "petuum(bound=2)", "essp(bound=2)", "dc_asgd",
     "vap", "value_bound", "a_bsp(chunks=2)", "specsync(parts=2)", "gradient_coding", "downpour(push=3, fetch=2)",
-    "sandblaster", "sliced", "bigdl", "caffeonspark", "firecaffe", "adpsgd", "sgp(overlap=1)", "malt", "malt(bound=2)", "ako",
-    "hogwild(momentum=drop)", "hogwild++(momentum=drop, hold=4)", "dogwild", "bmuf(period=5)", "diloco(period=5)",
-    "sparknet", "crossbow", "butterfly", "eamsgd(period=2, momentum=0.9)", "tree_easgd(up=2, down=4)", "mpca",
+    "sandblaster", "sliced", "bigdl", "caffeonspark", "firecaffe", "adpsgd", "sgp(overlap=1)", "malt",
+    "malt(bound=2)", "ako", "hogwild(momentum=drop)", "hogwild++(momentum=drop, hold=4)", "dogwild", "bmuf(period=5)",
+    "diloco(period=5)", "sparknet", "crossbow", "butterfly", "eamsgd(period=2, momentum=0.9)",
+    "tree_easgd(up=2, down=4)", "mpca",
 ]  # fmt: skip
 FEW = {"ssp(bound=2)", "gosgd(probability=0.5)", "vap", "adpsgd", "malt(bound=2)", "hogwild++(momentum=drop, hold=4)"}
 OWN_COUNT = ("a_bsp", "gradient_coding", "sandblaster")
@@ -155,6 +160,28 @@ def test_checkpoints_all_the_time_stop_nobody(room: Room, strategy: str) -> None
     assert result.stopped == "budget" and all_seen(strategy, result.samples, 8 * 31)
     assert len(watch.said) >= 3 and all("kept the run in" in line for line in watch.said)
     assert all_seen(strategy, fit(task, strategy, count, epochs=8, resume=kept).samples, 8 * 31)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "strategy", ["quorum(size=2)", pytest.param("value_bound(bound=0.001)", marks=pytest.mark.full)]
+)
+def test_words_that_come_late_to_some_workers_do_not_hang_a_checkpoint(
+    room: Room, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One hears that it should hold when it has pushed already, and waits for a gradient of others that hold."""
+    tell = Switchboard.tell
+
+    def slowly(self: Switchboard, roles: Iterable[Address], word: control.Downward) -> None:
+        for address in roles:
+            tell(self, [address], word)
+            time.sleep(0.03 if isinstance(word, control.Where) else 0)
+
+    monkeypatch.setattr(Switchboard, "tell", slowly)
+    task, watch = room.task(samples=240, batch_size=1, before_step="time.sleep(0.004)"), Watch()
+    result = fit(task, strategy, 3, epochs=2, checkpoint=room.path / "kept", every="50ms", watcher=watch)
+    assert result.stopped == "budget" and result.samples == 480
+    assert len(watch.said) >= 2 and all("kept the run in" in line for line in watch.said)
 
 
 # Sandblaster deals all portions out to whoever is idle, so that all end together.

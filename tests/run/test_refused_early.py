@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
+from torch import nn
 
 from covey import catalog
+from covey.central.layouts import LAYOUTS
 from covey.errors import PlanError
+from covey.exchange.codec import CODECS
 from covey.run import launch
 from covey.run.request import options, request
 from tests.worlds import mlp
@@ -53,3 +58,77 @@ def test_an_optimizer_that_cannot_work_is_refused_before_a_process_starts() -> N
     request(mlp(whole), "bigdl", 1, options({"steps": 2}))
     with pytest.raises(PlanError, match="momentum=drop to train without"):
         request("examples/digits.py", "hogwild", 2, options({"steps": 2}))
+
+
+def test_a_batch_that_does_not_exist_is_not_normalized_over() -> None:
+    """SyncBatchNorm where workers do not step together; elsewhere it is fine."""
+    task = mlp(model=lambda: nn.Sequential(nn.Linear(6, 8), nn.SyncBatchNorm(8), nn.Linear(8, 3)).double())
+    for name in ("ssp", "easgd", "gosgd"):
+        with pytest.raises(PlanError, match="SyncBatchNorm has no meaning here"):
+            request(task, name, 2, options({"steps": 2}))
+    request(task, "allreduce", 2, options({"steps": 2}))
+
+
+def test_momentum_is_corrected_only_where_there_is_one() -> None:
+    adam: Any = lambda pairs: torch.optim.Adam(pairs, lr=0.01)  # noqa: E731
+    with pytest.raises(PlanError, match="Adam has no momentum to set"):
+        request(mlp(adam), "asynchronous(momentum=0.9)", 2, options({"steps": 2}))
+    request(mlp(adam), "asynchronous", 2, options({"steps": 2}))
+
+
+# -- settings out of their range --------------------------------------------------------------------------------------
+
+ZERO = {
+    ("ssp", "bound"), ("dssp", "low"), ("dssp", "extra"), ("petuum", "bound"), ("essp", "bound"), ("sgp", "overlap"),
+    ("malt", "bound"), ("gradient_coding", "stragglers"), ("local_sgd", "after"), ("proxies", "bound"),
+    ("asynchronous", "momentum"), ("dc_asgd", "strength"), ("specsync", "abort_time"),
+    ("downpour", "threshold"), ("downpour", "l1"), ("downpour", "slack"), ("downpour", "skip"),
+    ("easgd", "momentum"), ("hogwild++", "tolerance"), ("bmuf", "momentum"), ("diloco", "momentum"),
+    ("crossbow", "momentum"), ("eamsgd", "momentum"), ("mpca", "rho"),
+}  # fmt: skip
+"""Settings that may be 0. All others must be more, and none but a momentum may be less."""
+
+OWNERS = {name: (name, entry.settings) for name, entry in catalog.STRATEGIES.items()}
+OWNERS |= {name: (f"bsp over {name}", owner) for name, owner in LAYOUTS.items()}
+OWNERS |= {name: (f"bsp + {name}", owner) for name, owner in CODECS.items()}
+
+
+def numeric() -> Iterator[tuple[str, str, type]]:
+    """Every setting that is a number, of every strategy, layout of servers and codec."""
+    for name, (_, owner) in OWNERS.items():
+        hints = get_type_hints(owner)
+        for field in fields(owner):
+            kinds = get_args(hints[field.name]) or (hints[field.name],)
+            if int in kinds or float in kinds:
+                yield name, field.name, float if float in kinds else int
+
+
+def refused(name: str, setting: str, value: float) -> bool:
+    spec = OWNERS[name][0]
+    try:
+        catalog.resolve(f"{spec}({setting}={value})", 4)
+    except PlanError as error:
+        return setting in str(error) or name in str(error)
+    return False
+
+
+@pytest.mark.parametrize(("name", "setting", "kind"), list(numeric()))
+def test_a_setting_just_outside_its_range_is_refused(name: str, setting: str, kind: type) -> None:
+    below = -1 if kind is int or (name, setting) == ("asynchronous", "momentum") else -1e-6
+    assert refused(name, setting, below)
+    assert refused(name, setting, kind(0)) == ((name, setting) not in ZERO)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "most", "more"),
+    [
+        ("quorum", "size", 4, 5), ("softsync", "groups", 4, 5), ("gradient_coding", "stragglers", 3, 4),
+        ("asynchronous", "epoch", 1, 1.000001), ("asynchronous", "momentum", 0.999999, 1), ("downpour", "skip", 0.9, 1),
+        ("gosgd", "probability", 1, 1.000001), ("dogwild", "machines", 4, 5), ("dogwild", "mix", 1, 1.000001),
+        ("hogwild++", "clusters", 4, 5), ("bmuf", "momentum", 0.999999, 1), ("diloco", "momentum", 0.999999, 1),
+        ("crossbow", "momentum", 0.999999, 1), ("eamsgd", "momentum", 0.999999, 1), ("easgd", "pull", 0.399, 0.4),
+        ("tree_easgd", "pull", 1, 1.000001), ("mpca", "mix", 1, 1.000001), ("proxies", "groups", 4, 5),
+    ],
+)  # fmt: skip
+def test_where_a_range_has_an_upper_end(name: str, setting: str, most: float, more: float) -> None:
+    assert not refused(name, setting, most) and refused(name, setting, more)

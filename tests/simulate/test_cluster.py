@@ -10,6 +10,8 @@ import pytest
 
 from covey.errors import PlanError
 from covey.simulate import BytesPerSecond, Cluster, Fair, Fifo, Link, Seconds, from_flags, load, network
+from covey.simulate.cluster_file import read
+from covey.simulate.cluster_text import written as text_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cluster.toml"
 
@@ -112,7 +114,10 @@ def test_kills_in_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[links]", "the file has no key 'links'; did you mean 'link'? It has: compute, link, group, host, kill"),
+        (
+            "[links]",
+            "the file has no key 'links'; did you mean 'link'? It has: compute, handling, link, local, machine, ",
+        ),
         ("[compute]\nbach = '1s'", "[compute] has no key 'bach'; did you mean 'batch'?"),
         ("[compute]\nbatch = 0.02", "has no unit"),
         ("[compute]\njitter = 'a'", "[compute] jitter = 'a' must be a number"),
@@ -147,3 +152,94 @@ def test_a_missing_file(tmp_path: Path) -> None:
 def test_the_network_of_a_cluster() -> None:
     assert isinstance(network(Cluster()), Fifo)
     assert isinstance(network(Cluster(sharing="fair")), Fair)
+
+
+CALIBRATED = """
+place = "servers:node0"
+
+[compute]
+batch = "4.2ms"
+jitter = 0.07
+update = "1.053ns"
+threads = 2
+
+[handling]
+send = "120us"
+send_byte = "0.2ns"
+receive = "290us"
+receive_byte = "0.7ns"
+sums = "9.7us"
+sums_byte = "0.04ns"
+step = "140us"
+report = "0.33ms"
+
+[link]
+bandwidth = "100mbit"
+latency = "20us"
+sharing = "fair"
+headers = 0.0456
+cpu = "44us"
+cpu_byte = "4ns"
+
+[local]
+latency = "10us"
+
+[[machine]]
+count = 2
+cores = 0.5
+period = "20ms"
+
+[[machine]]
+cores = 8
+bandwidth = "1gbit"
+"""
+
+
+def test_a_calibrated_cluster() -> None:
+    cluster = read(CALIBRATED)
+    assert (cluster.compute, cluster.threads, cluster.place) == (pytest.approx(4.2e-3), 2, "servers:node0")
+    assert cluster.handling.receive.of(1000) == pytest.approx(290e-6 + 0.7e-6)
+    assert cluster.link.crossing(10**6) == pytest.approx(20e-6 + 0.08 * 1.0456)
+    assert [machine.cores for machine in cluster.machines] == [0.5, 0.5, 8]
+    assert cluster.machines[0].period == pytest.approx(0.02)
+    fast = cluster.link_of("node2")
+    assert (fast.bandwidth, fast.headers, fast.cpu) == (125e6, 0.0456, cluster.link.cpu), "the rest is that of [link]"
+    assert cluster.nearby(4 * 10**9) == pytest.approx(1 + 10e-6)
+
+
+def test_what_is_written_reads_the_same() -> None:
+    text = text_of(read(CALIBRATED), "Measured by: covey calibrate")
+    assert text.startswith("# Measured by: covey calibrate\n")
+    again = read(text)
+    assert text_of(again, "Measured by: covey calibrate") == text
+    assert again.machines == read(CALIBRATED).machines and again.place == read(CALIBRATED).place
+    assert "price" not in text
+    with pytest.raises(PlanError, match="by hand"):
+        text_of(from_flags(slow=["1:2"]))
+
+
+def test_without_new_fields_nothing_is_laborious() -> None:
+    assert not load(EXAMPLE).laborious and not from_flags(bandwidth="1gbit").laborious
+    for section in ("[[machine]]\ncores = 1", '[handling]\nsend = "1us"', '[link]\ncpu_byte = "1ns"'):
+        assert read(section).laborious
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[[machine]]", "every [[machine]] needs cores, such as cores = 8"),
+        ("[[machine]]\ncores = 0", "[[machine]] cores = 0.0 must be larger than 0"),
+        ("[[machine]]\ncores = 1\ncount = 0", "[[machine]] count = 0 must be a whole number from 1 up"),
+        ("[machine]\ncores = 1", "machines are written [[machine]], with two brackets"),
+        ("[[machine]]\ncores = 1\n[host.'server 0']\nbandwidth = '1gbit'", "share its network card"),
+        ("[handling]\nsent = '1us'", "did you mean 'send'?"),
+        ("[handling]\nsend = 3", "has no unit"),
+        ("[link]\nheaders = -1", "what is added to each byte, such as 0.05"),
+        ("[compute]\nthreads = 1.5", "must be a whole number from 1 up"),
+        ("place = 3", "must be a text in quotes"),
+    ],
+)
+def test_a_wrong_machine_is_told_what_would_work(text: str, why: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        read(text)
+    assert why in str(caught.value)

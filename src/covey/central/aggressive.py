@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -125,7 +126,7 @@ class Gatherer:
         self.replica.apply(grad)
         self.replica.seen += samples
 
-    async def tell(self, ranks: list[int], word: Message) -> None:
+    async def tell(self, ranks: Sequence[int], word: Message) -> None:
         await self.node.broadcast([Address("worker", rank) for rank in ranks], word)
 
 

@@ -154,7 +154,7 @@ class Decoder:
         await self.update(step, present, codes, factors)
         self.step.value[0] += 1
 
-    async def update(self, step: int, present: list[int], codes: list[Coded], factors: list[float]) -> None:
+    async def update(self, step: int, present: Sequence[int], codes: list[Coded], factors: list[float]) -> None:
         samples = sum(self.replica.samples(rank, step) for rank in present)
         await self.node.note("samples", samples)
         await self.node.note("update")
@@ -189,8 +189,10 @@ class GradientCoding:
     scheme: Scheme = "cyclic"
 
     def strategy(self, workers: int) -> Strategy:
-        if self.stragglers < 0:
-            raise PlanError(f"gradient_coding(stragglers={self.stragglers}): 0 or more")
+        if not 0 <= self.stragglers < max(2, workers):  # 1, which is usual, may stand where there is one worker
+            raise PlanError(
+                f"gradient_coding(stragglers={self.stragglers}): 0 or more, and fewer than the {workers} workers"
+            )
         stragglers = min(self.stragglers, workers - 1)
         if self.scheme == "fractional" and workers % (stragglers + 1):
             fit = ", ".join(str(s) for s in range(workers) if workers % (s + 1) == 0)

@@ -228,6 +228,10 @@ class Downpour:
         for name in ("push", "fetch"):
             if getattr(self, name) < 1:
                 raise PlanError(f"downpour({name}={getattr(self, name)}): every 1 step or more")
+        if self.gamma is not None and not self.gamma > 0:
+            raise PlanError(
+                f"downpour(gamma={self.gamma:g}): Adagrad's rate is more than 0; leave it away for the task's"
+            )
         if self.threshold < 0 or not 0 <= self.skip < 1:
             raise PlanError("downpour: threshold must be 0 or more, and skip at least 0 and less than 1")
         if (self.l1 > 0) != (self.filter == "kkt") or not 0 <= self.slack <= self.l1:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
+from covey.central.hashing import divide
 from covey.errors import PlanError
 from covey.message import Address
+from covey.program import Node, Program
+from covey.replica import Replica
 from covey.strategy import Role, Strategy
 
 
@@ -40,6 +44,36 @@ class Colocated:
 
         taxonomy = replace(strategy.taxonomy, topology="parameter servers, one with each worker")
         return replace(strategy, servers=workers, roles=roles, over="colocated", taxonomy=taxonomy, fixed_servers=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hashed:
+    """Servers own arcs of a hash ring, `points` each: one more of them would move only 1/(count+1) of the numbers."""
+
+    count: int = 2
+    points: int = 16
+
+    def place(self, strategy: Strategy, workers: int) -> Strategy:
+        over = f"hashed(count={self.count}, points={self.points})"
+        if self.count < 1 or self.points < 1:
+            raise PlanError(f"{over}: at least 1 server, with 1 point or more on the ring")
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            return [
+                replace(role, program=partial(_on_the_ring, program=role.program, points=self.points))
+                for role in strategy.roles(workers, servers)
+            ]
+
+        taxonomy = replace(strategy.taxonomy, topology="parameter servers on a hash ring")
+        return replace(
+            strategy, servers=self.count, roles=roles, over=over, taxonomy=taxonomy, fixed_servers=True, grouped=None
+        )
+
+
+async def _on_the_ring(node: Node, replica: Replica, *, program: Program, points: int) -> None:
+    """A role whose servers divide the parameters by the ring."""
+    replica.divide = partial(divide, points=points)
+    await program(node, replica)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,4 +113,6 @@ def _beside_its_worker(role: Role) -> Role:
     return replace(role, host=Address("worker", role.address.rank))
 
 
-LAYOUTS: Mapping[str, type[Layout]] = {"servers": Dedicated, "colocated": Colocated, "proxies": Proxies}
+LAYOUTS: Mapping[str, type[Layout]] = {
+    "servers": Dedicated, "colocated": Colocated, "hashed": Hashed, "proxies": Proxies,
+}  # fmt: skip

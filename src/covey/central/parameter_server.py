@@ -17,6 +17,7 @@ from covey.central.roles import addresses, workers_and_servers
 from covey.central.shard import Keeping, server
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
+from covey.replica import check_momentum
 from covey.strategy import GROW, KEEP, Role, Scheduling, Strategy, Taxonomy
 from covey.synchronization import (
     Bounded,
@@ -24,12 +25,14 @@ from covey.synchronization import (
     Ending,
     Everyone,
     Gather,
+    Near,
     Newer,
     Open,
     Predicted,
     Quorum,
     Rule,
     Soft,
+    Tokens,
     Unit,
 )  # fmt: skip
 
@@ -121,11 +124,14 @@ class Asynchronous(Unheld):
     momentum: float | None = None  # wanted in all: the optimizer gets what asynchrony does not add (Mitliagkas 2016)
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        if self.momentum is not None and not -1 < self.momentum < 1:
+            raise PlanError(f"asynchronous(momentum={self.momentum:g}): between -1 and 1, or weights run away")
         each = Each(share("asynchronous", self.weight, self.damping, workers), self.damping)
         explicit = None if self.momentum is None else max(-0.9, min(0.99, self.momentum - (1 - 1 / workers)))
         keeping = Keeping(Rule(Open(), each), codec, momentum=explicit, ending=self.ending("asynchronous"))
         settings = {"weight": each.share, "damping": shown(self.damping, "none"), "momentum": self.momentum}
-        return parameter_server("asynchronous", "asynchronous", keeping, settings)
+        accept = None if explicit is None else check_momentum
+        return replace(parameter_server("asynchronous", "asynchronous", keeping, settings), accept=accept)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,7 +164,8 @@ class BackupWorkers(Unheld):
         size = max(1, workers - 1) if self.size is None else self.size
         if not 1 <= size <= workers:
             raise PlanError(f"quorum(size={size}): with {workers} workers it must lie between 1 and {workers}")
-        keeping = Keeping(Rule(Newer(), Quorum(size, self.late, self.count)), codec, ending=self.ending("quorum"))
+        gate = Newer() if self.count == "workers" else Tokens(workers)
+        keeping = Keeping(Rule(gate, Quorum(size, self.late, self.count)), codec, ending=self.ending("quorum"))
         settings = {"size": size, "late": self.late, "count": shown(self.count, "workers")}
         samples = "every sample once per epoch, but late gradients are dropped" if self.late == "drop" else ""
         return replace(parameter_server("quorum", "synchronous", keeping, settings, samples), leaves_behind=True)
@@ -197,6 +204,28 @@ class DelayCompensated(Unheld):
         keeping = Keeping(Rule(Open(), each), codec, correction, ending=self.ending("dc_asgd"))
         settings = {"strength": strength, "adaptive": shown(self.adaptive, False), "weight": each.share}
         return parameter_server("dc_asgd", "asynchronous", keeping, settings)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ValueBound:
+    """Reads wait while the weights have moved by `bound` in any number since the oldest copy that a worker is using."""
+
+    bound: float = 0.1
+    weight: float | None = None  # what a push counts; 1 / workers
+
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        if not self.bound > 0:
+            raise PlanError(f"value_bound(bound={self.bound:g}): more than 0 (with a tiny one a read waits for all)")
+        each = Each(share("value_bound", self.weight, "none", workers))
+        settings = {"bound": self.bound, "weight": each.share}
+        free = parameter_server("value_bound", "bounded", Keeping(Rule(Near(self.bound), each), codec), settings)
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            if servers != 1:  # each would hold somebody back for somebody whom another holds back
+                raise PlanError(f"--servers {servers}: value_bound needs 1 server, which sees how far all have moved")
+            return free.roles(workers, servers)
+
+        return replace(free, roles=roles, leaves_behind=True)
 
 
 def share(name: str, weight: float | None, damping: str, workers: int) -> float:

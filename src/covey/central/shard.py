@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from covey.central.clipping import clip_part
+from covey.central.versions import Versions
 from covey.exchange.codec import Codec, dense
 from covey.message import Address, Message
 from covey.program import Node
@@ -44,6 +45,22 @@ class Push(Message):
     @property
     def arrival(self) -> Arrival:
         return Arrival(self.sender.rank, self.version, self.samples, self.gradients)
+
+
+class Arrivals(Sequence[Arrival]):
+    """The gradients that wait, as a rule sees them; looked at one by one, as most rules look at few."""
+
+    def __init__(self, waiting: list[Push]) -> None:
+        self.waiting = waiting
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.waiting[place].arrival
+
+    def __iter__(self) -> Iterator[Arrival]:
+        return (push.arrival for push in self.waiting)
 
 
 class Leave(Message):
@@ -86,6 +103,7 @@ class Shard:
         self.epochs = node.remember(Epochs.of(epoch_of(replica, node.workers))).value if keeping.ending else None
         self.params = replica.flat.cut(replica.trained)
         self.correction = keeping.correction() if keeping.correction else None
+        self.versions = Versions() if keeping.rule.by_value else None
         self.parked: dict[int, Pull] = {}
 
     async def serve(self) -> None:
@@ -93,7 +111,7 @@ class Shard:
         while self.board.clocks:
             message = await self.node.receive_any(*self.hears)
             await self.hear(message)
-            while choice := self.keeping.rule.gather.choose([push.arrival for push in self.waiting], self.board):
+            while choice := self.keeping.rule.gather.choose(Arrivals(self.waiting), self.board):
                 await self.update(choice)
             self.own(message)
             self.end_epochs()
@@ -101,6 +119,8 @@ class Shard:
 
     async def hear(self, message: Message) -> None:
         rank = message.sender.rank
+        if self.versions:
+            self.versions.back(rank)
         if isinstance(message, Pull):
             self.board.stands(rank, message.step)
             self.parked[rank] = message
@@ -166,6 +186,8 @@ class Shard:
 
     async def answer(self) -> None:
         """Answer the parked pulls that are admitted now, in rank order."""
+        if self.versions:
+            self.board.moved = self.versions.moved(self.params)
         for rank in sorted(self.parked):
             if not self.admits(rank):
                 continue
@@ -173,6 +195,8 @@ class Shard:
             await self.node.note("lead", self.board.clocks[rank] - self.board.slowest)
             if self.correction:
                 self.correction.gave(rank, self.params)
+            if self.versions:
+                self.versions.gave(rank, self.board.version, self.params)
             await self.node.send(pull.sender, self.current(pull.step), loan=self.keeping.rule.lends)
 
     def current(self, step: int) -> Params:

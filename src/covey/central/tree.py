@@ -24,7 +24,7 @@ class Next(Message):
 
 def crew(node: Node, step: int) -> tuple[Address, ...]:
     """The tree's ranks: the server at its root, then every worker that has this step."""
-    return (SERVER, *(Address("worker", rank) for rank in node.present(step)))
+    return (SERVER, *node.members(step))
 
 
 async def worker(node: Node, replica: Replica) -> None:
@@ -34,7 +34,7 @@ async def worker(node: Node, replica: Replica) -> None:
             await node.send(SERVER, Next(step, 1))
         grad = await replica.gradient(node, clip=False)
         present = node.present(step)
-        grad.mul_(replica.batch.samples / sum(replica.samples(rank, step) for rank in present))
+        grad.mul_(replica.batch.samples / replica.together(present, step))
         replica.buffers.mul_(1 / len(present))
         await reduce_tree(node, grad.join(replica.buffers), crew(node, step))
         await broadcast_tree(node, replica.model, crew(node, step))
@@ -50,7 +50,7 @@ async def server(node: Node, replica: Replica) -> None:
         await reduce_tree(node, replica.grad.join(replica.buffers), crew(node, word.step))
         replica.clip_(replica.grad)
         replica.update()
-        replica.seen += sum(replica.samples(rank, word.step) for rank in node.present(word.step))
+        replica.seen += replica.together(node.present(word.step), word.step)
         await node.note("update")
         await node.note("staleness", 0)
         await broadcast_tree(node, replica.model, crew(node, word.step))

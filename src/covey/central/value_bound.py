@@ -14,7 +14,7 @@ from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica
 from covey.strategy import Role, Strategy, Taxonomy
-from covey.vector import Vector
+from covey.vector import Vector, largest
 
 SERVER = Address("server", 0)
 
@@ -67,11 +67,6 @@ class ViewClosed(Message):
     """No change comes after this."""
 
     counted = False
-
-
-def largest(vector: Vector) -> float:
-    """The largest change of a single number."""
-    return max((float(p.abs().max()) for p in vector.parts if p.numel() and not p.is_meta), default=0.0)
 
 
 def fits(unseen: list[Vector], change: Vector, bound: float) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from covey import __version__
-from covey.cli import compare, doctor, lab, launch, run, simulate, strategies, trace
+from covey.cli import advise, calibrate, compare, doctor, lab, launch, run, scale, simulate, strategies, trace
 
 app = typer.Typer(
     name="covey",
@@ -20,7 +20,10 @@ app = typer.Typer(
 )
 app.command("run")(run.command)
 app.command("simulate")(simulate.command)
+app.command("calibrate")(calibrate.command)
 app.command("compare")(compare.command)
+app.command("advise")(advise.command)
+app.command("scale")(scale.command)
 app.command("trace")(trace.command)
 app.command("launch", cls=launch.ScriptFirst, context_settings={"allow_interspersed_args": False})(launch.command)
 app.command("strategies")(strategies.command)

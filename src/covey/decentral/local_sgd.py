@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 from covey.decentral.momentum import Moments, Momentum
 from covey.decentral.settings import written
 from covey.errors import PlanError
-from covey.exchange.collectives import PATTERNS, Group, Pattern
+from covey.exchange import patterns
+from covey.exchange.collectives import Group, Pattern
 from covey.message import Address
 from covey.program import Node
 from covey.replica import Replica
 from covey.strategy import GROW, Role, Strategy, Taxonomy
-
-SHAPES = {
-    "ring": "closed ring", "binomial": "binomial tree", "star": "star", "doubling": "hypercube", "scatter": "complete"
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +55,7 @@ async def worker(
 async def step_together(node: Node, replica: Replica, step: int, pattern: Pattern) -> None:
     """Before the switch of post-local SGD: every replica takes the same step, on the mean gradient of all samples."""
     present = node.present(step)
-    replica.under_way = sum(replica.samples(rank, step) for rank in present)
+    replica.under_way = replica.together(present, step)
     replica.grad.mul_(replica.batch.samples / replica.under_way)
     replica.buffers.mul_(1 / len(present))
     await node.sum(replica.grad.join(replica.buffers), group(node, step), pattern)
@@ -84,7 +80,7 @@ async def average(
 
 def group(node: Node, step: int) -> Group:
     """The workers that take part in this step."""
-    return tuple(Address("worker", rank) for rank in node.present(step))
+    return node.members(step)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +91,8 @@ class LocalSgd:
     growth: float = 1.0  # every period is so many times as long as the one before
     after: int = 0  # post-local SGD: all step together before this step
     momentum: Momentum = "keep"
-    pattern: Literal["ring", "binomial", "star", "doubling", "scatter"] = "ring"
+    pattern: patterns.Name = "ring"
+    local: int = 2  # hierarchical: so many neighbouring workers are one machine
 
     def strategy(self, workers: int) -> Strategy:
         if self.period < 1:
@@ -105,9 +102,10 @@ class LocalSgd:
         if self.after < 0:
             raise PlanError(f"local_sgd(after={self.after}): the first step is 0")
         periods = Periods(self.period, self.growth, self.after)
+        pattern = patterns.pattern("local_sgd", self.pattern, self.local)
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work = partial(worker, periods=periods, momentum=self.momentum, pattern=PATTERNS[self.pattern])
+            work = partial(worker, periods=periods, momentum=self.momentum, pattern=pattern)
             return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(
@@ -115,6 +113,6 @@ class LocalSgd:
             scored="the mean of the workers' models", rate="unchanged: each worker's own", scaling=GROW,
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="synchronous", exchange="all-reduce",
-                topology=SHAPES[self.pattern],
+                topology=patterns.SHAPES[self.pattern],
             ),
         )  # fmt: skip

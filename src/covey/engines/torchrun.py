@@ -22,6 +22,7 @@ from covey.engines.started import Started, by_torchrun, choose_gpu
 from covey.errors import PeerLost, PlanError
 
 COMING = 90.0  # seconds until all ranks must be there
+LEAVING = 30.0  # seconds that a leader which refuses waits for the others to hear of it
 LOOK = 0.05  # seconds between two looks into the store
 LED: list[Started] = []  # the runs that this process has led
 
@@ -64,7 +65,9 @@ def refuse() -> None:
     started = by_torchrun()
     if started is not None and not LED:
         LED.append(started)
-        call_off(_channel(started), started.size)
+        channel = _channel(started)
+        call_off(channel, started.size)
+        channel.see_off()
 
 
 @cache
@@ -112,6 +115,13 @@ class StoreChannel:
     def hand_out(self, letters: Sequence[bytes]) -> None:
         for rank, letter in enumerate(letters, start=1):
             self.store.set(f"letter/{rank}", letter.hex())
+
+    def see_off(self) -> None:
+        """Wait until the letters are taken: a store of this process goes with it, and the others may still start."""
+        until = time.monotonic() + LEAVING
+        keys = [f"letter/{rank}" for rank in range(1, self.started.size)]
+        while any(self.store.check([key]) for key in keys) and time.monotonic() < until:
+            time.sleep(LOOK)
 
     def take(self) -> bytes:
         """The letter; none if the leader went away with its store."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from covey.message import Address, Message
@@ -25,17 +25,42 @@ async def ring(node: Node, vector: Vector, group: Group) -> None:
 
     Each slice is added in ring order starting at its own index, so that all ranks hold the same bits.
     """
+    await reduce_ring(node, vector, group)
+    await gather_ring(node, vector, group)
+
+
+async def reduce_ring(node: Node, vector: Vector, group: Group) -> None:
+    """Sum slice by slice: each rank ends with the whole sum of the slice after its own, and part sums of the rest."""
     size, me = len(group), group.index(node.address)
-    after, before = group[(me + 1) % size], group[(me - 1) % size]
     slices = [vector.cut(piece) for piece in chunks(vector, size)]
     for turn in range(size - 1):
-        # lent: the slice changes again only when its sum comes around, which is after `after` has read it
-        await node.send(after, Chunk(turn, slices[(me - turn) % size]), loan=True)
-        part = (await node.receive(Chunk, sender=before, step=turn)).part
+        # lent: the slice changes again only when its sum comes around, which is after the next rank has read it
+        await node.send(group[(me + 1) % size], Chunk(turn, slices[(me - turn) % size]), loan=True)
+        part = (await node.receive(Chunk, sender=group[me - 1], step=turn)).part
         slices[(me - turn - 1) % size].add_(part)
+
+
+async def gather_ring(node: Node, vector: Vector, group: Group) -> None:
+    """Give everybody the slices as the ranks that summed them up hold them."""
+    size, me = len(group), group.index(node.address)
+    slices = [vector.cut(piece) for piece in chunks(vector, size)]
     for turn in range(size - 1):
-        await node.send(after, Chunk(size + turn, slices[(me + 1 - turn) % size]))
-        await node.receive(Chunk, sender=before, step=size + turn, into=slices[(me - turn) % size])
+        await node.send(group[(me + 1) % size], Chunk(size + turn, slices[(me + 1 - turn) % size]))
+        await node.receive(Chunk, sender=group[me - 1], step=size + turn, into=slices[(me - turn) % size])
+
+
+async def chain(node: Node, vector: Vector, group: Group) -> None:
+    """Along the ranks to the last one and back again, slice after slice, so that all of them work (Mariana 2014)."""
+    size, me = len(group), group.index(node.address)
+    for back, (before, after) in enumerate([(me - 1, me + 1), (me + 1, me - 1)]):
+        for number, piece in enumerate(chunks(vector, size)):
+            mine, step = vector.cut(piece), number + back * size
+            if 0 <= before < size:
+                came = await node.receive(Chunk, sender=group[before], step=step, into=mine if back else None)
+                if not back:
+                    mine.add_(came.part)
+            if 0 <= after < size:
+                await node.send(group[after], Chunk(step, mine), loan=not back)
 
 
 async def star(node: Node, vector: Vector, group: Group) -> None:
@@ -79,33 +104,6 @@ async def broadcast_tree(node: Node, vector: Vector, group: Group) -> None:
         hop //= 2
 
 
-async def doubling(node: Node, vector: Vector, group: Group) -> None:
-    """Recursive doubling: partners exchange whole vectors at distances 1, 2, 4; odd ranks stand in for the rest.
-
-    With n = p + r ranks, p a power of two, the first r even ranks hand theirs to a neighbour and get the sum back.
-    """
-    me, size = group.index(node.address), len(group)
-    power = 1 << (size.bit_length() - 1)
-    spare = size - power
-    if me < 2 * spare and me % 2 == 0:
-        await node.send(group[me + 1], Chunk(0, vector), loan=True)
-        await node.receive(Chunk, sender=group[me + 1], step=2 * power, into=vector)
-        return
-    if me < 2 * spare:
-        vector.add_((await node.receive(Chunk, sender=group[me - 1], step=0)).part)
-    active = [*range(1, 2 * spare, 2), *range(2 * spare, size)]
-    place, hop = active.index(me), 1
-    while hop < power:
-        partner = group[active[place ^ hop]]
-        await node.send(partner, Chunk(hop, vector))
-        theirs = (await node.receive(Chunk, sender=partner, step=hop)).part
-        # a + b and b + a are the same bits, so both partners hold the same sum
-        vector.add_(theirs)
-        hop *= 2
-    if me < 2 * spare:
-        await node.send(group[me - 1], Chunk(2 * power, vector))
-
-
 async def scatter_gather(node: Node, vector: Vector, group: Group) -> None:
     """Each rank sums one slice for all, in rank order, and gives the sum to everybody: two hops, no ring."""
     size, me = len(group), group.index(node.address)
@@ -123,8 +121,3 @@ async def scatter_gather(node: Node, vector: Vector, group: Group) -> None:
         await node.send(peer, Chunk(1, slices[me]))
     for index, peer in others:
         await node.receive(Chunk, sender=peer, step=1, into=slices[index])
-
-
-PATTERNS: Mapping[str, Pattern] = {
-    "ring": ring, "star": star, "binomial": binomial, "doubling": doubling, "scatter": scatter_gather,
-}  # fmt: skip

@@ -66,7 +66,6 @@ class Facts(msgspec.Struct, kw_only=True):
 class Result(Facts, kw_only=True, dict=True):
     """A run as it is kept, compared and drawn. `weights`, a state dict for the plain module, is not written with it."""
 
-
     seconds: float
     samples: int
     updates: int

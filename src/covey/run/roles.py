@@ -70,6 +70,6 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
 
 def score_for(post: Post, plan: Plan, scored: build.ScoredModel) -> None:
     """Be the scorer of a run."""
-    links = post.open(plan.window, scored.flat.params.nbytes + scored.flat.buffers.nbytes)
+    links = post.open(plan.window, scored.flat.nbytes)
     post.ready(scored.flat.params.numel)
     Scorer(links, post.line, scored.assemble, scored.evaluate, scored.write).run()

@@ -7,7 +7,8 @@ import os
 import torch
 
 from covey import build
-from covey.engines.virtual import VirtualEngine
+from covey.engines.virtual import engine
+from covey.engines.virtual.together import LARGE
 from covey.engines.virtual.watching import Watching
 from covey.errors import PlanError
 from covey.message import Address
@@ -32,8 +33,11 @@ def simulated(asked: Request) -> Result:
         scoring = score.score if score and asked.task.evaluate else None
         recorders = [Recorder()] if given.traced else []
         instruments = [*given.instruments, *watching, *recorders]
-        engine = VirtualEngine(asked.plan, replicas, given.cluster or Cluster(), instruments, judge, scoring)
-        outcome = engine.run()
+        # what is only timed has no numbers to add up: the sums of large groups may be charged by their formula
+        outcome = engine(
+            asked.plan, replicas, given.cluster or Cluster(), instruments, judge, scoring,
+            formulas_from=LARGE if given.timing_only else None,
+        ).run()  # fmt: skip
         for shown in watching:
             shown.conclude(outcome.seconds)
         result = conclude(

@@ -1,8 +1,10 @@
 """What would the world do?"""
 
-from covey.simulate.cluster import Cluster, Host, Link, from_flags
+from covey.simulate.cluster import Cluster, Host, from_flags
 from covey.simulate.cluster_file import load
+from covey.simulate.cluster_text import written
 from covey.simulate.fair import Fair
+from covey.simulate.machines import Handling, Link, Machine, Toll
 from covey.simulate.network import FRAME, Event, Fifo, Network, Parcel
 from covey.simulate.units import (
     Bytes,
@@ -30,11 +32,14 @@ __all__ = [
     "Event",
     "Fair",
     "Fifo",
+    "Handling",
     "Host",
     "Link",
+    "Machine",
     "Network",
     "Parcel",
     "Seconds",
+    "Toll",
     "format_bytes",
     "format_duration",
     "format_rate",
@@ -44,4 +49,5 @@ __all__ = [
     "parse_duration",
     "parse_rate",
     "parse_size",
+    "written",
 ]

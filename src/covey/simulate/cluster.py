@@ -10,25 +10,16 @@ from random import Random
 from typing import Literal
 
 from covey.errors import PlanError
-from covey.simulate.units import AT_ONCE, BytesPerSecond, Seconds, parse_duration, parse_rate
+from covey.simulate.machines import EASY, FREE, LINK, Handling, Link, Machine
+from covey.simulate.units import AT_ONCE, Seconds, parse_duration, parse_rate
 
 Host = str  # "worker 3", "server 0": as roles are shown to people
 Sharing = Literal["fifo", "fair"]
 
 BATCH = Seconds(0.01)
-GIGABIT = BytesPerSecond(125_000_000.0)
-LAN = Seconds(1e-4)
 
 _SLOW = re.compile(r"(?P<rank>[0-9]{1,9}):(?P<factor>[0-9]{1,99}(?:\.[0-9]+)?)x?")
 _HOST = re.compile(r"(?:(?P<role>[a-z]+) +)?(?P<rank>[0-9]{1,9})")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Link:
-    """What connects a host to the others: one way takes `latency`, each direction carries `bandwidth`."""
-
-    bandwidth: BytesPerSecond = GIGABIT
-    latency: Seconds = LAN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,10 +30,15 @@ class Cluster:
     jitter: float = 0.0  # coefficient of variation of the compute time
     slowdowns: Mapping[int, float] = field(default_factory=dict)  # worker rank -> how many times slower
     kills: Mapping[Host, Seconds] = field(default_factory=dict)
-    link: Link = Link()
+    link: Link = LINK
     links: Mapping[Host, Link] = field(default_factory=dict)  # hosts that differ from `link`
     sharing: Sharing = "fifo"
-    update: Seconds = AT_ONCE  # of a server's optimizer step, per byte
+    update: Seconds = AT_ONCE  # of an optimizer step, per byte
+    threads: int = 1  # that compute a batch
+    handling: Handling = EASY
+    local: Link | None = None  # between roles of one machine; None: at once
+    machines: tuple[Machine, ...] = ()  # that roles share; none: each role has one of its own
+    place: str = ""  # which roles live on which machine, written as for --place
     workers: int | None = None  # how many the file describes; None: any number
     price: Mapping[int, float] = field(default_factory=dict)  # worker rank -> money per hour
     watts: Mapping[int, float] = field(default_factory=dict)  # worker rank -> power
@@ -56,9 +52,19 @@ class Cluster:
         variance = math.log1p(self.jitter**2)
         return Seconds(expected * draw.lognormvariate(-variance / 2, math.sqrt(variance)))
 
+    @property
+    def laborious(self) -> bool:
+        """Whether also what roles do besides computing takes their cores' time."""
+        links = (self.link, *self.links.values(), *([self.local] if self.local else []))
+        return bool(self.machines) or self.handling != EASY or any(link.cpu != FREE for link in links)
+
     def link_of(self, host: Host) -> Link:
         """The link of one host."""
         return self.links.get(host, self.link)
+
+    def nearby(self, size: int) -> Seconds:
+        """How long a message takes that stays on its machine."""
+        return AT_ONCE if self.local is None else Seconds(self.local.crossing(size))
 
     def check(self, workers: int) -> None:
         """Refuse a cluster that does not fit this many workers."""

@@ -5,24 +5,30 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
 from covey.errors import PlanError
-from covey.simulate.cluster import Cluster, Host, Link, Sharing, parse_host, parse_jitter
-from covey.simulate.units import AT_ONCE, Seconds, parse_duration, parse_rate
+from covey.simulate.cluster import Cluster, Host, Sharing, parse_host, parse_jitter
+from covey.simulate.machines import Handling, Link, Machine, Toll, machine_name
+from covey.simulate.units import AT_ONCE, BytesPerSecond, Seconds, parse_duration, parse_rate
 
 T = TypeVar("T")
 Table = Mapping[str, Any]
 
-SECTIONS = ("compute", "link", "group", "host", "kill")
-COMPUTE = ("batch", "jitter", "update")
-LINK = ("bandwidth", "latency", "sharing")
+SECTIONS = ("compute", "handling", "link", "local", "machine", "group", "host", "kill", "place")
+COMPUTE = ("batch", "jitter", "update", "threads")
+HANDLING = ("send", "send_byte", "receive", "receive_byte", "sums", "sums_byte", "step", "report")
+LOCAL = ("bandwidth", "latency", "cpu", "cpu_byte")
+LINK = ("bandwidth", "latency", "sharing", "headers", "cpu", "cpu_byte")
 HOST = ("bandwidth", "latency")
+MACHINE = ("count", "cores", "period", "bandwidth", "latency")
 GROUP = ("workers", "slow", "bandwidth", "latency", "price", "watts")
-MOST = 100_000  # workers
+MOST = 100_000  # workers, machines
 LARGEST = 1e300  # number
+MEMORY = BytesPerSecond(4e9)  # between roles of one machine, when nobody says
 
 
 def load(path: str | PathLike[str]) -> Cluster:
@@ -52,13 +58,21 @@ def _cluster(document: Table) -> Cluster:
     _only(document, SECTIONS, "the file")
     compute, link = _table(document, "compute", COMPUTE), _table(document, "link", LINK)
     common = _link(link, usual.link, "[link]")
-    groups = _ranked(document)
+    groups, machines = _ranked(document, "group", "workers", GROUP), _ranked(document, "machine", "count", MACHINE)
+    links = {**_group_links(groups, common), **_host_links(document, common)}
+    if machines and links:
+        raise PlanError("roles that share a [[machine]] share its network card: give it the bandwidth and latency")
     return Cluster(
         compute=_read(compute, "batch", parse_duration, usual.compute, "[compute]"),
         jitter=parse_jitter(_number(compute, "jitter", "[compute]", usual.jitter)),
         update=_read(compute, "update", parse_duration, usual.update, "[compute]"),
+        threads=_whole(compute, "threads", "[compute]", usual.threads),
         link=common,
-        links={**_group_links(groups, common), **_host_links(document, common)},
+        links=links or _machine_links(machines, common),
+        local=_local(document, usual),
+        machines=tuple(_machine(table) for table in machines),
+        place=_text(document, "place", usual.place),
+        handling=_handling(document, usual.handling),
         sharing=_sharing(link, usual.sharing),
         kills=_kills(document),
         slowdowns=_per_worker(groups, "slow"),
@@ -68,25 +82,59 @@ def _cluster(document: Table) -> Cluster:
     )
 
 
-def _ranked(document: Table) -> list[Table]:
-    """The group of each worker: groups number their workers in the order of the file."""
-    groups = document.get("group", [])
-    if not isinstance(groups, list):
-        raise PlanError("groups are written [[group]], with two brackets")
-    of_rank: list[Table] = []
-    for group in groups:
-        _only(group, GROUP, "[[group]]")
-        workers = group.get("workers")
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+def _ranked(document: Table, name: str, count: str, known: Iterable[str]) -> list[Table]:
+    """The [[group]] of each worker, or the [[machine]] of each machine: numbered in the order of the file."""
+    tables = document.get(name, [])
+    if not isinstance(tables, list):
+        raise PlanError(f"{name}s are written [[{name}]], with two brackets")
+    found: list[Table] = []
+    for table in tables:
+        _only(table, known, f"[[{name}]]")
+        if name == "group" and count not in table:
             raise PlanError("every [[group]] needs workers, a whole number from 1 up, such as workers = 4")
-        if len(of_rank) + workers > MOST:
-            raise PlanError(f"[[group]] workers = {workers}: a cluster has at most {MOST} workers")
-        of_rank += [group] * workers
-    return of_rank
+        many = _whole(table, count, f"[[{name}]]", 1)
+        if len(found) + many > MOST:
+            raise PlanError(f"[[{name}]] {count} = {many}: a cluster has at most {MOST} {name}s")
+        found += [table] * many
+    return found
+
+
+def _machine(table: Table) -> Machine:
+    if "cores" not in table:
+        raise PlanError("every [[machine]] needs cores, such as cores = 8 (or 0.5 for a quota of half a core)")
+    cores = _positive(table, "cores", "[[machine]]")
+    return Machine(cores=cores, period=_read(table, "period", parse_duration, AT_ONCE, "[[machine]]"))
+
+
+def _machine_links(machines: list[Table], common: Link) -> dict[Host, Link]:
+    links = {machine_name(number): _link(table, common, "[[machine]]") for number, table in enumerate(machines)}
+    return {host: link for host, link in links.items() if link != common}
+
+
+def _handling(document: Table, usual: Handling) -> Handling:
+    table = _table(document, "handling", HANDLING)
+    tolls = {name: _toll(table, name, getattr(usual, name), "[handling]") for name in ("send", "receive", "sums")}
+    return Handling(
+        **tolls,
+        step=_read(table, "step", parse_duration, usual.step, "[handling]"),
+        report=_read(table, "report", parse_duration, usual.report, "[handling]"),
+    )
+
+
+def _toll(table: Table, key: str, usual: Toll, where: str) -> Toll:
+    return Toll(
+        each=_read(table, key, parse_duration, usual.each, where),
+        byte=_read(table, f"{key}_byte", parse_duration, usual.byte, where),
+    )
+
+
+def _local(document: Table, usual: Cluster) -> Link | None:
+    table = _table(document, "local", LOCAL)
+    return _link(table, Link(latency=AT_ONCE, bandwidth=MEMORY), "[local]") if "local" in document else usual.local
 
 
 def _per_worker(groups: list[Table], key: str) -> dict[int, float]:
-    return {rank: _positive(group, key) for rank, group in enumerate(groups) if key in group}
+    return {rank: _positive(group, key, "[[group]]") for rank, group in enumerate(groups) if key in group}
 
 
 def _group_links(groups: list[Table], common: Link) -> dict[Host, Link]:
@@ -102,9 +150,15 @@ def _host_links(document: Table, common: Link) -> dict[Host, Link]:
 
 
 def _link(table: Table, usual: Link, where: str) -> Link:
-    return Link(
+    headers = _number(table, "headers", where, usual.headers)
+    if headers < 0:
+        raise PlanError(f"{where} headers = {headers} must be 0 or more: what is added to each byte, such as 0.05")
+    return replace(
+        usual,
         bandwidth=_read(table, "bandwidth", parse_rate, usual.bandwidth, where),
         latency=_read(table, "latency", parse_duration, usual.latency, where),
+        headers=headers,
+        cpu=_toll(table, "cpu", usual.cpu, where),
     )
 
 
@@ -140,10 +194,24 @@ def _read(table: Table, key: str, parse: Callable[[str], T], usual: T, where: st
     return parse(table[key])
 
 
-def _positive(table: Table, key: str) -> float:
-    value = _number(table, key, "[[group]]", 0.0)
+def _positive(table: Table, key: str, where: str) -> float:
+    value = _number(table, key, where, 0.0)
     if value <= 0:
-        raise PlanError(f"[[group]] {key} = {value} must be larger than 0")
+        raise PlanError(f"{where} {key} = {value} must be larger than 0")
+    return value
+
+
+def _whole(table: Table, key: str, where: str, usual: int) -> int:
+    value = table.get(key, usual)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise PlanError(f"{where} {key} = {value!r} must be a whole number from 1 up, such as {key} = 4")
+    return value
+
+
+def _text(document: Table, key: str, usual: str) -> str:
+    value = document.get(key, usual)
+    if not isinstance(value, str):
+        raise PlanError(f"{key} = {value!r} must be a text in quotes")
     return value
 
 

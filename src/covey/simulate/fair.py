@@ -5,9 +5,10 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from itertools import count
 
-from covey.simulate.cluster import Cluster, Host, Link
+from covey.simulate.cluster import Cluster, Host
+from covey.simulate.machines import Link
 from covey.simulate.network import FRAME, Event, Kind, Parcel, Waiting, untouched
-from covey.simulate.units import AT_ONCE, Seconds
+from covey.simulate.units import Seconds
 
 
 class Port:
@@ -16,7 +17,7 @@ class Port:
     __slots__ = ("bandwidth", "flows", "latency")
 
     def __init__(self, link: Link) -> None:
-        self.bandwidth: float = link.bandwidth
+        self.bandwidth = link.goodput
         self.latency: float = link.latency
         self.flows: dict[Flow, None] = {}  # a set that keeps its order: the same run happens again exactly
 
@@ -45,8 +46,8 @@ class Flow:
 class Fair:
     """Each direction of a NIC is shared equally by the pairs of hosts that use it."""
 
-    def __init__(self, cluster: Cluster, *, frame: int = FRAME, local: Seconds = AT_ONCE) -> None:
-        self.cluster, self.frame, self.local = cluster, frame, local
+    def __init__(self, cluster: Cluster, *, frame: int = FRAME) -> None:
+        self.cluster, self.frame = cluster, frame
         self.egress: dict[Host, Port] = {}
         self.ingress: dict[Host, Port] = {}
         self.flows: dict[tuple[Host, Host], Flow] = {}
@@ -55,7 +56,7 @@ class Fair:
     def send(self, now: Seconds, parcel: Parcel) -> list[Event]:
         """Take a parcel: it leaves at once when no other is on its way between the same hosts."""
         if parcel.src == parcel.dst:
-            return [Event(Seconds(now + self.local), "delivered", parcel)]
+            return [Event(Seconds(now + self.cluster.nearby(parcel.size)), "delivered", parcel)]
         flow = self.flows.get((parcel.src, parcel.dst)) or self._flow(parcel.src, parcel.dst)
         heappush(flow.queue, (-parcel.priority, next(self.order), parcel, parcel.size))
         if flow.rate:

@@ -7,7 +7,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Literal, Protocol
 
-from covey.simulate.cluster import Cluster, Host, Link
+from covey.simulate.cluster import Cluster, Host
+from covey.simulate.machines import Link
 from covey.simulate.units import AT_ONCE, Seconds
 
 FRAME = 4 * 1024 * 1024  # bytes; a higher priority overtakes a large parcel after each of these
@@ -69,7 +70,7 @@ class Nic:
     __slots__ = ("bandwidth", "egress_free", "ingress_free", "latency", "queue")
 
     def __init__(self, link: Link) -> None:
-        self.bandwidth: float = link.bandwidth
+        self.bandwidth = link.goodput
         self.latency: float = link.latency
         self.queue: list[Waiting] = []
         self.egress_free = 0.0
@@ -79,8 +80,8 @@ class Nic:
 class Fifo:
     """Each direction of a NIC carries one frame after another, first come first served."""
 
-    def __init__(self, cluster: Cluster, *, frame: int = FRAME, local: Seconds = AT_ONCE) -> None:
-        self.cluster, self.frame, self.local = cluster, frame, local
+    def __init__(self, cluster: Cluster, *, frame: int = FRAME) -> None:
+        self.cluster, self.frame = cluster, frame
         self.nics: dict[Host, Nic] = {}
         self.order = count()
         # With one latency for all, frames reach their receivers in the order in which they leave, and a frame's
@@ -90,7 +91,7 @@ class Fifo:
     def send(self, now: Seconds, parcel: Parcel) -> list[Event]:
         """Take a parcel: it leaves at once when the sender is idle."""
         if parcel.src == parcel.dst:
-            return [Event(Seconds(now + self.local), "delivered", parcel)]
+            return [Event(Seconds(now + self.cluster.nearby(parcel.size)), "delivered", parcel)]
         nic = self.nics.get(parcel.src) or self._nic(parcel.src)
         if now >= nic.egress_free and not nic.queue:
             return self._transmit(now, nic, parcel, parcel.size, next(self.order))

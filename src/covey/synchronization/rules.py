@@ -3,115 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-
-class Arrival(NamedTuple):
-    """A gradient that waits at the server: whose it is, the version of the parameters it was taken at, its samples."""
-
-    rank: int
-    version: int
-    samples: int
-    gradients: int = 1  # of which it is the mean: a proxy's stands for its group's
-
-
-@dataclass(slots=True)
-class Board:
-    """What a server knows of its workers; it survives a restart."""
-
-    clocks: dict[int, int]  # gradients pushed by each worker that still trains
-    version: int = 0  # updates made
-    pushed: dict[int, int] = field(default_factory=dict)  # the version of each worker's last gradient
-    times: dict[int, list[float]] = field(default_factory=dict)  # when each worker's last two gradients came
-    credits: dict[int, int] = field(default_factory=dict)  # reads that a worker may still do beyond the bound
-
-    @property
-    def slowest(self) -> int:
-        return min(self.clocks.values())
-
-    @property
-    def fastest(self) -> int:
-        return max(self.clocks.values())
-
-    def came(self, arrival: Arrival, now: float) -> None:
-        """A gradient has come."""
-        self.clocks[arrival.rank] += 1
-        self.pushed[arrival.rank] = arrival.version
-        self.times[arrival.rank] = [*self.times.get(arrival.rank, []), now][-2:]
-
-    def stands(self, rank: int, clock: int) -> None:
-        """A worker says how far it is: it may have skipped steps, or a proxy's slowest worker may have left."""
-        self.clocks[rank] = max(self.clocks[rank], clock)
-
-    def leave(self, rank: int) -> None:
-        """A worker trains no more, so nobody waits for it."""
-        for table in (self.clocks, self.times, self.credits):
-            table.pop(rank, None)
-
-
-class Gate(Protocol):
-    """Who may read."""
-
-    def admits(self, rank: int, board: Board) -> bool:
-        """Whether this worker's read may be answered now."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Bounded:
-    """A worker reads while it is at most `bound` steps ahead of the slowest (Ho et al. 2013); 0 is a barrier."""
-
-    bound: int
-
-    def admits(self, rank: int, board: Board) -> bool:
-        return board.clocks[rank] - board.slowest <= self.bound
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Every read is answered at once."""
-
-    def admits(self, rank: int, board: Board) -> bool:
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class Newer:
-    """A worker reads as soon as there are parameters newer than those of its last gradient."""
-
-    def admits(self, rank: int, board: Board) -> bool:
-        return rank not in board.pushed or board.version > board.pushed[rank]
-
-
-@dataclass(frozen=True, slots=True)
-class Predicted:
-    """The bound moves between `low` and `low + extra`, so that a fast worker stops where it waits least (Zhao 2019)."""
-
-    low: int
-    extra: int
-
-    def admits(self, rank: int, board: Board) -> bool:
-        lead = board.clocks[rank] - board.slowest
-        if lead <= self.low:
-            return True
-        if board.credits.get(rank, 0) == 0 and board.clocks[rank] == board.fastest:
-            # our clamp: without it repeated grants would have no bound
-            board.credits[rank] = min(self.grant(rank, board), self.low + self.extra - lead)
-        if board.credits.get(rank, 0) <= 0:
-            return False
-        board.credits[rank] -= 1
-        return True
-
-    def grant(self, rank: int, board: Board) -> int:
-        """How many more steps end nearest to a step of the slowest worker, if both go on as they last did."""
-        slow = min(board.clocks, key=lambda other: (board.clocks[other], other))
-        mine, theirs = board.times.get(rank, []), board.times.get(slow, [])
-        if len(mine) < 2 or len(theirs) < 2:
-            return 0
-        ends = [theirs[1] + k * (theirs[1] - theirs[0]) for k in range(1, self.extra + 2)]
-        waits = [min(abs(mine[1] + k * (mine[1] - mine[0]) - end) for end in ends) for k in range(self.extra + 1)]
-        return waits.index(min(waits))
+from covey.synchronization.board import Arrival, Board
+from covey.synchronization.gates import Bounded, Gate, Near
 
 
 class Choice(NamedTuple):
@@ -136,6 +32,8 @@ class Everyone:
     """One gradient of every worker that still trains, averaged over all samples."""
 
     def choose(self, waiting: Sequence[Arrival], board: Board) -> Choice | None:
+        if len(waiting) < len(board.clocks):
+            return None
         first: dict[int, int] = {}  # a proxy's group may be a step ahead: its second gradient is for the next update
         for place, arrival in enumerate(waiting):
             first.setdefault(arrival.rank, place)
@@ -231,6 +129,11 @@ class Rule:
     def bounds(self) -> bool:
         """Whether workers are held by how many steps they lead."""
         return isinstance(self.gate, Bounded)
+
+    @property
+    def by_value(self) -> bool:
+        """Whether workers are held by how far the parameters have moved."""
+        return isinstance(self.gate, Near)
 
     @property
     def lends(self) -> bool:

@@ -11,6 +11,7 @@ from covey.engines.lab.iproute import LabError
 
 PERIOD = 20_000  # microseconds: the shorter, the smoother; the kernel hands out slices of 5 ms
 LEAST = 1_000  # the smallest quota that the kernel takes
+WEIGHTS = {"cpu.shares": 262_144, "cpu.weight": 10_000}  # the most there is: quotas limit a lab, not other load
 PATIENCE = 5.0  # seconds until the processes of a group are gone
 
 
@@ -43,6 +44,9 @@ def make(lab: str, hosts: list[str], found: Groups) -> dict[str, Path]:
             place.mkdir(exist_ok=True)
             if found.version == 2:
                 (place / "cgroup.subtree_control").write_text("+cpu")
+        for file, weight in WEIGHTS.items():
+            if (top / file).exists():
+                (top / file).write_text(str(weight))
         for host in hosts:
             (top / host).mkdir()
     except OSError as error:

@@ -86,7 +86,8 @@ def probe(driver: Driver, word: control.Probe) -> None:
 
 
 def shoot(driver: Driver, word: control.Shoot) -> None:
-    driver.links.offer(SCORER, shot(driver.replica.snapshot(), driver.address), loan=True)
+    taken = driver.replica.snapshot(driver.role.scored, counts=driver.role.trains)
+    driver.links.offer(SCORER, shot(taken, driver.address), loan=True)
 
 
 def save(driver: Driver, word: control.Save) -> None:

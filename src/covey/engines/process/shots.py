@@ -13,16 +13,18 @@ class Shot(Message):
     """A role's part of the scored model."""
 
     weight: float
-    piece: tuple[tuple[int, int], ...]
+    piece: tuple[tuple[int, ...], ...]
     params: Vector
     buffers: Vector
+    counters: Vector
 
     counted = False
 
 
 def shot(snapshot: Snapshot, sender: Address) -> Shot:
-    return Shot(snapshot.weight, snapshot.piece, snapshot.params, snapshot.buffers, sender=sender)
+    vectors = snapshot.params, snapshot.buffers, snapshot.counters
+    return Shot(snapshot.weight, snapshot.piece, *vectors, sender=sender)
 
 
 def snapshot(shot: Shot) -> Snapshot:
-    return Snapshot(shot.piece, shot.params, shot.buffers, shot.weight)
+    return Snapshot(shot.piece, shot.params, shot.buffers, shot.weight, shot.counters)

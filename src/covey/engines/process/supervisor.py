@@ -64,7 +64,7 @@ class Supervisor:
         self.plan, self.board, self.crew, self.referee, self.wishes = plan, board, crew, referee, wishes
         self.roles = [role.address for role in plan.roles]
         self.trainers = [role.address for role in plan.roles if role.trains]
-        self.scored = [role.address for role in plan.roles if role.scored]
+        self.scored = [role.address for role in plan.shown()]
         self.roster = Roster(self.roles, self.trainers)
         self.seen = self.roster.seen
         self.ear = Ear(self.roster, board, crew, wishes.stall, self.say, self.meanwhile)
@@ -162,15 +162,28 @@ class Supervisor:
         self.say(f"kept the run in {final}")
 
     def hold(self) -> None:
-        """Have every worker wait before its next step: a common one where they wait for one another."""
+        """Have every worker wait before its next step: a common one where they wait for one another.
+
+        A worker of a quorum may wait for gradients of others that hold already: those then do a step more.
+        """
         steps = self.where()
         if self.plan.lockstep and steps:
             steps = dict.fromkeys(steps, max(steps.values()))
+        self.hold_at(steps)
+        self.ear.wait_for(lambda: self.missing(steps))
+
+    def hold_at(self, steps: dict[Address, int]) -> None:
         for address, step in steps.items():
             self.board.tell([address], control.Hold(step))
-        self.ear.wait_for(
-            lambda: [a for a, step in steps.items() if self.seen[a].held != step and not self.seen[a].ended]
-        )
+
+    def missing(self, steps: dict[Address, int]) -> list[Address]:
+        """Who does not hold yet; if they wait for those that do, these go on by a step."""
+        late = [a for a, step in steps.items() if self.seen[a].held != step and not self.seen[a].ended]
+        if late and not self.plan.lockstep and (sent := self.still()) is not None and sent == self.still():
+            further = {a: step + 1 for a, step in steps.items() if a not in late and not self.seen[a].ended}
+            steps.update(further)
+            self.hold_at(further)
+        return late
 
     def through(self, worker: Address) -> bool:
         """Whether the worker has done all its steps, though it may still wait for the others' goodbye."""
@@ -187,15 +200,16 @@ class Supervisor:
 
     def drain(self) -> None:
         """Wait until everything sent has arrived and nothing moves: two equal counts in a row (Mattern 1987)."""
-        before: tuple[int, int] | None = None
-        while True:
-            self.board.tell(self.roles, control.Probe())
-            counts = self.collect(control.Counts, self.roles).values()
-            now = sum(c.sent for c in counts), sum(c.received for c in counts)
-            still = now[0] == now[1] and not any(c.busy for c in counts)
-            if still and now == before:
-                return
-            before = now if still else None
+        before, now = None, self.still()
+        while now is None or now != before:
+            before, now = now, self.still()
+
+    def still(self) -> int | None:
+        """How many messages were sent, if all of them have arrived and no role does anything; None else."""
+        self.board.tell(self.roles, control.Probe())
+        counts = self.collect(control.Counts, self.roles).values()
+        sent, received = sum(c.sent for c in counts), sum(c.received for c in counts)
+        return sent if sent == received and not any(c.busy for c in counts) else None
 
     def stop(self) -> None:
         """Tell every worker its last step: a common one where they wait for one another."""

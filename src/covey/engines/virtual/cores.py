@@ -22,13 +22,14 @@ class Cores:
 
     `served` is the CPU time that a job would have got which is there since the beginning: a job that needs w more ends
     when it is w larger. A quota (`period`) is spent at full speed, and what is over waits for the next period, as in
-    the groups of Linux.
+    the groups of Linux; periods begin at a `phase` of their own, from 0 to 1.
     """
 
-    def __init__(self, agenda: Agenda, machine: Machine | None) -> None:
+    def __init__(self, agenda: Agenda, machine: Machine | None, phase: float = 0.0) -> None:
         self._agenda = agenda
         self._cores = machine.cores if machine else inf
         self._period = machine.period if machine else 0.0
+        self._phase = phase
         self._jobs: list[tuple[float, int, int, Act, Any, Any]] = []  # when served: width, and what then
         self._width = 0  # cores that the jobs could use
         self._served = self._since = 0.0
@@ -56,8 +57,12 @@ class Cores:
             self._served += passed
             self._left -= passed * self._width
         self._since = now
-        if self._period and (turn := floor(now / self._period)) > self._turn:
+        if self._period and (turn := floor(now / self._period + self._phase)) > self._turn:
             self._renew(turn)
+
+    def _renewal(self) -> float:
+        """When the next period begins."""
+        return (self._turn + 1 - self._phase) * self._period
 
     def _renew(self, turn: int) -> None:
         self._turn, self._left = turn, self._cores * self._period
@@ -74,7 +79,7 @@ class Cores:
         if rate and self._period:
             moments.append((now + self._left / self._width, "spent"))
         if self._period:
-            moments.append(((self._turn + 1) * self._period, "renewed"))
+            moments.append((self._renewal(), "renewed"))
         when, what = min(moments)
         self._plan = plan = object()
         self._agenda.at(max(now, when), self._happen, plan, what)
@@ -88,7 +93,7 @@ class Cores:
             self._served = max(self._served, self._jobs[0][0])
         elif what == "spent":
             self._left = 0.0
-        elif self._agenda.now >= (self._turn + 1) * self._period:
+        elif self._agenda.now >= self._renewal():
             self._renew(self._turn + 1)
         done = []
         while self._jobs and self._jobs[0][0] <= self._served + NOTHING:

@@ -43,7 +43,7 @@ class Handlers(dict[type, Callable[[Thread, Any], Any]]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of a run; the snapshots are those of the scored roles, in the plan's order."""
+    """What came of a run; the snapshots are those that make the scored model."""
 
     seconds: float
     samples: int
@@ -247,7 +247,8 @@ class VirtualEngine:
         return reached
 
     def _snapshots(self) -> list[Snapshot]:
-        return [seat.replica.snapshot() for seat in self._seats.values() if seat.role.scored]
+        seats = [self._seats[role.address] for role in self._plan.shown()]
+        return [seat.replica.snapshot(seat.role.scored, counts=seat.role.trains) for seat in seats]
 
     def _stop(self, why: Stopped, _: Any = None) -> None:
         """Let every worker end after the step it is in; in lockstep all after the step of the foremost."""

@@ -60,7 +60,8 @@ class Seat:
 
     __slots__ = (
         "_agenda", "_commons", "_deliver", "address", "busy", "cells", "ended", "heard", "host", "jitter", "line",
-        "links", "machine", "mailbox", "name", "node", "pace", "posts", "replica", "role", "step", "talk", "threads", "waiting",
+        "links", "machine", "mailbox", "name", "node", "pace", "posts", "replica", "role", "step", "talk",
+        "threads", "waiting",
     )  # fmt: skip
 
     def __init__(

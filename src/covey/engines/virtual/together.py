@@ -54,6 +54,7 @@ class Together:
         links = [self._cluster.link_of(thread.seat.host) for thread in members]
         ends = ring_ends([thread.since for thread in members], links, sizes)
         total, now = sum(sizes), self._agenda.now
+        self._watch.noted(now, members[0].seat.address, "rings by formula", 1)
         for place, (thread, end) in enumerate(zip(members, ends, strict=True)):
             onward = members[(place + 1) % len(members)].seat.address
             spared = sizes[(place + 1) % len(sizes)] + sizes[(place + 2) % len(sizes)]

@@ -41,6 +41,7 @@ class Letter(Parcel):
     link: Link
     payload: int  # what counts of it as exchange
     left_at: float = 0.0
+    stages: int = 0  # that lie between it and its receiver, where both ends have to work for it
 
 
 class Wires:

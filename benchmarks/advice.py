@@ -1,0 +1,164 @@
+"""How good is the advice? How often the advised strategy is within 10 % of the best that was measured.
+
+Twelve cases: a small and a wide model, links of 10, 100 and 1000 Mbit/s, hosts of one speed or one three times slower.
+`python -m benchmarks.advice` measures in a lab (root, some 15 minutes); `--simulated` in virtual time, with other seeds
+than the advice was found with. The best is looked for among the advised, one worker alone, and the usual strategies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+import covey
+from covey.advise.candidates import ALONE
+from covey.advise.choose import Advice, advise
+from covey.advise.situation import Situation, look, time_batch
+from covey.advise.trial import Trials
+from covey.errors import CoveyError
+from covey.simulate import Cluster, Link, Seconds, parse_rate
+from covey.task import load_task
+
+TARGET = "accuracy>=0.9"
+POOL = ("bsp", "asynchronous", "allreduce", "local_sgd", "easgd", "gosgd", "dpsgd")
+QUOTA, SLOW = 0.2, 3  # of a core for each host; how many times slower the slow one is
+WITHIN = 1.1
+MOST = 20  # passes over the data
+
+
+def _task(wide: int) -> covey.Task:
+    return covey.Task(
+        model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, wide), nn.ReLU(), nn.Linear(wide, 10)),
+        data=covey.data.digits(train=True),
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9),
+        loss=nn.functional.cross_entropy,
+        batch_size=32,
+        evaluate=covey.accuracy(covey.data.digits(train=False)),
+    )
+
+
+small, wide = _task(64), _task(1024)  # 19 kB and 307 kB
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task on a cluster."""
+
+    task: str
+    rate: str
+    slow: bool
+    workers: int = 3
+
+    @property
+    def file(self) -> str:
+        return f"{__file__}:{self.task}"
+
+    def __str__(self) -> str:
+        return f"{self.task}, {self.rate}{', one slow host' if self.slow else ''}"
+
+    def cluster(self, pace: float) -> Cluster:
+        """As a person would describe it who knows the machines, the links, and the time of a batch."""
+        slowed = {self.workers - 1: float(SLOW)} if self.slow else {}
+        link = Link(bandwidth=parse_rate(self.rate), latency=Seconds(2e-4))
+        return Cluster(compute=Seconds(pace / QUOTA), jitter=0.1, slowdowns=slowed, link=link)
+
+    @property
+    def engine(self) -> str:
+        """Workers on hosts of their own, and one for a server or master."""
+        cpus = [QUOTA] * (self.workers + 1)
+        if self.slow:
+            cpus[self.workers - 1] = QUOTA / SLOW
+        return f'lab(hosts={self.workers + 1}, rate={self.rate}, cpu="{",".join(f"{cpu:.4g}" for cpu in cpus)}")'
+
+
+@dataclass
+class Row:
+    """What was advised, and what was measured of it and of the others."""
+
+    case: str
+    advised: str
+    sure: str
+    predicted: float
+    times: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def best(self) -> str:
+        return min(self.times, key=lambda spec: self.times[spec])
+
+    @property
+    def ratio(self) -> float:
+        """The advised strategy's time in the best one's."""
+        return self.times.get(self.advised, float("inf")) / self.times[self.best]
+
+
+CASES = [
+    Case(task, rate, slow)
+    for task in ("small", "wide") for rate in ("10mbit", "100mbit", "1000mbit") for slow in (False, True)
+]  # fmt: skip
+
+
+def measure(cases: Sequence[Case] = CASES, repeat: int = 1, simulated: bool = False) -> dict[str, Any]:
+    """Each case advised, then measured."""
+    rows = [_row(case, repeat, simulated) for case in cases]
+    return {
+        "within_10_percent": sum(row.ratio <= WITHIN for row in rows), "cases": len(rows),
+        "median_ratio": statistics.median(row.ratio for row in rows), "rows": [asdict(row) for row in rows],
+    }  # fmt: skip
+
+
+def _row(case: Case, repeat: int, simulated: bool) -> Row:
+    task = load_task(case.file)
+    pace = time_batch(task)
+    now = look(task, case.workers, case.cluster(pace))
+    found = advise(task, case.file, now, until=TARGET, trials=Trials(case.file, now, pace))
+    first = found.choices[0]
+    row = Row(str(case), _named(first.spec, first.workers), found.sure, first.seconds or float("nan"))
+    for spec, workers in _specs(now, found):
+        times = [time for seed in range(10, 10 + repeat) if (time := _time(case, spec, workers, seed, now, simulated))]
+        if len(times) == repeat:
+            row.times[_named(spec, workers)] = statistics.median(times)
+    print(f"{row.case:32} {row.advised:24} {row.ratio:5.2f}x of {row.best} ({row.sure})", file=sys.stderr, flush=True)
+    return row
+
+
+def _specs(now: Situation, found: Advice) -> list[tuple[str, int]]:
+    first = found.choices[0]
+    return list(dict.fromkeys([(first.spec, first.workers), (ALONE, 1), *((spec, now.workers) for spec in POOL)]))
+
+
+def _time(case: Case, spec: str, workers: int, seed: int, now: Situation, simulated: bool) -> float | None:
+    where: dict[str, Any] = {"engine": case.engine, "threads": 1, "insecure": True}
+    if simulated:
+        where = {"engine": "simulated", "cluster": now.cluster if workers > 1 else Cluster(compute=now.cluster.compute)}
+    try:
+        result = covey.fit(case.file, spec, workers, until=TARGET, epochs=MOST, seed=seed, **where)
+    except CoveyError as error:
+        print(f"{case}: {spec} failed: {error}", file=sys.stderr)
+        return None
+    return result.reached.seconds if result.reached else float("inf")
+
+
+def _named(spec: str, workers: int) -> str:
+    return "one worker alone" if workers == 1 else spec
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--simulated", action="store_true", help="measure in virtual time")
+    parser.add_argument("--repeat", type=int, default=1, help="how often each is measured; medians count")
+    parser.add_argument("--only", default="", help="cases whose name has this in it, such as 'small, 10mbit'")
+    given = parser.parse_args()
+    chosen = [case for case in CASES if given.only in str(case)]
+    print(json.dumps(measure(chosen, given.repeat, given.simulated), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What could be run here? Everything that the catalog holds and that the task and the cluster allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from covey import build
+from covey.advise import rules
+from covey.advise.predict import period
+from covey.advise.rules import Verdict
+from covey.advise.situation import Situation
+from covey.catalog import STRATEGIES, resolve
+from covey.errors import PlanError
+from covey.strategy import Strategy
+from covey.task import Task
+
+ALONE = "local_sgd"  # with one worker: plain training, as without covey
+VARIANTS = ("local_sgd(period=32)", "easgd(period=16)", "bsp + fp16", "bsp + twobit", "asynchronous + twobit")
+FOR_STUDY = ("sandblaster", "vap", "gradient_coding", "specsync", "dogwild")  # what a practitioner does not reach for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A strategy that can run here, with what the rules say of it."""
+
+    spec: str
+    strategy: Strategy
+    verdicts: tuple[Verdict, ...] = ()
+
+    @property
+    def risks(self) -> list[str]:
+        return [verdict.reason for verdict in self.verdicts if not verdict.ok]
+
+
+def candidates(task: Task, now: Situation) -> Iterator[Candidate]:
+    """Each strategy of the catalog once, as it trains a small task, and a few points in between."""
+    named = [entry.example or name for name, entry in STRATEGIES.items() if name not in FOR_STUDY]
+    optimizer = build.optimizer(task)
+    for spec in (*named, *VARIANTS):
+        try:
+            strategy = resolve(spec, now.workers)
+            strategy.layout(now.workers, None)
+            if strategy.accept:
+                strategy.accept(optimizer)
+            if task.clip_norm is not None:
+                strategy.check_clip(strategy.servers)
+        except PlanError:
+            continue
+        if strategy.taxonomy.architecture == "memory" and not now.one_machine:
+            continue
+        verdicts = tuple(judge(strategy, now))
+        if all(verdict.ok for verdict in verdicts[:MUST]):
+            yield Candidate(spec=spec, strategy=strategy, verdicts=verdicts)
+
+
+MUST = 3  # of the verdicts of `judge`: without these a strategy is no candidate
+
+
+def judge(strategy: Strategy, now: Situation) -> Iterator[Verdict]:
+    """What the survey's rules say of a strategy here; the first ones must hold."""
+    place = strategy.taxonomy
+    together = place.scheduling == "synchronous"
+    yield rules.repeatable(now.reproducible, together)
+    yield rules.exactly_once(now.once, strategy.samples)
+    yield rules.decentral_fits(now.model, now.state, now.memory)
+    if place.optimization == "decentral" or not together:
+        yield rules.large_balanced(now.samples, now.workers, now.batch, now.skew)
+    yield rules.holds_together(now.spread, place.scheduling, now.spot)
+    yield rules.statistics_hold(now.normalized, now.batch)
+    if place.architecture == "server" and not together:
+        host = "server 0" if strategy.servers else "master 0"
+        part = now.model / (now.cluster.link_of(host).bandwidth * max(1, strategy.servers))
+        yield rules.server_keeps_up(now.workers, part, now.cluster.update * now.model, now.compute * period(strategy))
+    if strategy.codec != "dense":
+        yield rules.combines(strategy.codec, place.architecture == "server", "twobit" in strategy.codec, now.spot)

@@ -1,0 +1,249 @@
+"""Which strategy should win here, and why? Rules and predictions, joined into a ranked list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from covey.advise import families, findings, predict, rules
+from covey.advise.candidates import ALONE, Candidate, candidates
+from covey.advise.predict import Step
+from covey.advise.situation import Situation
+from covey.advise.trial import Reached, Trials
+from covey.advise.world import fastest
+from covey.task import Task
+
+SCHEMA = "covey.advice/1"
+FINALISTS = 4  # that are trained several times, where there is time for more of them
+TIMED = 12  # of more than 64 workers, so many candidates are timed
+UNEVEN = 0.1  # spread of step times from which slow workers matter
+UNPROVEN = 1.15  # what only rules of thumb speak for must be better by this to come first
+CLOSE = 0.1  # times nearer than this are no difference
+
+Basis = Literal["trained in virtual time", "timed in virtual time", "formulas"]
+Sure = Literal["quite sure", "a close call", "a rough guess"]
+
+
+class Choice(msgspec.Struct, kw_only=True):
+    """One strategy of the list."""
+
+    spec: str
+    workers: int
+    relative: float  # time to the target, in that of one worker alone
+    seconds: float | None = None  # to the target, where one was trained for
+    step: float  # seconds
+    exchange: float  # the share of a step that is exchange
+    staleness: float = 0.0  # updates
+    missed: bool = False  # a short run of it did not come to the target
+    times: list[float] = []  # to the target, of each run
+    money: float | None = None
+    basis: Basis
+    family: str
+    reasons: list[str] = []
+    risks: list[str] = []
+    command: str = ""
+
+
+class Advice(msgspec.Struct, kw_only=True):
+    """What was found, best first."""
+
+    schema: str = SCHEMA
+    task: str
+    workers: int
+    until: str | None
+    choices: list[Choice]
+    findings: list[str]  # in plain words
+    sure: Sure
+    why_sure: str
+    compute: float  # seconds of a batch
+    model: int  # bytes
+
+    def to_json(self) -> str:
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"
+
+
+@dataclass(slots=True, kw_only=True)
+class Row:
+    """What is known of a candidate so far."""
+
+    candidate: Candidate
+    step: Step
+    factor: float  # of samples, against one worker alone
+    basis: Basis = "formulas"
+    reached: Reached = field(default_factory=Reached)
+    missed: bool = False  # a short run did not come to the target
+
+    def guess(self, now: Situation) -> float:
+        """Its time to the target in that of one worker alone, as far as rules of thumb tell."""
+        single = now.compute * fastest(now.cluster, now.workers)[0].slowdowns.get(0, 1.0)
+        return self.step.seconds * self.factor / now.workers / single
+
+
+def advise(
+    task: Task, name: str, now: Situation, *, until: str | None = None, trials: Trials | None = None,
+    told: Callable[[str], None] = lambda _: None, command: str = "",
+) -> Advice:  # fmt: skip
+    """Rank what the catalog holds for this task on this cluster; without `trials`, by formulas alone."""
+    rows = [_guessed(candidate, now) for candidate in candidates(task, now)]
+    rows.sort(key=lambda row: row.guess(now))
+    alone = Reached()
+    if trials:
+        rows = _timed(rows, trials, now, told)
+        told("training one worker alone, in virtual time")
+        alone, until = trials.alone(until)
+        many = trials.runs(alone)
+        _trained(shortlist(rows, many), trials, until, alone, told)
+        if not any(row.reached.seconds for row in rows) and not alone.seconds:
+            for row in rows:  # nobody came to the target in so short a time, which tells nothing of any of them
+                row.missed, row.basis = False, "timed in virtual time"
+        elif many > 2 * FINALISTS:
+            alone = trials.alone_again(until, alone)
+            _repeated(rows, trials, until, alone, told)
+    return _concluded(rows, alone, name, now, until, command)
+
+
+def _guessed(candidate: Candidate, now: Situation) -> Row:
+    step = predict.step(candidate.strategy, now)
+    return Row(candidate=candidate, step=step, factor=predict.samples_needed(candidate.strategy, now, step.staleness))
+
+
+def _timed(rows: list[Row], trials: Trials, now: Situation, told: Callable[[str], None]) -> list[Row]:
+    """The same, with steps that were timed."""
+    for row in rows if now.workers <= 64 else rows[:TIMED]:
+        told(f"timing {row.candidate.spec}")
+        if step := trials.timed(row.candidate):
+            row.step, row.basis = step, "timed in virtual time"
+    return sorted(rows, key=lambda row: row.guess(now))
+
+
+def _trained(rows: list[Row], trials: Trials, until: str, alone: Reached, told: Callable[[str], None]) -> None:
+    """Train them, as rules of thumb say little of how many samples a strategy needs."""
+    for row in rows:
+        told(f"training with {row.candidate.spec}, in virtual time")
+        row.reached = trials.to_target(row.candidate, until, trials.passes(alone, row.step.seconds))
+        row.basis, row.missed = "trained in virtual time", row.reached.seconds is None
+
+
+def _repeated(rows: list[Row], trials: Trials, until: str, alone: Reached, told: Callable[[str], None]) -> None:
+    """Train the best of them again."""
+    best = sorted((row for row in rows if row.reached.seconds), key=lambda row: row.reached.seconds or 0.0)
+    for row in best[:FINALISTS]:
+        told(f"training with {row.candidate.spec} again")
+        row.reached = trials.again(row.candidate, until, trials.passes(alone, row.step.seconds), row.reached)
+        row.missed = row.reached.seconds is None
+
+
+def shortlist(rows: Sequence[Row], many: int) -> list[Row]:
+    """The best of each family, then the best of all."""
+    firsts: dict[str, Row] = {}
+    for row in rows:
+        firsts.setdefault(families.name_of(row.candidate.strategy.taxonomy), row)
+    chosen = list(firsts.values())
+    chosen += [row for row in rows if row not in chosen][: max(0, many - len(chosen))]
+    return chosen
+
+
+def _concluded(
+    rows: list[Row], alone: Reached, name: str, now: Situation, until: str | None, command: str
+) -> Advice:  # fmt: skip
+    unit = _unit(rows, alone, now)
+    found = [_choice(row, unit, alone, now) for row in rows]
+    ranked = sorted([_alone(alone, now), *found], key=lambda choice: _order(choice, now))
+    for choice in ranked:
+        choice.command = findings.command(name, choice.spec, choice.workers, until, command)
+    sure, why = _sure(ranked, now)
+    return Advice(
+        task=name, workers=now.workers, until=until, choices=ranked,
+        findings=findings.of(ranked, now, {row.candidate.spec: row.step for row in rows}), sure=sure, why_sure=why,
+        compute=now.compute, model=now.model,
+    )  # fmt: skip
+
+
+def _unit(rows: list[Row], alone: Reached, now: Situation) -> float | None:
+    """Seconds for one unit of a guess: what those that were trained took, on the whole."""
+    ratios = sorted(row.reached.seconds / row.guess(now) for row in rows if row.reached.seconds)
+    return ratios[len(ratios) // 2] if ratios else alone.seconds
+
+
+def _choice(row: Row, unit: float | None, alone: Reached, now: Situation) -> Choice:
+    seconds = row.reached.seconds
+    if seconds is None and unit is not None and not row.missed:
+        seconds = row.guess(now) * unit
+    return Choice(
+        spec=row.candidate.spec, workers=now.workers, step=row.step.seconds, exchange=row.step.share(),
+        relative=seconds / alone.seconds if seconds and alone.seconds else row.guess(now), seconds=seconds,
+        money=seconds * now.price / 3600 if now.price and seconds else None, basis=row.basis,
+        family=families.name_of(row.candidate.strategy.taxonomy), staleness=row.step.staleness,
+        reasons=_reasons(row, now), risks=_risks(row), missed=row.missed, times=list(row.reached.times),
+    )  # fmt: skip
+
+
+def _alone(alone: Reached, now: Situation) -> Choice:
+    world, rank = fastest(now.cluster, now.workers)
+    price, seconds = world.price.get(0), alone.seconds
+    return Choice(
+        spec=ALONE, workers=1, relative=1.0, seconds=seconds, step=now.compute * world.slowdowns.get(0, 1.0),
+        exchange=0.0, family="one worker", money=seconds * price / 3600 if price and seconds else None,
+        basis="trained in virtual time" if seconds is not None else "formulas",
+        reasons=[f"worker {rank}, the fastest, by itself" if now.cluster.slowdowns else "nobody to wait for"],
+    )  # fmt: skip
+
+
+def _reasons(row: Row, now: Situation) -> list[str]:
+    place = row.candidate.strategy.taxonomy
+    share = row.step.share()
+    found = [f"exchange takes {share:.0%} of a step" if share >= 0.01 else "exchange takes next to no time"]
+    if now.spread >= UNEVEN and rules.holds_together(now.spread, place.scheduling, now.spot).ok:
+        found.append("slow workers hold nobody up")
+    if now.reproducible:
+        found.append(rules.repeatable(True, place.scheduling == "synchronous").reason)
+    return [*found, rules.rate_rule(place.optimization, place.scheduling, now.workers)]
+
+
+def _risks(row: Row) -> list[str]:
+    found = ["a short run did not come to the target"] if row.missed else []
+    found += row.candidate.risks
+    place = row.candidate.strategy.taxonomy
+    if place.optimization == "central" and place.scheduling != "synchronous" and row.step.staleness >= 1:
+        found.append(f"a gradient is about {row.step.staleness:.0f} updates old when it is applied")
+    knobs = families.FAMILIES[families.name_of(place)].knobs
+    if knobs > 2:
+        found.append(f"{knobs} settings more to find")
+    return found
+
+
+def _order(choice: Choice, now: Situation) -> tuple[bool, float, float, float]:
+    """By time, to a hundredth; what is equally fast, by the survey's preferences."""
+    family = families.FAMILIES.get(choice.family)
+    merit = families.merit(family, now.spread, now.reproducible) if family else 1.0
+    unproven = UNPROVEN if choice.basis == "timed in virtual time" else 1.0
+    return (choice.missed, round(choice.relative * unproven, 2), -merit, choice.step)
+
+
+def _sure(ranked: Sequence[Choice], now: Situation) -> tuple[Sure, str]:
+    first = ranked[0]
+    timed = "" if now.measured else "; the time of a batch is what the cluster is said to have, it was not measured"
+    if first.basis != "trained in virtual time":
+        return "a rough guess", f"samples to the target come from rules of thumb{timed}"
+    rivals = [_called(choice) for choice in ranked[1:] if _near(choice, first)]
+    if rivals:
+        told = f"{', '.join(rivals[:3])} would take about as long"
+        return "a close call", f"{told}, as far as a simulation can tell{timed}"
+    lead = ranked[1].relative / first.relative - 1 if len(ranked) > 1 else 0.0
+    runs = "" if len(first.times) > 1 else "; but each was trained only once"
+    return "quite sure", f"the next best would take {lead:.0%} longer{runs}{timed}"
+
+
+def _near(choice: Choice, first: Choice) -> bool:
+    """Whether it is hardly slower than the first, or was as fast in some of its runs."""
+    if choice.missed:
+        return False
+    overlaps = bool(choice.times and first.times) and min(choice.times) <= max(first.times)
+    return choice.relative < first.relative * (1 + CLOSE) or (len(first.times) > 1 and overlaps)
+
+
+def _called(choice: Choice) -> str:
+    return "one worker alone" if choice.workers == 1 else choice.spec

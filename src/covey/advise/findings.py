@@ -1,0 +1,100 @@
+"""What the numbers say, in plain words."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from covey.advise.delay import Network, delay
+from covey.advise.predict import Step
+from covey.advise.rules import bandwidth_poor
+from covey.advise.situation import Situation
+from covey.simulate.units import format_bytes, format_duration, format_rate
+
+if TYPE_CHECKING:
+    from covey.advise.choose import Choice
+
+IDLE = 0.1  # a share of the step: below this the network is no bottleneck
+PAYS = 0.05  # a gain that is worth a codec
+STALE = 4.0  # updates: a gradient this old hurts
+PATTERNS = ("star", "a server per worker", "ring", "binomial tree")
+
+
+def of(ranked: Sequence[Choice], now: Situation, steps: Mapping[str, Step]) -> list[str]:
+    """The findings that hold here."""
+    return [*_alone(ranked, now), *_network(now, steps), *_compression(steps), *_staleness(ranked), *_spread(now)]
+
+
+def _alone(ranked: Sequence[Choice], now: Situation) -> Iterator[str]:
+    single = next(choice for choice in ranked if choice.workers == 1)
+    best = next((choice for choice in ranked if choice.workers > 1), None)
+    if best is None:
+        return
+    gain = single.relative / best.relative
+    if gain <= 1:
+        yield f"One worker alone is faster than {now.workers}: they would take {1 / gain:.2f} times as long."
+    elif gain < 1.2:
+        yield f"{now.workers} workers are only {gain:.2f} times as fast as one alone: hardly worth it."
+    else:
+        yield f"{now.workers} workers are {gain:.1f} times as fast as one alone."
+
+
+def _network(now: Situation, steps: Mapping[str, Step]) -> Iterator[str]:
+    size, rate = format_bytes(now.model), format_rate(now.narrowest)
+    together = min(
+        (steps[spec] for spec in ("allreduce", "bsp", "sliced") if spec in steps), key=Step.share, default=None
+    )
+    if together is not None and together.share() < IDLE:
+        yield f"The network is no bottleneck: exchanging {size} at {rate} takes {together.share():.0%} of a step."
+        return
+    net = Network(bytes=now.model, bandwidth=now.narrowest)
+    verdict = bandwidth_poor({name: delay(name, now.workers, net) for name in PATTERNS}, now.compute)
+    if together is not None:
+        share = f"{together.share():.0%} of a step"
+        yield f"The network is a bottleneck: exchanging {size} at {rate} every step takes {share}."
+    if verdict.ok:
+        yield verdict.reason[:1].upper() + verdict.reason[1:] + "."
+
+
+def _compression(steps: Mapping[str, Step]) -> Iterator[str]:
+    plain, coded = steps.get("bsp"), [(spec, step) for spec, step in steps.items() if spec.startswith("bsp + ")]
+    if plain is None or not coded:
+        return
+    spec, best = min(coded, key=lambda pair: pair[1].seconds)
+    gain = 1 - best.seconds / plain.seconds
+    if gain < PAYS:
+        yield f"Compression does not pay: '{spec}' would make a step of bsp {max(0.0, gain):.0%} shorter."
+    else:
+        yield f"Compression pays where gradients go to a server: '{spec}' makes a step of bsp {gain:.0%} shorter."
+
+
+def _staleness(ranked: Sequence[Choice]) -> Iterator[str]:
+    old = max((choice for choice in ranked if choice.family == "central, asynchronous"), key=_age, default=None)
+    if old is not None and _age(old) >= STALE:
+        age = f"a gradient is about {_age(old):.0f} updates old when it is applied"
+        yield f"Staleness would hurt: under {old.spec} {age}."
+
+
+def _age(choice: Choice) -> float:
+    return choice.staleness
+
+
+def _spread(now: Situation) -> Iterator[str]:
+    if now.spread >= 0.1:
+        yield f"Step times differ by {now.spread:.0%} between workers: whoever waits for all waits for the slowest."
+
+
+def command(name: str, spec: str, workers: int, until: str | None, like: str) -> str:
+    """What to type to run it for real; `like` holds further flags."""
+    words = ["covey", "run", name, "--strategy", spec, "--workers", str(workers)]
+    words += ["--until", until] if until else []
+    return shlex.join(words) + (f" {like}" if like else "")
+
+
+def about(now: Situation) -> str:
+    """The situation in one line."""
+    timed = "measured here" if now.measured else "as described"
+    batch = f"a batch of {now.batch} takes {format_duration(now.compute)} ({timed})"
+    links = f"links of {format_rate(now.narrowest)}" if not now.one_machine else "processes of this machine"
+    return f"{now.workers} workers, {links}; the model has {format_bytes(now.model)}; {batch}"

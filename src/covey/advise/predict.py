@@ -1,0 +1,123 @@
+"""How long does a step take? By formulas alone, from a strategy's place in the taxonomy (taxonomy I.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+
+from covey.advise.delay import rounds
+from covey.advise.situation import Situation
+from covey.strategy import Strategy
+
+WIRE: Mapping[str, float] = {"fp16": 0.5, "bf16": 0.5, "truncated": 0.5, "twobit": 1 / 16}  # of a gradient, on its way
+DRAWS = 64  # of the slowest of all workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of the mean worker: seconds in all, and of these the exchange that nothing hides."""
+
+    seconds: float
+    exchange: float
+    staleness: float = 0.0  # updates of others between a read and its use
+
+    def share(self) -> float:
+        return self.exchange / self.seconds if self.seconds else 0.0
+
+
+def step(strategy: Strategy, now: Situation) -> Step:
+    """A step of this strategy, with no other traffic on the links."""
+    place, n = strategy.taxonomy, now.workers
+    mean = now.compute * sum(now.slownesses) / n
+    if place.architecture == "memory" or (n == 1 and place.architecture != "server"):
+        return Step(seconds=mean, exchange=0.0, staleness=n - 1 if place.scheduling == "asynchronous" else 0)
+    every = period(strategy)
+    if place.scheduling == "synchronous":
+        alone, waited = slowest(now, every), _together(strategy, now) / every
+        if place.exchange in ("2:1 reduce", "push-sum"):  # neighbours' models travel while the gradient is computed
+            return Step(seconds=max(alone, waited), exchange=max(0.0, waited - alone))
+        return Step(seconds=alone + waited, exchange=waited)
+    return _apart(strategy, now, mean, every)
+
+
+def period(strategy: Strategy) -> float:
+    """Steps between two exchanges."""
+    settings = strategy.settings
+    if settings.get("probability"):
+        return 1 / float(settings["probability"])
+    return float(settings.get("period") or settings.get("up") or settings.get("push") or 1)
+
+
+def slowest(now: Situation, steps: float = 1) -> float:
+    """The mean time of a step that waits for all workers, every so many steps."""
+    draw, whole = Random(0), max(1, min(32, round(steps)))
+    if now.cluster.jitter == 0:
+        return now.compute * max(now.slownesses)
+    total = 0.0
+    for _ in range(DRAWS):
+        ranks = range(now.workers) if now.workers <= 256 else draw.sample(range(now.workers), 256)
+        total += max(sum(now.cluster.compute_time(rank, 1, draw) for _ in range(whole)) / whole for rank in ranks)
+    return total / DRAWS
+
+
+def _together(strategy: Strategy, now: Situation) -> float:
+    """One exchange that all wait for."""
+    n, wire, latency = now.workers, now.model / now.narrowest, now.latency
+    exchange = strategy.taxonomy.exchange
+    if "all-reduce" in exchange:
+        return 2 * (n - 1) / n * wire + 2 * (n - 1) * latency
+    if exchange == "scatter-reduce":
+        return 2 * (n - 1) / n * wire + 2 * latency
+    if exchange == "binomial tree":
+        return 2 * rounds(n + 1) * (wire + latency)
+    if exchange == "push-sum" or exchange == "pairwise":
+        return wire + latency
+    if exchange == "2:1 reduce":
+        return min(2, n - 1) * wire + latency
+    there, back = _server(strategy, now)
+    # Who is answered first also pushes first: of the quicker way only the last one's transfer is waited for.
+    return max(there, back) + min(there, back) / n + 3 * latency
+
+
+def _server(strategy: Strategy, now: Situation) -> tuple[float, float]:
+    """Seconds in which all gradients get to the servers, and all parameters back."""
+    servers = max(1, strategy.servers)
+    host = "server 0" if strategy.servers else "master 0"
+    rate = min(now.cluster.link_of(host).bandwidth * servers / now.workers, now.narrowest)
+    return now.model * WIRE.get(strategy.codec.partition("(")[0], 1.0) / rate, now.model / rate
+
+
+def _apart(strategy: Strategy, now: Situation, mean: float, every: float) -> Step:
+    """Nobody waits for anybody: a step takes its own time, unless a link or a server is full."""
+    n, wire = now.workers, now.model / now.narrowest
+    if strategy.taxonomy.architecture == "server":
+        servers = max(1, strategy.servers)
+        host = "server 0" if strategy.servers else "master 0"
+        part = now.model / (now.cluster.link_of(host).bandwidth * servers)
+        code = WIRE.get(strategy.codec.partition("(")[0], 1.0)
+        own = ((1 + code) * max(wire, part) + 3 * now.latency) / every
+        full = n * part / every  # one direction of the server's card
+        seconds = max(mean + own, full)
+        return Step(seconds=seconds, exchange=seconds - mean, staleness=(n - 1) / every)
+    peers = n - 1 if strategy.taxonomy.topology == "peer-to-peer mesh" and every == 1 else 1
+    seconds = max(mean, peers * wire / every)
+    return Step(seconds=seconds, exchange=seconds - mean, staleness=math.sqrt(every))
+
+
+def samples_needed(strategy: Strategy, now: Situation, staleness: float) -> float:
+    """How many times the samples of one worker alone this strategy needs at an unchanged learning rate, roughly.
+
+    Rules of thumb, for orders of magnitude only: between 1 (n workers are n times as good) and n (they are not), a
+    gradient of n batches is worth the square root; and staleness costs a tenth for every update, up to twice.
+    """
+    place, n = strategy.taxonomy, now.workers
+    factor = math.sqrt(n)
+    if place.optimization == "central" and place.scheduling != "synchronous":
+        bound = strategy.settings.get("bound")
+        late = staleness if not isinstance(bound, int) else min(staleness, bound)
+        factor *= min(2.0, 1 + 0.1 * late)
+    if place.optimization == "decentral":
+        factor *= min(2.0, 1 + 0.01 * period(strategy))
+    return factor

@@ -1,0 +1,105 @@
+"""What if there were a hundred times as many workers? Runs that are only timed, over a range of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from covey.advise.pace import Pace
+from covey.advise.predict import period
+from covey.advise.world import sized
+from covey.catalog import resolve
+from covey.errors import CoveyError, PlanError
+from covey.run import fit
+from covey.simulate import Cluster
+from covey.task import Task
+
+SCHEMA = "covey.scale/1"
+STEPS = 3  # of each worker at least
+BATCHES = 200  # of all workers at least
+MILLION = 1e6
+
+
+class Point(msgspec.Struct, kw_only=True):
+    """One strategy on so many workers; a failure where it cannot be."""
+
+    spec: str
+    workers: int
+    per_second: float = 0.0  # samples of all workers
+    speed_up: float = 0.0  # against the fastest worker alone
+    money: float | None = None  # for a million samples
+    sent: float = 0.0  # bytes for a sample
+    failure: str = ""
+
+
+class Scaling(msgspec.Struct, kw_only=True):
+    """All points, in the order in which they were asked for."""
+
+    schema: str = SCHEMA
+    task: str
+    points: list[Point]
+    command: str = ""
+
+    def to_json(self) -> str:
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"
+
+    @property
+    def specs(self) -> list[str]:
+        return list(dict.fromkeys(point.spec for point in self.points))
+
+    @property
+    def sizes(self) -> list[int]:
+        return sorted({point.workers for point in self.points})
+
+    def at(self, spec: str, workers: int) -> Point | None:
+        return next((point for point in self.points if (point.spec, point.workers) == (spec, workers)), None)
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Numbers of workers: `1|10|100`."""
+    try:
+        sizes = [int(part) for part in text.split("|")]
+    except ValueError:
+        sizes = []
+    if not sizes or min(sizes) < 1:
+        raise PlanError(f"--workers {text}: write numbers of workers, such as '1|10|100|1000'")
+    return sorted(set(sizes))
+
+
+def scale(
+    task: Task | str, specs: Sequence[str], sizes: Sequence[int], cluster: Cluster, *, batch: int,
+    servers: int | None = None, seed: int = 0, told: Callable[[str], None] = lambda _: None, command: str = "",
+) -> Scaling:  # fmt: skip
+    """Time every strategy on every number of workers; a cluster's groups keep their proportions."""
+    points = []
+    for spec in specs:
+        for workers in sizes:
+            told(f"{spec} on {workers:,} worker{'' if workers == 1 else 's'}")
+            points.append(_point(task, spec, sized(cluster, workers), workers, batch, servers, seed))
+    name = task if isinstance(task, str) else "a task of this process"
+    return Scaling(task=name, points=points, command=command)
+
+
+def _point(
+    task: Task | str, spec: str, world: Cluster, workers: int, batch: int, servers: int | None, seed: int
+) -> Point:  # fmt: skip
+    pace = Pace()
+    try:
+        strategy = resolve(spec, workers)
+        # enough for two exchanges, and on few workers for chance to even out
+        steps = max(STEPS, -(-BATCHES // workers), 1 + 2 * min(32, round(period(strategy))))
+        result = fit(
+            task, spec, workers, engine="simulated", cluster=world, timing_only=True, steps=steps, seed=seed,
+            servers=servers if strategy.servers else None, instruments=[pace],
+        )  # fmt: skip
+    except CoveyError as error:
+        return Point(spec=spec, workers=workers, failure=str(error).splitlines()[-1].strip(" ^"))
+    rate = pace.per_second()
+    single = batch / (world.compute * min(world.slowdowns.get(rank, 1.0) for rank in range(workers)))
+    price = sum(world.price.values())
+    return Point(
+        spec=spec, workers=workers, per_second=rate, speed_up=rate / single,
+        money=price / 3600 / rate * MILLION if price and rate else None,
+        sent=result.traffic.bytes / result.samples if result.samples else 0.0,
+    )  # fmt: skip

@@ -1,0 +1,150 @@
+"""What is known of a task and of the machines before anything runs."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
+
+from covey import build
+from covey.data import Shards
+from covey.message import Address
+from covey.simulate import Cluster, Link, Seconds
+from covey.simulate.machines import machine_name
+from covey.task import Task
+
+WARM, BATCHES, PATIENCE = 2, 25, 3.0  # batches before, batches that are timed at most, seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """A task on a cluster, in the numbers that rules and formulas ask for."""
+
+    workers: int
+    samples: int
+    batch: int
+    model: int  # bytes
+    state: int = 0  # bytes of the optimizer
+    cluster: Cluster
+    skew: float = 0.0  # how much a worker's labels differ from all, at most
+    normalized: bool = False  # has batch-norm
+    memory: float = math.inf  # bytes of one device
+    one_machine: bool = False
+    measured: bool = False  # the compute time was measured here, with this very task
+    reproducible: bool = False
+    once: bool = False
+    spot: bool = False
+
+    @property
+    def compute(self) -> float:
+        return self.cluster.compute
+
+    @property
+    def slownesses(self) -> list[float]:
+        return [self.cluster.slowdowns.get(rank, 1.0) for rank in range(self.workers)]
+
+    @property
+    def spread(self) -> float:
+        """How much step times differ: between workers, and of one worker from step to step."""
+        slow = self.slownesses
+        between = statistics.pstdev(slow) / statistics.fmean(slow)
+        return math.hypot(between, self.cluster.jitter)
+
+    @property
+    def links(self) -> list[Link]:
+        """Of every worker's machine."""
+        world = self.cluster
+        if self.one_machine and world.local:
+            return [world.local]
+        names = [machine_name(k) for k in range(len(world.machines))] or [f"worker {k}" for k in range(self.workers)]
+        return [world.link_of(name) for name in names]
+
+    @property
+    def narrowest(self) -> float:
+        """Bytes per second of the slowest link."""
+        return min(link.goodput for link in self.links)
+
+    @property
+    def latency(self) -> float:
+        return max(link.latency for link in self.links)
+
+    @property
+    def price(self) -> float | None:
+        """Money per hour of all workers."""
+        return sum(self.cluster.price.values()) if self.cluster.price else None
+
+
+def look(task: Task, workers: int, cluster: Cluster, **further: bool) -> Situation:
+    """Everything that can be seen without training."""
+    module = build.model(task, 0)
+    deal = build.shards(task, workers, 0)
+    trained = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
+    return Situation(
+        workers=workers, samples=deal.samples, batch=task.batch_size, model=trained,
+        state=_moments(build.optimizer(task)) * trained, cluster=cluster, skew=skew(task, deal),
+        normalized=any(isinstance(m, _BatchNorm) and not isinstance(m, SyncBatchNorm) for m in module.modules()),
+        memory=_memory(), **further,
+    )  # fmt: skip
+
+
+def time_batch(task: Task) -> Seconds:
+    """The time of forward and backward of a batch, on one thread of this machine."""
+    deal = build.shards(task, 1, 0)
+    replica = build.replica(task, Address("worker", 0), True, deal, None)
+    # On a CPU the thread's own time: what a batch takes on a free core, however busy this machine is.
+    alone = all(part.device.type == "cpu" for part in replica.flat.parts) and not task.loaders
+    clock = time.thread_time if alone else time.perf_counter
+    threads, times = torch.get_num_threads(), []
+    torch.set_num_threads(1)
+    try:
+        for step in range(WARM):
+            replica.differentiate(step)
+        begin = time.perf_counter()
+        for step in range(WARM, WARM + BATCHES):
+            before = clock()
+            replica.differentiate(step)
+            times.append(clock() - before)
+            if time.perf_counter() - begin > PATIENCE:
+                break
+    finally:
+        torch.set_num_threads(threads)
+    return Seconds(statistics.median(sorted(times)[: len(times) // 2 + 1]))  # other work on the machine only adds
+
+
+def skew(task: Task, deal: Shards) -> float:
+    """How much the labels of a worker differ from all, as a share of them; 0 where nobody can tell."""
+    if not isinstance(task.data, tuple) or len(task.data) != 2:
+        return 0.0
+    labels = task.data[1]
+    if labels.is_floating_point() or labels.ndim != 1 or labels.min() < 0 or labels.max() > 10_000:
+        return 0.0
+    kinds = int(labels.max()) + 1
+    everybody = _shares(labels, kinds)
+    ranks: Sequence[int] = range(min(deal.workers, 64))
+    return max(float((_shares(labels[deal.shard(0, rank)], kinds) - everybody).abs().sum() / 2) for rank in ranks)
+
+
+def _shares(labels: torch.Tensor, kinds: int) -> torch.Tensor:
+    counts = torch.bincount(labels.long(), minlength=kinds).double()
+    return counts / counts.sum()
+
+
+def _moments(optimizer: torch.optim.Optimizer) -> int:
+    """How many numbers the optimizer keeps for each parameter."""
+    usual = optimizer.defaults
+    if "betas" in usual:
+        return 2
+    return int(bool(usual.get("momentum")))
+
+
+def _memory() -> float:
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (ValueError, OSError):
+        return math.inf

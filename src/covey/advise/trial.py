@@ -1,0 +1,121 @@
+"""Short runs in virtual time: how long a step takes, and how soon a target is reached."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from covey.advise.candidates import ALONE, Candidate
+from covey.advise.pace import Pace
+from covey.advise.predict import Step, period
+from covey.advise.situation import Situation
+from covey.advise.world import fastest
+from covey.errors import CoveyError, PlanError
+from covey.observe.result import Result
+from covey.run import fit
+from covey.task import Task
+
+FEW_STEPS, MOST_STEPS = 8, 64  # of a timed run
+EFFECTS = 1_500_000  # that a timed run of one strategy may have, about a minute
+PASSES = 3  # over the data, to find a target where nobody gave one
+FEWEST, MOST = 6, 12  # strategies that are trained
+SLOWER = 2.0  # than one worker alone: nobody wants to know how much more
+AGAIN = 2  # further runs of the best of them
+SPEND = 20.0  # seconds of this machine's own time that one run to the target may take
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """When runs came to the target, infinitely late where not in the time that a short run has; none: nobody ran."""
+
+    times: tuple[float, ...] = ()
+    samples: float | None = None  # of the first run
+
+    @property
+    def seconds(self) -> float | None:
+        """The median; None where that is no time."""
+        middle = median(self.times) if self.times else math.inf
+        return middle if math.isfinite(middle) else None
+
+
+class Trials:
+    """Runs of one task on one cluster. `pace` is this machine's time for a batch, which says how long runs may be."""
+
+    def __init__(self, task: Task | str, now: Situation, pace: float, seed: int = 0) -> None:
+        self.task, self.now, self.pace, self.seed = task, now, max(pace, 1e-5), seed
+
+    def timed(self, candidate: Candidate) -> Step | None:
+        """A few steps without the model; None where that takes too long here, or cannot be."""
+        steps = max(FEW_STEPS, min(MOST_STEPS, round(2 * period(candidate.strategy))))
+        if 10 * steps * self.now.workers > EFFECTS:
+            return None
+        pace = Pace()
+        try:
+            result = self._run(candidate.spec, self.now, timing_only=True, steps=steps, instruments=[pace])
+        except CoveyError:
+            return None
+        mine = [share for name, share in result.roles.items() if name.startswith("worker")]
+        seconds = pace.step()
+        mean = self.now.compute * sum(self.now.slownesses) / self.now.workers
+        # what travels while a worker computes holds nobody up
+        exchange = min(sum(share.exchange for share in mine) / len(mine) * seconds, max(0.0, seconds - mean))
+        return Step(seconds=seconds, exchange=exchange, staleness=result.staleness.mean or 0.0)
+
+    def alone(self, until: str | None) -> tuple[Reached, str]:
+        """The fastest worker by itself, to the target; where there is none, to its loss after some passes."""
+        world = self._single()
+        if until is None:
+            result = self._run(ALONE, world, epochs=min(PASSES, self._passes()), seed=self.seed)
+            losses = [loss for row in result.history if (loss := row.get("loss")) is not None]
+            if not losses:
+                raise PlanError("the task told no loss from which a target could be found: give one with --until")
+            # a little above, as another order of the same samples ends a little elsewhere
+            until = f"loss<={losses[-1] * 1.05:.4g}"
+            return Reached((result.seconds,), result.samples), until
+        return self._reached(ALONE, world, until, self._passes()), until
+
+    def runs(self, alone: Reached) -> int:
+        """How many runs to the target there is time for."""
+        batches = (alone.samples or self.now.samples * PASSES) / self.now.batch
+        return max(FEWEST, min(MOST, int(SPEND / (2 * batches * self.pace))))
+
+    def to_target(self, candidate: Candidate, until: str, passes: int) -> Reached:
+        """A run with the real model."""
+        return self._reached(candidate.spec, self.now, until, passes)
+
+    def again(self, candidate: Candidate, until: str, passes: int, first: Reached) -> Reached:
+        """The same with other seeds: one run may be luck."""
+        more = (self._reached(candidate.spec, self.now, until, passes, k + 1) for k in range(AGAIN))
+        return Reached((*first.times, *(reached.times[0] for reached in more)), first.samples)
+
+    def passes(self, alone: Reached, step: float) -> int:
+        """Passes over the data in which this strategy must come to the target to be of interest."""
+        if alone.seconds is None:
+            return self._passes()
+        one = self.now.samples / self.now.batch / self.now.workers * step
+        return max(1, min(self._passes(), math.ceil(SLOWER * alone.seconds / one)))
+
+    def alone_again(self, until: str, first: Reached) -> Reached:
+        """The same of one worker alone."""
+        more = (self._reached(ALONE, self._single(), until, self._passes(), k + 1) for k in range(AGAIN))
+        return Reached((*first.times, *(reached.times[0] for reached in more)), first.samples)
+
+    def _single(self) -> Situation:
+        return replace(self.now, workers=1, cluster=fastest(self.now.cluster, self.now.workers)[0])
+
+    def _passes(self) -> int:
+        """Passes over the data for which there is time."""
+        batches = self.now.samples / self.now.batch
+        return max(1, min(100, int(SPEND / (batches * self.pace))))
+
+    def _reached(self, spec: str, world: Situation, until: str, passes: int, other: int = 0) -> Reached:
+        try:
+            result = self._run(spec, world, until=until, epochs=passes, seed=self.seed + other)
+        except CoveyError:
+            return Reached((math.inf,))
+        return Reached((result.reached.seconds,), result.reached.samples) if result.reached else Reached((math.inf,))
+
+    def _run(self, spec: str, world: Situation, **given: Any) -> Result:
+        return fit(self.task, spec, world.workers, engine="simulated", cluster=world.cluster, **given)

@@ -1,0 +1,104 @@
+"""How fast are this machine and this task? Measured with real processes, for the virtual engine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from covey.calibrate.measuring import BIG, FASTEST, SMALL, Found, cores, measure
+from covey.calibrate.probes import WARM
+from covey.calibrate.roles import Assignment
+from covey.calibrate.roles import __name__ as probes
+from covey.engines.cluster.crew import ClusterCrew, Terms
+from covey.engines.local import LocalCrew
+from covey.engines.process.contacts import Contacts
+from covey.errors import PlanError
+from covey.run.request import threads_each
+from covey.simulate import BytesPerSecond, Cluster, Link, Machine, Seconds
+from covey.simulate.machines import machine_name
+from covey.spec import parse_call
+from covey.task import Task, load_task
+
+if TYPE_CHECKING:
+    from covey.engines.lab.settings import Settings
+
+BATCHES = 40
+HEADERS = 66 / 1448  # Ethernet, IP and TCP with timestamps, in packets of 1500 bytes
+SHAPED = 0.05  # seconds that the big message takes on a shaped link
+
+
+def calibrate(
+    task: Task | str, engine: str = "local", *, batches: int = BATCHES, threads: int | None = None
+) -> Cluster:
+    """What the virtual engine has to know of this machine, or of a lab on it, to foresee runs of a task."""
+    if batches < 5:
+        raise PlanError(f"--batches {batches}: a spread needs 5 or more")
+    call = parse_call(engine)
+    name = task if isinstance(task, str) else ""
+    given = load_task(task) if isinstance(task, str) else task
+    workers = max(2, min(cores(), 8))  # all cores compute at once, as they will; two, so that one can speak to another
+    asked = Assignment(
+        task=os.path.abspath(name) if name else "", workers=workers, steps=WARM + batches,
+        threads=threads or threads_each(workers), sizes=(SMALL, BIG), beside=(SMALL, BIG),
+        contacts=Contacts(book={}, launcher=""),
+    )  # fmt: skip
+    if call.name == "local" and not call.settings:
+        return _local(measure(given, LocalCrew(probes), asked), asked)
+    if call.name != "lab":
+        raise PlanError(f"covey calibrates --engine local and --engine 'lab(…)', not {engine}: describe others by hand")
+    from covey.engines.lab.settings import read
+
+    return _lab(given, asked, read(2, call.settings))
+
+
+def _local(found: Found, asked: Assignment) -> Cluster:
+    """All roles on this machine; the link is what TCP between machines would cost, at the usual bandwidth."""
+    handling, near, far = found.handling(), found.toll("network"), found.toll("tcp network", BIG)
+    here = [handling.send, handling.receive, near, near]
+    afar = [found.toll("tcp driver", BIG), far, far]
+    return Cluster(
+        **found.compute(), threads=asked.threads, handling=handling,
+        local=Link(latency=found.latency("there and back", here), bandwidth=found.bandwidth(here), cpu=near),
+        link=Link(latency=found.latency("tcp there and back", afar), headers=HEADERS, cpu=far),
+        machines=(Machine(cores=cores()),),
+    )  # fmt: skip
+
+
+def _lab(task: Task, asked: Assignment, settings: Settings) -> Cluster:
+    """The hosts of a lab. Its quotas hold while it is measured: what was stopped in between finds its caches cold."""
+    from covey.engines.lab import iproute
+    from covey.engines.lab.settings import Settings
+    from covey.engines.lab.sites import LabPlaces
+
+    if missing := iproute.missing():
+        raise PlanError(f"a lab cannot be made here: {missing}")
+    rates = [rate or FASTEST for rate in settings.rates]
+    slowest = min(rates)
+    big = max(1 << 14, min(BIG, round(slowest * SHAPED)))
+    asked = msgspec.structs.replace(asked, sizes=(SMALL, big), beside=(), workers=2)
+    host = rates.index(slowest)
+    pair = Settings((settings.rates[host],) * 2, (settings.cpus[host],) * 2)
+    crew = ClusterCrew(LabPlaces(pair), Terms(), probes, asked.task, b"", asked.plan().roles)
+    found = measure(task, crew, asked)
+    handling, cpu = found.handling(), found.toll("network")
+    latency = found.latency("there and back", [handling.send, handling.receive, cpu, cpu])
+    link = Link(bandwidth=BytesPerSecond(slowest), latency=latency, headers=HEADERS, cpu=cpu)
+    links = {machine_name(number): replace(link, bandwidth=rate) for number, rate in enumerate(rates)}
+    return Cluster(
+        **found.compute(), threads=asked.threads, handling=handling, link=link,
+        links={host: other for host, other in links.items() if other != link},
+        local=Link(latency=latency, bandwidth=FASTEST, cpu=cpu),
+        machines=tuple(_host(share) for share in settings.cpus),
+    )  # fmt: skip
+
+
+def _host(share: float | None) -> Machine:
+    """A host of a lab; its quota is spent at full speed, period by period."""
+    from covey.engines.lab.quota import LEAST, PERIOD
+
+    if share is None:
+        return Machine(cores=cores())
+    return Machine(cores=share, period=Seconds(max(PERIOD, round(LEAST / share)) / 1e6))

@@ -1,0 +1,94 @@
+"""Run the probes on real processes, and read off what they found."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import msgspec
+
+from covey.calibrate import roles
+from covey.calibrate.roles import Assignment
+from covey.engines import handover
+from covey.engines.interrupt import Interrupt, interruptible
+from covey.engines.process.contacts import Contacts
+from covey.engines.process.supervisor import Supervisor, Wishes
+from covey.observe.referee import Referee
+from covey.run.processes import Crew
+from covey.simulate import BytesPerSecond, Handling, Seconds, Toll
+from covey.task import Task
+
+SMALL, BIG = 64, 1 << 20  # bytes of the messages: what counts is each message, and each byte
+FASTEST = BytesPerSecond(1e11)  # what takes less time than that is CPU time, and nothing besides
+NEVER = 10**18  # samples until the model is scored
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The means of what the workers noted, in seconds and bytes; messages were of `SMALL` and of `big` bytes."""
+
+    notes: Mapping[str, float]
+    big: int
+
+    def __getitem__(self, name: str) -> float:
+        return self.notes[name]
+
+    def toll(self, what: str, big: int | None = None) -> Toll:
+        """So much each time and so much for a byte, from a small and a big message."""
+        big = big or self.big
+        small = max(0.0, self[f"{what} {SMALL}"])
+        return Toll(each=Seconds(small), byte=Seconds(max(0.0, self[f"{what} {big}"] - small) / (big - SMALL)))
+
+    def latency(self, way: str, tolls: list[Toll]) -> Seconds:
+        """What the way of a small message takes besides the work of both ends."""
+        return Seconds(max(0.0, self[f"{way} {SMALL}"] / 2 - sum(toll.of(SMALL) for toll in tolls)))
+
+    def bandwidth(self, tolls: list[Toll]) -> BytesPerSecond:
+        """Bytes per second on the way of a big message, besides the work of both ends."""
+        big, latency = self.big, self.latency("there and back", tolls)
+        seconds = self[f"there and back {big}"] / 2 - latency - sum(toll.of(big) for toll in tolls)
+        return BytesPerSecond(min(FASTEST, big / seconds) if seconds > 0 else FASTEST)
+
+    def compute(self) -> dict[str, Any]:
+        """A batch, its spread, and an optimizer step for each byte."""
+        batch = self["batch"] - self["report"] * self["reports in a batch"]
+        return {"compute": Seconds(batch), "jitter": self["jitter"], "update": Seconds(self._step_byte())}
+
+    def handling(self) -> Handling:
+        tiny, model = self["tiny sum"], self["model"]
+        return Handling(
+            send=self.toll("send"), receive=self.toll("receive"), report=Seconds(self["report"]),
+            sums=Toll(each=Seconds(tiny), byte=Seconds(max(0.0, self["sum"] - tiny) / (2 * model))),
+            step=Seconds(max(0.0, self["step"] - self._step_byte() * model)),
+        )  # fmt: skip
+
+    def _step_byte(self) -> float:
+        return self["step"] * max(0.0, 1 - self["part of a step"]) / max(1.0, self["model"] - self["part"])
+
+
+def measure(task: Task, crew: Crew, assignment: Assignment) -> Found:
+    """Have workers of this crew measure themselves."""
+    handed = b"" if assignment.task else handover.pack(task)
+    plan, interrupt = assignment.plan(), Interrupt()
+
+    def pack(contacts: Contacts) -> bytes:
+        return msgspec.msgpack.encode(msgspec.structs.replace(assignment, contacts=contacts))
+
+    with interruptible(interrupt), crew:
+        board = crew.start(plan.roles, f"{roles.__name__}:enter", pack, handed)
+        outcome = Supervisor(plan, board, crew, Referee(NEVER), Wishes(score=False, interrupt=interrupt)).run()
+    if outcome.stopped == "interrupted":
+        raise KeyboardInterrupt
+    told: dict[str, list[float]] = {}
+    for tally in outcome.tallies:
+        for note, value in tally.notes.items():
+            told.setdefault(note, []).append(value)
+    return Found({note: fmean(values) for note, values in told.items()}, assignment.sizes[-1])
+
+
+def cores() -> int:
+    """Of this machine, as far as they are ours."""
+    return len(os.sched_getaffinity(0))

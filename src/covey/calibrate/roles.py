@@ -1,0 +1,51 @@
+"""A worker's side of a measurement: its process begins here."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+import torch
+
+from covey import build
+from covey.calibrate.probes import probe
+from covey.engines import handover
+from covey.engines.process.contacts import Contacts
+from covey.engines.process.desk import Desk
+from covey.engines.process.role import Post, play
+from covey.engines.process.shots import SCORER
+from covey.message import Address
+from covey.run.roles import score_for
+from covey.strategy import Plan, Role
+from covey.task import Task, load_task
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker must know to be measured."""
+
+    task: str  # "file.py:task"; empty: it is handed over
+    workers: int
+    steps: int
+    threads: int
+    sizes: tuple[int, ...]  # of the messages, in bytes
+    beside: tuple[int, ...]  # and of those on a link within this machine, over TCP, besides the run's own
+    contacts: Contacts
+
+    def plan(self) -> Plan:
+        work = partial(probe, sizes=self.sizes, beside=self.beside)
+        roles = [Role(Address("worker", rank), work, trains=True, scored=rank == 0) for rank in range(self.workers)]
+        return Plan(roles=tuple(roles), limits=(self.steps,) * self.workers, lockstep=False)
+
+
+def enter(data: bytes, handed: bytes, me: Address) -> None:
+    """A worker's own process begins here."""
+    given = msgspec.msgpack.decode(data, type=Assignment)
+    torch.set_num_threads(given.threads)
+    with Post(me, given.contacts) as post:
+        parcel = handover.opened(handed)
+        task: Task = load_task(parcel.file or given.task) if given.task else handover.unpack(parcel)
+        deal, plan = build.shards(task, given.workers, 0), given.plan()
+        if me == SCORER:
+            score_for(post, plan, build.ScoredModel(build.model(task, 0), None))
+        else:
+            play(post, plan, build.replica(task, me, trains=True, deal=deal, budget=None), None, Desk.serve)

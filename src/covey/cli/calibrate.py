@@ -1,0 +1,88 @@
+"""covey calibrate: measure this machine and a task, so that simulate can foresee."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from covey.cli import json_file, options
+from covey.cli.errors import explained
+from covey.cli.options import flag, voice
+from covey.errors import PlanError
+
+if TYPE_CHECKING:
+    from covey.simulate import Cluster
+
+USUAL = Path("cluster.toml")
+
+Output = Annotated[
+    Path,
+    typer.Option("--output", "-o", metavar="FILE", help="The cluster file to write.", rich_help_panel=options.KEEP),
+]
+Engine = Annotated[str, flag("--engine", "ENGINE", "local, or 'lab(hosts=3, rate=100mbit, cpu=0.5)'.", options.RUN)]
+Batches = Annotated[int, flag("--batches", "N", "How many batches each worker computes.", options.RUN, least=5)]
+
+
+def command(
+    task: options.Task,
+    output: Output = USUAL,
+    engine: Engine = "local",
+    batches: Batches = 40,
+    threads: options.Threads = None,
+    json: options.Json = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Measure this machine and a task with real processes, and write what simulate has to know.
+
+    covey calibrate examples/digits.py -o cluster.toml; covey simulate examples/digits.py --cluster cluster.toml
+    """
+    manner = voice(quiet, verbose)
+    with explained(manner):
+        json_file.check(json)
+        if not output.parent.is_dir():
+            raise PlanError(f"--output {output}: there is no folder {output.parent}")
+        from covey.calibrate import calibrate
+        from covey.simulate import written
+
+        found = calibrate(task, engine, batches=batches, threads=threads)
+        output.write_text(written(found, f"Measured by: {shlex.join(['covey', *sys.argv[1:]])}"), encoding="utf-8")
+        json_file.write(json, _told(found))
+        if manner != "quiet":
+            _show(found, output, to_errors=json == json_file.OUTPUT)
+
+
+def _told(cluster: Cluster) -> str:
+    from dataclasses import asdict
+    from json import dumps
+
+    return dumps(asdict(cluster), indent=1) + "\n"
+
+
+def _show(cluster: Cluster, output: Path, to_errors: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from covey.simulate import format_duration as shown
+
+    handling, local = cluster.handling, cluster.local
+    rows = {
+        "batch": f"{shown(cluster.compute)}, give or take {cluster.jitter:.0%}",
+        "optimizer step": f"{shown(handling.step)} and {shown(cluster.update * 1e6)} for a megabyte",
+        "message": f"{shown(handling.send.each)} to send, {shown(handling.receive.each)} to receive",
+        "megabyte between machines": f"{shown(cluster.link.cpu.byte * 1e6)} of CPU time at either end",
+    }
+    if local is not None:
+        rows["megabyte on one machine"] = f"{shown(local.cpu.byte * 1e6)} of CPU time at either end"
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for name, value in rows.items():
+        grid.add_row(f"[dim]{name}[/]", value)
+    console = Console(stderr=to_errors, highlight=False)
+    console.print(grid)
+    console.print(
+        f"\nwritten to {output}: covey simulate --cluster {output}, covey compare --simulate --cluster {output}"
+    )

@@ -1,0 +1,55 @@
+"""How much arithmetic did a program do between two effects? Counted, not timed, so that the same run comes again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from covey.simulate import Cluster
+
+
+class Effort(TorchDispatchMode):
+    """While it is entered: the calls of torch and the bytes they read, and the steps of optimizers, which are apart."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._handling, self._update = cluster.handling, cluster.update
+        self._stepping = False
+        self.seconds = 0.0  # of CPU time that the cluster model charges for it
+
+    def take(self) -> float:
+        """What it costs; from here on it is counted anew."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if not self._stepping and not func.is_view:
+            self.seconds += self._handling.sums.of(sum(arg.nbytes for arg in args if isinstance(arg, torch.Tensor)))
+        return func(*args, **(kwargs or {}))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Know optimizer steps from other arithmetic."""
+        before = register_optimizer_step_pre_hook(self._begin)
+        after = register_optimizer_step_post_hook(self._end)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._stepping = True
+
+    def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._stepping = False
+        held = sum(parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
+        self.seconds += self._handling.step + self._update * held

@@ -1,0 +1,107 @@
+"""How is a cluster written down? What `cluster_file` reads again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from covey.errors import PlanError
+from covey.simulate.cluster import Cluster
+from covey.simulate.machines import Handling, Link, Machine, Toll, machine_name
+
+_SMALLER = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+def written(cluster: Cluster, heading: str = "") -> str:
+    """The text of a cluster file; of what a group or a host has of its own, only links of machines can be written."""
+    for field in ("slowdowns", "kills", "price", "watts", "workers"):
+        if getattr(cluster, field):
+            raise PlanError(f"a cluster with {field} is written by hand: see examples/cluster.toml")
+    sections = [
+        [f"# {line}" for line in heading.splitlines()],
+        [f'place = "{cluster.place}"'] if cluster.place else [],
+        _compute(cluster), _handling(cluster.handling), _link(cluster), _local(cluster), *_machines(cluster),
+    ]  # fmt: skip
+    return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
+
+
+def _compute(cluster: Cluster) -> list[str]:
+    return [
+        "[compute]",
+        _line("batch", cluster.compute, "forward and backward of one batch"),
+        _said("jitter", f"{cluster.jitter:.4g}", "how much that varies: standard deviation / mean"),
+        _line("update", cluster.update, "an optimizer step, for each byte of parameters"),
+        _said("threads", str(cluster.threads), "that compute a batch"),
+    ]
+
+
+def _handling(handling: Handling) -> list[str]:
+    return [
+        "[handling]  # CPU time of covey's own work",
+        *_toll("send", handling.send, "to send a message", "for each byte that is copied"),
+        *_toll("receive", handling.receive, "to receive one", "for each byte"),
+        *_toll("sums", handling.sums, "to add, copy or scale vectors", "for each byte that is read"),
+        _line("step", handling.step, "an optimizer step, besides [compute] update"),
+        _line("report", handling.report, "a report to the launcher, every 20 ms"),
+    ]
+
+
+def _link(cluster: Cluster) -> list[str]:
+    link = cluster.link
+    return [
+        "[link]  # between machines",
+        *_crossing(link),
+        _said("sharing", f'"{cluster.sharing}"'),
+        _said("headers", f"{link.headers:.4g}", "what the network adds to each byte"),
+        *_toll("cpu", link.cpu, "CPU time of the network at either end, for a message", "and for each byte"),
+    ]
+
+
+def _local(cluster: Cluster) -> list[str]:
+    link = cluster.local
+    return (
+        [] if link is None else ["[local]  # between roles of one machine", *_crossing(link), *_toll("cpu", link.cpu)]
+    )
+
+
+def _crossing(link: Link) -> list[str]:
+    return [_said("bandwidth", f'"{link.bandwidth * 8 / 1e6:.6g}mbit"'), _line("latency", link.latency, "one way")]
+
+
+def _machines(cluster: Cluster) -> Iterator[list[str]]:
+    """Equal machines in a row are written once."""
+    described = [(machine, cluster.links.get(machine_name(number))) for number, machine in enumerate(cluster.machines)]
+    for (machine, link), alike in groupby(described):
+        yield [
+            "[[machine]]",
+            _said("count", str(len(list(alike)))),
+            *_machine(machine),
+            *(_crossing(link) if link else []),
+        ]
+
+
+def _machine(machine: Machine) -> Iterator[str]:
+    yield _said("cores", f"{machine.cores:g}", "shared by the roles that live on it")
+    if machine.period:
+        yield _line("period", machine.period, "a quota: so many cores on average over this time")
+
+
+def _toll(name: str, toll: Toll, each: str = "", byte: str = "") -> list[str]:
+    return [_line(name, toll.each, each), _line(f"{name}_byte", toll.byte, byte)]
+
+
+def _line(name: str, seconds: float, meaning: str = "") -> str:
+    return _said(name, f'"{_duration(seconds)}"', meaning)
+
+
+def _said(name: str, value: str, meaning: str = "") -> str:
+    line = f"{name} = {value}"
+    return f"{line:<28}# {meaning}" if meaning else line
+
+
+def _duration(seconds: float) -> str:
+    """Four digits, in the unit that keeps them short."""
+    for unit, size in _SMALLER.items():
+        if seconds >= size:
+            return f"{seconds / size:.4g}{unit}"
+    return f"{seconds / 1e-9:.4g}ns"

@@ -1,0 +1,96 @@
+"""Who may read now?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from covey.synchronization.board import Board
+
+
+class Gate(Protocol):
+    """Who may read."""
+
+    def admits(self, rank: int, board: Board) -> bool:
+        """Whether this worker's read may be answered now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """A worker reads while it is at most `bound` steps ahead of the slowest (Ho et al. 2013); 0 is a barrier."""
+
+    bound: int
+
+    def admits(self, rank: int, board: Board) -> bool:
+        return board.clocks[rank] - board.slowest <= self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Every read is answered at once."""
+
+    def admits(self, rank: int, board: Board) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Newer:
+    """A worker reads as soon as there are parameters newer than those of its last gradient."""
+
+    def admits(self, rank: int, board: Board) -> bool:
+        return rank not in board.pushed or board.version > board.pushed[rank]
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """The bound moves between `low` and `low + extra`, so that a fast worker stops where it waits least (Zhao 2019)."""
+
+    low: int
+    extra: int
+
+    def admits(self, rank: int, board: Board) -> bool:
+        lead = board.clocks[rank] - board.slowest
+        if lead <= self.low:
+            return True
+        if board.credits.get(rank, 0) == 0 and board.clocks[rank] == board.fastest:
+            # our clamp: without it repeated grants would have no bound
+            board.credits[rank] = min(self.grant(rank, board), self.low + self.extra - lead)
+        if board.credits.get(rank, 0) <= 0:
+            return False
+        board.credits[rank] -= 1
+        return True
+
+    def grant(self, rank: int, board: Board) -> int:
+        """How many more steps end nearest to a step of the slowest worker, if both go on as they last did."""
+        slow = min(board.clocks, key=lambda other: (board.clocks[other], other))
+        mine, theirs = board.times.get(rank, []), board.times.get(slow, [])
+        if len(mine) < 2 or len(theirs) < 2:
+            return 0
+        ends = [theirs[1] + k * (theirs[1] - theirs[0]) for k in range(1, self.extra + 2)]
+        waits = [min(abs(mine[1] + k * (mine[1] - mine[0]) - end) for end in ends) for k in range(self.extra + 1)]
+        return waits.index(min(waits))
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """So many reads of each version, whoever comes: a fast worker may take what a slow one leaves (Abadi 2016)."""
+
+    count: int
+
+    def admits(self, rank: int, board: Board) -> bool:
+        taken = board.taken[1] if board.taken[0] == board.version else 0
+        if taken >= self.count:
+            return False
+        board.taken = [board.version, taken + 1]
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """A worker reads while the parameters moved by less than `bound` since the oldest copy in use (Langer 2020)."""
+
+    bound: float
+
+    def admits(self, rank: int, board: Board) -> bool:
+        return board.moved < self.bound

@@ -1,0 +1,195 @@
+"""What is advised, in worlds where the answer is known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import covey
+from covey.advise import predict
+from covey.advise.candidates import candidates
+from covey.advise.choose import Advice, advise
+from covey.advise.situation import Situation, look, skew, time_batch
+from covey.advise.trial import Trials
+from covey.advise.world import fastest, sized
+from covey.build import shards
+from covey.catalog import resolve
+from covey.simulate import Cluster, Seconds, from_flags
+from covey.simulate.cluster_file import read
+from covey.task import Task, load_task
+
+DIGITS = "examples/digits.py"
+GROUPS = """
+[[group]]
+workers = 2
+bandwidth = "25gbit"
+price = 3
+[[group]]
+workers = 6
+slow = 2
+price = 1
+[host."server 0"]
+bandwidth = "10gbit"
+"""
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return load_task(DIGITS)
+
+
+def quick(task: Task, workers: int = 4, **flags: object) -> Advice:
+    now = look(task, workers, from_flags(**flags))  # type: ignore[arg-type]
+    return advise(task, DIGITS, now, until="accuracy>=0.9")
+
+
+def said(advice: Advice, words: str) -> bool:
+    return any(words in line for line in advice.findings)
+
+
+def specs(advice: Advice) -> list[str]:
+    return [choice.spec if choice.workers > 1 else "alone" for choice in advice.choices]
+
+
+# -- formulas -----------------------------------------------------------------------------------------------------
+
+
+def test_a_fast_network_is_no_bottleneck(task: Task) -> None:
+    advice = quick(task, compute="50ms", bandwidth="10gbit")
+    assert said(advice, "no bottleneck") and said(advice, "Compression does not pay")
+    assert advice.sure == "a rough guess"
+
+
+def test_a_slow_network_asks_for_fewer_messages(task: Task) -> None:
+    advice = quick(task, compute="1ms", bandwidth="1mbit")
+    assert said(advice, "is a bottleneck") and said(advice, "No pattern of exchange fits")
+    assert said(advice, "Compression pays")
+    order = specs(advice)
+    assert order.index("local_sgd(period=32)") < order.index("allreduce")
+    assert order.index("alone") < order.index("allreduce")
+    assert order.index("bsp + twobit") < order.index("bsp")
+
+
+def test_one_worker_is_faster_where_all_wait_for_messages(task: Task) -> None:
+    advice = quick(task, workers=2, compute="0.1ms", bandwidth="100kbit", latency="1s")
+    assert specs(advice).index("alone") < specs(advice).index("bsp")
+
+
+def test_a_slow_worker_speaks_against_waiting(task: Task) -> None:
+    advice = quick(task, compute="20ms", slow=["3:8x"])
+    assert said(advice, "waits for the slowest")
+    by_spec = {choice.spec: choice for choice in advice.choices}
+    assert any("nobody should wait" in risk for risk in by_spec["allreduce"].risks)
+    assert "slow workers hold nobody up" in by_spec["gosgd"].reasons
+    assert by_spec["gosgd"].relative < by_spec["allreduce"].relative
+
+
+def test_staleness_is_told_where_many_push(task: Task) -> None:
+    assert said(quick(task, workers=16), "Staleness would hurt")
+    assert not said(quick(task, workers=2), "Staleness would hurt")
+
+
+def test_what_must_be_is_kept_to(task: Task) -> None:
+    now = look(task, 4, Cluster(), reproducible=True, once=True)
+    kept = [candidate.strategy for candidate in candidates(task, now)]
+    assert {strategy.taxonomy.scheduling for strategy in kept} == {"synchronous"}
+    assert {strategy.samples for strategy in kept} == {"every sample once per epoch"}
+
+
+def test_shared_memory_is_for_one_machine(task: Task) -> None:
+    task = replace(task, optimizer=lambda params: torch.optim.SGD(params, lr=0.1))
+    far = look(task, 2, Cluster())
+    named = {candidate.strategy.name for candidate in candidates(task, far)}
+    near = {candidate.strategy.name for candidate in candidates(task, replace(far, one_machine=True))}
+    assert near - named == {"hogwild", "hogwild++"}
+
+
+def test_every_candidate_has_a_step(task: Task) -> None:
+    now = look(task, 8, from_flags(jitter=0.2, slow=["1:2x"]))
+    for candidate in candidates(task, now):
+        step = predict.step(candidate.strategy, now)
+        assert 0 < step.seconds < math.inf and 0 <= step.exchange <= step.seconds, candidate.spec
+
+
+@pytest.mark.parametrize("spec", ["allreduce", "bsp", "local_sgd(period=4)", "sliced", "easgd(period=4)", "gosgd"])
+def test_formulas_are_near_the_virtual_engine(spec: str, task: Task) -> None:
+    now = look(task, 4, from_flags(bandwidth="100mbit", compute="10ms"))
+    candidate = next(one for one in candidates(task, now) if one.strategy.name == resolve(spec, 4).name)
+    timed = Trials(DIGITS, now, 0.001).timed(candidate)
+    assert timed is not None
+    assert predict.step(candidate.strategy, now).seconds == pytest.approx(timed.seconds, rel=0.25)
+
+
+# -- trained in virtual time ------------------------------------------------------------------------------------------
+
+
+def test_the_advised_is_the_best_of_those_that_were_trained(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("covey.advise.trial.FEWEST", 3)
+    monkeypatch.setattr("covey.advise.trial.MOST", 3)
+    now = look(task, 3, from_flags(bandwidth="10mbit", compute="5ms"))
+    advice = advise(task, DIGITS, now, until="accuracy>=0.85", trials=Trials(DIGITS, now, pace=0.001))
+    trained = [choice for choice in advice.choices if choice.basis == "trained in virtual time"]
+    assert len(trained) >= 3 and advice.choices[0] in trained
+    assert advice.choices[0].relative == min(choice.relative for choice in trained if not choice.missed)
+    alone = next(choice for choice in advice.choices if choice.workers == 1)
+    assert alone.relative == 1.0 and alone.seconds is not None
+    again = covey.fit(
+        DIGITS, advice.choices[0].spec, advice.choices[0].workers, engine="simulated", until="accuracy>=0.85",
+        cluster=now.cluster if advice.choices[0].workers > 1 else Cluster(compute=Seconds(0.005)),
+    )  # fmt: skip
+    assert again.reached is not None
+    assert again.reached.seconds == pytest.approx(advice.choices[0].seconds)
+
+
+def test_runs_that_are_too_short_tell_nothing(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("covey.advise.trial.MOST", 1)
+    monkeypatch.setattr("covey.advise.trial.FEWEST", 1)
+    now = look(task, 2, from_flags(compute="5ms"))
+    advice = advise(task, DIGITS, now, until="accuracy>=0.99", trials=Trials(DIGITS, now, pace=1.0))
+    assert not any(choice.missed for choice in advice.choices)
+    assert advice.sure == "a rough guess"
+
+
+def test_a_target_is_found_where_none_was_given(task: Task) -> None:
+    now = look(task, 2, Cluster())
+    reached, until = Trials(DIGITS, now, pace=0.001).alone(None)
+    assert until.startswith("loss<=") and reached.seconds is not None
+
+
+# -- what is known beforehand -----------------------------------------------------------------------------------------
+
+
+def test_looking_at_a_task(task: Task) -> None:
+    now = look(task, 4, Cluster())
+    assert now.model == 4 * (64 * 64 + 64 + 640 + 10)
+    assert now.state == now.model  # momentum
+    assert not now.normalized and now.samples == 1437
+    norm = replace(task, model=lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10)))
+    assert look(norm, 4, Cluster()).normalized
+    assert 0 < time_batch(task) < 5
+
+
+def test_skewed_labels(task: Task) -> None:
+    x = torch.zeros(1000, 1)
+    assert skew(replace(task, data=(x, torch.arange(1000) % 10)), shards(replace(task, data=(x, x)), 2, 0)) < 0.1
+    assert skew(replace(task, data=(x, torch.arange(1000))), shards(replace(task, data=(x, x)), 10, 0)) > 0.5
+    assert skew(replace(task, data=(x, x)), shards(replace(task, data=(x, x)), 2, 0)) == 0
+
+
+def test_a_cluster_keeps_its_proportions() -> None:
+    world = sized(read(GROUPS), 4)
+    assert world.workers == 4 and world.slowdowns == {1: 2, 2: 2, 3: 2} and sum(world.price.values()) == 6
+    assert sized(read(GROUPS), 800).price[199] == 3 and sized(read(GROUPS), 800).price[200] == 1
+    assert world.links["server 0"].bandwidth == 1.25e9
+    assert world.link_of("worker 0").bandwidth > 3e9 > world.link_of("worker 1").bandwidth
+    alone, rank = fastest(read(GROUPS), 8)
+    assert (rank, alone.price, alone.slowdowns) == (0, {0: 3}, {0: 1.0})
+
+
+def test_spread() -> None:
+    now = Situation(workers=2, samples=1, batch=1, model=1, cluster=Cluster(slowdowns={1: 3.0}))
+    assert now.spread == pytest.approx(0.5)

@@ -1,0 +1,61 @@
+"""covey advise and covey scale, as they are typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from covey.cli import app
+
+DIGITS = "examples/digits.py"
+
+
+def test_quick_advice(tmp_path: Path) -> None:
+    file = tmp_path / "advice.json"
+    asked = ["advise", DIGITS, "--workers", "4", "--bandwidth", "100mbit", "--compute", "10ms", "--quick", "--json"]
+    shown = CliRunner().invoke(app, [*asked, str(file)])
+    assert shown.exit_code == 0, shown.output
+    assert "4 workers, links of 100 Mbit/s; the model has 19.2 kB" in shown.output
+    assert "one worker alone" in shown.output and "a rough guess" in shown.output
+    found = json.loads(file.read_text())
+    assert found["schema"] == "covey.advice/1"
+    assert found["choices"][0]["command"].startswith(f"covey run {DIGITS} --strategy")
+
+
+def test_this_machine_is_measured() -> None:
+    shown = CliRunner().invoke(app, ["advise", DIGITS, "--quick"])
+    assert shown.exit_code == 0, shown.output
+    assert "processes of this machine" in shown.output and "(measured here)" in shown.output
+
+
+def test_delays(tmp_path: Path) -> None:
+    page = tmp_path / "delays.html"
+    shown = CliRunner().invoke(app, ["advise", DIGITS, "--delays", "--bandwidth", "10mbit", "--report", str(page)])
+    assert shown.exit_code == 0, shown.output
+    assert "recursive doubling" in shown.output and "19.2 kB at 10 Mbit/s" in shown.output
+    assert "The least time of one exchange" in page.read_text()
+
+
+def test_scale(tmp_path: Path) -> None:
+    page = tmp_path / "scale.html"
+    asked = ["scale", DIGITS, "--strategies", "gosgd,allreduce", "--workers", "1|4", "--report", str(page)]
+    shown = CliRunner().invoke(app, asked)
+    assert shown.exit_code == 0, shown.output
+    assert "gosgd" in shown.output and page.exists()
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["advise", DIGITS, "--cluster", "examples/cluster.toml", "--bandwidth", "1gbit"], "leave --bandwidth away"),
+    (["advise", DIGITS, "--until", "accuracy"], "accuracy"),
+    (["advise", DIGITS, "--slow", "9:2x", "--quick"], "there is no worker 9"),
+    (["advise", DIGITS, "--delays", "--report", "/"], "is a folder"),
+    (["scale", DIGITS, "--workers", "some"], "such as '1|10|100|1000'"),
+    (["scale", DIGITS, "--strategies", "bps"], "bps"),
+])  # fmt: skip
+def test_what_cannot_be_is_refused(words: list[str], message: str) -> None:
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code in (1, 2), shown.output
+    assert message in shown.output

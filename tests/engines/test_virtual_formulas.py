@@ -1,0 +1,61 @@
+"""Sums that are charged by a formula take as long as their messages would."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import covey
+from covey.observe.result import Result
+from covey.simulate import Cluster, Link, Seconds, parse_rate
+
+UNEQUAL = Cluster(
+    compute=Seconds(0.005), jitter=0.3, slowdowns={1: 3.0},
+    links={
+        "worker 0": Link(bandwidth=parse_rate("10mbit"), latency=Seconds(0.005)),
+        "worker 3": Link(bandwidth=parse_rate("25gbit")),
+    },
+)  # fmt: skip
+WORLDS = {
+    "even": Cluster(), "unequal": UNEQUAL, "fair": replace(UNEQUAL, sharing="fair"),
+    "headers": Cluster(link=Link(bandwidth=parse_rate("10mbit"), headers=0.05)),
+}  # fmt: skip
+
+
+def timed(spec: str, workers: int, world: Cluster) -> Result:
+    return covey.fit(
+        "examples/digits.py", spec, workers, engine="simulated", timing_only=True, steps=3, cluster=world
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("workers", [2, 5, 16])
+def test_a_ring_by_its_formula(workers: int, world: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = WORLDS[world] if workers > 3 else replace(WORLDS[world], links={})
+    said = timed("allreduce", workers, cluster)
+    monkeypatch.setattr("covey.run.simulated.LARGE", 2)
+    charged = timed("allreduce", workers, cluster)
+    assert charged.seconds == pytest.approx(said.seconds, rel=0.01)
+    assert charged.traffic.bytes == said.traffic.bytes
+    assert charged.traffic.messages < said.traffic.messages or workers == 2, "the messages were sent after all"
+
+
+def test_the_largest_ring_whose_messages_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = timed("local_sgd(period=3)", 64, UNEQUAL)
+    monkeypatch.setattr("covey.run.simulated.LARGE", 64)
+    assert timed("local_sgd(period=3)", 64, UNEQUAL).seconds == pytest.approx(said.seconds, rel=0.01)
+
+
+def test_other_patterns_and_real_numbers_are_never_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("covey.run.simulated.LARGE", 2)
+    spec, same = "local_sgd(period=1, pattern=star)", {"engine": "simulated", "steps": 1}
+    assert timed(spec, 4, Cluster()).traffic.messages == 3 * 6
+    trained = covey.fit("examples/digits.py", "allreduce", 4, **same)
+    assert trained.traffic.messages == 2 * 3 * 4
+
+
+def test_a_thousand_workers_on_less_data_than_they_are() -> None:
+    result = timed("allreduce", 2000, Cluster(compute=Seconds(0.02)))
+    assert result.samples == 3 * 2000 * 32
+    assert result.notes["rings by formula"] == 3
