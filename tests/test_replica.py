@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from covey.errors import CheckpointError, PlanError
+from covey.lessons import Batch, Lessons
 from covey.message import Message
 from covey.program import Node
-from covey.replica import Batch, Replica
+from covey.replica import Replica
 from covey.vector import Piece, Vector
 from tests.worlds import CLUSTER, adam, perform, sgd, vector
 
@@ -42,7 +43,7 @@ def training(module: nn.Module, during: Callable[[], None] = lambda: None) -> Ca
 
 
 def trained(module: nn.Module, optimizer: object = None, **more: object) -> Replica:
-    return Replica(module, optimizer or sgd(), source=training(module), **more)  # type: ignore[arg-type]
+    return Replica(module, optimizer or sgd(), Lessons(own=training(module)), **more)  # type: ignore[arg-type]
 
 
 def double(vector: Vector) -> None:
@@ -114,7 +115,7 @@ def test_without_a_shield_writes_between_forward_and_backward_spoil_the_gradient
     """And autograd does not notice: that is why the shield is there."""
     module = network()
     replica = Replica(module, sgd())
-    replica.source = training(module, during=lambda: double(replica.flat))
+    replica.lessons = Lessons(own=training(module, during=lambda: double(replica.flat)))
 
     async def program(node: Node, replica: Replica) -> None:
         await replica.gradient(node)
@@ -126,7 +127,7 @@ def test_without_a_shield_writes_between_forward_and_backward_spoil_the_gradient
 def test_a_shield_keeps_the_weights_as_they_were_when_compute_began() -> None:
     module = network()
     replica = Replica(module, sgd())
-    replica.source = training(module, during=lambda: double(replica.flat))
+    replica.lessons = Lessons(own=training(module, during=lambda: double(replica.flat)))
     replica.shield()
     replica.shield()  # twice is once
 

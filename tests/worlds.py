@@ -18,8 +18,9 @@ from covey.message import Address, Message
 from covey.observe.instruments import Instrument
 from covey.observe.referee import Referee
 from covey.observe.trace import Trace
+from covey.optimizers import MakeOptimizer
 from covey.program import Node
-from covey.replica import MakeOptimizer, Replica
+from covey.replica import Replica
 from covey.run.request import options, request
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from covey.strategy import Plan, Role, workers

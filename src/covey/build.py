@@ -19,8 +19,9 @@ from torch.optim import Optimizer
 from covey.data import Feed, Partitions, Rows, Shards
 from covey.errors import PlanError
 from covey.flat import Flat
+from covey.lessons import Batch, Lessons
 from covey.message import Address
-from covey.replica import NOTHING, Batch, Replica, Snapshot
+from covey.replica import NOTHING, Replica, Snapshot
 from covey.task import Data, Task, check_data
 from covey.vector import Piece, chunk, mean_
 
@@ -113,8 +114,9 @@ def replica(task: Task, who: Address, trains: bool, deal: Shards, budget: int | 
     module = model(task, deal.seed)
     source = Source(task, module, deal, who.rank) if trains else None
     return Replica(
-        module, task.optimizer, source=source, rate=task.rate, budget=budget, samples=deal.batch, steps=deal.steps,
-        chosen=source.part if source else None, clip_norm=task.clip_norm,
+        module, task.optimizer,
+        Lessons(own=source, chosen=source.part if source else None, samples=deal.batch, steps=deal.steps),
+        rate=task.rate, budget=budget, clip_norm=task.clip_norm,
     )  # fmt: skip
 
 
@@ -177,7 +179,7 @@ def stand_in(numel: int, who: Address, trains: bool, deal: Shards) -> Replica:
     source: Callable[[int], Batch] | None = partial(_timed, deal, who.rank) if trains else None
     chosen = partial(_timed_part, deal) if trains else None
     still = partial(Still, lr=0.0)
-    return Replica(Sized(numel), still, source=source, samples=deal.batch, steps=deal.steps, chosen=chosen)
+    return Replica(Sized(numel), still, Lessons(own=source, chosen=chosen, samples=deal.batch, steps=deal.steps))
 
 
 def _timed(deal: Shards, rank: int, step: int) -> Batch:

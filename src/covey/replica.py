@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from math import isnan
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from covey.errors import CheckpointError, PlanError
 from covey.flat import Flat, Slot
+from covey.lessons import NONE, Batch, Lessons
 from covey.norm import Circle, adopt, together
+from covey.optimizers import MakeOptimizer, check_momentum, elementwise, made
 from covey.program import Compute, Node
 from covey.stream import GradientStream
 from covey.vector import Piece, Vector, chunks, ranges
 
-ELEMENTWISE = {
-    torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax,
-    torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.RMSprop, torch.optim.Rprop, torch.optim.ASGD,
-}  # fmt: skip
-"""Optimizers that treat every number alone, so that one parameter may be split between servers."""
-
 NOTHING = Vector(())
-MakeOptimizer = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
-
-
-class Batch(NamedTuple):
-    """What one forward and backward reports."""
-
-    loss: float
-    samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +37,19 @@ class Replica:
     """One copy of the model. `flat`, `grad` and `buffers` are the vectors that programs read and write."""
 
     def __init__(
-        self, module: nn.Module, optimizer: MakeOptimizer, *, source: Callable[[int], Batch] | None = None,
-        rate: Callable[[float], float] | None = None, budget: int | None = None,
-        samples: Callable[[int, int], int] = lambda rank, step: 1, steps: Callable[[int], int] = lambda rank: 1,
-        chosen: Callable[[int, int, int, int], Batch] | None = None, clip_norm: float | None = None,
+        self, module: nn.Module, optimizer: MakeOptimizer, lessons: Lessons = NONE, *,
+        rate: Callable[[float], float] | None = None, budget: int | None = None, clip_norm: float | None = None,
     ) -> None:  # fmt: skip
         self.norms = adopt(module)  # layers that speak with those of the other workers
         self.layout = Flat(module)
         self.module = module
         self.flat, self.grad, self.buffers = self.layout.params, self.layout.grads, self.layout.buffers
-        self.optimizer = _made(optimizer, list(self.layout.parameters.items()))
-        self._make, self.source, self._rate, self._budget = optimizer, source, rate, budget
+        self.optimizer = made(optimizer, list(self.layout.parameters.items()))
+        self.lessons, self._make, self._rate, self._budget = lessons, optimizer, rate, budget
         self._working: Vector | None = None  # a second set of parameters, where a companion may write the first
         self.trained: Piece = tuple((0, part.numel()) for part in self.flat.parts)
         self.divide: Callable[[Replica, int], list[Piece]] | None = None  # among servers, where a layout says how
         self._buffers_kept = True
-        self.samples = samples  # how many samples the batch of (rank, step) has
-        self.steps = steps  # and how many batches a pass of this rank over its data
-        self._chosen = chosen
         self.clip_norm = clip_norm  # the most that the norm of a gradient may be
         self.weight = 1.0  # how much this replica counts in the scored model
         self.scored: Vector | None = None  # the model that a program names as its own, where that is not `model`
@@ -95,9 +76,9 @@ class Replica:
 
     async def gradient_of(self, node: Node, rank: int, step: int, part: int = 0, parts: int = 1) -> Vector:
         """The mean gradient on one of `parts` equal parts of any worker's batch; the program `report`s what counts."""
-        if self._chosen is None:
+        if self.lessons.chosen is None:
             raise PlanError("this strategy chooses the samples itself: use it with a Task, not with your own loop")
-        chosen = partial(self._chosen, rank, step, part, parts)
+        chosen = partial(self.lessons.chosen, rank, step, part, parts)
         self.settle()
         self.batch = await node.compute(partial(self._run, chosen), 1 / parts)
         return self.grad
@@ -106,7 +87,7 @@ class Replica:
         """Forward and backward as an effect; for their time synchronized layers know who takes this step."""
         if not self.norms:
             return node.compute(work)
-        circle = Circle(node, self.samples, len(self.norms))
+        circle = Circle(node, self.lessons.samples, len(self.norms))
         return node.compute(partial(together, self.norms, circle, work), talks=True)
 
     def clip_(self, grad: Vector, norm: float | None = None) -> Vector:
@@ -133,8 +114,8 @@ class Replica:
 
     def differentiate(self, step: int) -> Batch:
         """(On the compute thread) Forward and backward on the batch of a step."""
-        assert self.source is not None, "this role has no data"
-        return self._run(partial(self.source, step))
+        assert self.lessons.own is not None, "this role has no data"
+        return self._run(partial(self.lessons.own, step))
 
     def settle(self) -> None:
         """Bring the weights to compute on up to date: here, where no companion runs, and not on the compute thread."""
@@ -209,10 +190,6 @@ class Replica:
         """How much of the run's budget of samples was seen before this step, from 0 to 1."""
         return min(1.0, self.seen / self._budget) if self._budget else 0.0
 
-    def together(self, ranks: Sequence[int], step: int) -> int:
-        """How many samples the batches of these workers have together."""
-        return _together(self.samples, tuple(ranks), step)
-
     # -- shards ---------------------------------------------------------------------------------------------------
 
     def pieces(self, servers: int) -> list[Piece]:
@@ -224,7 +201,7 @@ class Replica:
     @property
     def elementwise(self) -> bool:
         """Whether the optimizer treats every number alone."""
-        return bool(getattr(self.optimizer, "elementwise", type(self.optimizer) in ELEMENTWISE))
+        return elementwise(self.optimizer)
 
     def keep(self, piece: Piece, buffers: bool) -> None:
         """Become a server's shard: the optimizer sees only the parameters, or slices of them, inside `piece`.
@@ -236,7 +213,7 @@ class Replica:
             return
         self.trained = piece
         pairs = [(slot.name, shard) for slot in self.layout.slots for shard in self._inside(slot, piece)]
-        self.optimizer = _made(self._make, pairs)
+        self.optimizer = made(self._make, pairs)
 
     def _inside(self, slot: Slot, piece: Piece) -> Iterator[nn.Parameter]:
         """What the piece has of a parameter: all of it, or slices of it."""
@@ -280,24 +257,3 @@ class Replica:
             buffer.copy_(state["others"][name])
         self.optimizer.load_state_dict(state["optimizer"])
         self.seen = state["seen"]
-
-
-# In virtual time every worker asks this of all the others, at the same step.
-@lru_cache(maxsize=16)
-def _together(samples: Callable[[int, int], int], ranks: tuple[int, ...], step: int) -> int:
-    return sum(samples(rank, step) for rank in ranks)
-
-
-def check_momentum(optimizer: Optimizer) -> None:
-    """Refuse an optimizer to which no momentum can be given."""
-    if any("momentum" not in group for group in optimizer.param_groups):
-        raise PlanError(f"{type(optimizer).__name__} has no momentum to set: use torch.optim.SGD")
-
-
-def _made(make: MakeOptimizer, pairs: list[tuple[str, nn.Parameter]]) -> Optimizer:
-    if not pairs:
-        raise PlanError("a server would hold no parameter: use fewer servers")
-    optimizer = make(iter(pairs))
-    if not isinstance(optimizer, Optimizer):
-        raise PlanError(f"task.optimizer must return a torch Optimizer; it returned a {type(optimizer).__name__}")
-    return optimizer

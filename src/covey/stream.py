@@ -14,7 +14,8 @@ from covey.program import Node
 from covey.vector import Piece
 
 if TYPE_CHECKING:
-    from covey.replica import Batch, Replica
+    from covey.lessons import Batch
+    from covey.replica import Replica
 
 
 class Bucket(Message):

@@ -15,7 +15,7 @@ from covey import catalog, topology
 from covey.central.layouts import LAYOUTS
 from covey.errors import PlanError
 from covey.exchange.codec import CODECS
-from covey.replica import MakeOptimizer
+from covey.optimizers import MakeOptimizer
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 WORKERS = 4

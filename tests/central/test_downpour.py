@@ -11,6 +11,7 @@ from torch import nn
 from covey import catalog
 from covey.central.downpour import Accrued, Fetched
 from covey.errors import PlanError
+from covey.lessons import Batch, Lessons
 from covey.message import Address
 from covey.replica import Replica
 from covey.task import Task
@@ -53,14 +54,14 @@ class Numbers(nn.Module):
 def spy(replicas: dict[Address, Replica], seen: list[float]) -> None:
     """Note the first weight at which each gradient is taken."""
     replica = replicas[worker(0)]
-    source = replica.source
+    source = replica.lessons.own
     assert source is not None
 
-    def noting(step: int) -> object:
+    def noting(step: int) -> Batch:
         seen.append(replica.flat.parts[0][0].item())
         return source(step)
 
-    replica.source = noting  # type: ignore[assignment]
+    replica.lessons = Lessons(own=noting)
 
 
 @pytest.mark.parametrize("fetch", [1, 2, 5])

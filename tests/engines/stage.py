@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from covey.engines.virtual import Outcome, VirtualEngine
+from covey.lessons import Batch, Lessons
 from covey.message import Address, Message
 from covey.observe.instruments import Instrument
 from covey.observe.referee import Referee
 from covey.program import Node
-from covey.replica import Batch, Replica, Snapshot
+from covey.replica import Replica, Snapshot
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from covey.strategy import Plan, Role, workers
 from covey.vector import Vector
@@ -46,7 +47,7 @@ def ping(step: int = 0, size: int = 1000) -> Ping:
 
 
 def replica(source: Callable[[int], Batch] | None = None) -> Replica:
-    return Replica(nn.Linear(2, 1), lambda pairs: torch.optim.SGD([p for _, p in pairs], lr=0.1), source=source)
+    return Replica(nn.Linear(2, 1), lambda pairs: torch.optim.SGD([p for _, p in pairs], lr=0.1), Lessons(own=source))
 
 
 def run(

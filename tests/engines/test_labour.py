@@ -135,7 +135,7 @@ def test_sums_cost_by_their_bytes_with_real_numbers_too() -> None:
 
 
 def test_the_network_works_on_large_messages_while_they_travel() -> None:
-    """100 MB at 100 MB/s, with 10 ns of CPU time for a byte: an end's own and the other's take 2 s, the wire nothing."""
+    """100 MB at 100 MB/s, with 10 ns of CPU time for a byte: what comes and what goes take 2 s, the wire no more."""
     cluster = replace(CALM, link=Link(bandwidth=1e8, latency=Seconds(0), cpu=Toll(byte=Seconds(1e-8))))
     big = covey.Task(
         model=lambda: torch.nn.Linear(5000, 5000, bias=False), data=covey.data.digits(),

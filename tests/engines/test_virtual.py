@@ -8,11 +8,12 @@ from torch import nn
 
 from covey.engines.virtual import VirtualEngine
 from covey.engines.virtual.cells import Cells
+from covey.lessons import Batch, Lessons
 from covey.message import Address
 from covey.observe.referee import Referee
 from covey.observe.trace import Trace
 from covey.program import Node
-from covey.replica import Batch, Replica
+from covey.replica import Replica
 from covey.simulate import Cluster, Seconds
 from covey.strategy import Plan, Role, workers
 from covey.vector import Vector
@@ -141,7 +142,7 @@ def test_a_stream_gives_the_gradient_in_pieces_while_backward_runs() -> None:
         async for piece in replica.stream(node, bucket_bytes=1):
             await log.at(node, piece)
 
-    streamed = Replica(model, lambda pairs: torch.optim.SGD([p for _, p in pairs], lr=0.1), source=source)
+    streamed = Replica(model, lambda pairs: torch.optim.SGD([p for _, p in pairs], lr=0.1), Lessons(own=source))
     outcome = run(works, replicas=[streamed])
     third = 0.02 / 3
     assert [at for at, _ in log] == [pytest.approx(third * (1 + 2 * n / 4), abs=1e-6) for n in (1, 2, 3, 4)]

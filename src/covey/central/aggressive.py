@@ -11,9 +11,10 @@ import torch
 from covey.central.clipping import clip_part
 from covey.central.roles import workers_and_servers
 from covey.errors import PlanError
+from covey.lessons import Batch
 from covey.message import Address, Message
 from covey.program import Node
-from covey.replica import Batch, Replica
+from covey.replica import Replica
 from covey.strategy import GROW, Role, Strategy, Taxonomy
 from covey.vector import Vector
 

@@ -70,9 +70,9 @@ async def worker(
 
 async def catch_up(node: Node, replica: Replica, over: int) -> bool:
     """Skip what is left of epochs that have ended for everybody; False when no step remains."""
-    begin, skipped, training = over * replica.steps(node.rank), 0, True
+    begin, skipped, training = over * replica.lessons.steps(node.rank), 0, True
     while node.step < begin and training:
-        skipped += replica.samples(node.rank, node.step)
+        skipped += replica.lessons.samples(node.rank, node.step)
         training = node.training()
     if skipped:
         await node.note("skipped", skipped)

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from covey.errors import PlanError
+from covey.lessons import Batch
 from covey.message import Address, Message
 from covey.program import Node
-from covey.replica import Batch, Replica
+from covey.replica import Replica
 from covey.strategy import GROW, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
@@ -155,7 +156,7 @@ class Decoder:
         self.step.value[0] += 1
 
     async def update(self, step: int, present: Sequence[int], codes: list[Coded], factors: list[float]) -> None:
-        samples = sum(self.replica.samples(rank, step) for rank in present)
+        samples = sum(self.replica.lessons.samples(rank, step) for rank in present)
         await self.node.note("samples", samples)
         await self.node.note("update")
         grad = codes[0].grad.map(torch.zeros_like)

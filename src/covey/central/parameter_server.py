@@ -17,7 +17,7 @@ from covey.central.roles import addresses, workers_and_servers
 from covey.central.shard import Keeping, server
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
-from covey.replica import check_momentum
+from covey.optimizers import check_momentum
 from covey.strategy import GROW, KEEP, Role, Scheduling, Strategy, Taxonomy
 from covey.synchronization import (
     Bounded,

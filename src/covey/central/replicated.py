@@ -18,7 +18,8 @@ async def worker(node: Node, replica: Replica, *, pattern: Pattern) -> None:
     for step in node.steps():
         present = node.present(step)
         grad = await replica.gradient(node, clip=False)
-        replica.under_way = replica.together(present, step)  # exactly: a schedule must give every replica the same rate
+        # exactly: a schedule must give every replica the same rate
+        replica.under_way = replica.lessons.together(present, step)
         grad.mul_(replica.batch.samples / replica.under_way)
         replica.buffers.mul_(1 / len(present))
         await node.sum(grad.join(replica.buffers), node.members(step), pattern)

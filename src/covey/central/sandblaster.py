@@ -115,8 +115,8 @@ class Coordinator:
     """Deals portions, counts each once, and drives the search; it never sees a vector."""
 
     def __init__(self, node: Node, replica: Replica, shards: list[Address], plan: Sandblaster) -> None:
-        self.node, self.samples, self.shards = node, replica.samples, shards
-        self.size = plan.batch or max(replica.steps(rank) for rank in range(node.workers))
+        self.node, self.samples, self.shards = node, replica.lessons.samples, shards
+        self.size = plan.batch or max(replica.lessons.steps(rank) for rank in range(node.workers))
         self.batch = node.remember([0]).value
         self.staying = list(range(node.workers))  # not remembered: after a restart all say goodbye anew
         self.lbfgs = Lbfgs(node, shards, plan.history, node.remember(Search()).value)

@@ -207,7 +207,8 @@ class Shard:
 
 def epoch_of(replica: Replica, workers: int) -> list[list[int]]:
     """The samples of each batch of every worker's epoch."""
-    return [[replica.samples(rank, step) for step in range(replica.steps(rank))] for rank in range(workers)]
+    lessons = replica.lessons
+    return [[lessons.samples(rank, step) for step in range(lessons.steps(rank))] for rank in range(workers)]
 
 
 async def server(node: Node, replica: Replica, *, index: int, count: int, clients: int, keeping: Keeping) -> None:

@@ -14,8 +14,9 @@ from covey.central.clipping import clip_part
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense, truncated
 from covey.message import Address, Message
+from covey.optimizers import ELEMENTWISE
 from covey.program import Node
-from covey.replica import ELEMENTWISE, Replica
+from covey.replica import Replica
 from covey.strategy import GROW, Role, Strategy, Taxonomy, workers
 from covey.vector import Vector, mean_
 
@@ -74,7 +75,7 @@ class Owner:
             if rank not in slices:
                 slices[rank] = await self.node.receive(GradientSlice, sender=self.peers[rank], step=step)
         grads = [slices[r].grad if r == me else self.codec.decode(slices[r].grad, mine) for r in present]
-        samples = [self.replica.samples(rank, step) for rank in present]
+        samples = [self.replica.lessons.samples(rank, step) for rank in present]
         grad = mean_(mine.map(lambda part: part.new_empty(part.shape)), grads, samples)  # added in rank order
         await clip_part(self.node, self.replica, grad, step, self.peers)
         self.replica.under_way = sum(samples)

@@ -13,9 +13,10 @@ import torch
 from covey.central.downpour import Accrued, Fetch, Holder, Step, Store
 from covey.central.roles import workers_and_servers
 from covey.errors import PlanError
+from covey.lessons import Batch
 from covey.message import Address, Message
 from covey.program import Node
-from covey.replica import Batch, Replica
+from covey.replica import Replica
 from covey.strategy import Role, Strategy, Taxonomy
 
 
@@ -44,7 +45,7 @@ async def worker(node: Node, replica: Replica, *, count: int, parts: int) -> Non
             grad.add_(await replica.gradient_of(node, node.rank, step, part, parts), alpha=replica.batch.samples)
             losses += replica.batch.loss * replica.batch.samples if replica.batch.samples else 0.0
             part += 1
-        samples = replica.samples(node.rank, step)
+        samples = replica.lessons.samples(node.rank, step)
         await replica.report(node, Batch(losses / samples, samples))
         await store.push(replica.clip_(grad.mul_(1 / samples)), samples)
     await store.leave()

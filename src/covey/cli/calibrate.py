@@ -83,6 +83,4 @@ def _show(cluster: Cluster, output: Path, to_errors: bool) -> None:
         grid.add_row(f"[dim]{name}[/]", value)
     console = Console(stderr=to_errors, highlight=False)
     console.print(grid)
-    console.print(
-        f"\nwritten to {output}: covey simulate --cluster {output}, covey compare --simulate --cluster {output}"
-    )
+    console.print(f"\nwritten to {output}, for --cluster {output} of covey simulate and covey compare", soft_wrap=True)

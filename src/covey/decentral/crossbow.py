@@ -62,7 +62,7 @@ class Learners:
         self.seat(learner)
         await replica.gradient(self.node)
         step = self.node.step
-        replica.under_way = sum(replica.samples(rank, step) for rank in self.node.present(step))
+        replica.under_way = sum(replica.lessons.samples(rank, step) for rank in self.node.present(step))
         averaging: bool = self.kept["round"] % self.rules.period == 0
         force = (replica.model - self.centre) * self.pull  # at the weights before the gradient
         replica.update()

@@ -55,7 +55,7 @@ async def worker(
 async def step_together(node: Node, replica: Replica, step: int, pattern: Pattern) -> None:
     """Before the switch of post-local SGD: every replica takes the same step, on the mean gradient of all samples."""
     present = node.present(step)
-    replica.under_way = replica.together(present, step)
+    replica.under_way = replica.lessons.together(present, step)
     replica.grad.mul_(replica.batch.samples / replica.under_way)
     replica.buffers.mul_(1 / len(present))
     await node.sum(replica.grad.join(replica.buffers), group(node, step), pattern)

@@ -6,6 +6,7 @@ import os
 import runpy
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -219,7 +220,7 @@ class JoinedMember(Member):
         self.replica = replica
         self.turns = Turns(lambda post: play(post, seat.plan, replica, None, lambda desk: desk.serve()))
         self.post = lambda: Post(seat.me, seat.work.contacts)
-        replica.source = self.turns.compute
+        replica.lessons = replace(replica.lessons, own=self.turns.compute)
         self.samples = 0
 
     def __enter__(self) -> Member:
@@ -250,7 +251,7 @@ class JoinedMember(Member):
             epoch, position = divmod(step, even)
             return deal.batch(rank, epoch * deal.steps(rank) + position)
 
-        self.replica.samples = samples
+        self.replica.lessons = replace(self.replica.lessons, samples=samples)
         stream = feed.start(numbers[0])
         for number in numbers:
             if not self.turns.mine:

@@ -8,7 +8,7 @@ from threading import Thread
 
 from covey.engines.process.role import Post
 from covey.engines.process.running import Over
-from covey.replica import Batch
+from covey.lessons import Batch
 
 
 class Turns:
