@@ -161,7 +161,7 @@ def test_partitions_are_put_together_or_dealt_anew(shared: SharedRoom, spark: An
         loss=nn.functional.cross_entropy, batch_size=2,
     )  # fmt: skip
     for partitions in (5, 1):
-        data = spark.range(20).selectExpr("cast(id as float) as x", "id % 2 as y").repartition(partitions)
+        data = spark.range(20).selectExpr("id as x", "id % 2 as y").repartition(partitions)
         result = covey.spark.fit(data, task, "gosgd", workers=2, features=["x"], label="y", epochs=1)
         assert result.workers == 2 and result.samples == 20
 

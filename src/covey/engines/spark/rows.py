@@ -32,7 +32,8 @@ class Pick:
             parts = row if isinstance(row, tuple) else (row,)
             return [array(part, f"part {number}") for number, part in enumerate(parts)]
         if len(self.features) == 1:
-            x = array(row[self.features[0]], self.features[0])
+            x = array(row[self.features[0]], self.features[0])  # of its own shape and kind, unless it is one number
+            x = x if x.ndim else x.reshape(1).astype(np.float32)
         else:  # single numbers and vectors side by side, as real numbers
             x = np.concatenate([array(row[name], name).reshape(-1) for name in self.features]).astype(np.float32)
         return [x, array(row[self.label], self.label)] if self.label else [x]
