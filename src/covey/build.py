@@ -29,12 +29,13 @@ from covey.vector import Piece, chunk, mean_
 def shards(task: Task, workers: int, seed: int, rows: Rows | None = None, stretch: bool = False) -> Shards:
     """How the task's data is dealt out; with `rows` every worker keeps its own.
 
-    What is only timed may `stretch` it: as if there were a batch for each worker at least.
+    What is only timed may `stretch` it: as if every worker had whole batches, and one at least.
     """
     if rows:
         return Partitions.of(rows.counts, task.batch_size, seed)
     samples = check_data(data_of(task))
-    return Shards(max(samples, workers * task.batch_size) if stretch else samples, workers, task.batch_size, seed)
+    whole = workers * task.batch_size
+    return Shards(-(-samples // whole) * whole if stretch else samples, workers, task.batch_size, seed)
 
 
 def data_of(task: Task) -> Data:

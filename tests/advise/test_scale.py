@@ -49,6 +49,11 @@ def test_one_worker_is_as_fast_as_itself(found: Scaling) -> None:
     assert one is not None and one.speed_up == pytest.approx(1, rel=0.02)
 
 
+def test_short_batches_at_the_end_of_an_epoch_do_not_count() -> None:
+    ten = scale(DIGITS, ["gosgd"], [10], from_flags(), batch=32).points[0]
+    assert ten.speed_up == pytest.approx(10, rel=0.01)
+
+
 def test_what_cannot_be_is_a_point_with_its_reason(found: Scaling) -> None:
     failed = found.at("dssp(low=-3)", 6)
     assert failed is not None and "low" in failed.failure

@@ -56,15 +56,15 @@ class Computing:
         result, posts = self._do(seat, effect.work)
         end = begin + self._duration(seat, effect.load)
         # The result comes before a post of the same moment: who got the last bucket finds the batch complete.
-        self._take(
-            seat,
-            (end, self._end, thread, (begin, result)),
-            [(min(end, begin + progress * (end - begin)), self._deliver, seat, message) for message, progress in posts],
+        late = (
+            [(min(end, begin + done * (end - begin)), self._deliver, seat, it) for it, done in posts] if posts else ()
         )
+        self._take(seat, (end, self._end, thread, (begin, result)), late)
 
     def _take(self, seat: Seat, end: Moment, posts: Sequence[Moment]) -> None:
         """Let the end of the work come, and what it posts before."""
-        for moment in (end, *posts):
+        self._agenda.at(*end)
+        for moment in posts:
             self._agenda.at(*moment)
 
     def _do(self, seat: Seat, work: Callable[[], Any]) -> tuple[Any, list[tuple[Message, float]]]:
