@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from covey.simulate import load
+
 COVEY = [sys.executable, "-m", "covey"]
 
 
@@ -59,7 +61,15 @@ task = covey.Task(
 def test_calibrates_this_machine_for_a_task(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     done = run(
-        "calibrate", "examples/digits.py", "-o", str(file), "--batches", "8", "--json", str(tmp_path / "it.json")
+        "calibrate",
+        "examples/digits.py",
+        "-o",
+        str(file),
+        "--batches",
+        "8",
+        "--json",
+        str(tmp_path / "it.json"),
+        seconds=280,
     )
     assert done.returncode == 0, done.stderr
     assert "batch" in done.stdout and f"written to {file}" in done.stdout
@@ -68,9 +78,7 @@ def test_calibrates_this_machine_for_a_task(tmp_path: Path) -> None:
     assert 0 < told["compute"] < 1 and 0 < told["handling"]["receive"]["each"] < 0.1
     # Encryption costs more than a copy, so a byte between machines costs more than one that stays.
     assert told["link"]["cpu"]["byte"] > told["local"]["cpu"]["byte"] > 0
-    foreseen = run("compare", "examples/digits.py", "--strategies", "bsp,local_sgd", "--simulate", "--steps", "5",
-                   "--cluster", str(file))  # fmt: skip
-    assert foreseen.returncode == 0, foreseen.stderr
+    assert load(file).laborious, "simulate and compare read it"
 
 
 def test_ctrl_c_on_a_terminal_ends_with_the_table() -> None:

@@ -95,6 +95,8 @@ def _point(
         )  # fmt: skip
     except CoveyError as error:
         return Point(spec=spec, workers=workers, failure=str(error).splitlines()[-1].strip(" ^"))
+    if result.stopped == "interrupted":
+        raise KeyboardInterrupt
     rate = pace.per_second()
     single = batch / (world.compute * min(world.slowdowns.get(rank, 1.0) for rank in range(workers)))
     price = sum(world.price.values())
