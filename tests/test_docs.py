@@ -35,11 +35,12 @@ def commands() -> list[ParameterSet]:
     return [pytest.param(page, line, marks=pytest.mark.xdist_group(page)) for page, line in dict.fromkeys(lines)]
 
 
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of its own with the examples in it, where commands leave their files."""
-    folder = tmp_path_factory.mktemp("docs desk")
-    shutil.copytree(ROOT / "examples", folder / "examples")
+@pytest.fixture
+def desk(tmp_path_factory: pytest.TempPathFactory, page: Path | str) -> Path:
+    """A page's folder with the examples in it, where its commands leave their files, for the next ones to find."""
+    folder = tmp_path_factory.getbasetemp() / f"desk of {Path(page).stem}"
+    if not folder.exists():
+        shutil.copytree(ROOT / "examples", folder / "examples")
     return folder
 
 
