@@ -16,19 +16,20 @@ $(ready): pyproject.toml constraints.txt
 	$(python) -m pip install --quiet -c constraints.txt -e '.[dev,data]'
 	@touch $(ready)
 
-$(engines): $(ready)
+$(engines): pyproject.toml constraints.txt
+	test -x $(python) || python3 -m venv .venv
 	$(python) -m pip install --quiet -c constraints.txt -e '.[dev,data,mpi,ray,spark]'
-	@touch $(engines)
+	@touch $(ready) $(engines)
 
 run: setup  ## compare five strategies on the digits, with two workers
 	$(python) -m covey compare examples/digits.py --workers 2 --until 'accuracy>=0.95' --report report.html
 
 # Two at a time, but for what watches the clock on real processes.
-test: check $(engines) packages  ## lint, types, layers and the quick tests
+test: $(engines) check packages  ## lint, types, layers and the quick tests
 	$(python) -m pytest -m 'not full and not alone' -n 2 --dist loadgroup
 	$(python) -m pytest -m 'not full and alone'
 
-test-full: check $(engines) packages  ## the same with the slow tests
+test-full: $(engines) check packages  ## the same with the slow tests
 	$(python) -m pytest -m 'not alone' -n 2 --dist loadgroup
 	$(python) -m pytest -m 'alone'
 

@@ -11,7 +11,11 @@ from tests.real.harness import BATCH_NORM, Room, Watch, differing, fit, interrup
 PACE = "time.sleep(0.004)"
 
 
-LAYOUTS = [("bsp over proxies(groups=2)", 2), ("bsp over hashed(count=2)", 2), ("allreduce(pattern=halving)", None)]
+LAYOUTS = [
+    ("bsp over proxies(groups=2)", 2),
+    pytest.param("bsp over hashed(count=2)", 2, marks=pytest.mark.full),
+    pytest.param("allreduce(pattern=halving)", None, marks=pytest.mark.full),
+]
 
 
 @pytest.mark.parametrize(("spec", "servers"), LAYOUTS)

@@ -29,7 +29,7 @@ ALL = [
     "diloco(period=5)", "sparknet", "crossbow", "butterfly", "eamsgd(period=2, momentum=0.9)",
     "tree_easgd(up=2, down=4)", "mpca",
 ]  # fmt: skip
-FEW = {"ssp(bound=2)", "gosgd(probability=0.5)", "vap", "adpsgd", "malt(bound=2)", "hogwild++(momentum=drop, hold=4)"}
+FEW = {"ssp(bound=2)", "gosgd(probability=0.5)", "vap", "hogwild++(momentum=drop, hold=4)"}
 OWN_COUNT = ("a_bsp", "gradient_coding", "sandblaster")
 """Strategies in which a worker's steps do not say how many samples it has seen."""
 PACE = "time.sleep(0.004)"
