@@ -212,16 +212,6 @@ def optimizer(task: Task) -> Optimizer:
         return task.optimizer(iter(list(model(task, 0).named_parameters())))
 
 
-def synchronizes(task: Task) -> bool:
-    """Whether the model has layers that normalize over the batches of all workers, as far as a look can tell."""
-    try:
-        with torch.device("meta"):
-            module = task.model()
-        return any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules())
-    except Exception:  # whatever is wrong with it, the run tells better
-        return False
-
-
 class ScoredModel:
     """The model that a strategy names, put together from the snapshots of its roles."""
 

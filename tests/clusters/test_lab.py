@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import shlex
 import subprocess
 import sys
 import threading
@@ -147,7 +148,7 @@ def test_a_quota_holds() -> None:
         busy = []
         for host, share in (("fast", 0.1), ("slow", 0.05)):
             quota.limit(groups[host], share)
-            command = f"echo $$ > {groups[host]}/cgroup.procs && exec {sys.executable} -c '{BURN}'"
+            command = f"echo $$ > {groups[host]}/cgroup.procs && exec {shlex.quote(sys.executable)} -c '{BURN}'"
             busy.append(subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, text=True))
         fast, slow = (float(process.communicate(timeout=60)[0]) for process in busy)
     finally:

@@ -10,7 +10,6 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
-from torch import nn
 
 from covey import catalog
 from covey.central.layouts import LAYOUTS
@@ -58,15 +57,6 @@ def test_an_optimizer_that_cannot_work_is_refused_before_a_process_starts() -> N
     request(mlp(whole), "bigdl", 1, options({"steps": 2}))
     with pytest.raises(PlanError, match="momentum=drop to train without"):
         request("examples/digits.py", "hogwild", 2, options({"steps": 2}))
-
-
-def test_a_batch_that_does_not_exist_is_not_normalized_over() -> None:
-    """SyncBatchNorm where workers do not step together; elsewhere it is fine."""
-    task = mlp(model=lambda: nn.Sequential(nn.Linear(6, 8), nn.SyncBatchNorm(8), nn.Linear(8, 3)).double())
-    for name in ("ssp", "easgd", "gosgd"):
-        with pytest.raises(PlanError, match="SyncBatchNorm has no meaning here"):
-            request(task, name, 2, options({"steps": 2}))
-    request(task, "allreduce", 2, options({"steps": 2}))
 
 
 def test_momentum_is_corrected_only_where_there_is_one() -> None:

@@ -117,9 +117,6 @@ def request(task: Task | str, strategy: str, workers: int, given: Options, rows:
         raise PlanError(f"--until {target}: the task has no evaluate=…, so only the training loss can be a target")
     if chosen.accept:
         chosen.accept(build.optimizer(task))
-    alone = [role for role in roles if role.trains and not role.one_batch]
-    if alone and build.synchronizes(task):
-        alone[0].check_norms()
     task = at_rate(task, given.rate)
     deal = build.shards(task, workers, given.seed, rows, stretch=given.timing_only and given.steps is not None)
     limits = budgets(deal, given)
