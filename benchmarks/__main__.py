@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from benchmarks import encryption, many_workers, own_cost, push_pull, starting, virtual_engine
+from benchmarks import encryption, local_parallelism, many_workers, own_cost, push_pull, starting, virtual_engine
 
 BENCHMARKS = {
     "own_cost": own_cost.measure,
@@ -13,6 +13,7 @@ BENCHMARKS = {
     "starting": starting.measure,
     "virtual_engine": virtual_engine.measure,
     "many_workers": many_workers.measure,
+    "local_parallelism": local_parallelism.measure,
 }
 
 
