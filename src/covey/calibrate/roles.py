@@ -17,7 +17,6 @@ from covey.engines.process.shots import SCORER
 from covey.message import Address
 from covey.run.roles import score_for
 from covey.strategy import Plan, Role
-from covey.task import Task, load_task
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,8 +41,7 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
     given = msgspec.msgpack.decode(data, type=Assignment)
     torch.set_num_threads(given.threads)
     with Post(me, given.contacts) as post:
-        parcel = handover.opened(handed)
-        task: Task = load_task(parcel.file or given.task) if given.task else handover.unpack(parcel)
+        task = handover.task_of(handover.opened(handed), given.task)
         deal, plan = build.shards(task, given.workers, 0), given.plan()
         if me == SCORER:
             score_for(post, plan, build.ScoredModel(build.model(task, 0), None))

@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from covey.cli import json_file, options, simulate
 from covey.cli.errors import explained
-from covey.cli.options import Voice, flag, voice
+from covey.cli.options import flag, teller, voice
 from covey.cli.training import Request
 from covey.target import parse_target
 
@@ -71,7 +69,7 @@ def command(
         json_file.check(report, "--report", "delays.html")
         from covey.task import load_task
 
-        loaded, told = load_task(task), _teller(manner)
+        loaded, told = load_task(task), teller(manner)
         told("measuring a batch on this machine")
         now, pace = _situation(
             loaded, workers, imagined, measure=cluster is None and compute is None,
@@ -89,7 +87,7 @@ def command(
         found = advise(loaded, task, now, until=until, trials=trials, told=told)
         json_file.write(json, found.to_json())
         if manner != "quiet":
-            print_advice(_console(json), found, now, len(found.choices) if manner == "verbose" else top)
+            print_advice(json_file.console(json), found, now, len(found.choices) if manner == "verbose" else top)
 
 
 def _situation(
@@ -124,18 +122,4 @@ def _tell_delays(now: Situation, task: str, request: Request, report: Path | Non
 
         write(delays_page(net, now.compute, task, request.command), report)
     if request.voice != "quiet":
-        print_delays(_console(request.json), net, now.compute, report)
-
-
-def _console(json: Path | None):  # type: ignore[no-untyped-def]  # rich is imported late: --help must be quick
-    from rich.console import Console
-
-    return Console(stderr=json == json_file.OUTPUT, highlight=False)
-
-
-def _teller(manner: Voice):  # type: ignore[no-untyped-def]
-    def told(line: str) -> None:
-        if manner == "verbose":
-            typer.echo(line, err=True)
-
-    return told
+        print_delays(json_file.console(request.json), net, now.compute, report)

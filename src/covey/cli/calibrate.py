@@ -15,6 +15,8 @@ from covey.cli.options import flag, voice
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from covey.simulate import Cluster
 
 USUAL = Path("cluster.toml")
@@ -53,7 +55,7 @@ def command(
         output.write_text(written(found, f"Measured by: {shlex.join(['covey', *sys.argv[1:]])}"), encoding="utf-8")
         json_file.write(json, _told(found))
         if manner != "quiet":
-            _show(found, output, to_errors=json == json_file.OUTPUT)
+            _show(found, output, json_file.console(json))
 
 
 def _told(cluster: Cluster) -> str:
@@ -63,8 +65,7 @@ def _told(cluster: Cluster) -> str:
     return dumps(asdict(cluster), indent=1) + "\n"
 
 
-def _show(cluster: Cluster, output: Path, to_errors: bool) -> None:
-    from rich.console import Console
+def _show(cluster: Cluster, output: Path, console: Console) -> None:
     from rich.table import Table
 
     from covey.simulate import format_duration as shown
@@ -81,6 +82,5 @@ def _show(cluster: Cluster, output: Path, to_errors: bool) -> None:
     grid = Table.grid(padding=(0, 2, 0, 0))
     for name, value in rows.items():
         grid.add_row(f"[dim]{name}[/]", value)
-    console = Console(stderr=to_errors, highlight=False)
     console.print(grid)
     console.print(f"\nwritten to {output}, for --cluster {output} of covey simulate and covey compare", soft_wrap=True)

@@ -124,7 +124,6 @@ def _shown(workers: int, engine: str, until: str | None, manner: Voice):  # type
 
 
 def _tell(whole: Comparison, request: Request, report: Path | None, folder: Path | None) -> None:
-    from rich.console import Console
 
     from covey.cli.comparison_table import print_comparison
     from covey.compare.page import page
@@ -134,7 +133,7 @@ def _tell(whole: Comparison, request: Request, report: Path | None, folder: Path
     if report is not None and whole.outcomes:
         write(page(whole), report)
     if request.voice != "quiet":
-        console = Console(stderr=request.json == json_file.OUTPUT, highlight=False)
+        console = json_file.console(request.json)
         print_comparison(console, whole)
         if report is not None and whole.outcomes:
             console.print(f"\nreport  {report}", soft_wrap=True)

@@ -18,12 +18,11 @@ def command(json: options.Json = None, quiet: options.Quiet = False, verbose: op
     manner = voice(quiet, verbose)
     with explained(manner):
         json_file.check(json)
-        from rich.console import Console
         from rich.text import Text
 
         from covey import doctor
 
-        console = Console(stderr=json == json_file.OUTPUT, highlight=False)
+        console = json_file.console(json)
         findings = []
         for finding in doctor.examine():
             findings.append(finding)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from covey.errors import PlanError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 OUTPUT = Path("-")
 
@@ -21,6 +25,13 @@ def check(path: Path | None, flag: str = "--json", usual: str = "result.json") -
         raise PlanError(f"{flag} {path}: there is no folder {path.parent}; make it first (mkdir -p {path.parent})")
     if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
         raise PlanError(f"{flag} {path} may not be written; choose a folder of your own")
+
+
+def console(path: Path | None) -> Console:
+    """Where people read: not on the output, where that is the JSON's."""
+    from rich.console import Console
+
+    return Console(stderr=path == OUTPUT, highlight=False)
 
 
 def write(path: Path | None, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -61,3 +62,8 @@ def voice(quiet: bool, verbose: bool) -> Voice:
     if quiet and verbose:
         raise typer.BadParameter("--quiet and --verbose contradict each other; give one of them")
     return "quiet" if quiet else "verbose" if verbose else "normal"
+
+
+def teller(manner: Voice) -> Callable[[str], None]:
+    """Says on stderr what is being done, for commands that take a while; not where quiet was asked for."""
+    return (lambda line: None) if manner == "quiet" else (lambda line: typer.echo(line, err=True))

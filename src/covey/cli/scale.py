@@ -9,7 +9,7 @@ import typer
 
 from covey.cli import json_file, options, simulate
 from covey.cli.errors import explained
-from covey.cli.options import flag, voice
+from covey.cli.options import flag, teller, voice
 from covey.cli.training import Request
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def command(
         request = Request(strategy=strategies, workers=max(sizes), engine="", until=None, json=json, voice=manner)
         whole = scale(
             task, chosen, sizes, imagined or Cluster(), batch=load_task(task).batch_size, servers=servers, seed=seed,
-            told=lambda line: typer.echo(line, err=True) if manner != "quiet" else None, command=request.command,
+            told=teller(manner), command=request.command,
         )  # fmt: skip
         json_file.write(json, whole.to_json())
         if report is not None:
@@ -69,9 +69,7 @@ def command(
 
             write(scaling_page(whole), report)
         if manner != "quiet":
-            from rich.console import Console
-
-            _print(Console(stderr=json == json_file.OUTPUT, highlight=False), whole, report)
+            _print(json_file.console(json), whole, report)
         if all(point.failure for point in whole.points):
             raise typer.Exit(1)
 

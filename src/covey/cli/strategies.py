@@ -50,14 +50,13 @@ def command(
         json_file.check(picture, "--picture", "strategy.svg")
         if picture is not None and name is None:
             raise PlanError(f"--picture {picture} draws one strategy: covey strategies bsp --picture {picture}")
-        from rich.console import Console
 
         from covey import catalog
         from covey.systems import SYSTEMS
 
         told = [describe(one) for one in ([name] if name else [*catalog.names(), *SYSTEMS])]
         json_file.write(json, text_of.dumps(told[0] if name else told, indent=1, ensure_ascii=False) + "\n")
-        console = Console(stderr=json == json_file.OUTPUT, highlight=False)
+        console = json_file.console(json)
         if picture is not None and name is not None:
             json_file.write(picture, draw(told[0]["spec"]))
         if manner == "quiet":

@@ -74,7 +74,6 @@ def _check_duration(flag: str, text: str | None) -> None:
 
 def train(request: Request, begin: Callable[[Watcher], Result]) -> None:
     """Run it in front of a person, keep the answer, and show it."""
-    from rich.console import Console
 
     from covey.cli.display import shown
     from covey.cli.table import print_result
@@ -85,7 +84,7 @@ def train(request: Request, begin: Callable[[Watcher], Result]) -> None:
     if request.voice != "quiet":
         files = {**request.files, "result": request.json}
         # JSON that goes to the output must be the only thing there.
-        console = Console(stderr=request.json == json_file.OUTPUT, highlight=False)
+        console = json_file.console(request.json)
         print_result(console, result, request.until, files, everything=request.voice == "verbose")
     if result.stopped == "interrupted":
         raise typer.Exit(INTERRUPTED)

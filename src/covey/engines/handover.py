@@ -13,7 +13,7 @@ import cloudpickle
 import msgspec
 
 from covey.errors import PlanError
-from covey.task import TASK_MODULE
+from covey.task import TASK_MODULE, Task, load_task
 
 MOST = 4_000_000_000  # bytes; msgpack cannot say more than 2**32, and every role takes a copy
 
@@ -45,9 +45,12 @@ def pack(task: Any) -> bytes:
     return closed(Parcel(pickled=data))
 
 
-def unpack(parcel: Parcel) -> Any:
-    """The task that the parent of this process packed."""
-    return pickle.loads(parcel.pickled)
+def task_of(parcel: Parcel, named: str) -> Task:
+    """The task that has a name, from its file as it lies on this host; else the one that this process was handed."""
+    if named:
+        return load_task(parcel.file or named)
+    task: Task = pickle.loads(parcel.pickled)
+    return task
 
 
 def closed(parcel: Parcel) -> bytes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from covey.message import Address, Message
 from covey.program import Effect, Node
-from covey.vector import Vector, chunks
+from covey.vector import Vector, chunk, chunks
 
 Group = tuple[Address, ...]
 Pattern = Callable[[Node, Vector, Group], Coroutine[Effect[Any], Any, None]]
@@ -27,6 +27,22 @@ async def ring(node: Node, vector: Vector, group: Group) -> None:
     """
     await reduce_ring(node, vector, group)
     await gather_ring(node, vector, group)
+
+
+def ring_slices(vector: Vector, size: int) -> list[int]:
+    """The bytes of each slice of a ring."""
+    found = [0] * size
+    for part in vector.parts:
+        for place in range(size):
+            start, stop = chunk(part.numel(), size, place)
+            found[place] += (stop - start) * part.element_size()
+    return found
+
+
+def ring_sent(slices: Sequence[int]) -> list[int]:
+    """What each member sends: all slices but one, twice (Patarasu & Yuan 2009)."""
+    size, both = len(slices), 2 * sum(slices)
+    return [both - slices[(place + 1) % size] - slices[(place + 2) % size] for place in range(size)]
 
 
 async def reduce_ring(node: Node, vector: Vector, group: Group) -> None:

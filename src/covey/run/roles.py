@@ -19,7 +19,6 @@ from covey.engines.process.shots import SCORER
 from covey.message import Address
 from covey.run.request import at_rate
 from covey.strategy import Plan
-from covey.task import Task, load_task
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +53,7 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
     torch.set_num_threads(work.threads)
     with Post(me, work.contacts) as post:
         parcel = handover.opened(handed)
-        task: Task = load_task(parcel.file or work.task) if work.task else handover.unpack(parcel)
+        task = handover.task_of(parcel, work.task)
         task = at_rate(task, work.rate if work.task else 1.0)  # a task that was handed over has its rate already
         if work.rows:
             task = build.with_rows(task, work.rows, parcel.rows)

@@ -8,8 +8,9 @@ import time
 from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
 from covey.engines.process.lines import RoleLine
-from covey.engines.process.native import NativeSum, ring_bytes
+from covey.engines.process.native import NativeSum
 from covey.engines.process.running import Running
+from covey.exchange.collectives import ring_sent, ring_slices
 from covey.message import Address, Message, payload
 from covey.observe import usage
 from covey.observe.recording import RecordingTeller
@@ -51,7 +52,7 @@ class Account:
         """A native sum is done; its traffic is what a ring would send, and marked."""
         group = effect.group
         place = group.index(self.me)
-        size = ring_bytes(effect.vector, place, len(group))
+        size = ring_sent(ring_slices(effect.vector, len(group)))[place]
         self.sent(group[(place + 1) % len(group)], NativeSum(), size)
         self.noted("native bytes", size)
 

@@ -16,7 +16,6 @@ from covey.engines.process.desk import Desk
 from covey.errors import CoveyError, RoleFailed
 from covey.message import Address, Message
 from covey.program import Collective
-from covey.vector import Vector, chunk
 
 Group = tuple[Address, ...]
 GRACE = 8.0  # seconds in which the launcher finds out who died, which says more than a broken connection
@@ -83,13 +82,3 @@ def find(me: Address, contacts: Contacts) -> Sums | None:
         return None
     module, *arguments = contacts.native.split(" ")
     return Sums(import_module(module).Collectives(me, contacts, *arguments))
-
-
-def ring_bytes(vector: Vector, place: int, size: int) -> int:
-    """What a ring of this size has its member at `place` send: all slices but one, twice (Patarasu & Yuan 2009)."""
-    total = 0
-    for part in vector.parts:
-        for spared in (place + 1, place + 2):
-            start, stop = chunk(part.numel(), size, spared % size)
-            total += (part.numel() - (stop - start)) * part.element_size()
-    return total

@@ -7,13 +7,12 @@ from typing import Any
 
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.seat import Thread
-from covey.exchange.collectives import ring
+from covey.exchange.collectives import ring, ring_sent, ring_slices
 from covey.message import Address, Message
 from covey.observe.instruments import Instrument
 from covey.program import Collective
 from covey.simulate.around import ring_ends
 from covey.simulate.cluster import Cluster
-from covey.vector import Vector, chunk
 
 LARGE = 65  # ranks: below, every message is sent
 
@@ -50,24 +49,13 @@ class Together:
         return True
 
     def _sum(self, effect: Collective, members: list[Thread]) -> None:
-        sizes = slices(effect.vector, len(members))
+        sizes = ring_slices(effect.vector, len(members))
         links = [self._cluster.link_of(thread.seat.host) for thread in members]
         ends = ring_ends([thread.since for thread in members], links, sizes)
-        total, now = sum(sizes), self._agenda.now
+        now = self._agenda.now
         self._watch.noted(now, members[0].seat.address, "rings by formula", 1)
-        for place, (thread, end) in enumerate(zip(members, ends, strict=True)):
+        for place, (thread, end, size) in enumerate(zip(members, ends, ring_sent(sizes), strict=True)):
             onward = members[(place + 1) % len(members)].seat.address
-            spared = sizes[(place + 1) % len(sizes)] + sizes[(place + 2) % len(sizes)]
-            self._watch.sent(now, thread.seat.address, onward, RingSum(), 2 * total - spared)
+            self._watch.sent(now, thread.seat.address, onward, RingSum(), size)
             # nobody has the sum before the last has come
             self._agenda.at(max(end, now), self._wake, thread, True)
-
-
-def slices(vector: Vector, size: int) -> list[int]:
-    """The bytes of each slice of a ring."""
-    found = [0] * size
-    for part in vector.parts:
-        for place in range(size):
-            start, stop = chunk(part.numel(), size, place)
-            found[place] += (stop - start) * part.element_size()
-    return found
