@@ -1,17 +1,19 @@
 """How good is the advice? How often the advised strategy is within 10 % of the best that was measured.
 
 Twelve cases: a small and a wide model, links of 10, 100 and 1000 Mbit/s, hosts of one speed or one three times slower.
-`python -m benchmarks.advice` measures in a lab (root, some 15 minutes); `--simulated` in virtual time, with other seeds
-than the advice was found with. The best is looked for among the advised, one worker alone, and the usual strategies.
+`python -m benchmarks.advice` measures in a lab (root); `--simulated` in virtual time, with other seeds than the advice
+was found with. The best is looked for among the advised, one worker alone, and the usual strategies. Who needs far
+longer than the best so far is broken off, and only those near it are measured again with `--repeat`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -24,6 +26,7 @@ from covey.advise.choose import Advice, advise
 from covey.advise.situation import Situation, look, time_batch
 from covey.advise.trial import Trials
 from covey.errors import CoveyError
+from covey.observe.progress import Progress
 from covey.simulate import Cluster, Link, Seconds, parse_rate
 from covey.task import load_task
 
@@ -31,6 +34,8 @@ TARGET = "accuracy>=0.9"
 POOL = ("bsp", "asynchronous", "allreduce", "local_sgd", "easgd", "gosgd", "dpsgd")
 QUOTA, SLOW = 0.2, 3  # of a core for each host; how many times slower the slow one is
 WITHIN = 1.1
+SEED = 10  # of the first repetition; the advice has seen smaller ones
+FAR = 1.5  # times the best: no repetition would bring it near
 MOST = 20  # passes over the data
 
 
@@ -96,7 +101,7 @@ class Row:
     @property
     def ratio(self) -> float:
         """The advised strategy's time in the best one's."""
-        return self.times.get(self.advised, float("inf")) / self.times[self.best]
+        return self.times[self.advised] / self.times[self.best]
 
 
 CASES = [
@@ -121,12 +126,20 @@ def _row(case: Case, repeat: int, simulated: bool) -> Row:
     found = advise(task, case.file, now, until=TARGET, trials=Trials(case.file, now, pace))
     first = found.choices[0]
     row = Row(str(case), _named(first.spec, first.workers), found.sure, first.seconds or float("nan"))
-    for spec, workers in _specs(now, found):
-        times = [time for seed in range(10, 10 + repeat) if (time := _time(case, spec, workers, seed, now, simulated))]
-        if len(times) == repeat:
-            row.times[_named(spec, workers)] = statistics.median(times)
+    times: dict[tuple[str, int], list[float]] = {spec: [] for spec in _specs(now, found)}
+    for seed in range(SEED, SEED + repeat):
+        for spec in _near(times):
+            limit = FAR * min(map(statistics.median, filter(None, times.values())), default=float("inf"))
+            times[spec].append(_time(case, *spec, seed, now, limit, simulated))
+    row.times = {_named(*spec): statistics.median(seen) for spec, seen in times.items()}
     print(f"{row.case:32} {row.advised:24} {row.ratio:5.2f}x of {row.best} ({row.sure})", file=sys.stderr, flush=True)
     return row
+
+
+def _near(times: Mapping[tuple[str, int], Sequence[float]]) -> list[tuple[str, int]]:
+    """Whom to measure (again): at first all, then those who are not far from the best."""
+    medians = {spec: statistics.median(seen) if seen else 0.0 for spec, seen in times.items()}
+    return [spec for spec, median in medians.items() if median <= FAR * min(medians.values())]
 
 
 def _specs(now: Situation, found: Advice) -> list[tuple[str, int]]:
@@ -134,15 +147,33 @@ def _specs(now: Situation, found: Advice) -> list[tuple[str, int]]:
     return list(dict.fromkeys([(first.spec, first.workers), (ALONE, 1), *((spec, now.workers) for spec in POOL)]))
 
 
-def _time(case: Case, spec: str, workers: int, seed: int, now: Situation, simulated: bool) -> float | None:
-    where: dict[str, Any] = {"engine": case.engine, "threads": 1, "insecure": True}
+class Limit:
+    """Watches a run, and ends it as Ctrl-C would when it has trained for so long."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.over = seconds, False
+
+    def update(self, progress: Progress) -> None:
+        if progress.phase == "training" and progress.seconds > self.seconds and not self.over:
+            self.over = True
+            signal.raise_signal(signal.SIGINT)
+
+    def say(self, line: str) -> None:
+        pass
+
+
+def _time(
+    case: Case, spec: str, workers: int, seed: int, now: Situation, limit: float, simulated: bool
+) -> float:  # fmt: skip
+    """Seconds to the target; infinitely many when it fails or comes too late."""
+    where: dict[str, Any] = {"engine": case.engine, "threads": 1, "insecure": True, "watcher": Limit(limit)}
     if simulated:
         where = {"engine": "simulated", "cluster": now.cluster if workers > 1 else Cluster(compute=now.cluster.compute)}
     try:
         result = covey.fit(case.file, spec, workers, until=TARGET, epochs=MOST, seed=seed, **where)
     except CoveyError as error:
         print(f"{case}: {spec} failed: {error}", file=sys.stderr)
-        return None
+        return float("inf")
     return result.reached.seconds if result.reached else float("inf")
 
 
@@ -153,7 +184,7 @@ def _named(spec: str, workers: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--simulated", action="store_true", help="measure in virtual time")
-    parser.add_argument("--repeat", type=int, default=1, help="how often each is measured; medians count")
+    parser.add_argument("--repeat", type=int, default=1, help="how often those near the best are measured")
     parser.add_argument("--only", default="", help="cases whose name has this in it, such as 'small, 10mbit'")
     given = parser.parse_args()
     chosen = [case for case in CASES if given.only in str(case)]

@@ -11,7 +11,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -31,7 +31,8 @@ STRATEGIES = (
     "bsp", "ssp(bound=3)", "asynchronous", "allreduce", "local_sgd(period=4)", "easgd(period=4)",
     "gosgd(probability=0.25)", "dpsgd over ring",
 )  # fmt: skip
-RATES = ("10mbit", "100mbit", "1000mbit")
+RATES = ("1000mbit", "100mbit", "10mbit")
+SLOW = "10mbit"  # where a step takes long: half as many are enough
 TARGET = "accuracy>=0.9"
 WORKERS = 2
 WARM = 4  # steps of each worker that do not count: connections are made, pages are touched
@@ -50,16 +51,26 @@ task = covey.Task(
 
 @dataclass(frozen=True)
 class World:
-    """Where strategies are measured: an engine, and the cluster that shall foresee it."""
+    """Where strategies are measured: an engine, the cluster that shall foresee it, and how many steps are timed."""
 
     name: str
     engine: str
     cluster: Cluster
+    steps: int
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One run: seconds per step of a worker, until the target if it was asked for and reached; cores in use."""
+
+    step: float
+    reached: float | None
+    cores: float | None
 
 
 @dataclass(kw_only=True)
 class Line:
-    """One strategy in one world: seconds per step of a worker, and until the target if that was asked for."""
+    """One strategy in one world."""
 
     world: str
     strategy: str
@@ -67,6 +78,7 @@ class Line:
     predicted: float
     reached: list[float]
     foreseen: float | None
+    cores: list[float]  # that all roles together used, as measured: below what quotas allow, they have waited
 
     @property
     def ratio(self) -> float:
@@ -84,50 +96,52 @@ class Line:
         return self.foreseen / statistics.median(self.reached) if self.foreseen and self.reached else None
 
 
-def step_time(result: Result) -> float:
-    """Seconds from one batch of a worker to its next, after the first few, over all workers."""
+def step_time(result: Result, steps: int) -> float:
+    """Seconds from one batch of a worker to its next, after the first few and up to so many, over all workers."""
     assert result.recording is not None
     begins: dict[str, list[float]] = {}
     for span in result.recording.spans:
         if not span.what:
             begins.setdefault(span.who, []).append(span.begin)
-    counted = [(times[-1] - times[WARM]) / (len(times) - 1 - WARM) for times in begins.values()]
-    return statistics.fmean(counted)
+    timed = [times[WARM:steps] for times in begins.values()]
+    return statistics.fmean((times[-1] - times[0]) / (len(times) - 1) for times in timed)
 
 
-def run(strategy: str, steps: int, seed: int = 0, **given: Any) -> float:
-    return step_time(covey.fit(TASK, strategy, WORKERS, steps=steps, seed=seed, traced=True, **given))
-
-
-def reach(strategy: str, seed: int = 0, **given: Any) -> float | None:
-    reached = covey.fit(TASK, strategy, WORKERS, until=TARGET, epochs=20, seed=seed, **given).reached
-    return reached.seconds if reached else None
-
-
-def compare(world: World, strategy: str, steps: int, repeat: int, target: bool) -> Line:
-    real, dreamt = {"engine": world.engine}, {"engine": "simulated", "cluster": world.cluster}
-    reached = [reach(strategy, seed, **real) for seed in range(repeat)] if target else []
-    return Line(
-        world=world.name, strategy=strategy,
-        measured=[run(strategy, steps, seed, **real) for seed in range(repeat)],
-        predicted=run(strategy, steps, **dreamt),
-        reached=[seconds for seconds in reached if seconds is not None],
-        foreseen=reach(strategy, **dreamt) if target else None,
+def run(strategy: str, steps: int, target: bool, seed: int = 0, **given: Any) -> Seen:
+    """To the target, or only so many steps: a run to the target tells the time of its steps as well."""
+    end: dict[str, Any] = {"until": TARGET, "epochs": 20} if target else {"steps": steps}
+    result = covey.fit(TASK, strategy, WORKERS, seed=seed, traced=True, **end, **given)
+    cores = [row["cpu"] for row in result.usage]
+    return Seen(
+        step_time(result, steps), result.reached.seconds if result.reached else None,
+        statistics.fmean(cores) if cores else None,
     )  # fmt: skip
 
 
-def worlds(names: Sequence[str], cpu: float, kept: Path | None) -> list[World]:
+def compare(world: World, strategy: str, repeat: int, targets: int) -> Line:
+    """Measured `repeat` times, the first `targets` of them to the target; then foreseen."""
+    seen = [run(strategy, world.steps, turn < targets, turn, engine=world.engine) for turn in range(repeat)]
+    dreamt = run(strategy, world.steps, targets > 0, engine="simulated", cluster=world.cluster)
+    return Line(
+        world=world.name, strategy=strategy, measured=[one.step for one in seen], predicted=dreamt.step,
+        reached=[one.reached for one in seen if one.reached], foreseen=dreamt.reached,
+        cores=[one.cores for one in seen if one.cores],
+    )  # fmt: skip
+
+
+def worlds(names: Sequence[str], steps: int, cpu: float, kept: Path | None) -> list[World]:
     """Calibrate what is asked for; with a folder, read what was calibrated before."""
     found = []
     if "local" in names:
-        found.append(World("local", "local", _calibrated("local", kept)))
+        found.append(World("local", "local", _calibrated("local", kept), steps))
     rates = [rate for rate in RATES if rate in names]
     if rates and not iproute.missing():
-        fastest = _calibrated(f"lab(hosts=3, rate={RATES[-1]}, cpu={cpu:g})", kept)
+        fastest = _calibrated(f"lab(hosts=3, rate={RATES[0]}, cpu={cpu:g})", kept)
         for rate in rates:
             link = replace(fastest.link, bandwidth=parse_rate(rate))
             engine = f"lab(hosts=3, rate={rate}, cpu={cpu:g})"
-            found.append(World(rate, engine, replace(fastest, link=link)))
+            timed = steps // 2 if rate == SLOW else steps
+            found.append(World(rate, engine, replace(fastest, link=link), timed))
     return found
 
 
@@ -175,14 +189,14 @@ def _ms(seconds: float) -> str:
 
 
 def measure(
-    names: Sequence[str] = ("local", *RATES), strategies: Sequence[str] = STRATEGIES, steps: int = 40, repeat: int = 3,
-    targets: Sequence[str] = ("local", *RATES), cpu: float = 0.3, kept: Path | None = None,
+    names: Sequence[str] = ("local", *RATES), strategies: Sequence[str] = STRATEGIES, steps: int = 60, repeat: int = 3,
+    targets: Mapping[str, int] | None = None, cpu: float = 0.5, kept: Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """All lines, how many lie within 10 %, and the rankings."""
+    """All lines, how many lie within 10 %, and the rankings; `targets`: how many runs of a world go to the target."""
     lines: list[Line] = []
-    for world in worlds(names, cpu, kept):
+    for world in worlds(names, steps, cpu, kept):
         for strategy in strategies:
-            lines.append(line := compare(world, strategy, steps, repeat, world.name in targets))
+            lines.append(line := compare(world, strategy, repeat, (targets or {}).get(world.name, 0)))
             print(table([line]).splitlines()[-1], file=sys.stderr, flush=True)
     of_world = {name: [line for line in lines if line.world == name] for name in names}
     return {
@@ -193,19 +207,28 @@ def measure(
     }
 
 
+def read_targets(text: str, repeat: int) -> dict[str, int]:
+    """From `local,10mbit:1`: in the local world every run goes to the target, at 10 Mbit/s one of each strategy."""
+    pairs = [item.partition(":") for item in text.split(",") if item]
+    return {name: min(repeat, int(many)) if many else repeat for name, _, many in pairs}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", default=",".join(("local", *RATES)), help="which worlds")
-    parser.add_argument("--targets", default=",".join(("local", *RATES)), help="in which of them also to the target")
+    parser.add_argument(
+        "--targets", default=f"local,{RATES[0]},{RATES[1]},{RATES[2]}:1",
+        help="in which of them runs go to the target, and how many of each strategy (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--strategies", default=";".join(STRATEGIES), help="with ; in between")
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=60, help=f"that are timed; at {SLOW} half as many")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--cpu", type=float, default=0.3, help="cores of each host of the lab")
+    parser.add_argument("--cpu", type=float, default=0.5, help="cores of each host of the lab")
     parser.add_argument("--kept", type=Path, help="a folder that keeps calibrations from one run to the next")
     asked = parser.parse_args()
     found = measure(
-        asked.worlds.split(","), asked.strategies.split(";"), asked.steps, asked.repeat, asked.targets.split(","),
-        asked.cpu, asked.kept,
+        asked.worlds.split(","), asked.strategies.split(";"), asked.steps, asked.repeat,
+        read_targets(asked.targets, asked.repeat), asked.cpu, asked.kept,
     )  # fmt: skip
     print(found.pop("table"))
     print(json.dumps(found, indent=1))

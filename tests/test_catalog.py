@@ -45,8 +45,9 @@ def test_how_the_learning_rate_scales() -> None:
     """Where a step is of n batches, or n models are averaged often, it may grow; where n updates add up, it shrinks."""
     others = {name: scaling for name in catalog.names() if (scaling := resolve(name, 4).scaling) != KEEP}
     grow = [
-        "bsp", "quorum", "a_bsp", "gradient_coding", "sliced", "bigdl", "caffeonspark", "firecaffe", "allreduce",
-        "local_sgd", "dpsgd", "adpsgd", "sgp", "malt", "butterfly",
+        "bsp", "quorum", "a_bsp", "gradient_coding", "sliced", "bigdl", "caffeonspark", "p3", "tictac",
+        "bytescheduler", "staggered", "firecaffe", "allreduce", "local_sgd", "dpsgd", "adpsgd", "sgp", "malt",
+        "butterfly",
     ]  # fmt: skip
     assert [name for name, scaling in others.items() if scaling == GROW] == grow
     assert {name: others[name] for name in others if name not in grow} == {

@@ -12,6 +12,7 @@ from covey.central.cached import Essp, Petuum
 from covey.central.coded import GradientCoding
 from covey.central.downpour import Downpour
 from covey.central.layouts import LAYOUTS
+from covey.central.managed import Bosen
 from covey.central.parameter_server import (
     Asynchronous,
     BackupWorkers,
@@ -24,6 +25,7 @@ from covey.central.parameter_server import (
 )  # fmt: skip
 from covey.central.replicated import Allreduce
 from covey.central.sandblaster import Sandblaster
+from covey.central.scheduled import P3, ByteScheduler, Staggered, TicTac
 from covey.central.sliced import BigDl, CaffeOnSpark, Sliced
 from covey.central.speculative import SpecSync
 from covey.central.tree import FireCaffe
@@ -76,6 +78,7 @@ STRATEGIES: Mapping[str, Entry] = {
     "softsync":     Entry(Softsync, "Zhang, Gupta et al. 2016", codecs=True, placed=True),
     "petuum":       Entry(Petuum, "Ho et al. 2013; Xing et al. 2015", placed=True),
     "essp":         Entry(Essp, "Dai et al. 2015", placed=True),
+    "bosen":        Entry(Bosen, "Wei et al. 2015", placed=True),
     "dc_asgd":      Entry(DelayCompensated, "Zheng et al. 2017", codecs=True, placed=True),
     "vap":          Entry(Vap, "Wei et al. 2013; Dai et al. 2015"),
     "value_bound":  Entry(ValueBound, "Langer et al. 2020", codecs=True),
@@ -87,6 +90,10 @@ STRATEGIES: Mapping[str, Entry] = {
     "sliced":       Entry(Sliced, "Dai et al. 2019; Feng et al. 2016", codecs=True),
     "bigdl":        Entry(BigDl, "Dai et al. 2019"),
     "caffeonspark": Entry(CaffeOnSpark, "Feng et al. 2016"),
+    "p3":           Entry(P3, "Jayarajan et al. 2019"),
+    "tictac":       Entry(TicTac, "Hashemi et al. 2019"),
+    "bytescheduler": Entry(ByteScheduler, "Peng et al. 2019"),
+    "staggered":    Entry(Staggered, "Tsai et al. 2018"),
     "firecaffe":    Entry(FireCaffe, "Iandola et al. 2015"),
     "allreduce":    Entry(Allreduce, "Patarasu & Yuan 2009; Li et al. 2020 (PyTorch DDP)"),
     "local_sgd":    Entry(LocalSgd, "Lin et al. 2018; Stich 2019"),

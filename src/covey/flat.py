@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -45,6 +45,15 @@ class Flat:
         self.grads = self.params.map(torch.zeros_like)
         self.parameters = dict(trainable)
         self._owners = {name: _owner(module, name) for name, _ in floats}
+        self._settle()
+
+    def move(self, house: Callable[[Vector], Vector]) -> None:
+        """Live elsewhere from now on: `house` brings a vector's numbers there."""
+        self.params, self.grads, self.buffers = house(self.params), house(self.grads), house(self.buffers)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Make the module's tensors views of the vectors."""
         with torch.no_grad():
             for slot in self.slots:
                 self.parameters[slot.name].data = slot.view(self.params)

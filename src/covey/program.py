@@ -75,11 +75,15 @@ class Compute(Effect[T], frozen=True):
 
 
 class Collective(Effect[bool], frozen=True):
-    """Sum a vector over a group in place; False when the engine has no native way and `fallback` must run."""
+    """Sum a vector over a group in place; False when the engine has no native way and `fallback` must run.
+
+    Each member's numbers count its own `share`.
+    """
 
     vector: Vector
     group: tuple[Address, ...]
     fallback: Callable[[Node, Vector, tuple[Address, ...]], Coroutine[Effect[Any], Any, None]]
+    share: float = 1.0
 
 
 class Sleep(Effect[None], frozen=True):
@@ -204,10 +208,15 @@ class Node:
 
     async def sum(
         self, vector: Vector, group: tuple[Address, ...],
-        fallback: Callable[[Node, Vector, tuple[Address, ...]], Coroutine[Effect[Any], Any, None]],
+        fallback: Callable[[Node, Vector, tuple[Address, ...]], Coroutine[Effect[Any], Any, None]], share: float = 1.0,
     ) -> None:  # fmt: skip
-        """Sum `vector` over the group in place, the engine's own way or else as the program `fallback`."""
-        if not await Collective(vector, group, fallback):
+        """Sum `share` times `vector` over the group in place, the engine's own way or else as the program `fallback`.
+
+        An engine may fold the shares into the sum, which saves a reading and a writing of all numbers.
+        """
+        if not await Collective(vector, group, fallback, share):
+            if share != 1:
+                vector.mul_(share)
             await fallback(self, vector, group)
 
     def sleep(self, seconds: float) -> Sleep:

@@ -127,6 +127,11 @@ class Replica:
         self.layout.collect()
         return batch
 
+    def house(self, house: Callable[[Vector], Vector]) -> None:
+        """Live elsewhere from now on, gradients and all: `house` brings a vector's numbers there. Before training."""
+        self.layout.move(house)
+        self.flat, self.grad, self.buffers = self.layout.params, self.layout.grads, self.layout.buffers
+
     def move(self, to: Vector) -> None:
         """Live at another place from now on, with the weights that are there."""
         self.flat = self.layout.params = to

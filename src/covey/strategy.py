@@ -133,6 +133,7 @@ class Plan:
     seed: int = 0
     window: int = 64 << 20
     traced: bool = False  # every role writes down what it does
+    allowance: float | None = None  # bytes per second that may leave on each link
 
     def role(self, address: Address) -> Role:
         return next(role for role in self.roles if role.address == address)
@@ -142,6 +143,11 @@ class Plan:
         scored = [role for role in self.roles if role.scored]
         counting = [] if any(role.trains for role in scored) else [role for role in self.roles if role.trains][:1]
         return [*scored, *counting]
+
+    def away(self, address: Address) -> list[Address]:
+        """The roles that do not live on this one's machine."""
+        home = self.role(address).home
+        return [role.address for role in self.roles if role.home != home]
 
     def homes(self) -> dict[Address, Address]:
         """On whose machine each role lives."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from covey.errors import PlanError
 from covey.flat import Flat, Slot
 from covey.message import Message
 from covey.program import Node
@@ -31,12 +32,16 @@ END = -1  # the step of the bucket that says that the whole backward is through
 
 
 class GradientStream(AsyncIterator[Piece]):
-    """Pieces of the gradient in the order in which backward finishes them."""
+    """Pieces of the gradient, each when backward has finished it and those before it.
+
+    Their order follows from the model alone: workers that sum them must not wait for different ones.
+    """
 
     def __init__(self, replica: Replica, node: Node, bucket_bytes: int) -> None:
         self._replica, self._node, self._step = replica, node, node.step
         self._buckets = _buckets(replica.layout, bucket_bytes)
         self._given = -1
+        self._ready: set[int] = set()
 
     async def __anext__(self) -> Piece:
         if self._given < 0:
@@ -46,8 +51,9 @@ class GradientStream(AsyncIterator[Piece]):
             await self._node.receive(Bucket, sender=self._node.address, step=END)
             await self._replica.announce(self._node)
             raise StopAsyncIteration
-        bucket = await self._node.receive(Bucket, sender=self._node.address, step=self._step)
-        return self._replica.layout.piece(self._buckets[bucket.index])
+        while self._given not in self._ready:
+            self._ready.add((await self._node.receive(Bucket, sender=self._node.address, step=self._step)).index)
+        return self._replica.layout.piece(self._buckets[self._given])
 
     async def _run(self) -> None:
         """Compute, and post each bucket as soon as its last gradient is there."""
@@ -55,6 +61,8 @@ class GradientStream(AsyncIterator[Piece]):
         posted: set[int] = set()
 
         def finished(index: int, _: Tensor) -> None:
+            if index in posted:  # and perhaps summed already
+                raise PlanError("backward ran twice in a step, so no gradient may leave before its end: use bucket=0")
             missing[index] -= 1
             if missing[index] == 0:
                 self._replica.layout.collect_grads(self._buckets[index])

@@ -59,7 +59,7 @@ SYSTEMS: Mapping[str, System] = {
         "ssp",
         Row("model + data", "central", "bounded", "reduce / ad hoc", "distributed servers"),
         "Li et al. 2014",
-        CUT + ", chain replication with fault tolerance",
+        CUT + "; copies of ranges (chain replication), and a clock for each range, come with fault tolerance",
     ),
     "project_adam": System(
         "asynchronous(epoch=0.75) over servers(count=2)",
@@ -137,6 +137,11 @@ ROWS: Mapping[str, Row] = {
     "tree_easgd": Row("data", "decentral", "bounded", "ad hoc", "tree"),
 }
 """The printed rows of systems that are strategies of their own."""
+
+LACKING: Mapping[str, str] = {
+    "petuum": CUT + " (STRADS), its managed communication (Bösen) with the scheduling of messages",
+}
+"""What is still missing of those."""
 
 ANY = "synchronous, bounded asynchronous or asynchronous"
 

@@ -11,9 +11,10 @@ from tests.worlds import quadratic, run, slowed
 
 CENTRAL = [
     "bsp", "ssp(bound=1)", "asynchronous", "dssp(low=0, extra=2)", "quorum(size=2)", "softsync", "dc_asgd",
-    "petuum(bound=1)", "essp(bound=1)", "vap(bound=0.01)", "value_bound(bound=0.1)", "a_bsp(chunks=2)",
-    "specsync(parts=2, abort_time=1)", "gradient_coding", "downpour(push=3, fetch=2)", "sandblaster(batch=2)",
-    "sliced", "bigdl", "caffeonspark", "firecaffe", "allreduce", "allreduce(pattern=halving)",
+    "petuum(bound=1)", "essp(bound=1)", "bosen(bound=1, row=50)", "vap(bound=0.01)", "value_bound(bound=0.1)",
+    "a_bsp(chunks=2)", "specsync(parts=2, abort_time=1)", "gradient_coding", "downpour(push=3, fetch=2)",
+    "sandblaster(batch=2)", "sliced", "bigdl", "caffeonspark", "p3(slice=50)", "tictac",
+    "bytescheduler(partition=400, credit=400)", "staggered", "firecaffe", "allreduce", "allreduce(pattern=halving)",
     "allreduce(pattern=hierarchical)",
 ]  # fmt: skip
 DECENTRAL = [

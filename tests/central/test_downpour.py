@@ -74,6 +74,17 @@ def test_alone_with_push_1_it_is_plain_training_for_any_fetch(fetch: int, optimi
     assert torch.allclose(world.flat(worker(0)), world.flat(server(0)), atol=1e-12), "the server is where the worker is"
 
 
+def test_a_warm_start_is_one_replicas_alone() -> None:
+    """The first 5 updates are worker 0's, in steps of 10 ms; only then do the others begin, however fast they are."""
+    log = run(ramp(0.1), "downpour(warm=5)", 3, steps=8, servers=2, cluster=INSTANT).log
+    pushed = [(round(event.at, 6), event.sender.rank) for event in log.kinds(Accrued) if event.to == server(0)]
+    assert pushed[:5] == [(round(0.01 * k, 6), 0) for k in range(1, 6)]
+    assert sorted(pushed[5:8]) == [(0.06, rank) for rank in range(3)] and len(pushed) == 24
+    short = run(ramp(0.1), "downpour(warm=50)", 3, steps=4, cluster=INSTANT).log
+    assert [e.sender.rank for e in short.kinds(Accrued)][:4] == [0] * 4, "who is through holds nobody up"
+    assert len(short.kinds(Accrued)) == 12
+
+
 def test_adagrad_on_the_server() -> None:
     """h += x^2, w -= gamma x / sqrt(h): the first step moves every number by gamma, whatever its gradient."""
     task = quadratic(lr=0.1)

@@ -17,6 +17,7 @@ from covey.central.shard import Params, Push
 from covey.errors import PlanError
 from covey.simulate import BytesPerSecond, Link, Seconds
 from covey.vector import Vector
+from tests.central.test_downpour import ramp
 from tests.worlds import CLUSTER, INSTANT, middle, mlp, paced, quadratic, run, server, sgd, slowed
 
 # -- backup workers ---------------------------------------------------------------------------------------------------
@@ -196,6 +197,12 @@ def test_asynchrony_adds_momentum_that_the_optimizer_gives_back(workers: int, ex
     """mu = wanted - (1 - 1/n), also below zero (Mitliagkas et al. 2016)."""
     world = run(mlp(sgd(0.1, momentum=0.3)), "asynchronous(momentum=0.5)", workers, steps=2)
     assert world.replicas[server(0)].optimizer.param_groups[0]["momentum"] == pytest.approx(explicit)
+
+
+def test_momentum_below_zero_holds_back_what_was_done_before() -> None:
+    """v = -0.3 v + g with g = 1: 1, 0.7, 0.79, on alternating sides of 1/1.3."""
+    task = replace(ramp(0.1), optimizer=sgd(0.1, momentum=0.3))
+    assert run(task, "asynchronous(momentum=-0.3)", 1, steps=3).scored["w"].tolist() == pytest.approx([-0.249] * 2)
 
 
 def test_an_optimizer_without_momentum_is_refused() -> None:

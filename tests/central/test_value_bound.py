@@ -81,6 +81,26 @@ def test_a_tiny_bound_lets_one_change_at_a_time_be_unseen_and_a_large_one_holds_
     )
 
 
+@pytest.mark.parametrize(("strong", "sharers"), [("false", 1), ("true", 2)])
+def test_a_decaying_bound_lets_ever_less_be_unseen(strong: str, sharers: int) -> None:
+    """v0 / sqrt(t), with v0 = 8 equal changes: from the 8th change on 2 fit, from the 17th on one alone; else always 8.
+
+    Worker 2 is so far away that all run into the bound: what is on its way to it is what each of the other two may
+    have unseen or, where the bound is strong, what they may have together.
+    """
+    cluster = replace(INSTANT, links={"worker 2": FAR})
+
+    def under_way(decay: str) -> list[int]:
+        spec = f"vap(bound={0.8 + 1e-9}, strong={strong}, decay={decay})"
+        log = run(ramp(0.3), spec, 3, steps=22, cluster=cluster).log
+        sent = [(e.at, e.message.step) for e in log.kinds(Visible) if e.to == worker(2)]
+        counts = [(step, sum(at - 20 + 1e-6 < before <= at for before, _ in sent)) for at, step in sent]
+        return [max(count for step, count in counts if step in steps) for steps in (range(7, 16), range(16, 22))]
+
+    assert [count * sharers for count in under_way("true")] == [4, 2]
+    assert min(under_way("false")) * sharers == 16
+
+
 @settings(max_examples=12, deadline=None)
 @given(
     slow=st.lists(st.floats(0.2, 5.0), min_size=1, max_size=4), bound=st.floats(0.01, 1.0), strong=st.booleans(),

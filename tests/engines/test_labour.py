@@ -11,6 +11,7 @@ import covey
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.cores import Cores, Hand
 from covey.simulate import Cluster, Handling, Link, Machine, Seconds, Toll
+from covey.simulate.cluster import Sharing
 
 TASK = "examples/digits.py"
 BATCH = 0.01
@@ -52,6 +53,12 @@ def test_a_quota_is_spent_at_full_speed_and_then_stops_everything() -> None:
     assert ends(Cores(agenda, quota), agenda, [(0, 0.012, 1)]) == pytest.approx([0.042])
     agenda = Agenda()  # two at once spend it twice as fast
     assert ends(Cores(agenda, quota), agenda, [(0, 0.005, 1), (0, 0.005, 1)]) == pytest.approx([0.0225, 0.0225])
+
+
+def test_half_a_core_runs_for_half_of_each_period() -> None:
+    agenda = Agenda()  # 10 ms at once, 10 ms of waiting, and the other 5
+    quota = Machine(cores=0.5, period=Seconds(0.02))
+    assert ends(Cores(agenda, quota), agenda, [(0, 0.015, 1)]) == pytest.approx([0.025])
 
 
 def test_periods_begin_at_their_phase() -> None:
@@ -143,6 +150,31 @@ def test_the_network_works_on_large_messages_while_they_travel() -> None:
     )  # fmt: skip
     took = covey.fit(big, "dpsgd over ring", 2, steps=1, engine="simulated", cluster=cluster, timing_only=True).seconds
     assert 2.0 <= took < 2.1
+
+
+@pytest.mark.parametrize(("sharing", "synchronous", "asynchronous"), [("fair", 4, 4), ("tcp", 4, 2)])
+def test_workers_of_a_server_drift_apart_under_tcp(sharing: Sharing, synchronous: int, asynchronous: int) -> None:
+    """Steps in transfers. A barrier lets all begin together; without, they drift until each has the link for itself."""
+    wide = covey.Task(
+        model=lambda: torch.nn.Linear(300, 300, bias=False), data=covey.data.digits(),
+        optimizer=lambda pairs: torch.optim.SGD(pairs, lr=0.1), loss=torch.nn.functional.mse_loss,
+    )  # fmt: skip
+    transfer = 4 * 300 * 300 / 1e6
+    world = Cluster(
+        compute=Seconds(transfer / 100), link=Link(bandwidth=1e6, latency=Seconds(0), cpu=Toll(each=Seconds(1e-3))),
+        jitter=0.01, sharing=sharing,
+    )  # fmt: skip
+
+    def last_step(strategy: str) -> float:
+        """On average, of the last four of 16."""
+        long, short = (
+            covey.fit(wide, strategy, 2, steps=n, engine="simulated", cluster=world, timing_only=True).seconds
+            for n in (16, 12)
+        )
+        return (long - short) / 4
+
+    assert last_step("bsp") == pytest.approx(synchronous * transfer, rel=0.1)
+    assert last_step("asynchronous") == pytest.approx(asynchronous * transfer, rel=0.1)
 
 
 def test_messages_of_a_link_stay_in_order() -> None:

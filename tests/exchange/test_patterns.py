@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -11,59 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.exchange.collectives import Chunk, Group, Pattern
+from covey.exchange import collectives
+from covey.exchange.collectives import Chunk
 from covey.exchange.hierarchy import hierarchical
 from covey.exchange.patterns import PATTERNS
-from covey.program import Node
-from covey.replica import Replica
 from covey.strategy import workers
 from covey.vector import Vector
-from tests.worlds import Program, Recorder, paced, perform
+from tests.exchange.summing import kilobytes, reduce, reduce_by, rounds
 
 OTHERS = [name for name in PATTERNS if name != "ring"]
-
-
-def reduce(name: str, vectors: Sequence[Vector], slow: Sequence[float] = (), root: int = 0) -> tuple[Recorder, float]:
-    """Sum the vectors in place, one on each rank, and say how long that took after all had begun."""
-    return reduce_by(PATTERNS[name], vectors, slow, root)
-
-
-def reduce_by(
-    pattern: Pattern, vectors: Sequence[Vector], slow: Sequence[float] = (), root: int = 0
-) -> tuple[Recorder, float]:
-    ranks = workers(len(vectors))
-    group: Group = (*ranks[root:], *ranks[:root])
-    ends: list[float] = []
-
-    def program(vector: Vector) -> Program:
-        async def run(node: Node, replica: Replica) -> None:
-            await node.compute(lambda: None)
-            await pattern(node, vector, group)
-            ends.append(await node.now())
-
-        return run
-
-    return perform(*(program(vector) for vector in vectors), cluster=paced(slow)), max(ends) - 0.010
-
-
-def kilobytes(ranks: int) -> list[Vector]:
-    return [Vector([torch.full((250,), float(rank))]) for rank in range(ranks)]
-
-
-def rounds(log: Recorder) -> list[str]:
-    """The moves of every round, the way back of a tree (its steps are negative) last; `a<->b` where both send."""
-    found: dict[int, set[tuple[int, int]]] = {}
-    for sent in log.sends:
-        assert isinstance(sent.message, Chunk)
-        found.setdefault(sent.message.step, set()).add((sent.sender.rank, sent.to.rank))
-    return [
-        " ".join(sorted(_move(a, b, moves) for a, b in moves if a < b or (b, a) not in moves))
-        for _, moves in sorted(found.items(), key=lambda item: (item[0] < 0, item[0]))
-    ]
-
-
-def _move(a: int, b: int, moves: set[tuple[int, int]]) -> str:
-    return f"{a}<->{b}" if (b, a) in moves else f"{a}->{b}"
 
 
 @settings(max_examples=60, deadline=None)
@@ -190,3 +145,10 @@ def test_a_chain_works_on_all_links_at_once() -> None:
     assert links == set(pairwise(range(5)))
     assert sum(sent.size for sent in log.sends) == 2 * 4 * 1000
     assert took == pytest.approx(2 * (5 + 3) / 5 * 0.001)
+
+
+def test_a_chain_of_many_pieces_takes_hardly_longer_than_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 (m + n - 2) / m vectors pass the card of a rank in the middle; with many pieces m that comes near 2."""
+    monkeypatch.setattr(collectives, "GRAIN", 40)
+    _, took = reduce("chain", kilobytes(5))
+    assert took == pytest.approx(2 * (25 + 3) / 25 * 0.001)

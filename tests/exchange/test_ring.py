@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -11,9 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from covey.exchange import slices
 from covey.exchange.collectives import Chunk, ring
+from covey.exchange.patterns import PATTERNS, of_bucket
+from covey.exchange.slices import ring_sent, ring_slices
 from covey.program import Node
 from covey.replica import Replica
+from covey.simulate import Seconds
 from covey.strategy import workers
 from covey.vector import Vector, chunk
 from tests.worlds import CLUSTER, INSTANT, Program, Recorder, paced, perform
@@ -154,3 +159,66 @@ def test_time_of_a_ring() -> None:
 
     perform(*(program(vector) for vector in vectors), cluster=replace(CLUSTER, compute=INSTANT.compute))
     assert ends == pytest.approx([0.010 + 6 * 0.001] * 4)
+
+
+# -- rows -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_grains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices of at most 5 float32 numbers, so that a few dozen of them make several rows."""
+    monkeypatch.setattr(slices, "GRAIN", 20)
+
+
+@pytest.mark.usefixtures("small_grains")
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_a_long_vector_goes_in_rows_and_sends_no_byte_more(ranks: int) -> None:
+    vectors = numbers(ranks, 211, 40, dtypes=(torch.float32, torch.float64))
+    inputs = [vector.clone() for vector in vectors]
+    log = reduce(vectors, slow=[1, 4, 2, 1, 3][:ranks])
+    for part in range(2):
+        total = torch.stack([vector.parts[part].double() for vector in inputs]).sum(0)
+        assert all(torch.equal(vector.parts[part], vectors[0].parts[part]) for vector in vectors)
+        assert torch.allclose(vectors[0].parts[part].double(), total, atol=1e-4)
+    sent = ring_sent(ring_slices(inputs[0], ranks))
+    assert [log.bytes_from(who) for who in workers(ranks)] == sent
+    rows_of = max(-(-211 * 4 // (20 * ranks)), -(-40 * 8 // (20 * ranks)))
+    assert len(log.sends) == ranks * 2 * (ranks - 1) * -(-min(slices.MOST, rows_of) // slices.BUNDLE)
+
+
+@pytest.mark.usefixtures("small_grains")
+@pytest.mark.parametrize("pattern", ["ring", "hierarchical"])
+def test_a_bucket_is_added_as_it_would_be_in_the_whole(pattern: str) -> None:
+    """Whatever the borders of the buckets; slices of their own would add in another order of ranks."""
+    whole, apart, alone = (numbers(6, 100, seed=9) for _ in range(3))
+    group, borders = workers(6), [0, 1, 17, 18, 60, 100]
+
+    def program(rank: int) -> Program:
+        async def run(node: Node, replica: Replica) -> None:
+            await PATTERNS[pattern](node, whole[rank], group)
+            for start, stop in pairwise(borders):
+                bucket = Vector([apart[rank].parts[0][start:stop]])
+                await of_bucket(pattern, PATTERNS[pattern], ((start, 100),))(node, bucket, group)
+                await PATTERNS[pattern](node, Vector([alone[rank].parts[0][start:stop]]), group)
+
+        return run
+
+    perform(*(program(rank) for rank in range(6)))
+    for rank in range(6):
+        assert torch.equal(apart[rank].parts[0], whole[0].parts[0])
+    assert not torch.equal(alone[0].parts[0], whole[0].parts[0]), "the test would not notice"
+
+
+@pytest.mark.usefixtures("small_grains")
+def test_rows_hide_the_latency_behind_one_another() -> None:
+    """One slice waits for the other's arrival only where there is one row; 4 ranks, 2 ms from rank to rank."""
+    slow = replace(CLUSTER, link=replace(CLUSTER.link, latency=Seconds(0.002)))
+    group, ends = workers(4), []
+
+    async def run(node: Node, replica: Replica) -> None:
+        await ring(node, Vector([torch.zeros(4000)]), group)
+        ends.append(await node.now())
+
+    perform(*[run] * 4, cluster=slow)
+    bytes_alone, one_row = 1.5 * 0.016, 1.5 * 0.016 + 6 * 0.002
+    assert bytes_alone < max(ends) < bytes_alone + 0.5 * (one_row - bytes_alone)

@@ -171,6 +171,7 @@ FORMULAS: Mapping[str, Callable[[Job], Links]] = {
     "petuum":       cache,
     "firecaffe":    tree,
     "essp":         cache,
+    "bosen":        cache,  # 40 Mbit/s carry every row of these models once a step
     "vap":          cache,
     "value_bound":  server,
     "a_bsp":        server,
@@ -181,6 +182,10 @@ FORMULAS: Mapping[str, Callable[[Job], Links]] = {
     "sliced":       owners,
     "bigdl":        lambda job: owners(replace(job, width=2)),
     "caffeonspark": owners,
+    "p3":           server,
+    "tictac":       server,
+    "bytescheduler": server,
+    "staggered":    server,
     "allreduce":    lambda job: rings(job, job.steps),
     "local_sgd":    lambda job: rings(job, job.steps // job.period),
     "easgd":        centre,

@@ -14,7 +14,7 @@ ALONE = f'if CALLS[0] == 5 and first("fails"): {BOOM}'
 
 DATA = f"""
 class Data(torch.utils.data.Dataset):
-    def __len__(self): return 64
+    def __len__(self): return len(x)
     def __getitem__(self, number):
         if number == 40: {BOOM}
         return x[number], y[number]

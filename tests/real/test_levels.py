@@ -15,6 +15,7 @@ LAYOUTS = [
     ("bsp over proxies(groups=2)", 2),
     pytest.param("bsp over hashed(count=2)", 2, marks=pytest.mark.full),
     pytest.param("allreduce(pattern=halving)", None, marks=pytest.mark.full),
+    pytest.param("allreduce(pattern=scatter, bucket=64)", None, marks=pytest.mark.full),
 ]
 
 

@@ -19,7 +19,7 @@ from covey.observe.progress import Progress
 from covey.observe.result import Result
 from tests.promises.declared import LACKS
 from tests.promises.specs import SPECS, TRAINED_AS
-from tests.promises.traffic import EXTRA, FORMULAS, PERIODS, Job
+from tests.promises.traffic import EXTRA, FORMULAS, PERIODS, Job, cache
 
 DIGITS = "examples/digits.py"
 DIGITS_NUMBERS = 64 * 64 + 64 + 64 * 10 + 10
@@ -84,7 +84,10 @@ def test_payload_is_what_the_formula_says_and_the_budget_ends_it(name: str) -> N
         assert traffic.bytes == traffic.messages * (4 * DIGITS_NUMBERS + EXTRA[name])
     else:
         job = Job(workers=2, steps=19, numbers=DIGITS_NUMBERS, period=PERIODS.get(name, 1))
-        assert positive(traffic.by_link) == positive(FORMULAS[name](job))
+        planned = positive(FORMULAS[name](job))
+        chance = {link: size for link, size in positive(traffic.by_link).items() if link not in planned}
+        assert positive(traffic.by_link) == {**planned, **chance}
+        assert not chance or (FORMULAS[name] is cache and all(size % job.model == 0 for size in chance.values()))
     assert traffic.bytes == sum(traffic.by_link.values()) == sum(traffic.by_role.values())
 
 

@@ -22,12 +22,14 @@ from tests.real.harness import BATCH_NORM, Room, Watch, differing, fit, interrup
 
 ALL = [
     "bsp", "ssp(bound=2)", "asynchronous", "allreduce", "local_sgd(period=3)", "easgd(period=2)",
-    "gosgd(probability=0.5)", "dpsgd", "dssp", "quorum", "softsync", "petuum(bound=2)", "essp(bound=2)", "dc_asgd",
-    "vap", "value_bound", "a_bsp(chunks=2)", "specsync(parts=2)", "gradient_coding", "downpour(push=3, fetch=2)",
-    "sandblaster", "sliced", "bigdl", "caffeonspark", "firecaffe", "adpsgd", "sgp(overlap=1)", "malt",
+    "gosgd(probability=0.5)", "dpsgd", "dssp", "quorum", "softsync", "petuum(bound=2)", "essp(bound=2)",
+    "dc_asgd(adaptive=true)", "vap", "value_bound", "a_bsp(chunks=2)", "specsync(parts=2)", "gradient_coding",
+    "downpour(push=3, fetch=2)", "sandblaster", "sliced", "bigdl", "caffeonspark", "firecaffe", "adpsgd",
+    "sgp(overlap=1)", "malt",
     "malt(bound=2)", "ako", "hogwild(momentum=drop)", "hogwild++(momentum=drop, hold=4)", "dogwild", "bmuf(period=5)",
     "diloco(period=5)", "sparknet", "crossbow", "butterfly", "eamsgd(period=2, momentum=0.9)",
-    "tree_easgd(up=2, down=4)", "mpca",
+    "tree_easgd(up=2, down=4)", "mpca", "p3(slice=50)", "tictac", "bytescheduler(partition=400, credit=800)",
+    "staggered", "bosen(bound=2, budget=400kbit, row=50)",
 ]  # fmt: skip
 FEW = {"ssp(bound=2)", "gosgd(probability=0.5)", "vap", "hogwild++(momentum=drop, hold=4)"}
 OWN_COUNT = ("a_bsp", "gradient_coding", "sandblaster")
@@ -57,7 +59,7 @@ def hard(room: Room, **given: Any) -> str:
 
 EXACT = [
     (strategy, servers, optimizer, stop)
-    for strategy, servers in (("bsp", 1), ("bsp", 2), ("allreduce", None))
+    for strategy, servers in (("bsp", 1), ("bsp", 2), ("allreduce", None), ("p3(slice=50)", 2))
     for optimizer in (SGD, ADAM)
     for stop in ("interrupt", "kill")
 ]
@@ -75,7 +77,7 @@ def test_the_weights_of_an_uninterrupted_run(
     asked: dict[str, Any] = {"epochs": 12, "servers": servers}
     whole = fit(task, strategy, 3, **asked)
     if stop == "interrupt":
-        broken = fit(task, strategy, 3, **asked, checkpoint=kept, watcher=Watch(trained(200), interrupt))
+        broken = fit(task, strategy, 3, **asked, checkpoint=kept, watcher=Watch(trained(50), interrupt))
         assert broken.stopped == "interrupted"
     else:
         watch = Watch(lambda now: (kept / "checkpoint-000002").exists(), lambda: room.kill("worker 1"))

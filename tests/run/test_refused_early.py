@@ -74,7 +74,9 @@ ZERO = {
     ("asynchronous", "momentum"), ("dc_asgd", "strength"), ("specsync", "abort_time"),
     ("downpour", "threshold"), ("downpour", "l1"), ("downpour", "slack"), ("downpour", "skip"),
     ("easgd", "momentum"), ("hogwild++", "tolerance"), ("bmuf", "momentum"), ("diloco", "momentum"),
-    ("crossbow", "momentum"), ("eamsgd", "momentum"), ("mpca", "rho"),
+    ("crossbow", "momentum"), ("eamsgd", "momentum"), ("mpca", "rho"), ("bosen", "bound"),
+    ("p3", "slice"), ("bytescheduler", "partition"), ("bytescheduler", "credit"), ("downpour", "warm"),
+    ("bigdl", "drop"), ("bigdl", "most"), ("bigdl", "warmup"), ("allreduce", "bucket"),
 }  # fmt: skip
 """Settings that may be 0. All others must be more, and none but a momentum may be less."""
 

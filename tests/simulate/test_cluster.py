@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 import pytest
 
 from covey.errors import PlanError
-from covey.simulate import BytesPerSecond, Cluster, Fair, Fifo, Link, Seconds, from_flags, load, network
+from covey.simulate import BytesPerSecond, Cluster, Fair, Fifo, Link, Seconds, Tcp, from_flags, load, network
 from covey.simulate.cluster_file import read
 from covey.simulate.cluster_text import written as text_of
 
@@ -124,7 +124,7 @@ def test_kills_in_a_file(tmp_path: Path) -> None:
         ("[compute]\njitter = -1", "from 0 up"),
         ("compute = 3", "written [compute]"),
         ("[link]\nbandwidth = 'fast'", "100mbit"),
-        ("[link]\nsharing = 'best'", '"fifo" or "fair"'),
+        ("[link]\nsharing = 'best'", '"fifo", "fair" or "tcp"'),
         ("[group]\nworkers = 3", "[[group]], with two brackets"),
         ("group = [3]", "must be a table"),
         ("[[group]]\nslow = 2", "needs workers"),
@@ -151,7 +151,8 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 def test_the_network_of_a_cluster() -> None:
     assert isinstance(network(Cluster()), Fifo)
-    assert isinstance(network(Cluster(sharing="fair")), Fair)
+    assert type(network(Cluster(sharing="fair"))) is Fair
+    assert type(network(read(text_of(Cluster(sharing="tcp"))))) is Tcp
 
 
 CALIBRATED = """

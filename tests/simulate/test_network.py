@@ -1,18 +1,19 @@
-"""Both models of a network, played through an agenda as the virtual engine does."""
+"""All models of a network, played through an agenda as the virtual engine does."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.simulate import BytesPerSecond, Cluster, Event, Fair, Fifo, Link, Network, Parcel, Seconds
+from covey.simulate import BytesPerSecond, Cluster, Event, Fair, Fifo, Link, Network, Parcel, Seconds, Tcp
 
 LATENCY, BANDWIDTH = 0.5, 100.0
 CLUSTER = Cluster(link=Link(latency=Seconds(LATENCY), bandwidth=BytesPerSecond(BANDWIDTH)))
@@ -23,13 +24,15 @@ MIXED = Cluster(  # with several latencies the frames need an event of their own
         "c": Link(latency=Seconds(0.0), bandwidth=BytesPerSecond(1000.0)),
     },
 )
-MODELS = [Fifo, Fair]
 Model = Callable[..., Network]
+MODELS: list[Model] = [Fifo, Fair, partial(Tcp, window=50)]
 Delivery = tuple[float, Parcel]
 
 
-def play(network: Network, sends: Sequence[tuple[float, Parcel]]) -> list[Delivery]:
-    """Send each parcel at its time, and list the deliveries in order."""
+def play(
+    network: Network, sends: Sequence[tuple[float, Parcel]], check: Callable[[], None] = lambda: None
+) -> list[Delivery]:
+    """Send each parcel at its time, and list the deliveries in order; `check` after everything that happens."""
     agenda: list[tuple[float, int, Event | Parcel]] = []
     serial = count()
     for at, parcel in sends:
@@ -41,6 +44,7 @@ def play(network: Network, sends: Sequence[tuple[float, Parcel]]) -> list[Delive
             events, arrived = network.send(Seconds(now), due), None
         else:
             events, arrived = network.happen(Seconds(now), due)
+        check()
         if arrived is not None:
             deliveries.append((now, arrived))
         for event in events:
@@ -110,6 +114,49 @@ def test_a_flow_speeds_up_when_the_other_ends() -> None:
 def test_a_flow_slows_down_when_another_begins() -> None:
     got = times(Fair(CLUSTER), (0.0, Parcel(0, "a", "d", 200)), (1.0, Parcel(1, "e", "d", 50)))
     assert got == {0: pytest.approx(LATENCY + 2.5), 1: pytest.approx(LATENCY + 2)}
+
+
+# TCP: parcels of 200 bytes, which take 2 s alone, and windows of 100.
+
+TCP = partial(Tcp, CLUSTER, window=100)
+
+
+@pytest.mark.parametrize("many", [2, 5])
+def test_flows_that_begin_together_share_equally_under_tcp(many: int) -> None:
+    got = times(TCP(), *((1.0, Parcel(n, f"s{n}", "d", 200)) for n in range(many)))
+    assert list(got.values()) == pytest.approx([1.0 + LATENCY + 2.0 * many] * many)
+
+
+def test_a_newcomer_has_less_than_the_flow_it_meets() -> None:
+    """After 1 s the first has carried 100, so its window is 200 against 100: two thirds of the link are its own."""
+    got = times(TCP(), (0.0, Parcel(0, "a", "d", 200)), (1.0, Parcel(1, "e", "d", 200)))
+    assert got == {0: pytest.approx(LATENCY + 1 + 1.5), 1: pytest.approx(LATENCY + 4)}
+
+
+def test_a_third_finds_windows_that_have_grown_since() -> None:
+    """At 1 s windows of 200 and 100 share, at 1.75 s they are 250 and 125, and a third begins with 100."""
+    sends = [(0.0, Parcel(0, "a", "d", 200)), (1.0, Parcel(1, "e", "d", 200)), (1.75, Parcel(2, "f", "d", 200))]
+    assert times(TCP(), *sends)[0] == pytest.approx(LATENCY + 1.75 + 50 / (100 * 250 / 475))
+
+
+def gaps(network: Callable[[], Network], first: float, rounds: int) -> list[float]:
+    """How far two senders are apart who begin again as soon as they have ended, round after round."""
+    found = [first]
+    for _ in range(rounds):
+        got = times(network(), (0.0, Parcel(0, "a", "d", 200)), (found[-1], Parcel(1, "e", "d", 200)))
+        found.append(got[1] - got[0])
+    return found
+
+
+def test_senders_drift_apart_under_tcp_until_each_has_the_link_for_itself() -> None:
+    """The part of a transfer that lies between two, over the part that is left: three times as much in each round."""
+    found = gaps(TCP, 0.02, 8)
+    assert all(later > earlier for earlier, later in pairwise(found))
+    assert [gap / (2 - gap) for gap in found] == pytest.approx([0.02 / 1.98 * 3**n for n in range(9)])
+    assert found[-1] == pytest.approx(2.0, rel=0.02)
+    # Neither of the others drifts: equal parts keep the distance, and in a queue they are apart at once.
+    assert gaps(partial(Fair, CLUSTER), 0.02, 8) == pytest.approx([0.02] * 9)
+    assert gaps(partial(Fifo, CLUSTER), 0.02, 8) == pytest.approx([0.02, *[2.0] * 8])
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -207,6 +254,30 @@ def test_no_nic_carries_more_than_its_bandwidth(network: Network, sends: list[tu
             carried["in", parcel.dst] += parcel.size
     for (_, host), size in carried.items():
         assert end - begin >= size / cluster_of(network).link_of(host).bandwidth - 1e-9
+
+
+@settings(deadline=None)
+@given(traffics(), st.sampled_from(MODELS[1:]), st.sampled_from([CLUSTER, MIXED]))
+def test_flows_of_a_link_have_no_more_than_the_link_at_any_time(
+    sends: list[tuple[float, Parcel]], model: Model, cluster: Cluster
+) -> None:
+    network = model(cluster, frame=50)
+    assert isinstance(network, Fair)
+
+    def check() -> None:
+        for port in (*network.egress.values(), *network.ingress.values()):
+            assert sum(flow.rate for flow in port.flows) <= port.bandwidth * (1 + 1e-9)
+
+    play(network, sends, check)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(instants, st.integers(0, 200)), min_size=1, max_size=12), st.sampled_from(MODELS[1:]))
+def test_a_link_is_never_idle_while_somebody_waits(sizes: list[tuple[float, int]], model: Model) -> None:
+    """Many senders, one receiver: however they share its link, the last byte is there when it is in a queue."""
+    sends = [(at, Parcel(n, f"s{n}", "d", size)) for n, (at, size) in enumerate(sorted(sizes))]
+    last, queued = (max(at for at, _ in play(net, sends)) for net in (model(CLUSTER), Fifo(CLUSTER)))
+    assert last == pytest.approx(queued)
 
 
 @settings(deadline=None)

@@ -126,6 +126,22 @@ def test_dssp_grants_the_steps_that_meet_a_step_of_the_slowest() -> None:
     assert Predicted(1, 4).grant(0, board) == 2
 
 
+def test_dssp_decides_once_and_what_it_granted_is_used_up() -> None:
+    """A grant of two serves the next two reads, though the slowest comes near; who must wait is granted no more."""
+    board = Board({0: 3, 1: 1}, times={0: [6.0, 7.0], 1: [3.0, 6.0]})
+    assert Predicted(1, 4).admits(0, board) and board.credits == {0: 1}
+    board.clocks.update({0: 4, 1: 3})
+    board.least = None
+    assert Predicted(1, 4).admits(0, board) and board.credits == {0: 0}
+    late = Board({0: 6, 1: 1}, times={0: [6.0, 7.0], 1: [3.0, 6.0]})
+    assert not Predicted(1, 4).admits(0, late), "as far ahead as may be"
+    late.came(Arrival(1, 0, 1), 9.0)
+    assert Predicted(1, 4).grant(0, late) > 0 and not Predicted(1, 4).admits(0, late), "until it leads by 1"
+    for now in (12.0, 15.0, 18.0):
+        late.came(Arrival(1, 0, 1), now)
+    assert Predicted(1, 4).admits(0, late)
+
+
 @given(st.lists(st.sampled_from([0, 0, 0, 1]), max_size=60), st.integers(0, 3), st.integers(0, 4))
 def test_dssp_never_goes_beyond_its_range(pushes: list[int], low: int, extra: int) -> None:
     gate, board = Predicted(low, extra), Board({0: 0, 1: 0})

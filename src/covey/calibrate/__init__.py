@@ -89,7 +89,7 @@ def _lab(task: Task, asked: Assignment, settings: Settings) -> Cluster:
     links = {machine_name(number): replace(link, bandwidth=rate) for number, rate in enumerate(rates)}
     return Cluster(
         **found.compute(), threads=asked.threads, handling=handling, link=link,
-        links={host: other for host, other in links.items() if other != link},
+        links={host: other for host, other in links.items() if other != link}, sharing="tcp",
         local=Link(latency=latency, bandwidth=FASTEST, cpu=cpu),
         machines=tuple(_host(share) for share in settings.cpus),
     )  # fmt: skip

@@ -6,7 +6,17 @@ from dataclasses import dataclass, field
 
 import torch
 
+from covey.program import Node
 from covey.vector import Vector
+
+
+def compensation(node: Node, params: Vector, *, strength: float, adaptive: bool) -> Compensation:
+    """For a server with these parameters; what it has learned of the gradients is remembered."""
+    return Compensation(strength, adaptive, squares=node.remember(zeros(params)).value if adaptive else None)
+
+
+def zeros(like: Vector) -> Vector:
+    return like.map(torch.zeros_like)
 
 
 @dataclass(slots=True)
@@ -33,7 +43,7 @@ class Compensation:
         if not self.adaptive:
             return [self.strength] * len(grad.parts)
         if self.squares is None:
-            self.squares = grad.map(torch.zeros_like)
+            self.squares = zeros(grad)
         for square, part in zip(self.squares.parts, grad.parts, strict=True):
             square.mul_(self.memory).addcmul_(part, part, value=1 - self.memory)
         return [self.strength / torch.sqrt(square + 1e-7) for square in self.squares.parts]

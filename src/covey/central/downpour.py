@@ -113,10 +113,14 @@ async def worker(node: Node, replica: Replica, *, count: int, push: int, fetch: 
 
 
 class Holder:
-    """A shard's work: answer every fetch at once, step with every push when it comes."""
+    """A shard's work: answer every fetch at once, step with every push when it comes.
 
-    def __init__(self, node: Node, replica: Replica, index: int, count: int, step: Step) -> None:
+    The first `warm` updates are worker 0's alone: the others get their first parameters after those.
+    """
+
+    def __init__(self, node: Node, replica: Replica, index: int, count: int, step: Step, warm: int = 0) -> None:
         replica.keep(replica.pieces(count)[index], buffers=index == 0)
+        self.warm, self.parked = warm, list[Fetch]()
         self.node, self.replica, self.step, self.first = node, replica, step, index == 0
         self.params = replica.flat.cut(replica.trained)
         self.staying = node.remember(list(range(node.workers))).value
@@ -128,13 +132,20 @@ class Holder:
         while self.staying:
             message = await self.node.receive_any(Fetch, Accrued, Gone)
             if isinstance(message, Fetch):
-                await self.node.send(message.sender, Fetched(message.step, self.version[0], self.params))
-                await self.answered(message)
+                self.parked.append(message)
             elif isinstance(message, Accrued):
                 await self.take(message)
                 await self.taken(message)
             elif message.sender.rank in self.staying:  # after a restart one may say it twice
                 self.staying.remove(message.sender.rank)
+            await self.answer()
+
+    async def answer(self) -> None:
+        alone = self.version[0] < self.warm and 0 in self.staying
+        for fetch in [fetch for fetch in self.parked if fetch.sender.rank == 0 or not alone]:
+            self.parked.remove(fetch)
+            await self.node.send(fetch.sender, Fetched(fetch.step, self.version[0], self.params))
+            await self.answered(fetch)
 
     async def answered(self, fetch: Fetch) -> None:
         """What a kind of shard does besides, when parameters have gone out."""
@@ -180,8 +191,8 @@ class Step:
                 w.copy_(torch.nn.functional.softshrink(w, self.l1 * rate * self.share))
 
 
-async def server(node: Node, replica: Replica, *, index: int, count: int, step: Step) -> None:
-    await Holder(node, replica, index, count, step).serve()
+async def server(node: Node, replica: Replica, *, index: int, count: int, step: Step, warm: int) -> None:
+    await Holder(node, replica, index, count, step, warm).serve()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,6 +203,7 @@ class Downpour:
     fetch: int = 1
     server: Literal["adagrad", "task"] = "adagrad"  # whose rule the shards step by
     gamma: float | None = None  # Adagrad's rate; the task's learning rate
+    warm: int = 0  # updates of one worker alone before the others begin
     filter: filters.Kind = "none"
     threshold: float = 0.001  # significance: what a number must have gathered
     l1: float = 0.0  # kkt: the penalty, applied by the servers
@@ -204,11 +216,12 @@ class Downpour:
 
         def roles(workers: int, servers: int) -> list[Role]:
             work = partial(worker, count=servers, push=self.push, fetch=self.fetch, sieve=self.sieve())
-            return workers_and_servers(workers, work, servers, partial(server, step=step))
+            return workers_and_servers(workers, work, servers, partial(server, step=step, warm=self.warm))
 
         adagrad = "Adagrad with the task's rate, or gamma: no share, as it scales itself"
         return Strategy(
-            name="downpour", settings=asdict(self), roles=roles, servers=1, scored="the servers' parameters",
+            name="downpour", settings=asdict(self) | {"warm": self.warm or None}, roles=roles, servers=1,
+            scored="the servers' parameters",
             rate=adagrad if self.server == "adagrad" else "each push counts 1/workers",
             scaling="gamma may be 10 times a good fixed rate, for any n" if self.server == "adagrad" else KEEP,
             taxonomy=Taxonomy(
@@ -232,6 +245,8 @@ class Downpour:
             raise PlanError(
                 f"downpour(gamma={self.gamma:g}): Adagrad's rate is more than 0; leave it away for the task's"
             )
+        if self.warm < 0:
+            raise PlanError(f"downpour(warm={self.warm}): 0 updates or more of worker 0 alone")
         if self.threshold < 0 or not 0 <= self.skip < 1:
             raise PlanError("downpour: threshold must be 0 or more, and skip at least 0 and less than 1")
         if (self.l1 > 0) != (self.filter == "kkt") or not 0 <= self.slack <= self.l1:

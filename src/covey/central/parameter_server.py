@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
+from covey.central import tokens
 from covey.central.client import worker
-from covey.central.compensation import Compensation
+from covey.central.compensation import compensation
 from covey.central.proxies import grouped, takes_sums
 from covey.central.roles import addresses, workers_and_servers
 from covey.central.shard import Keeping, server
@@ -48,7 +49,8 @@ def parameter_server(
 
     def roles(workers: int, servers: int) -> list[Role]:
         work = partial(worker, servers=addresses(servers), codec=keeping.codec, clip=one_each)
-        serve = partial(server, clients=workers, keeping=keeping)
+        keep = tokens.server if isinstance(keeping.rule.gate, Tokens) else server
+        serve = partial(keep, clients=workers, keeping=keeping)
         return workers_and_servers(workers, work, servers, serve, one_batch=together)
 
     if ending := keeping.ending:
@@ -161,10 +163,11 @@ class BackupWorkers(Unheld):
     count: Literal["workers", "gradients"] = "workers"  # what `size` counts: TensorFlow counts gradients
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
-        size = max(1, workers - 1) if self.size is None else self.size
-        if not 1 <= size <= workers:
-            raise PlanError(f"quorum(size={size}): with {workers} workers it must lie between 1 and {workers}")
-        gate = Newer() if self.count == "workers" else Tokens(workers)
+        size, several = max(1, workers - 1) if self.size is None else self.size, self.count == "gradients"
+        if size < 1 or (size > workers and not several):
+            more = "; with count=gradients it may be more, as a worker may supply several" if size > workers else ""
+            raise PlanError(f"quorum(size={size}): with {workers} workers it must lie between 1 and {workers}{more}")
+        gate = Tokens(max(size, workers)) if several else Newer()
         keeping = Keeping(Rule(gate, Quorum(size, self.late, self.count)), codec, ending=self.ending("quorum"))
         settings = {"size": size, "late": self.late, "count": shown(self.count, "workers")}
         samples = "every sample once per epoch, but late gradients are dropped" if self.late == "drop" else ""
@@ -200,7 +203,7 @@ class DelayCompensated(Unheld):
         if strength < 0:
             raise PlanError(f"dc_asgd(strength={strength}): must be 0 or more; 0 is asynchronous")
         each = Each(share("dc_asgd", self.weight, "none", workers))
-        correction = partial(Compensation, strength=strength, adaptive=self.adaptive)
+        correction = partial(compensation, strength=strength, adaptive=self.adaptive)
         keeping = Keeping(Rule(Open(), each), codec, correction, ending=self.ending("dc_asgd"))
         settings = {"strength": strength, "adaptive": shown(self.adaptive, False), "weight": each.share}
         return parameter_server("dc_asgd", "asynchronous", keeping, settings)

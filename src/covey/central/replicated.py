@@ -4,41 +4,107 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
+from covey.errors import PlanError
 from covey.exchange import patterns
-from covey.exchange.collectives import Pattern
+from covey.exchange.collectives import Group, Pattern
+from covey.exchange.probe import Choice, Trial, Wish
+from covey.exchange.slices import Frame
 from covey.message import Address
-from covey.program import Node
+from covey.program import Memory, Node
 from covey.replica import Replica
+from covey.simulate.units import parse_size
 from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.vector import Piece, Vector, ranges
 
 
-async def worker(node: Node, replica: Replica, *, pattern: Pattern) -> None:
-    """Differentiate, sum over all workers, step; the replicas stay bit-identical."""
+async def worker(node: Node, replica: Replica, *, wish: Wish, local: int) -> None:
+    """Differentiate, sum over all workers, step; the replicas stay bit-identical.
+
+    What is to be measured is measured after a first step: without buckets, and in a ring unless told otherwise.
+    """
+    choice = node.remember(Choice()) if wish.open else Memory(wish.granted)
+    told = not wish.open
     for step in node.steps():
-        present = node.present(step)
-        grad = await replica.gradient(node, clip=False)
-        # exactly: a schedule must give every replica the same rate
-        replica.under_way = replica.lessons.together(present, step)
-        grad.mul_(replica.batch.samples / replica.under_way)
-        replica.buffers.mul_(1 / len(present))
-        await node.sum(grad.join(replica.buffers), node.members(step), pattern)
-        replica.clip_(grad)
+        present, group, now = node.present(step), node.members(step), choice.value
+        summing = patterns.pattern("allreduce", now.pattern, local) if now.pattern else Trial(wish.first, local)
+        # a loop of one's own may change gradients after backward, so nothing can leave before its end
+        way = stream if now.bucket and replica.lessons.chosen is not None else at_once
+        compute = await way(node, replica, group, now, summing)
+        replica.clip_(replica.grad)
         replica.update()
         if node.rank == present[0]:
             await node.note("update")
             await node.note("staleness", 0)
+        if isinstance(summing, Trial):
+            choice.value = await summing.choose(node, group, wish, replica.grad.nbytes, compute)
+        if node.rank == present[0] and not told:
+            told = True
+            await tell(node, choice.value)
+
+
+async def at_once(node: Node, replica: Replica, group: Group, choice: Choice, summing: Pattern) -> float:
+    """Mean gradients and buffers in one sum after backward; how long this worker computed."""
+    begin = await node.now()
+    grad = await replica.gradient(node, clip=False)
+    compute = await node.now() - begin
+    # exactly: a schedule must give every replica the same rate
+    replica.under_way = replica.lessons.together(node.present(node.step), node.step)
+    share = replica.batch.samples / replica.under_way
+    replica.buffers.mul_(1 / (share * len(group)))  # of which everybody counts the same
+    await node.sum(grad.join(replica.buffers), group, summing, share)
+    return compute
+
+
+async def stream(node: Node, replica: Replica, group: Group, choice: Choice, summing: Pattern) -> float:
+    """The same in buckets, last layers first: one is summed while backward works on the next (taxonomy E.1)."""
+    begin = await node.now()
+    together = replica.lessons.together(node.present(node.step), node.step)
+    share = replica.lessons.samples(node.rank, node.step) / together
+    async for piece in replica.stream(node, choice.bucket):
+        bucket, frame = _framed(replica.grad, piece)
+        await node.sum(bucket, group, patterns.of_bucket(choice.pattern, summing, frame), share)
+    replica.under_way = together
+    if replica.buffers.parts:
+        await node.sum(replica.buffers.mul_(1 / (share * len(group))), group, summing, share)
+    return await node.now() - begin
+
+
+def _framed(whole: Vector, piece: Piece) -> tuple[Vector, Frame]:
+    """What lies in a piece, and where that is."""
+    found = [
+        (part[start:stop], (start, part.numel()))
+        for part, ends in zip(whole.parts, piece, strict=True)
+        for start, stop in ranges(ends)
+        if start < stop
+    ]
+    return Vector(part for part, _ in found), tuple(place for _, place in found)
+
+
+async def tell(node: Node, choice: Choice) -> None:
+    """Leave in the result what was chosen, and for which link."""
+    if choice.native:
+        return await node.note("pattern of the engine")
+    await node.note(f"pattern {choice.pattern}")
+    await node.note("bucket", choice.bucket)
+    await node.note("link latency", choice.latency)
+    if choice.byte:
+        await node.note("link bandwidth", 1 / choice.byte)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allreduce:
     """All-reduce of gradients with a replicated optimizer, as PyTorch's DistributedDataParallel does."""
 
-    pattern: patterns.Name = "ring"
+    pattern: patterns.Name | Literal["auto"] = "ring"  # auto: what is fastest on the link as it is measured
     local: int = 2  # hierarchical: so many neighbouring workers are one machine
+    bucket: int | str = 0  # bytes of gradient that leave together, such as 4MB, while backward runs; auto: as measured
 
     def strategy(self, workers: int) -> Strategy:
-        work = partial(worker, pattern=patterns.pattern("allreduce", self.pattern, self.local))
+        if self.pattern != "auto":
+            patterns.pattern("allreduce", self.pattern, self.local)
+        work = partial(worker, wish=Wish(pattern=self.pattern, bucket=self.bucket_bytes()), local=self.local)
 
         def roles(workers: int, servers: int) -> list[Role]:
             return [
@@ -55,7 +121,16 @@ class Allreduce:
             ),
         )  # fmt: skip
 
+    def bucket_bytes(self) -> int | Literal["auto"]:
+        if self.bucket == "auto":
+            return "auto"
+        size = self.bucket if isinstance(self.bucket, int) else parse_size(self.bucket)
+        if size < 0:
+            raise PlanError(f"allreduce(bucket={size}): give bytes, such as 4MB, or auto; 0 is one sum after backward")
+        return size
+
     def written(self) -> dict[str, object]:
-        """A ring goes without saying."""
+        """A ring after backward goes without saying."""
+        pattern = {} if self.pattern == "ring" else {"pattern": self.pattern}
         machine = {"local": self.local} if self.pattern == "hierarchical" else {}
-        return {} if self.pattern == "ring" else {"pattern": self.pattern, **machine}
+        return {**pattern, **machine, **({"bucket": self.bucket} if self.bucket else {})}

@@ -82,7 +82,7 @@ class Keeping:
 
     rule: Rule
     codec: Codec = dense
-    correction: Callable[[], Correction] | None = None
+    correction: Callable[[Node, Vector], Correction] | None = None  # for a server and its parameters
     momentum: float | None = None  # the optimizer's momentum, where the strategy sets it
     ending: Ending | None = None  # when an epoch ends for everybody
 
@@ -102,7 +102,7 @@ class Shard:
         self.waiting = node.remember(waiting).value
         self.epochs = node.remember(Epochs.of(epoch_of(replica, node.workers))).value if keeping.ending else None
         self.params = replica.flat.cut(replica.trained)
-        self.correction = keeping.correction() if keeping.correction else None
+        self.correction = keeping.correction(node, self.params) if keeping.correction else None
         self.versions = Versions() if keeping.rule.by_value else None
         self.parked: dict[int, Pull] = {}
 

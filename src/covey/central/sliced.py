@@ -5,12 +5,13 @@ Gradient slices go to their owners, who step; fresh slices go back. `bigdl` and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from torch.optim import Optimizer
 
 from covey.central.clipping import clip_part
+from covey.central.dropping import Dropping, Patience, Ready
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense, truncated
 from covey.message import Address, Message
@@ -20,11 +21,15 @@ from covey.replica import Replica
 from covey.strategy import GROW, Role, Strategy, Taxonomy, workers
 from covey.vector import Vector, mean_
 
+NOTHING = Vector(())
+
 
 class GradientSlice(Message):
     """A worker's gradient for a slice, to its owner; float buffers go to the first owner."""
 
     step: int
+    samples: int  # of which it is the mean; 0: it has none ready
+    times: tuple[int, ...]  # microseconds until each part of the batch was ready, where late ones are dropped
     grad: Vector
     buffers: Vector
 
@@ -45,8 +50,8 @@ class SliceDone(Message):
 class Owner:
     """One worker as everybody's server for its own slice, and as a customer of the other owners."""
 
-    def __init__(self, node: Node, replica: Replica, codec: Codec, whole: bool) -> None:
-        self.node, self.replica, self.codec = node, replica, codec
+    def __init__(self, node: Node, replica: Replica, codec: Codec, whole: bool, dropping: Dropping | None) -> None:
+        self.node, self.replica, self.codec, self.dropping = node, replica, codec, dropping
         self.peers = workers(node.workers)
         self.pieces = replica.pieces(node.workers)
         if not whole and node.workers > 1:
@@ -54,18 +59,28 @@ class Owner:
         replica.keep(self.pieces[node.rank], buffers=node.rank == 0)
         self.memories = node.remember([codec.init(replica.flat.cut(piece)) for piece in self.pieces])
         self.done = node.remember([node.rank])  # who sends no more gradients, seen from the end of one's own
+        self.patience = node.remember(Patience()).value
         # codecs that remember are made for gradients: weights then travel as they are
         self.back = codec if self.memories.value[0] is None else dense
 
-    async def hand_out(self, step: int, grad: Vector) -> GradientSlice:
+    async def compute(self) -> Ready:
+        """The gradient of the next batch, or of what is ready of it in time."""
+        if self.dropping:
+            return await self.dropping.ready(self.node, self.replica, self.patience.limit)
+        grad = await self.replica.gradient(self.node, clip=False)
+        return Ready(grad, self.replica.lessons.samples(self.node.rank, self.node.step))
+
+    async def hand_out(self, step: int, ready: Ready) -> GradientSlice:
         """Send every other owner its slice of the gradient, and give back one's own; lent until fresh slices come."""
-        none, memories = Vector(()), self.memories.value
+        grad, samples, times = ready
+        wire, memories = NOTHING, self.memories.value
         for rank, peer in enumerate(self.peers):
             if rank != self.node.rank:
-                wire, memories[rank] = self.codec.encode(grad.cut(self.pieces[rank]), memories[rank])
-                buffers = self.replica.buffers if rank == 0 else none
-                await self.node.send(peer, GradientSlice(step, wire, buffers), loan=True)
-        return GradientSlice(step, grad.cut(self.pieces[self.node.rank]), self.replica.buffers)
+                if samples:
+                    wire, memories[rank] = self.codec.encode(grad.cut(self.pieces[rank]), memories[rank])
+                buffers = self.replica.buffers if rank == 0 else NOTHING
+                await self.node.send(peer, GradientSlice(step, samples, times, wire, buffers), loan=True)
+        return GradientSlice(step, samples, times, grad.cut(self.pieces[self.node.rank]), self.replica.buffers)
 
     async def own(self, step: int, slices: dict[int, GradientSlice]) -> None:
         """Step the optimizer on the own slice with the mean over all samples, and give it to all who are there."""
@@ -74,20 +89,38 @@ class Owner:
         for rank in present:
             if rank not in slices:
                 slices[rank] = await self.node.receive(GradientSlice, sender=self.peers[rank], step=step)
-        grads = [slices[r].grad if r == me else self.codec.decode(slices[r].grad, mine) for r in present]
-        samples = [self.replica.lessons.samples(rank, step) for rank in present]
+        self.replica.under_way = sum(self.replica.lessons.samples(rank, step) for rank in present)
+        here = {rank: slices[rank] for rank in present}
+        if self.dropping is None or await self.in_time(self.dropping, here):
+            await self.update(step, here, mine)
+        else:
+            self.replica.seen, self.replica.under_way = self.replica.seen + self.replica.under_way, 0
+        fresh, _ = self.back.encode(mine, None)
+        await self.node.broadcast([self.peers[r] for r in present if r != me], FreshSlice(step, fresh))
+
+    async def in_time(self, dropping: Dropping, slices: dict[int, GradientSlice]) -> bool:
+        """Whether enough of the step was ready in time; how many parts count for nothing is told."""
+        enough = dropping.enough([one.times for one in slices.values()], self.patience)
+        enough = enough and any(one.samples for one in slices.values())
+        lost = sum(dropping.parts - len(one.times) if enough else dropping.parts for one in slices.values())
+        if self.node.rank == 0 and lost:
+            await self.node.note("dropped", lost)
+        return enough
+
+    async def update(self, step: int, slices: dict[int, GradientSlice], mine: Vector) -> None:
+        """Step with the mean over all samples that are there; what travelled is decoded, one's own did not."""
+        me, given = self.node.rank, {rank: one for rank, one in slices.items() if one.samples}
+        grads = [one.grad if rank == me else self.codec.decode(one.grad, mine) for rank, one in given.items()]
+        samples = [one.samples for one in given.values()]
         grad = mean_(mine.map(lambda part: part.new_empty(part.shape)), grads, samples)  # added in rank order
         await clip_part(self.node, self.replica, grad, step, self.peers)
-        self.replica.under_way = sum(samples)
         if me == 0:
             if self.replica.buffers.parts:
-                buffers = [slices[rank].buffers for rank in present]
+                buffers = [one.buffers for one in slices.values()]
                 self.replica.buffers.copy_(mean_(self.replica.buffers.clone(), buffers, [1.0] * len(buffers)))
             await self.node.note("update")
             await self.node.note("staleness", 0)
         self.replica.apply(grad)
-        fresh, _ = self.back.encode(mine, None)
-        await self.node.broadcast([self.peers[r] for r in present if r != me], FreshSlice(step, fresh))
 
     async def collect(self, step: int) -> None:
         """Bring the other owners' fresh slices into the replica."""
@@ -110,11 +143,11 @@ class Owner:
                 self.done.value.append(word.sender.rank)
 
 
-async def worker(node: Node, replica: Replica, *, codec: Codec, whole: bool) -> None:
+async def worker(node: Node, replica: Replica, *, codec: Codec, whole: bool, dropping: Dropping | None = None) -> None:
     """Differentiate, hand the slices to their owners, step the own slice, collect the others."""
-    owner = Owner(node, replica, codec, whole)
+    owner = Owner(node, replica, codec, whole, dropping)
     for step in node.steps():
-        mine = await owner.hand_out(step, await replica.gradient(node, clip=False))
+        mine = await owner.hand_out(step, await owner.compute())
         await owner.own(step, {node.rank: mine})
         await owner.collect(step)
     await owner.serve_the_rest()
@@ -128,13 +161,13 @@ def check_elementwise(optimizer: Optimizer) -> None:
         )
 
 
-def slices(name: str, codec: Codec, whole: bool = True) -> Strategy:
+def slices(name: str, codec: Codec, whole: bool = True, dropping: Dropping | None = None) -> Strategy:
     """The family: any codec; optimizers that need whole parameters get whole ones, or are refused."""
 
     def roles(workers: int, servers: int) -> list[Role]:
-        work = partial(worker, codec=codec, whole=whole)
+        work, together = partial(worker, codec=codec, whole=whole, dropping=dropping), dropping is None
         return [
-            Role(Address("worker", rank), work, trains=True, scored=True, one_batch=True) for rank in range(workers)
+            Role(Address("worker", rank), work, trains=True, scored=True, one_batch=together) for rank in range(workers)
         ]
 
     return Strategy(
@@ -159,9 +192,27 @@ class Sliced:
 class BigDl:
     """BigDL: sliced, with gradients and weights cut to the upper 16 bits on the wire; element-wise optimizers only."""
 
+    drop: float = 0.0  # the share of the slowest parts of batches that are not waited for
+    most: float | None = None  # the share of a step's parts beyond which its update is left out; twice `drop`
+    parts: int = 4  # of a batch: how soon a limit is noticed
+    warmup: int = 200  # steps before the limit is learned
+    window: int = 100  # steps from which it is
+
     def strategy(self, workers: int) -> Strategy:
         accept = check_elementwise if workers > 1 else None
-        return replace(slices("bigdl", truncated(), whole=False), accept=accept)
+        most = min(2 * self.drop, 1.0) if self.most is None else self.most
+        if not 0 <= self.drop < 1 or not self.drop <= most <= 1:
+            raise PlanError(f"bigdl(drop={self.drop:g}, most={most:g}): 0 or more, less than 1, and most no less")
+        if self.parts < 1 or self.warmup < 0 or self.window < 1:
+            raise PlanError("bigdl: 1 part or more, a warmup of 0 steps or more, a window of 1 or more")
+        if self.drop == 0:
+            return replace(slices("bigdl", truncated(), whole=False), accept=accept)
+        dropping = Dropping(self.drop, most, self.parts, self.warmup, self.window)
+        return replace(
+            slices("bigdl", truncated(), whole=False, dropping=dropping), accept=accept, settings=asdict(dropping),
+            parts=self.parts, chooses=True, rate="unchanged: the mean over the samples that were ready in time",
+            samples=f"every sample once per epoch, but about {self.drop:.3g} of the parts of batches are dropped",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import partial
+from math import sqrt
 
 from covey.errors import PlanError
 from covey.message import Address, Message
@@ -69,6 +70,17 @@ class ViewClosed(Message):
     counted = False
 
 
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """How much may be unseen; where it decays, v0 / sqrt(t) with the number t of its worker's change, from 1."""
+
+    start: float
+    decays: bool = False
+
+    def at(self, step: int) -> float:
+        return self.start / sqrt(step + 1) if self.decays else self.start
+
+
 def fits(unseen: list[Vector], change: Vector, bound: float) -> bool:
     """Whether all of them together stay within max(u, bound); alone, any change does (or nobody could ever go on)."""
     if not unseen:
@@ -111,19 +123,19 @@ class View:
         self.replica.flat.copy_(before)
         return change
 
-    async def make(self, change: Vector, bound: float) -> None:
+    async def make(self, change: Vector, bound: Threshold) -> None:
         """Apply and push a change, as soon as one's unseen changes together stay within the bound."""
-        while not fits(list(self.pending.values()), change, bound):
+        step = self.node.step
+        while not fits(list(self.pending.values()), change, bound.at(step)):
             self.waiting = True
             await self.node.receive(Room, sender=self.node.address)
-        step = self.node.step
         self.pending[step] = change
         self.replica.flat.add_(change)
         await self.node.send(SERVER, Change(step, self.seen[0], change, self.replica.buffers))
         self.seen[0] += 1
 
 
-async def worker(node: Node, replica: Replica, *, bound: float) -> None:
+async def worker(node: Node, replica: Replica, *, bound: Threshold) -> None:
     """Differentiate, and change the weights while what is unseen of one's changes stays small."""
     view = View(node, replica)
     await node.spawn(view.listen())
@@ -137,7 +149,7 @@ async def worker(node: Node, replica: Replica, *, bound: float) -> None:
 class Gate:
     """The server's work: make changes visible, know who has seen them; strong: only so much at a time."""
 
-    def __init__(self, node: Node, replica: Replica, bound: float | None) -> None:
+    def __init__(self, node: Node, replica: Replica, bound: Threshold | None) -> None:
         self.node, self.replica, self.bound = node, replica, bound
         self.members = list(range(node.workers))  # not remembered: after a restart all say goodbye anew
         self.count = node.remember([0]).value
@@ -176,12 +188,13 @@ class Gate:
                 del self.half[owner, step]
                 if owner in self.members:
                     await self.node.send(Address("worker", owner), Synchronized(step))
-            released = bool(self.queue) and self.may_release(self.queue[0].change)
+            released = bool(self.queue) and self.may_release(self.queue[0])
             if released:
                 await self.release(self.queue.pop(0))
 
-    def may_release(self, change: Vector) -> bool:
-        return self.bound is None or fits([half for half, _ in self.half.values()], change, self.bound)
+    def may_release(self, change: Change) -> bool:
+        half = [half for half, _ in self.half.values()]
+        return self.bound is None or fits(half, change.change, self.bound.at(change.step))
 
     async def release(self, change: Change) -> None:
         owner = change.sender.rank
@@ -192,7 +205,7 @@ class Gate:
             await self.node.send(Address("worker", rank), Visible(owner, change.step, change.change))
 
 
-async def server(node: Node, replica: Replica, *, bound: float | None) -> None:
+async def server(node: Node, replica: Replica, *, bound: Threshold | None) -> None:
     await Gate(node, replica, bound).serve()
 
 
@@ -202,22 +215,25 @@ class Vap:
 
     bound: float = 0.1
     strong: bool = False  # also hold back changes while those seen by some but not all would exceed it
+    decay: bool = False  # the bound of a worker's t-th change is bound / sqrt(t), under which convergence is proven
 
     def strategy(self, workers: int) -> Strategy:
         if not self.bound > 0:
             raise PlanError(f"vap(bound={self.bound}): more than 0 (a tiny one lets one change at a time be unseen)")
 
+        bound = Threshold(self.bound, self.decay)
+
         def roles(workers: int, servers: int) -> list[Role]:
             if servers != 1:
                 raise PlanError(f"--servers {servers}: vap needs 1 server, which knows who has seen what")
             return [
-                *(Role(Address("worker", r), partial(worker, bound=self.bound), trains=True) for r in range(workers)),
-                Role(SERVER, partial(server, bound=self.bound if self.strong else None), scored=True),
+                *(Role(Address("worker", r), partial(worker, bound=bound), trains=True) for r in range(workers)),
+                Role(SERVER, partial(server, bound=bound if self.strong else None), scored=True),
             ]
 
         return Strategy(
-            name="vap", settings=asdict(self), roles=roles, servers=1, scored="the server's parameters",
-            rate="each change counts 1/workers",
+            name="vap", settings=asdict(self) | {"decay": self.decay or None}, roles=roles, servers=1,
+            scored="the server's parameters", rate="each change counts 1/workers",
             taxonomy=Taxonomy(
                 optimization="central", architecture="server", scheduling="bounded", exchange="ad hoc",
                 topology="single server",

@@ -18,6 +18,7 @@ def command(
     seed: options.Seed = 0,
     threads: options.Threads = None,
     stall: options.Stall = "30s",
+    budget: options.Budget = None,
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     until: options.Until = None,
@@ -50,7 +51,7 @@ def command(
             lambda watcher: fit(
                 task, strategy, workers, servers=servers, engine=engine, epochs=epochs, steps=steps, until=until,
                 seed=seed, threads=threads, save=save, checkpoint=checkpoint, every=every or "60s", resume=resume,
-                stall=stall, hosts=hosts, place=place, interface=interface, insecure=insecure,
+                stall=stall, budget=budget, hosts=hosts, place=place, interface=interface, insecure=insecure,
                 command=request.command, watcher=watcher,
             ),
         )  # fmt: skip

@@ -36,6 +36,7 @@ def command(
     workers: Workers = None,
     servers: options.Servers = None,
     seed: options.Seed = 0,
+    budget: options.Budget = None,
     cluster: ClusterFile = None,
     bandwidth: Bandwidth = None,
     latency: Latency = None,
@@ -78,7 +79,7 @@ def command(
             request,
             lambda watcher: fit(
                 task, strategy, workers, servers=servers, engine="simulated", epochs=epochs, steps=steps, until=until,
-                seed=seed, save=save, cluster=imagined, timing_only=timing_only, command=request.command,
+                seed=seed, budget=budget, save=save, cluster=imagined, timing_only=timing_only, command=request.command,
                 watcher=watcher,
             ),
         )  # fmt: skip

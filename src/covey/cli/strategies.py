@@ -74,7 +74,7 @@ def describe(spec: str) -> dict[str, Any]:
     from covey.central.layouts import LAYOUTS
     from covey.exchange.codec import CODECS
     from covey.spec import parse
-    from covey.systems import CATEGORIES, ROWS, SYSTEMS
+    from covey.systems import CATEGORIES, LACKING, ROWS, SYSTEMS
 
     strategy = catalog.resolve(spec, WORKERS)
     system = SYSTEMS.get(strategy.name)
@@ -86,7 +86,7 @@ def describe(spec: str) -> dict[str, Any]:
         "spec": entry.example if spec == strategy.name and entry.example else spec,
         "about": entry.about,
         "made_of": system.spec if system else None,
-        "missing": system.missing if system else "",
+        "missing": system.missing if system else LACKING.get(strategy.name, ""),
         "printed": asdict(row) if row else None,
         "categorized": asdict(CATEGORIES[strategy.name]) if strategy.name in CATEGORIES else None,
         "taxonomy": asdict(strategy.taxonomy),

@@ -117,7 +117,7 @@ class Kept:
 
     def __init__(self, folder: Path, whole: Comparison, seed: int, options: dict[str, Any]) -> None:
         self.folder = folder
-        budget = {name: options.get(name) for name in ("epochs", "steps", "servers", "threads")}
+        budget = {name: options.get(name) for name in ("epochs", "steps", "servers", "threads", "budget")}
         mine = {name: getattr(whole, name) for name in ("task", "workers", "engine", "until")} | {"seed": seed}
         mine |= {name: value for name, value in budget.items() if value is not None}
         if options.get("cluster"):

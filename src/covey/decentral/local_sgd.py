@@ -56,9 +56,9 @@ async def step_together(node: Node, replica: Replica, step: int, pattern: Patter
     """Before the switch of post-local SGD: every replica takes the same step, on the mean gradient of all samples."""
     present = node.present(step)
     replica.under_way = replica.lessons.together(present, step)
-    replica.grad.mul_(replica.batch.samples / replica.under_way)
-    replica.buffers.mul_(1 / len(present))
-    await node.sum(replica.grad.join(replica.buffers), group(node, step), pattern)
+    share = replica.batch.samples / replica.under_way
+    replica.buffers.mul_(1 / (share * len(present)))  # of which everybody counts the same
+    await node.sum(replica.grad.join(replica.buffers), group(node, step), pattern, share)
     replica.clip_(replica.grad)
     replica.update()
     if node.rank == present[0]:
@@ -71,8 +71,7 @@ async def average(
     """Replace the model by the mean of the group's, and do with the optimizer's state what `momentum` says."""
     moments = Moments(replica.optimizer, averaged=momentum == "average")
     both = replica.model.join(moments.flat)
-    both.mul_(1 / len(members))
-    await node.sum(both, members, pattern)
+    await node.sum(both, members, pattern, share=1 / len(members))
     moments.put_back()
     if momentum == "reset":
         replica.optimizer.state.clear()

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from covey.exchange.slices import GRAIN, MOST, Cut, Frame, ring_sent, ring_slices, rows, whole
 from covey.message import Address, Message
 from covey.program import Effect, Node
-from covey.vector import Vector, chunk, chunks
+from covey.vector import Vector, chunks
+
+__all__ = ["Chunk", "Group", "Pattern", "ring", "ring_sent", "ring_slices"]
 
 Group = tuple[Address, ...]
 Pattern = Callable[[Node, Vector, Group], Coroutine[Effect[Any], Any, None]]
+
+AHEAD = 8  # rows of a ring that are under way before the first of them came
 
 
 class Chunk(Message):
@@ -20,63 +25,72 @@ class Chunk(Message):
     part: Vector
 
 
-async def ring(node: Node, vector: Vector, group: Group) -> None:
+async def ring(node: Node, vector: Vector, group: Group, frame: Frame | None = None) -> None:
     """Sum over the group in place (Patarasu & Yuan 2009): n-1 rounds of reducing, n-1 of gathering.
 
-    Each slice is added in ring order starting at its own index, so that all ranks hold the same bits.
+    Each slice is added in ring order starting at its own index, so that all ranks hold the same bits. Long vectors go
+    in rows of slices, one behind the other. Of a bucket, `frame` says where it lies in the gradient.
     """
-    await reduce_ring(node, vector, group)
-    await gather_ring(node, vector, group)
+    grid = rows(vector, frame or whole(vector), len(group))
+    await around(node, grid, group, 0, 2 * (len(group) - 1))
 
 
-def ring_slices(vector: Vector, size: int) -> list[int]:
-    """The bytes of each slice of a ring."""
-    found = [0] * size
-    for part in vector.parts:
-        for place in range(size):
-            start, stop = chunk(part.numel(), size, place)
-            found[place] += (stop - start) * part.element_size()
-    return found
+async def around(node: Node, grid: Sequence[Sequence[Cut]], group: Group, first: int, end: int) -> None:
+    """The turns `first` to before `end` of a ring; of its 2 (n-1) turns the first half adds up, the second gathers.
 
-
-def ring_sent(slices: Sequence[int]) -> list[int]:
-    """What each member sends: all slices but one, twice (Patarasu & Yuan 2009)."""
-    size, both = len(slices), 2 * sum(slices)
-    return [both - slices[(place + 1) % size] - slices[(place + 2) % size] for place in range(size)]
-
-
-async def reduce_ring(node: Node, vector: Vector, group: Group) -> None:
-    """Sum slice by slice: each rank ends with the whole sum of the slice after its own, and part sums of the rest."""
+    In turn t slice r - t leaves rank r and slice r - t - 1 comes, which leaves in the next turn: at once, while the
+    next row comes. After the first half a rank holds the sum of the slice after its own, and part sums of the rest.
+    """
     size, me = len(group), group.index(node.address)
-    slices = [vector.cut(piece) for piece in chunks(vector, size)]
-    for turn in range(size - 1):
-        # lent: the slice changes again only when its sum comes around, which is after the next rank has read it
-        await node.send(group[(me + 1) % size], Chunk(turn, slices[(me - turn) % size]), loan=True)
-        part = (await node.receive(Chunk, sender=group[me - 1], step=turn)).part
-        slices[(me - turn - 1) % size].add_(part)
+    if first == end:
+        return
+
+    async def pass_on(turn: int, row: Sequence[Cut]) -> None:
+        # lent: what is added up changes again only when its sum comes around, after the next rank has read it
+        step, adding = _step(turn, size), turn < size - 1
+        await node.send(group[(me + 1) % size], Chunk(step, row[(me - turn) % size].vector), loan=adding)
+
+    for row in grid[:AHEAD]:
+        await pass_on(first, row)
+    for turn in range(first, end):
+        for number, row in enumerate(grid):
+            mine = row[(me - turn - 1) % size].vector
+            into = None if turn < size - 1 else mine
+            came = await node.receive(Chunk, sender=group[me - 1], step=_step(turn, size), into=into)
+            if into is None:
+                mine.add_(came.part, alpha=1)
+            if turn + 1 < end:
+                await pass_on(turn + 1, row)
+            if turn == first and number + AHEAD < len(grid):
+                await pass_on(first, grid[number + AHEAD])
 
 
-async def gather_ring(node: Node, vector: Vector, group: Group) -> None:
-    """Give everybody the slices as the ranks that summed them up hold them."""
-    size, me = len(group), group.index(node.address)
-    slices = [vector.cut(piece) for piece in chunks(vector, size)]
-    for turn in range(size - 1):
-        await node.send(group[(me + 1) % size], Chunk(size + turn, slices[(me + 1 - turn) % size]))
-        await node.receive(Chunk, sender=group[me - 1], step=size + turn, into=slices[(me - turn) % size])
+def _step(turn: int, size: int) -> int:
+    """What a turn of a ring is called: those that gather come after a gap."""
+    return turn if turn < size - 1 else turn + 1
 
 
 async def chain(node: Node, vector: Vector, group: Group) -> None:
-    """Along the ranks to the last one and back again, slice after slice, so that all of them work (Mariana 2014)."""
+    """Along the ranks to the last one and back again, piece after piece, so that all of them work (Mariana 2014).
+
+    Every number is added in rank order, in however many pieces.
+    """
     size, me = len(group), group.index(node.address)
+    pieces = chunks(vector, links(vector.nbytes, size))
     for back, (before, after) in enumerate([(me - 1, me + 1), (me + 1, me - 1)]):
-        for number, piece in enumerate(chunks(vector, size)):
-            mine, step = vector.cut(piece), number + back * size
+        for number, piece in enumerate(pieces):
+            mine, step = vector.cut(piece), number + back * len(pieces)
             if 0 <= before < size:
                 came = await node.receive(Chunk, sender=group[before], step=step, into=mine if back else None)
                 if not back:
-                    mine.add_(came.part)
+                    mine.add_(came.part, alpha=1)
             if 0 <= after < size:
                 await node.send(group[after], Chunk(step, mine), loan=not back)
+
+
+def links(nbytes: int, size: int) -> int:
+    """In how many pieces a chain of `size` sends so many bytes: 2 (m + n - 2) / m vectors pass each rank."""
+    return min(size * MOST, max(size, -(-nbytes // GRAIN)))
 
 
 async def star(node: Node, vector: Vector, group: Group) -> None:
@@ -87,7 +101,7 @@ async def star(node: Node, vector: Vector, group: Group) -> None:
         await node.receive(Chunk, sender=hub, step=1, into=vector)
         return
     for part in await node.gather(Chunk, leaves, step=0):
-        vector.add_(part.part)
+        vector.add_(part.part, alpha=1)
     await node.broadcast(leaves, Chunk(1, vector))
 
 
@@ -105,7 +119,7 @@ async def reduce_tree(node: Node, vector: Vector, group: Group) -> None:
             await node.send(group[me - hop], Chunk(hop, vector), loan=True)
             return
         if me + hop < len(group):
-            vector.add_((await node.receive(Chunk, sender=group[me + hop], step=hop)).part)
+            vector.add_((await node.receive(Chunk, sender=group[me + hop], step=hop)).part, alpha=1)
         hop *= 2
 
 
@@ -132,7 +146,7 @@ async def scatter_gather(node: Node, vector: Vector, group: Group) -> None:
     parts[me] = slices[me].clone()
     slices[me].zero_()
     for index in range(size):
-        slices[me].add_(parts[index])
+        slices[me].add_(parts[index], alpha=1)
     for _, peer in others:
         await node.send(peer, Chunk(1, slices[me]))
     for index, peer in others:

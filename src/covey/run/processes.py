@@ -93,7 +93,7 @@ def _work(asked: Request, contacts: Contacts, kept: Path | None) -> Work:
         strategy=asked.strategy.text, workers=len(asked.plan.limits), servers=given.servers,
         limits=list(asked.plan.limits), seed=given.seed, rate=given.rate, threads=asked.threads, budget=asked.budget,
         contacts=contacts, kept=str(kept.resolve()) if kept else "", rows=asked.rows,
-        traced=given.traced,
+        traced=given.traced, allowance=asked.plan.allowance,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from covey.observe.instruments import Instrument
 from covey.observe.progress import Watcher
 from covey.observe.referee import Referee
 from covey.observe.result import Facts
-from covey.simulate import Cluster
+from covey.simulate import Cluster, parse_rate
 from covey.strategy import Plan, Strategy
 from covey.target import Target, parse_target
 from covey.task import Task, load_task
@@ -46,6 +46,7 @@ class Options:
     place: str = ""
     interface: str = ""
     insecure: bool = False
+    budget: str | None = None  # of each link, such as 50mbit
     cluster: Cluster | None = None
     timing_only: bool = False
     traced: bool = False  # keep a recording of what each role did when
@@ -122,7 +123,8 @@ def request(task: Task | str, strategy: str, workers: int, given: Options, rows:
     limits = budgets(deal, given)
     if not given.timing_only:
         build.check_batches(task, deal, limits, chosen.parts)
-    plan = Plan(roles=tuple(roles), limits=limits, lockstep=chosen.lockstep, seed=given.seed)
+    allowance = parse_rate(given.budget) if given.budget else None
+    plan = Plan(roles=tuple(roles), limits=limits, lockstep=chosen.lockstep, seed=given.seed, allowance=allowance)
     servers = sum(role.address.role == "server" for role in roles)
     if task.clip_norm is not None:
         chosen.check_clip(servers)
@@ -168,6 +170,8 @@ def facts(asked: Request, engine: str) -> Facts:
     )
     known.servers = asked.servers
     known.settings["batch_size"] = asked.task.batch_size
+    if asked.options.budget:
+        known.settings["budget"] = asked.options.budget
     return known
 
 

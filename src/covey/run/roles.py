@@ -36,6 +36,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     budget: int | None = None
     contacts: Contacts
     traced: bool = False
+    allowance: float | None = None
     kept: str = ""
     rows: Rows | None = None  # of the workers, where each has its own
 
@@ -43,8 +44,9 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         chosen = catalog.resolve(self.strategy, self.workers)
         roles = tuple(chosen.layout(self.workers, self.servers))
         return Plan(
-            roles=roles, limits=tuple(self.limits), lockstep=chosen.lockstep, seed=self.seed, traced=self.traced
-        )
+            roles=roles, limits=tuple(self.limits), lockstep=chosen.lockstep, seed=self.seed, traced=self.traced,
+            allowance=self.allowance,
+        )  # fmt: skip
 
 
 def enter(data: bytes, handed: bytes, me: Address) -> None:

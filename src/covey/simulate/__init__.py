@@ -1,11 +1,14 @@
 """What would the world do?"""
 
-from covey.simulate.cluster import Cluster, Host, from_flags
+from collections.abc import Callable, Mapping
+
+from covey.simulate.cluster import Cluster, Host, Sharing, from_flags
 from covey.simulate.cluster_file import load
 from covey.simulate.cluster_text import written
 from covey.simulate.fair import Fair
 from covey.simulate.machines import Handling, Link, Machine, Toll
 from covey.simulate.network import FRAME, Event, Fifo, Network, Parcel
+from covey.simulate.tcp import Tcp
 from covey.simulate.units import (
     Bytes,
     BytesPerSecond,
@@ -18,10 +21,12 @@ from covey.simulate.units import (
     parse_size,
 )
 
+SHARINGS: Mapping[Sharing, Callable[[Cluster], Network]] = {"fifo": Fifo, "fair": Fair, "tcp": Tcp}
+
 
 def network(cluster: Cluster) -> Network:
     """The network of a cluster, as its links are shared."""
-    return Fair(cluster) if cluster.sharing == "fair" else Fifo(cluster)
+    return SHARINGS[cluster.sharing](cluster)
 
 
 __all__ = [
@@ -39,6 +44,7 @@ __all__ = [
     "Network",
     "Parcel",
     "Seconds",
+    "Tcp",
     "Toll",
     "format_bytes",
     "format_duration",

@@ -14,7 +14,7 @@ from covey.simulate.machines import EASY, FREE, LINK, Handling, Link, Machine
 from covey.simulate.units import AT_ONCE, Seconds, parse_duration, parse_rate
 
 Host = str  # "worker 3", "server 0": as roles are shown to people
-Sharing = Literal["fifo", "fair"]
+Sharing = Literal["fifo", "fair", "tcp"]
 
 BATCH = Seconds(0.01)
 

@@ -168,7 +168,9 @@ def _sharing(table: Table, usual: Sharing) -> Sharing:
         return "fifo"
     if sharing == "fair":
         return "fair"
-    raise PlanError(f'[link] sharing = {sharing!r} must be "fifo" or "fair"')
+    if sharing == "tcp":
+        return "tcp"
+    raise PlanError(f'[link] sharing = {sharing!r} must be "fifo", "fair" or "tcp"')
 
 
 def _kills(document: Table) -> dict[Host, Seconds]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from covey.errors import PlanError
-from covey.simulate.cluster import Cluster
+from covey.simulate.cluster import Cluster, Sharing
 from covey.simulate.machines import Handling, Link, Machine, Toll, machine_name
 
+_SHARED: Mapping[Sharing, str] = {
+    "fifo": "one message after another",
+    "fair": "all at once, in equal parts",
+    "tcp": "all at once; the one that began first has more",
+}
 _SMALLER = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
@@ -51,7 +56,7 @@ def _link(cluster: Cluster) -> list[str]:
     return [
         "[link]  # between machines",
         *_crossing(link),
-        _said("sharing", f'"{cluster.sharing}"'),
+        _said("sharing", f'"{cluster.sharing}"', _SHARED[cluster.sharing]),
         _said("headers", f"{link.headers:.4g}", "what the network adds to each byte"),
         *_toll("cpu", link.cpu, "CPU time of the network at either end, for a message", "and for each byte"),
     ]

@@ -1,4 +1,4 @@
-"""What if the messages of a NIC share it equally, as TCP flows roughly do?"""
+"""What if the messages of a NIC share it equally?"""
 
 from __future__ import annotations
 
@@ -12,24 +12,29 @@ from covey.simulate.units import Seconds
 
 
 class Port:
-    """One direction of a NIC, and the flows that share it."""
+    """One direction of a NIC, and the flows that share it by their weights."""
 
-    __slots__ = ("bandwidth", "flows", "latency")
+    __slots__ = ("bandwidth", "flows", "latency", "total")
 
     def __init__(self, link: Link) -> None:
         self.bandwidth = link.goodput
         self.latency: float = link.latency
-        self.flows: dict[Flow, None] = {}  # a set that keeps its order: the same run happens again exactly
+        self.flows: dict[Flow, float] = {}  # in the order in which they came: the same run happens again exactly
+        self.total = 0.0  # of their weights
 
-    def share(self) -> float:
-        """What each flow gets."""
-        return self.bandwidth / len(self.flows)
+    def share(self, flow: Flow) -> float:
+        """What this flow gets, if it can use it."""
+        return self.bandwidth * self.flows[flow] / self.total
+
+    def weigh(self, flows: dict[Flow, float]) -> None:
+        """From now on these share it."""
+        self.flows, self.total = flows, sum(flows.values())
 
 
 class Flow:
     """What one host has to send to one other: a queue of parcels, of which one frame is on the wire."""
 
-    __slots__ = ("dst", "due", "kind", "latency", "left", "parcel", "queue", "rate", "since", "src")
+    __slots__ = ("dst", "due", "kind", "latency", "left", "loaded", "parcel", "queue", "rate", "since", "src")
 
     def __init__(self, src: Port, dst: Port) -> None:
         self.src, self.dst = src, dst
@@ -38,9 +43,18 @@ class Flow:
         self.parcel: Parcel
         self.kind: Kind
         self.due: Event | None = None  # when the frame will have left at today's rate; one replaced here is stale
+        self.loaded = 0  # bytes of the frames that it has put on the wire since it began
         self.left = 0.0  # bytes of the frame that had not left at the time `since`
         self.since = 0.0
         self.rate = 0.0  # 0: the flow has nothing on the wire
+
+    def unsent(self, now: float) -> float:
+        """Bytes of the frame that have not left yet."""
+        return max(0.0, self.left - self.rate * (now - self.since))
+
+    def carried(self, now: float) -> float:
+        """Bytes that have left since it began."""
+        return self.loaded - self.unsent(now)
 
 
 class Fair:
@@ -61,7 +75,9 @@ class Fair:
         heappush(flow.queue, (-parcel.priority, next(self.order), parcel, parcel.size))
         if flow.rate:
             return []
-        flow.src.flows[flow] = flow.dst.flows[flow] = None
+        for port in (flow.src, flow.dst):
+            port.weigh(self._joined(now, port, flow))
+        flow.loaded = 0
         self._load(now, flow)
         return self._share(now, flow)
 
@@ -77,7 +93,9 @@ class Fair:
             self._load(now, flow)
             return [*arrived, _due(now, flow)], None
         flow.rate, flow.due = 0.0, None
-        del flow.src.flows[flow], flow.dst.flows[flow]
+        for port in (flow.src, flow.dst):
+            del port.flows[flow]
+            port.weigh(port.flows)
         return [*arrived, *self._share(now, flow)], None
 
     def waits(self, parcel: Parcel) -> bool:
@@ -85,11 +103,16 @@ class Fair:
         flow = self.flows.get((parcel.src, parcel.dst))
         return flow is not None and untouched(flow.queue, parcel)
 
+    def _joined(self, now: float, port: Port, flow: Flow) -> dict[Flow, float]:
+        """The flows of a port and their weights when another begins."""
+        return {**port.flows, flow: 1.0}
+
     def _load(self, now: float, flow: Flow) -> None:
         """Put the next frame of a flow on the wire."""
         rank, order, parcel, unsent = heappop(flow.queue)
         size = min(unsent, self.frame)
         flow.parcel, flow.left, flow.since = parcel, size, now
+        flow.loaded += size
         flow.kind = "last" if unsent == size else "frame"
         if unsent > size:
             heappush(flow.queue, (rank, order, parcel, unsent - size))
@@ -98,9 +121,9 @@ class Fair:
         """A flow began or ended: those that share a port with it run at another rate from now on."""
         events = []
         for flow in changed.src.flows | changed.dst.flows:
-            rate = min(flow.src.share(), flow.dst.share())
+            rate = min(flow.src.share(flow), flow.dst.share(flow))
             if rate != flow.rate:
-                flow.left = max(0.0, flow.left - flow.rate * (now - flow.since))
+                flow.left = flow.unsent(now)
                 flow.rate, flow.since = rate, now
                 events.append(_due(now, flow))
         return events

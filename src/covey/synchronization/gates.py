@@ -42,6 +42,9 @@ class Newer:
         return rank not in board.pushed or board.version > board.pushed[rank]
 
 
+WAITS = -1  # in place of credits: until the slowest has come near enough, nothing more is granted
+
+
 @dataclass(frozen=True, slots=True)
 class Predicted:
     """The bound moves between `low` and `low + extra`, so that a fast worker stops where it waits least (Zhao 2019)."""
@@ -50,16 +53,15 @@ class Predicted:
     extra: int
 
     def admits(self, rank: int, board: Board) -> bool:
-        lead = board.clocks[rank] - board.slowest
-        if lead <= self.low:
+        lead, left = board.clocks[rank] - board.slowest, board.credits.get(rank, 0)
+        if left <= 0 and lead <= self.low:
+            board.credits[rank] = 0
             return True
-        if board.credits.get(rank, 0) == 0 and board.clocks[rank] == board.fastest:
+        if left == 0 and board.clocks[rank] == board.fastest:
             # our clamp: without it repeated grants would have no bound
-            board.credits[rank] = min(self.grant(rank, board), self.low + self.extra - lead)
-        if board.credits.get(rank, 0) <= 0:
-            return False
-        board.credits[rank] -= 1
-        return True
+            left = min(self.grant(rank, board), self.low + self.extra - lead)
+        board.credits[rank] = left - 1 if left > 0 else WAITS  # what was granted is used up, though others come near
+        return left > 0
 
     def grant(self, rank: int, board: Board) -> int:
         """How many more steps end nearest to a step of the slowest worker, if both go on as they last did."""

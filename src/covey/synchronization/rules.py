@@ -68,12 +68,16 @@ class Quorum:
     def choose(self, waiting: Sequence[Arrival], board: Board) -> Choice | None:
         late = [place for place, arrival in enumerate(waiting) if arrival.version < board.version]
         fresh = [place for place, arrival in enumerate(waiting) if arrival.version == board.version]
-        ranks = {waiting[place].rank for place in fresh}
-        needed = min(self.size, len(board.clocks.keys() | ranks))  # one that has left may have pushed before
-        if not fresh or (len(ranks) if self.count == "workers" else len(fresh)) < needed:
+        if not fresh or not self.enough([waiting[place].rank for place in fresh], board):
             return None
         used = sorted([*fresh, *(late if self.late == "fold" else [])], key=lambda place: waiting[place].rank)
         return Choice(used, [waiting[place].samples for place in used], () if self.late == "fold" else late)
+
+    def enough(self, ranks: list[int], board: Board) -> bool:
+        """Whether these workers' gradients will do; as workers leave, fewer can come of distinct ones."""
+        if self.count == "gradients":
+            return len(ranks) >= self.size or not board.clocks
+        return len(set(ranks)) >= min(self.size, len(board.clocks.keys() | set(ranks)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,12 @@ class Ready(Word, frozen=True):
     parameters: int
 
 
+class Cramped(Word, frozen=True):
+    """The role can share no more memory with the others of its host, and sends through sockets instead."""
+
+    why: str
+
+
 class Report(Word, frozen=True):
     """How it goes: the tally so far, and what the role waits for, if it does."""
 
@@ -163,7 +169,7 @@ class Quit(Word, frozen=True):
     """End the process."""
 
 
-Upward = Bound | Ready | Report | At | Held | Frozen | Counts | Saved | Ended | Failed | Refused | Scored
+Upward = Bound | Ready | Cramped | Report | At | Held | Frozen | Counts | Saved | Ended | Failed | Refused | Scored
 Downward = Book | Go | Freeze | Thaw | Where | Hold | Release | Stop | Probe | Shoot | Save | Score | Quit
 
 upward: msgspec.msgpack.Decoder[Upward] = msgspec.msgpack.Decoder(Upward)

@@ -47,5 +47,5 @@ class Counsel:
         question, done = self._found
         self.asking = self._found = None
         driver.account.computing()
-        driver.account.waited(self._since, "other workers' moments")
+        driver.account.waited(self._since, "an answer for its work")
         question.answer.put(done)

@@ -10,6 +10,7 @@ from typing import Any
 from covey.checkpoint import RoleState
 from covey.engines.process import control
 from covey.engines.process.account import Account
+from covey.engines.process.assembly import Assembly
 from covey.engines.process.clock import Stopwatch
 from covey.engines.process.counsel import Counsel
 from covey.engines.process.desk import Desk
@@ -18,7 +19,7 @@ from covey.engines.process.keeping import restore
 from covey.engines.process.lines import RoleLine
 from covey.engines.process.native import Sums
 from covey.engines.process.running import Over, Running
-from covey.engines.transport.zmq import ZmqTransport, landed
+from covey.engines.transport.zmq import Other, ZmqTransport, landed
 from covey.message import Message, check_finite, payload, vectors
 from covey.program import Collective, Compute, Effect, Note, Now, Receive, Send, Sleep, Spawn
 from covey.replica import Replica
@@ -49,7 +50,7 @@ class Driver:
         self.line_up: deque[Running] = deque()  # computes that wait for the desk, or for the thaw
         self.computing: Running | None = None
         self.counsel = Counsel(self)
-        self.sums: Sums | None = None  # the engine's own collectives
+        self.sums: Sums | Assembly | None = None  # the engine's own collectives
         self.frozen = self.ended = self.quit = False
         self.held: Running | None = None
 
@@ -60,14 +61,13 @@ class Driver:
         while not self.quit:
             while self.ready:
                 self.resume(*self.ready.popleft())
-            bells = (self.desk.bell, self.line.socket, *((self.sums.bell,) if self.sums else ()))
-            messages, others = self.links.poll(self.patience(), bells)
+            messages, others = self.links.poll(self.patience(), self.bells())
             for message in messages:
                 check_finite(message, self.address)
                 self.deliver(message)
             if self.desk.bell in others:
                 self.hear_desk()
-            if self.sums and self.sums.bell in others:
+            if self.sums:
                 self.hear_sums(self.sums)
             if self.line.socket in others:
                 for word in self.line.heard():
@@ -75,6 +75,11 @@ class Driver:
             self.retry()
             self.report()
             self.line.confess()
+            self.complain()
+
+    def bells(self) -> tuple[Other, ...]:
+        """What rings when there is something to do, besides the links."""
+        return (self.desk.bell, self.line.socket, *((self.sums.bell,) if isinstance(self.sums, Sums) else ()))
 
     def patience(self) -> float:
         """How long nothing needs doing: until a deadline, or the next report."""
@@ -172,8 +177,10 @@ class Driver:
         return False, None
 
     def collective(self, running: Running, effect: Collective) -> tuple[bool, bool]:
-        under_way = self.sums is not None and self.sums.take(running, effect)
-        return not under_way, False  # where the engine has no way of its own the fallback runs
+        if self.sums is None or not self.sums.take(running, effect):
+            return True, False  # where the engine has no way of its own the fallback runs
+        self.hear_sums(self.sums)
+        return False, False
 
     def sleep(self, running: Running, effect: Sleep) -> tuple[bool, None]:
         return effect.seconds <= 0, None
@@ -240,10 +247,11 @@ class Driver:
                 self.chill()
             self.admit()
 
-    def hear_sums(self, sums: Sums) -> None:
-        for (running, effect), error in sums.done():
-            self.account.summed(effect)
-            self.answer(running, True, error)
+    def hear_sums(self, sums: Sums | Assembly) -> None:
+        for (running, effect), came, error in sums.done():
+            if came:
+                self.account.summed(effect)
+            self.answer(running, came, error)
 
     def close_down(self) -> None:
         """Begin again from the top with no step left, so that the program says goodbye."""
@@ -261,6 +269,11 @@ class Driver:
         self.report(now=True)
         self.watch.stop()
         self.line.tell(control.Frozen())
+
+    def complain(self) -> None:
+        """Tell once that there is no more memory to share."""
+        if self.links.memory and (why := self.links.memory.cramped()):
+            self.line.tell(control.Cramped(why))
 
     def report(self, now: bool = False) -> None:
         main = self.counsel.asking or next((running for running in self.programs if running.main), None)

@@ -57,7 +57,7 @@ class Ear:
         self.refused = Refusals()
         self.phase: Phase = "starting"
         self.begun = time.monotonic()
-        self.warned = False
+        self.warned = self.cramped = False
         self.poller = zmq.Poller()
         self.poller.register(board.socket, zmq.POLLIN)
         for bell in crew.bells:
@@ -100,6 +100,8 @@ class Ear:
                 seen.held = word.step
             elif isinstance(word, control.Refused):
                 self.note_refused(str(address), word.counts)
+            elif isinstance(word, control.Cramped):
+                self.note_cramped(address, word.why)
             else:
                 self.inbox.setdefault(type(word), {})[address] = word
 
@@ -107,6 +109,12 @@ class Ear:
         """Say what was refused, the first time and then ever more rarely; the result has it all."""
         for line in self.refused.add(counts, by):
             self.say(line)
+
+    def note_cramped(self, by: Address, why: str) -> None:
+        """Say once that memory is short, whoever is the first to find out."""
+        if not self.cramped:
+            self.say(f"{by} can share no more memory ({why}): what does not fit goes through sockets, more slowly")
+        self.cramped = True
 
     def bury(self, exits: list[tuple[Address, str]]) -> None:
         if self.phase == "ended":

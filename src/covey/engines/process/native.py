@@ -44,6 +44,14 @@ class Wanted(NamedTuple):
     effect: Collective
 
 
+class Done(NamedTuple):
+    """How a sum ended; one that did not come about is left to the program."""
+
+    wanted: Wanted
+    came: bool
+    error: BaseException | None
+
+
 class Sums:
     """The native sums of one role, one after the other."""
 
@@ -62,12 +70,14 @@ class Sums:
         self.desk.put(partial(self._sum, effect))
         return True
 
-    def done(self) -> list[tuple[Wanted, BaseException | None]]:
+    def done(self) -> list[Done]:
         _, _, done = self.desk.collect()
-        return [(self.wanted.popleft(), error) for _, error in done]
+        return [Done(self.wanted.popleft(), error is None, error) for _, error in done]
 
     def _sum(self, effect: Collective) -> None:
         try:
+            if effect.share != 1:
+                effect.vector.mul_(effect.share)
             self.collectives.sum([part for part in effect.vector.parts if part.numel()], effect.group)
         except CoveyError:  # it says enough
             raise

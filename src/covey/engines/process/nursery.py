@@ -25,6 +25,7 @@ from threading import Thread
 import msgspec
 
 from covey.engines.process import commons
+from covey.engines.transport import ground
 from covey.engines.transport.keys import Discreet
 from covey.message import Address
 
@@ -100,6 +101,7 @@ def _raise_roles(line: socket.socket, children: dict[int, Address]) -> None:
     entry = getattr(import_module(module), function)
     if job.alone:
         commons.lay()
+    ground.lay(job.roles)
     gc.freeze()  # keeps the collector from touching, and so copying, the pages that all roles share
     for who in job.roles:
         children[_fork(line, job, entry, who)] = who

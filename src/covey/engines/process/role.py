@@ -17,11 +17,14 @@ import zmq
 
 from covey.checkpoint import RoleState
 from covey.engines.process import control, native
+from covey.engines.process.assembly import Assembly
 from covey.engines.process.contacts import Contacts, by_address
 from covey.engines.process.desk import Desk
 from covey.engines.process.driver import Driver
 from covey.engines.process.lines import RoleLine
 from covey.engines.process.obedience import obey
+from covey.engines.transport.ground import GROUND
+from covey.engines.transport.memory import Memory
 from covey.engines.transport.zmq import ZmqTransport, keep_memory
 from covey.errors import CoveyError
 from covey.message import Address
@@ -55,7 +58,7 @@ class Post:
         book = by_address(self.contacts.book)
         self.links = ZmqTransport(
             self.me, book, limit=LARGEST * model + ROOM, window=window, ring=self.ring, token=self.contacts.token,
-            refusals=self.line.refusals,
+            refusals=self.line.refusals, memory=Memory(self.me, GROUND[0]) if GROUND else None,
         )  # fmt: skip
         if self.contacts.open:
             self.line.tell(control.Bound(self.links.endpoint))
@@ -87,8 +90,13 @@ def play(post: Post, plan: Plan, replica: Replica, kept: RoleState | None, serve
     """Drive the role's program; `serve` is what this thread does meanwhile: the computing."""
     desk = Desk()
     links = post.open(plan.window, replica.model.nbytes)
+    if links.memory:
+        replica.house(links.memory.arena.house)
+    if plan.allowance:
+        links.allow(plan.allowance, plan.away(post.me))
     driver = Driver(plan, plan.role(post.me), replica, links, post.line, desk, obey, kept)
-    driver.sums = native.find(post.me, post.contacts)
+    if not plan.allowance:  # what the engine sums by itself passes no link of covey's
+        driver.sums = native.find(post.me, post.contacts) or (Assembly(post.me, links.memory) if links.memory else None)
     post.ready(replica.flat.numel, fingerprint(replica) if kept is None else "")
     failure: list[BaseException] = []
 

@@ -2,7 +2,8 @@
 
 A message begins with one frame that holds its header, and all its bytes when they are few. Otherwise its bytes follow
 in frames of a few megabytes, in order, cut where a tensor ends, so that each can be received where it belongs.
-Frames of other messages may come in between.
+Frames of other messages may come in between. Between roles of one host the bytes stay in memory that both can read,
+and the first frame says where.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from covey.engines.transport.token import NONE, TOKEN
 from covey.errors import WireError
 from covey.message import raw
 
-OPEN, DATA = 1, 2
+OPEN, DATA, SHARED = 1, 2, 3
 
 SMALL = 32 << 10
 """Up to this many bytes travel in one piece with their header."""
@@ -47,7 +48,7 @@ def read(data: bytes) -> tuple[Frame, memoryview]:
     if len(data) < _prefix.size:
         raise WireError(f"a frame of {len(data)} bytes is refused: it is shorter than its prefix")
     frame = Frame._make(_prefix.unpack_from(data))
-    if frame.kind not in (OPEN, DATA):
+    if frame.kind not in (OPEN, DATA, SHARED):
         raise WireError(f"a frame of unknown kind {frame.kind} is refused")
     return frame, memoryview(data)[_prefix.size :]
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from covey.engines.transport import token
 from covey.engines.transport.frames import MAX_OPEN, Frame
+from covey.engines.transport.memory import Neighbours, read_shelf
 from covey.errors import WireError
 from covey.message import DTYPES, Address, Header, Message, allocate, assemble, raw, read_header, vectors
 from covey.program import Receive
@@ -87,8 +88,11 @@ class Seen:
 class Inbox:
     """The half-received messages of a role, by sender and number."""
 
-    def __init__(self, book: Sequence[Address], limit: int, token: bytes = token.NONE) -> None:
+    def __init__(
+        self, book: Sequence[Address], limit: int, token: bytes = token.NONE, neighbours: Neighbours | None = None
+    ) -> None:
         self.book = book
+        self.neighbours = neighbours
         self.limit = limit  # bytes of one message, and of all that are half-way from one sender
         self.token = token
         self.seen = [Seen() for _ in book]
@@ -134,6 +138,25 @@ class Inbox:
             raise WireError(f"{sender} opened a {header.kind} while its half-way messages fill all the room they have")
         arrivals[frame.number] = self._begin(header)
         return None
+
+    def share(self, frame: Frame, data: memoryview) -> Message:
+        """A message of this host, whose tensors lie in memory that its sender owns."""
+        sender = self.book[frame.sender]
+        if self.neighbours is None or sender not in self.neighbours.ground.places:
+            raise WireError(f"{sender} spoke of memory that it does not share with this role")
+        if not self.seen[frame.sender].first(frame.number):
+            raise WireError(f"{sender} sent its message number {frame.number} again")
+        header = read_header(data[: frame.size], self.limit, sender)
+        tensors = self.neighbours.tensors(header, read_shelf(data[frame.size :], sender))
+        for want in self.wants:
+            message = self._fits(header, want)
+            if message is not None:
+                assert want.into is not None
+                for mine, theirs in zip(want.into.parts, tensors, strict=True):
+                    mine.copy_(theirs)
+                self.wants = [other for other in self.wants if other is not want]
+                return message
+        return assemble(header, tensors)
 
     def place(self, frame: Frame) -> memoryview:
         """Where the bytes of this frame go."""

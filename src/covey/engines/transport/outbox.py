@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from covey.engines.transport.frames import DATA, MAX_OPEN, OPEN, SMALL, Frame, cut
+import msgspec
+from torch import Tensor
+
+from covey.engines.transport.frames import DATA, MAX_OPEN, OPEN, SHARED, SMALL, Frame, cut
+from covey.engines.transport.memory import Shelf
 from covey.message import Message, pack, raw
+
+Shelve = Callable[[Sequence[Tensor], bool], Shelf | None]
+"""Brings tensors, lent or not, where the receiver can read them; None when that cannot be."""
 
 
 class Rank(NamedTuple):
@@ -20,9 +28,12 @@ class Rank(NamedTuple):
 class Parcel:
     """A message in its frames, as far as they have not left. Takes a copy of what it holds now, unless it is lent."""
 
-    __slots__ = ("_header", "head", "kind", "latest", "left", "number", "offset", "pieces", "rank", "sender")
+    __slots__ = ("_header", "head", "kind", "latest", "left", "number", "offset", "pieces", "rank", "sender", "shelf")
 
-    def __init__(self, rank: Rank, sender: int, message: Message, frame: int, *, loan: bool, latest: bool) -> None:
+    def __init__(
+        self, rank: Rank, sender: int, message: Message, frame: int, *, loan: bool, latest: bool,
+        shelve: Shelve | None = None,
+    ) -> None:  # fmt: skip
         header, tensors = pack(message)
         size = sum(tensor.nbytes for tensor in tensors)
         self.rank = rank
@@ -34,7 +45,10 @@ class Parcel:
         self.head = header
         self.pieces: deque[memoryview | bytes] = deque()
         self.offset = 0
-        if size <= SMALL:
+        self.shelf = shelve(tensors, loan) if shelve and size > SMALL else None
+        if self.shelf:
+            self.head += msgspec.msgpack.encode(self.shelf)
+        elif size <= SMALL:
             self.head += b"".join([raw(tensor) for tensor in tensors])
         else:
             # Copied piece by piece into memory of Python's: a piece is free again as soon as it has left. Tensors would
@@ -45,7 +59,8 @@ class Parcel:
     def opening(self, number: int, token: bytes) -> bytes:
         """The frame that leaves first, if this is the message number `number` to leave."""
         self.number = number
-        return Frame(OPEN, self.sender, self._header, number, 0, token).pack() + self.head
+        kind = SHARED if self.shelf else OPEN
+        return Frame(kind, self.sender, self._header, number, 0, token).pack() + self.head
 
     def prefix(self, token: bytes) -> bytes:
         """What goes in front of the next piece."""
@@ -69,15 +84,15 @@ class Outbox:
         heappush(self.waiting, parcel)
         self.pending += parcel.left
 
-    def withdraw(self, kind: type[Message]) -> bool:
+    def withdraw(self, kind: type[Message]) -> Parcel | None:
         """Take back the parcel of this kind that was sent with `keep="latest"`, if none of it has left."""
         for parcel in self.waiting:
             if parcel.latest and parcel.kind is kind:
                 self.waiting.remove(parcel)
                 heapify(self.waiting)
                 self.pending -= parcel.left
-                return True
-        return False
+                return parcel
+        return None
 
     def next(self) -> Parcel | None:
         """The parcel whose frame goes next."""

@@ -13,9 +13,12 @@ from typing import Any, Literal
 import zmq
 
 from covey.engines.transport import frames
+from covey.engines.transport.bucket import Bucket, frame_at
 from covey.engines.transport.inbox import Inbox
 from covey.engines.transport.keys import Guard, Ring, private
-from covey.engines.transport.outbox import Outbox, Parcel, Rank
+from covey.engines.transport.link import FRAMES_AHEAD, Link
+from covey.engines.transport.memory import Memory
+from covey.engines.transport.outbox import Parcel, Rank
 from covey.engines.transport.refusals import Refusals
 from covey.engines.transport.token import NONE
 from covey.errors import PlanError, WireError
@@ -28,44 +31,8 @@ Other = int | zmq.Socket[Any]
 Fate = Literal["sent", "replaced", "lost"]
 """What becomes of a message: it goes, takes the place of one that waits and so is no further one, or is lost."""
 
-FRAMES_AHEAD = 4  # what ZeroMQ has accepted can no longer be overtaken, so it gets little at a time
 FRAMES_AT_ONCE = 64  # received in one poll, so that a busy link does not keep the role from the rest
 MAX_PATH = 107  # of a Unix socket
-
-
-class Link:
-    """The way to one peer."""
-
-    def __init__(self, socket: zmq.Socket[bytes], endpoint: str, token: bytes) -> None:
-        self.outbox = Outbox()
-        self.messages = 0
-        self.left = 0  # of the messages
-        self.token = token
-        self.blocked = False
-        self.socket = socket
-        self.socket.set(zmq.SNDHWM, FRAMES_AHEAD)
-        self.socket.set(zmq.IPV6, 1)
-        self.socket.connect(endpoint)
-
-    def flush(self) -> None:
-        """Hand over frames until ZeroMQ takes no more."""
-        self.blocked = False
-        while not self.blocked and (parcel := self.outbox.next()) is not None:
-            try:
-                self._step(parcel)
-            except zmq.Again:
-                # A send looks only now and then whether earlier frames have left; a poll always does.
-                self.blocked = not self.socket.poll(0, zmq.POLLOUT)
-
-    def _step(self, parcel: Parcel) -> None:
-        if parcel.head:
-            self.socket.send(parcel.opening(self.left, self.token), zmq.NOBLOCK)
-            self.outbox.opened(parcel)
-            self.left += 1
-        else:
-            self.socket.send(parcel.prefix(self.token), zmq.NOBLOCK | zmq.SNDMORE)
-            self.socket.send(parcel.pieces[0], zmq.NOBLOCK, copy=False)
-            self.outbox.moved(parcel)
 
 
 class ZmqTransport:
@@ -73,7 +40,7 @@ class ZmqTransport:
 
     def __init__(
         self, me: Address, book: Mapping[Address, str], *, limit: int, window: int = 64 << 20, frame: int = 2 << 20,
-        ring: Ring | None = None, token: bytes = NONE, refusals: Refusals | None = None,
+        ring: Ring | None = None, token: bytes = NONE, refusals: Refusals | None = None, memory: Memory | None = None,
     ) -> None:  # fmt: skip
         _check(me, book)
         self.me = me
@@ -86,7 +53,8 @@ class ZmqTransport:
         self.token = token
         roles = sorted(book)
         self.place = roles.index(me)
-        self.inbox = Inbox(roles, limit, token)
+        self.memory = memory
+        self.inbox = Inbox(roles, limit, token, memory.neighbours if memory else None)
         self.home: list[Message] = []  # to myself
         self.links: dict[Address, Link] = {}
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -102,10 +70,18 @@ class ZmqTransport:
             self.guard.watch(self.door)
             for bell in self.guard.bells:
                 self.poller.register(bell, zmq.POLLIN)
+        if memory:
+            self.poller.register(memory.bell, zmq.POLLIN)
         self.door.bind(book[me])
         self.endpoint = self.door.getsockopt_string(zmq.LAST_ENDPOINT)
         private(self.endpoint)
         self.others: tuple[Other, ...] = ()
+        self.allowance: Mapping[Address, float] = {}  # bytes per second that may leave for a peer
+
+    def allow(self, rate: float, peers: Sequence[Address]) -> None:
+        """Let no more than `rate` bytes per second leave for each of these peers, by sockets only."""
+        self.allowance = dict.fromkeys(peers, rate)
+        self.frame = frame_at(rate, self.frame)
 
     def offer(
         self, to: Address, message: Message, *, loan: bool = False, priority: int = 0,
@@ -118,21 +94,29 @@ class ZmqTransport:
             return "sent"
         link = self._link(to)
         fate: Fate = "sent"
-        if keep == "latest" and link.outbox.withdraw(type(message)):
+        if keep == "latest" and (old := link.outbox.withdraw(type(message))):
+            if self.memory and old.shelf:
+                self.memory.arena.take_back(old.shelf)
             self.sent[to] -= 1
             fate = "replaced"
         elif lossy and not self.room(to):
             return "lost"
         rank = Rank(-priority, link.messages)
-        link.outbox.put(Parcel(rank, self.place, message, self.frame, loan=loan, latest=keep == "latest"))
+        shelve = self.memory.shelving(to) if self.memory and to not in self.allowance else None
+        link.outbox.put(
+            Parcel(rank, self.place, message, self.frame, loan=loan, latest=keep == "latest", shelve=shelve)
+        )
         link.messages += 1
         self.sent[to] += 1
         self._flush(link)
         return fate
 
     def room(self, to: Address) -> bool:
-        """Whether less than a window of bytes waits to leave for this peer."""
-        return to not in self.links or self.links[to].outbox.pending < self.window
+        """Whether less than a window of bytes waits to leave for this peer, or to be read by it."""
+        if to not in self.links:
+            return True
+        pending = self.links[to].outbox.pending
+        return pending < self.window and (self.memory is None or self.memory.room(to, self.window - pending))
 
     def expect(self, want: Receive) -> None:
         """Receive the next message that fits straight into `want.into`; ends when it is whole, or with `forget`."""
@@ -147,12 +131,16 @@ class ZmqTransport:
         self._watch(tuple(others))
         if self.home:
             timeout = 0.0
+        pauses = [link.pause() for link in self.links.values() if link.bucket and link.outbox.pending]
+        timeout = min([*pauses, *([] if timeout is None else [timeout])], default=None)
         ready = dict(self.poller.poll(None if timeout is None else math.ceil(timeout * 1000)))
         for link in self.links.values():
-            if link.blocked and link.socket in ready:
+            if (link.blocked and link.socket in ready) or (link.bucket and not link.blocked):
                 self._flush(link)
         if self.guard and any(bell in ready for bell in self.guard.bells):
             self.guard.answer()
+        if self.memory and self.memory.bell in ready:
+            self.memory.ground.silence(self.me)
         messages, self.home = self.home, []
         if self.door in ready:
             self._receive(messages)
@@ -180,6 +168,8 @@ class ZmqTransport:
             if self.ring:
                 self.ring.open(socket, to)
             self.links[to] = Link(socket, self.book[to], self.token)
+            if to in self.allowance:
+                self.links[to].bucket = Bucket(self.allowance[to])
         return self.links[to]
 
     def _flush(self, link: Link) -> None:
@@ -219,6 +209,8 @@ class ZmqTransport:
             claimed = self.inbox.admit(frame)
             if self.guard and claimed != proved:
                 raise WireError(f"{proved} sent a frame in the name of {claimed}")
+            if frame.kind == frames.SHARED:
+                return self.inbox.share(frame, rest)
             return self.inbox.open(frame, rest) if frame.kind == frames.OPEN else self._fill(frame)
         except WireError as error:
             self.refusals.note(str(error))

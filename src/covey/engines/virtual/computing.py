@@ -113,7 +113,7 @@ class Computing:
         async def find() -> None:
             answer = await asked.program
             if self._agenda.now > since:
-                self._watch.waited(since, self._agenda.now, seat.address, "other workers' moments", 0.0)
+                self._watch.waited(since, self._agenda.now, seat.address, "an answer for its work", 0.0)
             self._agenda.at(self._agenda.now, self._stretch, stretch, answer)
 
         self._resume(seat.open(find(), main=False), None)

@@ -65,6 +65,7 @@ class VirtualEngine:
         self._watch = Instruments([self._teller, *instruments])
         self._agenda = Agenda()
         self._wires = self._make_wires(network(cluster), plan.window)
+        self._wires.allowance = plan.allowance
         self._computing = self._make_computing()
         self._together = Together(cluster, self._agenda, self._watch, self._wake, formulas_from)
         commons: dict[int, Vector] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
@@ -21,13 +22,15 @@ from covey.simulate.units import Seconds
 class Link:
     """From one role to another: what is under way, who waits for room, and the newest of each kind to be replaced."""
 
-    __slots__ = ("latest", "line", "receiver", "sender", "under_way")
+    __slots__ = ("held", "latest", "line", "paced", "receiver", "sender", "under_way")
 
     def __init__(self, sender: Seat, receiver: Seat) -> None:
         self.sender, self.receiver = sender, receiver
         self.under_way = 0  # bytes
         self.line: deque[tuple[Thread, Letter]] = deque()
         self.latest: dict[type[Message], Letter] = {}
+        self.held: list[tuple[int, int, Letter]] = []  # a heap of what may not leave yet
+        self.paced = False  # whether something is leaving at the pace that is allowed
 
     def has_room(self, size: int, window: int) -> bool:
         return self.under_way == 0 or self.under_way + size <= window
@@ -41,11 +44,14 @@ class Letter(Parcel):
     link: Link
     payload: int  # what counts of it as exchange
     left_at: float = 0.0
+    until: float = 0.0  # when the last of it may have left
     stages: int = 0  # that lie between it and its receiver, where both ends have to work for it
 
 
 class Wires:
     """All links of a run; a window is the bytes that may be under way on each."""
+
+    allowance: float | None = None  # bytes per second on each link
 
     def __init__(self, network: Network, window: int, agenda: Agenda, watch: Instrument) -> None:
         self._network, self._window, self._agenda, self._watch = network, window, agenda, watch
@@ -92,7 +98,21 @@ class Wires:
         letter.left_at = agenda.now
         link.under_way += letter.size
         self._watch.sent(agenda.now, link.sender.address, link.receiver.address, letter.message, letter.payload)
-        self._depart(letter)
+        if self.allowance is None or letter.src == letter.dst:
+            return self._depart(letter)
+        heappush(link.held, (-letter.priority, letter.serial, letter))
+        if not link.paced:
+            self._pace(link)
+
+    def _pace(self, link: Link, _: Any = None) -> None:
+        """Let the next message leave, and hold the others until its last byte may have left."""
+        link.paced = bool(link.held)
+        if link.paced:
+            assert self.allowance is not None
+            letter = heappop(link.held)[2]
+            letter.until = self._agenda.now + letter.size / self.allowance
+            self._depart(letter)
+            self._agenda.at(letter.until, self._pace, link)
 
     def _depart(self, letter: Letter, _: Any = None) -> None:
         agenda = self._agenda
@@ -105,7 +125,13 @@ class Wires:
             self._agenda.at(event.at, self._happen, event)
         if parcel is not None:
             assert isinstance(parcel, Letter)
-            self._land(parcel)
+            if parcel.until > self._agenda.now:
+                self._agenda.at(parcel.until, self._late, parcel)
+            else:
+                self._land(parcel)
+
+    def _late(self, letter: Letter, _: Any) -> None:
+        self._land(letter)
 
     def _land(self, letter: Letter) -> None:
         """It has crossed the network."""
@@ -126,7 +152,10 @@ class Wires:
     def _replaced(self, link: Link, message: Message) -> bool:
         """Put the newer message in the place of the older, which keeps its size on the wire and in the tallies."""
         older = link.latest.get(type(message))
-        if older is None or not (self._network.waits(older) or any(older is item for _, item in link.line)):
+        if older is None:
+            return False
+        in_line = any(older is item for _, item in link.line) or any(older is item for _, _, item in link.held)
+        if not in_line and not self._network.waits(older):
             return False
         older.message = message
         return True

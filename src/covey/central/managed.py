@@ -1,0 +1,240 @@
+"""Bösen's managed communication: what a worker has changed leaves row by row, the most changed first, within a budget.
+
+As petuum, workers step their own copies and servers add changes up. But changes gather in rows, and a row leaves when
+a leaky bucket has room, or when the bound requires it, budget or not (Wei et al. 2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Literal
+
+import torch
+
+from covey.central.cached import Cache, Copy, Read, Retire, Retired, Table, cached
+from covey.central.roles import workers_and_servers
+from covey.central.rows import Changed, Row, Rows, Tick, norms, rows_of, runs_of
+from covey.errors import PlanError
+from covey.message import Address
+from covey.program import Node
+from covey.replica import Replica
+from covey.simulate.units import parse_rate
+from covey.strategy import Role, Strategy
+from covey.vector import Vector
+
+Policy = Literal["magnitude", "random", "fifo"]
+NOTHING = Vector(())
+MOST = 1024  # rows of a message
+
+
+class Manager:
+    """A worker's changes that no server has yet, and the program that sends them."""
+
+    def __init__(self, node: Node, replica: Replica, cache: Cache, rate: float, length: int, policy: Policy) -> None:
+        self.node, self.replica, self.cache, self.rate, self.policy = node, replica, cache, rate, policy
+        self.length = length
+        self.rows = rows_of(replica, len(cache.servers), length)
+        self.runs = runs_of(replica, len(cache.servers))
+        self.order: list[int] = []  # of rows that wait
+        self.pending = node.remember(replica.flat.map(torch.zeros_like)).value
+        self.since: dict[int, int] = node.remember({}).value  # row -> the first step of which it has something
+        self.count = node.remember([0] * len(cache.servers)).value  # messages of rows to each server
+        self.sent: list[list[tuple[int, int, torch.Tensor]]] = [[] for _ in cache.servers]  # count, row, change
+        self.told = node.remember([0]).value  # the last clock that servers heard
+        self.steps = node.remember([0]).value  # that were done
+        self.empty_at = 0.0  # when the bucket will have run empty
+
+    def of(self, row: Row, vector: Vector) -> torch.Tensor:
+        return vector.parts[row.part][row.start : row.stop]
+
+    async def run(self) -> None:
+        """Whenever the bucket is empty, send one more row."""
+        while True:
+            if not self.since:
+                await self.node.receive(Changed, sender=self.node.address)
+            elif (wait := self.empty_at - await self.node.now()) > 0:
+                await self.node.sleep(wait)
+            elif self.since:
+                await self.send([self.choose()])
+                await self.tell()
+
+    def choose(self) -> int:
+        """The row that is worth most; what is worth most is looked at once a step."""
+        while True:
+            self.order = self.order or self.ranked()
+            if (row := self.order.pop()) in self.since:
+                return row
+
+    def ranked(self) -> list[int]:
+        """The rows that wait, the best last: by default those that have changed most for what they are."""
+        waiting = sorted(self.since, reverse=True)
+        if self.policy == "fifo":
+            return sorted(waiting, key=lambda row: -self.since[row])
+        if self.policy == "random":
+            self.node.rng.shuffle(waiting)
+            return waiting
+        changed = self.changed()
+        return sorted(waiting, key=lambda row: changed[row])
+
+    def changed(self) -> list[float]:
+        """|change| / |w| of every row; what was zero has changed without end."""
+        found: list[float] = []
+        for part, first, last in self.runs:
+            change, numbers = (norms(v.parts[part][first:last], self.length) for v in (self.pending, self.replica.flat))
+            found += [0.0] * len(change) if change.is_meta else (change / numbers).nan_to_num(0.0).tolist()
+        return found
+
+    async def send(self, rows: Sequence[int]) -> None:
+        """Send rows now, and charge the bucket for them."""
+        for server, first in product(range(len(self.count)), range(0, len(rows), MOST)):
+            mine = [row for row in rows[first : first + MOST] if self.rows[row].server == server]
+            if not mine:
+                continue
+            changes = Vector(self.of(self.rows[row], self.pending).clone() for row in mine)
+            for row, change in zip(mine, changes.parts, strict=True):
+                self.of(self.rows[row], self.pending).zero_()
+                del self.since[row]
+                self.sent[server].append((self.count[server], row, change))
+            self.count[server] += 1
+            await self.node.send(self.cache.servers[server], Rows(mine, changes), loan=True)
+            self.empty_at = max(self.empty_at, await self.node.now()) + changes.nbytes / self.rate
+
+    @property
+    def clock(self) -> int:
+        """How many steps have been sent as a whole."""
+        return min(self.since.values(), default=self.steps[0])
+
+    async def tell(self, samples: int = 0) -> None:
+        """Say how far all that was changed has been sent."""
+        if self.clock > self.told[0] or samples:
+            self.told[0] = self.clock
+            for index, address in enumerate(self.cache.servers):
+                buffers = self.replica.buffers if samples and index == 0 else NOTHING
+                await self.node.send(address, Tick(self.told[0], samples, buffers))
+
+    async def add(self, change: Vector, bound: int) -> None:
+        """Gather the change of a step; what others may not do without any longer leaves whatever the budget says."""
+        step = self.node.step
+        self.pending.add_(change)
+        self.steps[0] = step + 1
+        for row in range(len(self.rows)):
+            self.since.setdefault(row, step)
+        self.order = []
+        due = [row for row, first in self.since.items() if first <= step - bound]
+        if due:
+            await self.node.note("forced", len(due))
+            await self.send(due)
+        await self.tell(self.replica.batch.samples)
+        await self.node.send(self.node.address, Changed())
+
+
+class ManagedCache(Cache):
+    """A worker's copy whose own changes are rows."""
+
+    manager: Manager
+
+    def take(self, index: int, copy: Copy) -> None:
+        """Replace the copy, and keep one's own changes that are not in it; `mine` counts messages of rows."""
+        assert copy.clock >= self.clocks[index], "a copy never goes back in time"
+        manager, flat = self.manager, self.replica.flat
+        flat.cut(self.pieces[index]).copy_(copy.params).add_(manager.pending.cut(self.pieces[index]))
+        manager.sent[index] = [item for item in manager.sent[index] if item[0] >= copy.mine]
+        for _, row, change in manager.sent[index]:
+            manager.of(manager.rows[row], flat).add_(change)
+        self.clocks[index] = copy.clock
+
+
+async def worker(node: Node, replica: Replica, *, count: int, share: float, settings: Bosen) -> None:
+    """Read when the copy is too old, step on it, let the manager send what has changed."""
+    cache = ManagedCache(node, replica, count, settings.bound, eager=False)
+    manager = Manager(node, replica, cache, parse_rate(settings.budget), settings.row, settings.policy)
+    cache.manager = manager
+    await node.spawn(manager.run())
+    while node.training():
+        await cache.refresh()
+        grad = await replica.gradient(node)
+        before = replica.flat.clone()
+        replica.apply(grad, share)
+        await manager.add(replica.flat - before, settings.bound)
+    await manager.send(sorted(manager.since))
+    await manager.tell()
+    await node.broadcast(cache.servers, Retire())
+    for address in cache.servers:
+        await node.receive(Retired, sender=address)
+
+
+class ManagedTable(Table):
+    """One server: rows are added as they come; a worker's clock is what it says it is."""
+
+    def __init__(self, node: Node, replica: Replica, index: int, count: int, length: int) -> None:
+        super().__init__(node, replica, index, eager=False)
+        self.rows = rows_of(replica, count, length)
+        self.heard = node.remember([0] * node.workers).value  # messages of rows from each worker
+
+    async def serve(self) -> None:
+        while len(self.left) < self.node.workers:
+            message = await self.node.receive_any(Read, Rows, Tick, Retire)
+            rank = message.sender.rank
+            if isinstance(message, Read):
+                self.parked[rank] = message
+            elif isinstance(message, Rows):
+                self.heard[rank] += 1
+                self.add_rows(message)
+            elif isinstance(message, Tick):
+                self.clocks.done[rank] = message.clock
+                if message.samples:
+                    await self.keep(message)
+            else:
+                self.clocks.done.pop(rank, None)
+                self.left.add(rank)
+                await self.node.send(message.sender, Retired())
+            await self.answer()
+
+    def add_rows(self, message: Rows) -> None:
+        flat = self.replica.flat
+        found = [self.rows[row] for row in message.rows]
+        Vector(flat.parts[row.part][row.start : row.stop] for row in found).add_(message.changes)
+
+    async def keep(self, tick: Tick) -> None:
+        self.replica.seen += tick.samples
+        if self.first:
+            await self.node.note("update")
+            if self.replica.buffers.parts:
+                self.replica.buffers.lerp_(tick.buffers, 1 / self.node.workers)
+
+    async def give(self, rank: int) -> None:
+        copy = Copy(self.clocks.slowest, self.heard[rank], self.params)
+        await self.node.send(Address("worker", rank), copy)
+
+
+async def server(node: Node, replica: Replica, *, index: int, count: int, length: int) -> None:
+    """Hold one piece of the parameters until every worker has retired."""
+    replica.keep(replica.pieces(count)[index], buffers=index == 0)
+    await ManagedTable(node, replica, index, count, length).serve()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bosen:
+    """Petuum, whose workers send changes row by row within a budget, the most changed first, and by the bound all."""
+
+    bound: int = 3
+    budget: str = "40mbit"  # of each worker
+    policy: Policy = "magnitude"  # which row goes next: the relatively most changed, any, the longest waiting
+    row: int = 1024  # numbers
+    weight: float | None = None  # what a change counts; 1 / workers
+
+    def strategy(self, workers: int) -> Strategy:
+        if self.row < 1:
+            raise PlanError(f"bosen(row={self.row}): a row has at least 1 number")
+        parse_rate(self.budget)
+        petuum = cached("bosen", self.bound, self.weight, eager=False, workers=workers)
+        share = petuum.settings["weight"]
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            work = partial(worker, count=servers, share=share, settings=self)
+            return workers_and_servers(workers, work, servers, partial(server, length=self.row))
+
+        return replace(petuum, roles=roles, settings={**asdict(self), "weight": share})

@@ -1,0 +1,66 @@
+"""Parameters as rows of numbers that travel together, and what is said of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from covey.message import Message
+from covey.replica import Replica
+from covey.vector import Vector, ranges
+
+
+class Row(NamedTuple):
+    """Numbers that travel together."""
+
+    server: int
+    part: int
+    start: int
+    stop: int
+
+
+class Rows(Message):
+    """What a worker has changed in some rows of a server."""
+
+    rows: list[int]
+    changes: Vector
+
+
+class Tick(Message):
+    """All changes of a worker's first `clock` steps have been sent; after a step also what is kept of it."""
+
+    clock: int
+    samples: int
+    buffers: Vector
+
+
+class Changed(Message):
+    """There is something to send (from a worker to itself)."""
+
+    counted = False
+
+
+def runs_of(replica: Replica, servers: int) -> list[tuple[int, int, int]]:
+    """The part, begin and end of every range of numbers that a server has, in the servers' order."""
+    pieces = replica.pieces(servers)
+    return [(part, *run) for piece in pieces for part, ends in enumerate(piece) for run in ranges(ends)]
+
+
+def rows_of(replica: Replica, servers: int, length: int) -> list[Row]:
+    """The parameters in rows of at most so many numbers; none lies on two servers."""
+    return [
+        Row(server, part, start, min(start + length, last))
+        for server, piece in enumerate(replica.pieces(servers))
+        for part, ends in enumerate(piece)
+        for first, last in ranges(ends)
+        for start in range(first, last, length)
+    ]
+
+
+def norms(numbers: Tensor, length: int) -> Tensor:
+    """The norm of each row of a range, the last of which may be shorter."""
+    rows = torch.nn.functional.pad(numbers, (0, -numbers.numel() % length)).view(-1, length)
+    found: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return found

@@ -1,0 +1,221 @@
+"""Sums over roles of one host, in the memory they share: each role sums one slice of everybody's numbers, in place.
+
+Small vectors are laid out, and everybody sums them all. Numbers are always added in the order of the group, so all
+members have the same bits. Nobody waits in here: a role that must wait goes on listening until its bell rings.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Generator
+from struct import Struct
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from covey.engines.process.native import Done, Group, Wanted
+from covey.engines.transport.ground import SLOT
+from covey.engines.transport.memory import Memory, Place, Shelf, rounded
+from covey.errors import WireError
+from covey.message import Address
+from covey.program import Collective
+from covey.vector import chunk
+
+HEAD = 64  # bytes in front of what is laid out
+STRETCH = 64 << 10  # numbers that are summed in one go: they stay in the processor's own memory
+SPIN = 3e-4  # seconds that a role looks again and again for the others, which is faster than to be woken
+
+Steps = Generator[Group, None, bool]
+"""A sum on its way: it gives those for whose sign it waits, and ends with whether it came about."""
+
+
+class Offer(msgspec.Struct, array_like=True, frozen=True):
+    """Where a member's numbers are, if there was room for them, and how much they count."""
+
+    shelf: Shelf | None
+    share: float
+
+
+_share = Struct("<d")
+_offers = msgspec.msgpack.Decoder(Offer)
+
+
+class Assembly:
+    """The sums of one role, one after the other."""
+
+    def __init__(self, me: Address, memory: Memory) -> None:
+        self.me, self.memory = me, memory
+        self.ground = ground = memory.ground
+        self.bell = ground.bell(me)
+        self.wanted: deque[Wanted] = deque()
+        self.signs = {who: (ground.sign(me, who), ground.sign(who, me)) for who in ground.places}
+        self.spare = len(os.sched_getaffinity(0)) >= len(ground.places)
+        self.under_way: Steps | None = None
+        self.missing: Group = ()
+        self.readers: Group = ()  # of what was laid out last, who will tell when they have read it
+
+    def take(self, program: Any, effect: Collective) -> bool:
+        """Whether the sum is under way; ask `done` at once, and again when the bell rings."""
+        here = all(who in self.signs for who in effect.group) and len(effect.group) > 1
+        if not here or any(part.device.type != "cpu" for part in effect.vector.parts):
+            return False
+        self.wanted.append(Wanted(program, effect))
+        return True
+
+    def done(self) -> list[Done]:
+        """The sums that are done, having gone as far as can be."""
+        finished: list[Done] = []
+        while self.wanted:
+            try:
+                came = self._advance(self.wanted[0].effect)
+            except WireError as error:
+                return [*finished, Done(self.wanted.popleft(), False, error)]
+            if came is None:
+                break
+            finished.append(Done(self.wanted.popleft(), came, None))
+        return finished
+
+    def _advance(self, effect: Collective) -> bool | None:
+        """Go on with a sum; whether it came about, or None while it waits for somebody."""
+        if self.under_way is None:
+            parts = [part.view(-1) for part in effect.vector.parts if part.numel()]
+            small = HEAD + sum(rounded(part.nbytes) for part in parts) <= SLOT
+            way = self._laid_out if small else self._sliced
+            self.under_way = way(parts, effect.group, effect.share)
+        try:
+            while self._all_there():
+                self.missing = next(self.under_way)
+        except StopIteration as end:
+            self.under_way = None
+            return bool(end.value)
+        return None
+
+    def _all_there(self) -> bool:
+        """Whether nobody's sign is missing; looks for a moment."""
+        until = time.monotonic() + SPIN
+        while True:
+            self.missing = tuple(who for who in self.missing if not self.signs[who][1].take())
+            if not self.missing or time.monotonic() > until:
+                return not self.missing
+            if not self.spare:
+                os.sched_yield()
+
+    def _tell(self, others: Group) -> Group:
+        """Give these a sign that one is so far."""
+        for who in others:
+            self.signs[who][0].give()
+            self.ground.ring(who)
+        return others
+
+    # -- the two ways ------------------------------------------------------------------------------------------------
+
+    def _laid_out(self, parts: list[Tensor], group: Group, share: float) -> Steps:
+        """Everybody lays its numbers out, and sums what all have laid out."""
+        yield self.readers
+        self.readers = others = tuple(who for who in group if who != self.me)
+        _share.pack_into(self.ground.slot(self.me), 0, share)
+        for mine, part in zip(self._spread(self.me, parts), parts, strict=True):
+            mine.copy_(part)
+        yield self._tell(others)
+        theirs = [self._spread(who, parts) for who in group]
+        shares = [_share.unpack_from(self.ground.slot(who))[0] for who in group]
+        for part, *tensors in zip(parts, *theirs, strict=True):
+            add_up(tensors, shares, part, group)
+        self._tell(others)
+        return True
+
+    def _spread(self, who: Address, parts: list[Tensor]) -> list[Tensor]:
+        """Where a role lays such parts out."""
+        slot, offset, found = self.ground.slot(who), HEAD, []
+        for part in parts:
+            found.append(torch.frombuffer(slot, dtype=part.dtype, count=part.numel(), offset=offset))
+            offset += rounded(part.nbytes)
+        return found
+
+    def _sliced(self, parts: list[Tensor], group: Group, share: float) -> Steps:
+        """Everybody sums its slice of all, then takes the others' slices. Where anybody has no room, nobody does."""
+        yield self.readers
+        others, me, size = tuple(who for who in group if who != self.me), group.index(self.me), len(group)
+        shelf = self.memory.arena.shelve(self.me, parts, lent=True)
+        self._lay_out(Offer(shelf, share))
+        yield self._tell(others)
+        offers = [self._offer_of(who) for who in group]
+        if shelf is None or any(offer.shelf is None for offer in offers):
+            yield self._tell(others)
+            return False
+        theirs = [self._tensors(who, offer, parts) for who, offer in zip(group, offers, strict=True)]
+        mine, shares = theirs[me], [offer.share for offer in offers]
+        for part, *tensors in zip(mine, *theirs, strict=True):
+            start, stop = chunk(part.numel(), size, me)
+            add_up([tensor[start:stop] for tensor in tensors], shares, part[start:stop], group)
+        yield self._tell(others)
+        for place in (*range(me + 1, size), *range(me)):  # not all from the same one first
+            for part, theirs_there in zip(mine, theirs[place], strict=True):
+                start, stop = chunk(part.numel(), size, place)
+                part[start:stop].copy_(theirs_there[start:stop])
+        yield self._tell(others)  # nobody changes its numbers before all have taken them
+        for part, copy in zip(parts, mine, strict=True):
+            if part.data_ptr() != copy.data_ptr():
+                part.copy_(copy)
+        self.memory.arena.take_back(shelf)
+        return True
+
+    def _lay_out(self, offer: Offer) -> None:
+        """Say where one's numbers are."""
+        self.readers = ()  # all have read it when the sum is done
+        text = msgspec.msgpack.encode(offer)
+        self.ground.slot(self.me)[: 4 + len(text)] = len(text).to_bytes(4, "little") + text
+
+    def _offer_of(self, who: Address) -> Offer:
+        slot = self.ground.slot(who)
+        return _offers.decode(slot[4 : 4 + int.from_bytes(slot[:4], "little")])
+
+    def _tensors(self, who: Address, offer: Offer, parts: list[Tensor]) -> list[Tensor]:
+        """Somebody's numbers, in place."""
+        places = offer.shelf.places if offer.shelf else []
+        if len(places) != len(parts):
+            raise WireError(f"{who} sums {len(places)} tensors where {self.me} sums {len(parts)}")
+        return [self._tensor(who, place, part) for place, part in zip(places, parts, strict=True)]
+
+    def _tensor(self, who: Address, place: Place, part: Tensor) -> Tensor:
+        return self.memory.neighbours.region(who, place.span).tensor(place.offset, part.dtype, part.numel())
+
+
+def add_up(given: list[Tensor], shares: list[float], into: Tensor, group: Group) -> None:
+    """Add shares up in the order of the group; `into` may be one of those given. What is no number is refused.
+
+    Each number is treated alike wherever it lies, so that the pieces in which vectors come do not matter.
+    """
+    room = torch.empty(min(STRETCH, into.numel()), dtype=into.dtype)
+    alike = all(share == shares[0] for share in shares)
+    for start in range(0, into.numel(), STRETCH):
+        pieces = [tensor[start : start + STRETCH] for tensor in given]
+        total = room[: pieces[0].numel()]
+        if alike:
+            torch.add(pieces[0], pieces[1], out=total)
+            for piece in pieces[2:]:
+                total.add_(piece)
+            if shares[0] != 1:
+                total.mul_(shares[0])
+        else:
+            torch.mul(pieces[0], shares[0], out=total)
+            for piece, share in zip(pieces[1:], shares[1:], strict=True):
+                total.add_(piece * share)
+        if total.is_floating_point() and not math.isfinite(total.sum()):
+            check_numbers(pieces, group)
+        into[start : start + STRETCH].copy_(total)
+
+
+def check_numbers(given: list[Tensor], group: Group) -> None:
+    """Refuse a sum to which somebody has brought what is no number."""
+    for who, numbers in zip(group, given, strict=True):
+        if not numbers.isfinite().all():
+            raise WireError(
+                f"{who} brought NaN or infinite numbers to a sum, which would spoil all others: its training has "
+                "diverged; try a smaller learning rate, or clip_norm in the task"
+            )

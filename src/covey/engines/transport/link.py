@@ -1,0 +1,53 @@
+"""The way from one role to another: what waits is handed to ZeroMQ frame by frame, as fast as it may leave."""
+
+from __future__ import annotations
+
+import zmq
+
+from covey.engines.transport.bucket import Bucket
+from covey.engines.transport.outbox import Outbox, Parcel
+
+FRAMES_AHEAD = 4  # what ZeroMQ has accepted can no longer be overtaken, so it gets little at a time
+
+
+class Link:
+    """The way to one peer."""
+
+    def __init__(self, socket: zmq.Socket[bytes], endpoint: str, token: bytes) -> None:
+        self.outbox = Outbox()
+        self.messages = 0
+        self.left = 0  # of the messages
+        self.token = token
+        self.blocked = False
+        self.bucket: Bucket | None = None  # where no more than so much may leave
+        self.socket = socket
+        self.socket.set(zmq.SNDHWM, FRAMES_AHEAD)
+        self.socket.set(zmq.IPV6, 1)
+        self.socket.connect(endpoint)
+
+    def flush(self) -> None:
+        """Hand over frames until ZeroMQ takes no more, or no more may leave now."""
+        self.blocked = False
+        while not self.blocked and (parcel := self.outbox.next()) is not None and not self.pause():
+            waiting = self.outbox.pending
+            try:
+                self._step(parcel)
+                if self.bucket:
+                    self.bucket.pour(waiting - self.outbox.pending)
+            except zmq.Again:
+                # A send looks only now and then whether earlier frames have left; a poll always does.
+                self.blocked = not self.socket.poll(0, zmq.POLLOUT)
+
+    def pause(self) -> float:
+        """Seconds until what waits may leave."""
+        return self.bucket.pause() if self.bucket and self.outbox.pending else 0.0
+
+    def _step(self, parcel: Parcel) -> None:
+        if parcel.head:
+            self.socket.send(parcel.opening(self.left, self.token), zmq.NOBLOCK)
+            self.outbox.opened(parcel)
+            self.left += 1
+        else:
+            self.socket.send(parcel.prefix(self.token), zmq.NOBLOCK | zmq.SNDMORE)
+            self.socket.send(parcel.pieces[0], zmq.NOBLOCK, copy=False)
+            self.outbox.moved(parcel)

@@ -1,0 +1,38 @@
+"""Counting semaphores in shared memory: what one process wrote before it gives, another sees after it has taken.
+
+They are the C library's own (sem_overview(7)); plain flags would not do, for a processor may let others see them
+before the numbers that they speak of.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+
+SIZE = 64  # bytes of one: at least a sem_t, and a cache line of its own
+
+_libc = ctypes.PyDLL(None)  # keeps the interpreter's lock: none of these calls waits
+_init, _post, _trywait = _libc.sem_init, _libc.sem_post, _libc.sem_trywait
+_init.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint]
+_post.argtypes = _trywait.argtypes = [ctypes.c_void_p]
+
+
+class Semaphore:
+    """One that lies at `offset` of memory that several processes map."""
+
+    __slots__ = ("_at", "_memory")
+
+    def __init__(self, memory: mmap.mmap, offset: int) -> None:
+        self._memory = (ctypes.c_char * SIZE).from_buffer(memory, offset)  # keeps it mapped
+        self._at = ctypes.addressof(self._memory)
+
+    def clear(self) -> None:
+        """Begin with nothing to take; before anybody else knows it."""
+        _init(self._at, 1, 0)
+
+    def give(self) -> None:
+        _post(self._at)
+
+    def take(self) -> bool:
+        """Whether there was something to take; never waits."""
+        return _trywait(self._at) == 0  # type: ignore[no-any-return]

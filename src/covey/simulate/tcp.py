@@ -1,0 +1,26 @@
+"""What if the messages of a NIC share it as TCP flows do, where who came first has more?"""
+
+from __future__ import annotations
+
+from covey.simulate.cluster import Cluster
+from covey.simulate.fair import Fair, Flow, Port
+from covey.simulate.network import FRAME
+
+WINDOW = 128 * 1024  # bytes that a flow begins with: the receive buffer of Linux, unless told (net.ipv4.tcp_rmem)
+
+
+class Tcp(Fair):
+    """As `Fair`, but the part of a flow is as large as its window, and a window grows by what it has carried.
+
+    So flows that begin together share equally, a newcomer has less than those that it meets, and roles that exchange
+    again and again drift apart until each has the link for itself. Windows that share one link grow in proportion to
+    each other: nobody's part changes until a flow begins or ends.
+    """
+
+    def __init__(self, cluster: Cluster, *, frame: int = FRAME, window: int = WINDOW) -> None:
+        super().__init__(cluster, frame=frame)
+        self.window = float(window)
+
+    def _joined(self, now: float, port: Port, flow: Flow) -> dict[Flow, float]:
+        windows = {other: self.window + other.carried(now) for other in port.flows}
+        return {**windows, flow: self.window}

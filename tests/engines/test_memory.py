@@ -1,0 +1,243 @@
+"""Tensors between roles of one host: read in place or copied once, given back, and never a surprise for either side."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from covey.engines.transport.frames import SHARED, Frame
+from covey.engines.transport.ground import Ground
+from covey.engines.transport.memory import Memory, Place, Shelf, Span, read_shelf
+from covey.engines.transport.zmq import ZmqTransport, landed
+from covey.message import DTYPES, Address, Message, pack, read_header
+from covey.program import Receive
+from covey.vector import Vector
+
+A, B = Address("worker", 0), Address("worker", 1)
+NUMBERS = 100_000
+
+
+class Load(Message, kw_only=True):
+    step: int = 0
+    what: Vector
+
+
+class Neighbours:
+    """Two roles of one host, each with its own sockets and its own view of the memory."""
+
+    def __init__(self, window: int = 64 << 20) -> None:
+        self.place = Path(tempfile.mkdtemp(prefix="covey-"))
+        self.ground = Ground([A, B])
+        book = {role: f"ipc://{self.place}/{role.rank}" for role in (A, B)}
+        self.a, self.b = (
+            ZmqTransport(role, book, limit=1 << 30, window=window, memory=Memory(role, self.ground)) for role in (A, B)
+        )
+        assert self.a.memory is not None
+        self.arena = self.a.memory.arena
+        self.came: list[Any] = []
+
+    def send(self, vector: Vector, step: int = 0, **how: Any) -> None:
+        self.a.offer(B, Load(sender=A, step=step, what=vector), **how)
+
+    def receive(self, want: Receive | None = None) -> Any:
+        if want:
+            self.b.expect(want)
+        end = time.monotonic() + 10
+        while not self.came:
+            assert time.monotonic() < end, f"nothing came; refused: {list(self.b.refusals.counts)}"
+            self.a.poll(0)
+            self.came += self.b.poll(0.001)[0]
+        return self.came.pop(0)
+
+    def close(self) -> None:
+        self.a.close()
+        self.b.close()
+        for handle in (*self.ground.files, *self.ground.bells):
+            os.close(handle)
+        self.place.rmdir()
+
+
+@pytest.fixture
+def two() -> Iterator[Neighbours]:
+    two = Neighbours()
+    yield two
+    two.close()
+
+
+def numbers(value: float = 1.0, count: int = NUMBERS) -> Vector:
+    return Vector([torch.full((count,), value)])
+
+
+def test_what_is_lent_is_read_in_place(two: Neighbours) -> None:
+    mine = two.arena.house(numbers(3.0))
+    two.send(mine, loan=True)
+    theirs = two.receive().what.parts[0]
+    assert bool((theirs == 3).all()) and not two.arena.blocks
+    mine.parts[0][-1] = 7.0
+    assert theirs[-1] == 7.0
+
+
+def test_a_slice_is_lent_in_place_too(two: Neighbours) -> None:
+    mine = two.arena.house(Vector([torch.arange(NUMBERS, dtype=torch.float32)]))
+    two.send(mine.cut(((1, NUMBERS - 1),)), loan=True)
+    theirs = two.receive().what.parts[0]
+    assert theirs[0] == 1 and theirs[-1] == NUMBERS - 2 and not two.arena.blocks
+
+
+def test_what_is_sent_is_what_it_held_then(two: Neighbours) -> None:
+    mine = two.arena.house(numbers(3.0))
+    two.send(mine)
+    mine.parts[0].fill_(9.0)
+    assert bool((two.receive().what.parts[0] == 3).all())
+
+
+def test_what_lies_elsewhere_is_copied_though_lent(two: Neighbours) -> None:
+    two.send(numbers(5.0), loan=True)
+    assert bool((two.receive().what.parts[0] == 5).all()) and len(two.arena.blocks) == 1
+
+
+def test_it_lands_where_it_is_awaited_and_the_block_is_free_at_once(two: Neighbours) -> None:
+    target = numbers(0.0)
+    want = Receive((Load,), into=target)
+    two.send(numbers(2.0))
+    message = two.receive(want)
+    assert landed(message, want) and bool((target.parts[0] == 2).all())
+    gc.collect()
+    assert all(block.free() for block in two.arena.blocks)
+
+
+def test_blocks_are_used_again_when_the_last_tensor_in_them_is_dropped(two: Neighbours) -> None:
+    two.send(numbers(1.0))
+    piece = two.receive().what.parts[0][10:20]  # holds the block
+    two.send(numbers(2.0))
+    assert two.receive().what.parts[0][0] == 2 and len(two.arena.blocks) == 2 and bool((piece == 1).all())
+    del piece
+    for step in range(20):
+        two.send(numbers(float(step)))
+        assert two.receive().what.parts[0][0] == step
+    assert len(two.arena.blocks) <= 3
+
+
+def test_a_reader_that_does_not_read_fills_the_window_and_no_more() -> None:
+    two = Neighbours(window=1 << 20)
+    two.send(numbers())
+    assert two.a.room(B)
+    for step in range(3):
+        two.send(numbers(), step)
+    assert not two.a.room(B) and two.ground.hungry(A)
+    held = [two.receive() for _ in range(4)]
+    assert not two.a.room(B)
+    held.clear()
+    assert two.a.memory is not None and two.a.memory.bell in dict(two.a.poller.poll(1000))  # it was woken
+    assert two.a.room(B) and not two.ground.hungry(A)
+    two.close()
+
+
+def test_what_a_newer_one_replaces_gives_its_block_back(two: Neighbours) -> None:
+    book = {A: two.a.book[A], B: f"ipc://{two.place}/nobody"}
+    lonely = ZmqTransport(
+        Address("worker", 0), {**book, A: f"ipc://{two.place}/again"}, limit=1 << 30, memory=two.a.memory
+    )
+    for step in range(30):
+        lonely.offer(B, Load(sender=A, step=step, what=numbers()), keep="latest")
+    assert len(two.arena.blocks) < 10  # those that ZeroMQ has taken, and the one that waits
+    lonely.close()
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(sorted(DTYPES)), st.lists(st.integers(0, 40), max_size=3)), min_size=1, max_size=4
+    ),
+    st.booleans(),
+    st.booleans(),
+)
+def test_any_tensors_arrive_as_they_are(shapes: list[tuple[str, list[int]]], housed: bool, loan: bool) -> None:
+    two = Neighbours()
+    parts = [torch.randint(0, 2, dims).to(DTYPES[dtype]) for dtype, dims in shapes] + [torch.ones(20_000)]
+    vector = two.arena.house(Vector(parts)) if housed else Vector(parts)
+    two.send(vector, loan=loan)
+    came = two.receive().what.parts
+    assert [(p.dtype, p.shape) for p in came] == [(p.dtype, p.shape) for p in parts]
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(parts, came, strict=True))
+    del came
+    two.close()
+
+
+@pytest.mark.parametrize(
+    ("shelf", "says"),
+    [
+        (Shelf([Place(Span(0, 1 << 40), 0)]), "memory that it does not have"),
+        (Shelf([Place(Span(0, 4096), 4096)]), "not where it says"),
+        (Shelf([Place(Span(0, 1 << 20), 1)]), "not where it says"),
+        (Shelf([Place(Span(-4096, 1 << 20), 0)]), "memory that it does not have"),
+        (Shelf([]), "0 of its tensors"),
+        (Shelf([Place(Span(0, 1 << 20), 0)], Span(0, 1 << 41)), "memory that it does not have"),
+        ("nothing of the kind", "without saying where"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused(two: Neighbours, shelf: Any, says: str) -> None:
+    header, _ = pack(Load(sender=A, what=numbers()))
+    head = Frame(SHARED, 0, len(header), 0, 0).pack() + header + msgspec.msgpack.encode(shelf)
+    two.a._link(B).socket.send(head)
+    end = time.monotonic() + 5
+    while not two.b.refusals.total and time.monotonic() < end:
+        assert two.b.poll(0.01)[0] == []
+    assert any(says in line for line in two.b.refusals.counts), list(two.b.refusals.counts)
+
+
+def test_a_stranger_shares_no_memory() -> None:
+    two = Neighbours()
+    plain = ZmqTransport(B, {A: two.a.book[A], B: f"ipc://{two.place}/plain"}, limit=1 << 30)
+    two.a.book = {A: two.a.book[A], B: plain.endpoint}
+    mine = two.arena.house(numbers())
+    two.send(mine, loan=True)
+    end = time.monotonic() + 5
+    while not plain.refusals.total and time.monotonic() < end:
+        assert plain.poll(0.01)[0] == []
+    assert any("does not share" in line for line in plain.refusals.counts)
+    plain.close()
+    two.close()
+
+
+OWNER = """
+import sys, time, msgspec, torch
+from covey.engines.transport.memory import Arena
+from covey.message import Address
+from covey.vector import Vector
+arena = Arena(int(sys.argv[1]))
+mine = arena.house(Vector([torch.full((100_000,), 8.0)]))
+shelf = arena.shelve(Address("worker", 1), mine.parts, lent=True)
+print(msgspec.msgpack.encode(shelf).hex(), flush=True)
+time.sleep(60)
+"""
+
+
+def test_memory_outlives_its_owner() -> None:
+    """What a role lent can be read though it was killed meanwhile; no file has a name that could stay behind."""
+    ground, before = Ground([A, B]), set(os.listdir("/dev/shm"))
+    file = ground.file(A)
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(file)], pass_fds=[file], stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout
+        shelf = read_shelf(bytes.fromhex(owner.stdout.readline()), A)
+        owner.kill()
+    header = read_header(pack(Load(sender=A, what=numbers()))[0], 1 << 30, A)
+    (tensor,) = Memory(B, ground).neighbours.tensors(header, shelf)
+    assert bool((tensor == 8).all()) and set(os.listdir("/dev/shm")) == before
+    for handle in (*ground.files, *ground.bells):
+        os.close(handle)
