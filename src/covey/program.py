@@ -127,6 +127,7 @@ class Host(Protocol):
     def post(self, message: Message, progress: float) -> None: ...
     def consult(self, program: Coroutine[Effect[Any], Any, T], progress: float) -> T: ...
     def share(self, vector: Vector, place: int) -> Vector: ...
+    def lives(self, who: Address) -> object: ...
 
 
 class Node:
@@ -218,6 +219,13 @@ class Node:
             if share != 1:
                 vector.mul_(share)
             await fallback(self, vector, group)
+
+    def machines(self, group: Sequence[Address]) -> list[tuple[Address, ...]]:
+        """The group as its members live together on machines, in the order of the group."""
+        found: dict[object, list[Address]] = {}
+        for who in group:
+            found.setdefault(self.host.lives(who), []).append(who)
+        return [tuple(members) for members in found.values()]
 
     def sleep(self, seconds: float) -> Sleep:
         return Sleep(seconds)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch.optim import Optimizer
@@ -134,6 +134,7 @@ class Plan:
     window: int = 64 << 20
     traced: bool = False  # every role writes down what it does
     allowance: float | None = None  # bytes per second that may leave on each link
+    sites: Mapping[str, int] = field(default_factory=dict)  # where a cluster has placed the roles; none: on one machine
 
     def role(self, address: Address) -> Role:
         return next(role for role in self.roles if role.address == address)

@@ -40,6 +40,16 @@ def test_promises(room: Room, name: str) -> None:
     keeps_promises(LAB, name)
 
 
+def test_memory_inside_a_host_and_one_exchange_between_them(room: Room) -> None:
+    """Four workers on two hosts: the first of each carries its host's sum; nothing else leaves a host."""
+    result = covey.fit(DIGITS, "allreduce(pattern=hierarchical, local=0)", 4, steps=10, engine=PAIR)
+    home = {"worker 0": 0, "worker 1": 0, "worker 2": 1, "worker 3": 1}
+    ends = {link: link.split("->") for link in result.traffic.by_link}
+    away = {link: result.traffic.by_link[link] for link, (a, b) in ends.items() if home[a] != home[b]}
+    assert away == {"worker 0->worker 2": 10 * 4 * NUMBERS, "worker 2->worker 0": 10 * 4 * NUMBERS}
+    assert result.notes["native bytes"] == result.traffic.bytes - sum(away.values())
+
+
 # -- links
 
 

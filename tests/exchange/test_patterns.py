@@ -152,3 +152,10 @@ def test_a_chain_of_many_pieces_takes_hardly_longer_than_its_bytes(monkeypatch: 
     monkeypatch.setattr(collectives, "GRAIN", 40)
     _, took = reduce("chain", kilobytes(5))
     assert took == pytest.approx(2 * (25 + 3) / 25 * 0.001)
+
+
+def test_on_machines_that_are_there_members_alone_make_a_ring() -> None:
+    """In virtual time each worker has a machine of its own, and carries all."""
+    log, _ = reduce_by(partial(hierarchical, local=0), kilobytes(4))
+    plain, _ = reduce("ring", kilobytes(4))
+    assert [(s.sender, s.to, s.size) for s in log.sends] == [(s.sender, s.to, s.size) for s in plain.sends]

@@ -98,13 +98,14 @@ class Allreduce:
     """All-reduce of gradients with a replicated optimizer, as PyTorch's DistributedDataParallel does."""
 
     pattern: patterns.Name | Literal["auto"] = "ring"  # auto: what is fastest on the link as it is measured
-    local: int = 2  # hierarchical: so many neighbouring workers are one machine
+    local: int = 2  # hierarchical: so many neighbouring workers are one machine; 0: those that there are
     bucket: int | str = 0  # bytes of gradient that leave together, such as 4MB, while backward runs; auto: as measured
 
     def strategy(self, workers: int) -> Strategy:
         if self.pattern != "auto":
             patterns.pattern("allreduce", self.pattern, self.local)
-        work = partial(worker, wish=Wish(pattern=self.pattern, bucket=self.bucket_bytes()), local=self.local)
+        local = 0 if self.pattern == "auto" else self.local  # machines as they are, where that is up to the group
+        work = partial(worker, wish=Wish(pattern=self.pattern, bucket=self.bucket_bytes()), local=local)
 
         def roles(workers: int, servers: int) -> list[Role]:
             return [

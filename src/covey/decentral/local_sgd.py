@@ -91,7 +91,7 @@ class LocalSgd:
     after: int = 0  # post-local SGD: all step together before this step
     momentum: Momentum = "keep"
     pattern: patterns.Name = "ring"
-    local: int = 2  # hierarchical: so many neighbouring workers are one machine
+    local: int = 2  # hierarchical: so many neighbouring workers are one machine; 0: those that there are
 
     def strategy(self, workers: int) -> Strategy:
         if self.period < 1:

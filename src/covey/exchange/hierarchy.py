@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from covey.exchange.collectives import Group, around, broadcast_tree, reduce_tree, ring
+from covey.exchange.collectives import Group, around, binomial, broadcast_tree, reduce_tree, ring
 from covey.exchange.slices import Frame, gather, rows, whole
-from covey.program import Node
+from covey.program import Collective, Node
 from covey.vector import Vector
 
 
@@ -13,9 +13,12 @@ async def hierarchical(
 ) -> None:  # fmt: skip
     """Every `local` neighbouring ranks are a machine: reduce in it, sum between machines, gather in it.
 
-    In machines of equal size each rank carries its slices between them; otherwise the first of each carries all. Of a
-    bucket, `frame` says where it lies in the gradient.
+    In machines of equal size each rank carries its slices between them; otherwise the first of each carries all. With 0
+    the machines are those on which the members live, and sum in the memory they share. Of a bucket, `frame` says where
+    it lies in the gradient.
     """
+    if not local:
+        return await _between_machines(node, vector, frame or whole(vector), group)
     place = group.index(node.address)
     first = place - place % local
     machine = group[first : first + local]
@@ -27,6 +30,20 @@ async def hierarchical(
     mine = gather(row[(place + 1) % local] for row in grid)
     await ring(node, mine.vector, group[place % local :: local], mine.frame)
     await around(node, grid, machine, local - 1, 2 * (local - 1))
+
+
+async def _between_machines(node: Node, vector: Vector, frame: Frame, group: Group) -> None:
+    """The first of each machine carries its sum, and gives the result to the others as the only one that counts."""
+    machines = node.machines(group)
+    (mine,) = [machine for machine in machines if node.address in machine]
+    leaders = tuple(machine[0] for machine in machines)
+    if not await Collective(vector, mine, binomial):
+        return await _through_leaders(node, vector, frame, leaders, mine)
+    if node.address in leaders:
+        await ring(node, vector, leaders, frame)
+    counts = 1.0 if node.address in leaders else 0.0
+    if len(machines) > 1 and not await Collective(vector, mine, binomial, counts):
+        await broadcast_tree(node, vector, mine)
 
 
 async def _through_leaders(node: Node, vector: Vector, frame: Frame, leaders: Group, machine: Group) -> None:

@@ -96,6 +96,8 @@ async def choose(node: Node, group: Group, wish: Wish, nbytes: int, compute: flo
         return await _follow(node, group)
     link = await measure(node, group)
     name, bucket = decide(link, len(group), wish, nbytes, compute)
+    if wish.pattern == "auto" and 1 < len(node.machines(group)) < len(group):
+        name = "hierarchical"  # in the memory of each machine, and once between them
     for peer in others:
         await node.send(peer, Decided(name, bucket, link.latency, link.byte))
     return Choice(pattern=name, bucket=bucket, latency=link.latency, byte=link.byte)

@@ -45,7 +45,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         roles = tuple(chosen.layout(self.workers, self.servers))
         return Plan(
             roles=roles, limits=tuple(self.limits), lockstep=chosen.lockstep, seed=self.seed, traced=self.traced,
-            allowance=self.allowance,
+            allowance=self.allowance, sites=self.contacts.sites,
         )  # fmt: skip
 
 

@@ -205,7 +205,8 @@ def add_up(given: list[Tensor], shares: list[float], into: Tensor, group: Group)
         else:
             torch.mul(pieces[0], shares[0], out=total)
             for piece, share in zip(pieces[1:], shares[1:], strict=True):
-                total.add_(piece * share)
+                if share:
+                    total.add_(piece * share)
         if total.is_floating_point() and not math.isfinite(total.sum()):
             check_numbers(pieces, group)
         into[start : start + STRETCH].copy_(total)

@@ -9,7 +9,7 @@ from covey.checkpoint import RoleState
 from covey.engines.chance import chance
 from covey.engines.process import commons
 from covey.engines.process.desk import Desk
-from covey.message import Message
+from covey.message import Address, Message
 from covey.program import Effect, Mailbox, Memory, Node, Pace, Receive
 from covey.strategy import Plan, Role
 from covey.vector import Vector
@@ -21,7 +21,7 @@ class Facts:
     """The host of a role's programs: its pace, its mailbox, its memories, its chance."""
 
     def __init__(self, plan: Plan, role: Role, desk: Desk, kept: RoleState | None) -> None:
-        self.me, self.limits, self.desk, self.kept = role.address, plan.limits, desk, kept
+        self.me, self.limits, self.sites, self.desk, self.kept = role.address, plan.limits, plan.sites, desk, kept
         self.pace = Pace(plan.limits[role.address.rank] if role.trains else 0, kept.done if kept else 0)
         self.mailbox = Mailbox()
         self.rng = chance(plan.seed, role.address)
@@ -63,3 +63,6 @@ class Facts:
 
     def share(self, vector: Vector, place: int) -> Vector:
         return commons.share(vector, place)
+
+    def lives(self, who: Address) -> object:
+        return self.sites.get(str(who))

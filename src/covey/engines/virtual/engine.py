@@ -75,6 +75,7 @@ class VirtualEngine:
         }
         self._wires.connect(self._seats, self._arrived, self._admitted)
         for seat in self._seats.values():
+            seat.seats = self._seats
             seat.role.check(seat.replica)
         self._open = len(self._seats)
         self._stopped: Stopped | None = None

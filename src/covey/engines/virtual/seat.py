@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from covey.engines.chance import chance
@@ -60,8 +60,8 @@ class Seat:
 
     __slots__ = (
         "_agenda", "_commons", "_deliver", "address", "busy", "cells", "ended", "heard", "host", "jitter", "line",
-        "links", "machine", "mailbox", "name", "node", "pace", "posts", "replica", "role", "step", "talk",
-        "threads", "waiting",
+        "links", "machine", "mailbox", "name", "node", "pace", "posts", "replica", "role", "seats", "step",
+        "talk", "threads", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +87,7 @@ class Seat:
         self.heard: dict[Address, float] = {}
         self.ended = False
         self._agenda, self._deliver, self._commons = agenda, deliver, commons
+        self.seats: Mapping[Address, Seat] = {}  # of all roles
 
     def open(self, program: Coroutine[Effect[Any], Any, None], main: bool) -> Thread:
         """Seat a program; somebody has to start it."""
@@ -107,6 +108,9 @@ class Seat:
 
     def remember(self, value: T) -> Memory[T]:
         return self.cells.remember(value)
+
+    def lives(self, who: Address) -> object:
+        return self.seats[who].machine
 
     def share(self, vector: Vector, place: int) -> Vector:
         if place not in self._commons:
