@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import json
 
-from benchmarks import encryption, local_parallelism, many_workers, own_cost, push_pull, starting, virtual_engine
+from benchmarks import (
+    all_reduce,
+    data_parallel,
+    encryption,
+    local_parallelism,
+    many_workers,
+    own_cost,
+    push_pull,
+    starting,
+    virtual_engine,
+)
 
 BENCHMARKS = {
     "own_cost": own_cost.measure,
     "push_pull": push_pull.measure,
+    "all_reduce": all_reduce.measure,
+    "data_parallel": data_parallel.measure,
     "encryption": encryption.measure,
     "starting": starting.measure,
     "virtual_engine": virtual_engine.measure,

@@ -1,9 +1,10 @@
 """How good is the advice? How often the advised strategy is within 10 % of the best that was measured.
 
 Twelve cases: a small and a wide model, links of 10, 100 and 1000 Mbit/s, hosts of one speed or one three times slower.
-`python -m benchmarks.advice` measures in a lab (root); `--simulated` in virtual time, with other seeds than the advice
-was found with. The best is looked for among the advised, one worker alone, and the usual strategies. Who needs far
-longer than the best so far is broken off, and only those near it are measured again with `--repeat`.
+Advice follows a calibrated cluster. `python -m benchmarks.advice` measures in a lab (root); `--simulated` in virtual
+time, with other seeds than the advice was found with. The best is looked for among the advised, one worker alone, and
+the usual strategies. Who needs far longer than the best so far is broken off, and only those near it are measured again
+with `--repeat`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import signal
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,9 +27,10 @@ from covey.advise.candidates import ALONE
 from covey.advise.choose import Advice, advise
 from covey.advise.situation import Situation, look, time_batch
 from covey.advise.trial import Trials
+from covey.calibrate import calibrate
 from covey.errors import CoveyError
 from covey.observe.progress import Progress
-from covey.simulate import Cluster, Link, Seconds, parse_rate
+from covey.simulate import Cluster, parse_rate
 from covey.task import load_task
 
 TARGET = "accuracy>=0.9"
@@ -69,19 +72,28 @@ class Case:
     def __str__(self) -> str:
         return f"{self.task}, {self.rate}{', one slow host' if self.slow else ''}"
 
-    def cluster(self, pace: float) -> Cluster:
-        """As a person would describe it who knows the machines, the links, and the time of a batch."""
-        slowed = {self.workers - 1: float(SLOW)} if self.slow else {}
-        link = Link(bandwidth=parse_rate(self.rate), latency=Seconds(2e-4))
-        return Cluster(compute=Seconds(pace / QUOTA), jitter=0.1, slowdowns=slowed, link=link)
+    @property
+    def shares(self) -> list[float]:
+        """Of a core, for each host: workers on hosts of their own, and one for a server or master."""
+        slow = self.workers - 1 if self.slow else None
+        return [QUOTA / SLOW if host == slow else QUOTA for host in range(self.workers + 1)]
+
+    def cluster(self) -> Cluster:
+        """As `covey calibrate` measures it once, on faster hosts, with this case's links and hosts written in."""
+        found = calibrated(self.file, self.workers + 1)
+        machines = (replace(machine, cores=share) for machine, share in zip(found.machines, self.shares, strict=True))
+        link = replace(found.link, bandwidth=parse_rate(self.rate))
+        return replace(found, machines=tuple(machines), link=link)
 
     @property
     def engine(self) -> str:
-        """Workers on hosts of their own, and one for a server or master."""
-        cpus = [QUOTA] * (self.workers + 1)
-        if self.slow:
-            cpus[self.workers - 1] = QUOTA / SLOW
-        return f'lab(hosts={self.workers + 1}, rate={self.rate}, cpu="{",".join(f"{cpu:.4g}" for cpu in cpus)}")'
+        shares = ",".join(f"{share:.4g}" for share in self.shares)
+        return f'lab(hosts={self.workers + 1}, rate={self.rate}, cpu="{shares}")'
+
+
+@cache
+def calibrated(file: str, hosts: int) -> Cluster:
+    return calibrate(file, f"lab(hosts={hosts}, rate=1000mbit, cpu=0.5)")
 
 
 @dataclass
@@ -122,7 +134,7 @@ def measure(cases: Sequence[Case] = CASES, repeat: int = 1, simulated: bool = Fa
 def _row(case: Case, repeat: int, simulated: bool) -> Row:
     task = load_task(case.file)
     pace = time_batch(task)
-    now = look(task, case.workers, case.cluster(pace))
+    now = look(task, case.workers, case.cluster())
     found = advise(task, case.file, now, until=TARGET, trials=Trials(case.file, now, pace))
     first = found.choices[0]
     row = Row(str(case), _named(first.spec, first.workers), found.sure, first.seconds or float("nan"))
@@ -168,7 +180,7 @@ def _time(
     """Seconds to the target; infinitely many when it fails or comes too late."""
     where: dict[str, Any] = {"engine": case.engine, "threads": 1, "insecure": True, "watcher": Limit(limit)}
     if simulated:
-        where = {"engine": "simulated", "cluster": now.cluster if workers > 1 else Cluster(compute=now.cluster.compute)}
+        where = {"engine": "simulated", "cluster": now.cluster}
     try:
         result = covey.fit(case.file, spec, workers, until=TARGET, epochs=MOST, seed=seed, **where)
     except CoveyError as error:

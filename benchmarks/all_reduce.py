@@ -64,7 +64,7 @@ def covey_member(rank: int, size: int, place: str, turns: Connection) -> None:
 
     def sum_up(vector: torch.Tensor) -> None:
         assert sums.take(None, Collective(Vector([vector]), group, ring))
-        while not sums.done():
+        while not sums.advance():
             links.poll(0.1)
 
     work(turns, sum_up, lambda vector: memory.arena.house(Vector([vector])).parts[0])

@@ -1,7 +1,8 @@
-"""How long do a push, an addition and a pull of 100 MB take: covey's links against torch.distributed.rpc?
+"""How long do a push, an addition and a pull of 100 MB take: covey against torch.distributed.rpc and a Ray actor?
 
-Two processes on this machine, one pair for each of the two; they take turns, so both see the same machine.
-`python -m benchmarks.push_pull`
+Two processes on this machine, one pair for each; they take turns, so all see the same machine. covey's exchange through
+the memory that both share, with the answer lent or copied, and through sockets as between hosts; and what one addition
+and one copy of that size take, which is the least. `python -m benchmarks.push_pull`
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from covey.engines.transport import ground
+from covey.engines.transport.memory import Memory
 from covey.engines.transport.zmq import ZmqTransport, keep_memory
 from covey.message import Address, Message
 from covey.program import Receive
@@ -42,7 +45,7 @@ class Bye(Message, kw_only=True):
     pass
 
 
-def receive(transport: ZmqTransport, kind: type[Message], into: Vector) -> Message:
+def receive(transport: ZmqTransport, kind: type[Message], into: Vector | None) -> Message:
     transport.expect(Receive((kind,), into=into))
     while True:
         messages, _ = transport.poll(10.0)
@@ -53,9 +56,11 @@ def receive(transport: ZmqTransport, kind: type[Message], into: Vector) -> Messa
 def covey_server(place: str, loan: bool, settings: dict[str, int]) -> None:
     """Add each push, and answer with the sum."""
     transport = ready(place, SERVER, settings)
-    weights, grad = Vector([torch.zeros(NUMBERS)]), Vector([torch.empty(NUMBERS)])
-    while isinstance(receive(transport, Push, grad), Push):
-        weights.add_(grad)
+    weights = housed(transport, Vector([torch.zeros(NUMBERS)]))
+    grad = None if transport.memory else Vector([torch.empty(NUMBERS)])  # lent memory is read in place
+    while isinstance(push := receive(transport, Push, grad), Push):
+        weights.add_(push.grad)
+        del push
         # Lent, the sum must not change before it has left. The only worker's next push shows that it has; with more
         # workers a server sends copies instead, which is what `loan=False` measures.
         transport.offer(WORKER, Pull(sender=SERVER, weights=weights), loan=loan)
@@ -64,7 +69,7 @@ def covey_server(place: str, loan: bool, settings: dict[str, int]) -> None:
 
 def covey_worker(place: str, settings: dict[str, int], turns: Connection) -> None:
     transport = ready(place, WORKER, settings)
-    weights, grad = Vector([torch.empty(NUMBERS)]), Vector([torch.ones(NUMBERS)])
+    weights, grad = Vector([torch.empty(NUMBERS)]), housed(transport, Vector([torch.ones(NUMBERS)]))
 
     def step() -> Tensor:
         transport.offer(SERVER, Push(sender=WORKER, grad=grad), loan=True)
@@ -80,7 +85,13 @@ def ready(place: str, me: Address, settings: dict[str, int]) -> ZmqTransport:
     torch.set_num_threads(1)
     keep_memory()
     book = {role: f"ipc://{place}/{role.role}" for role in (WORKER, SERVER)}
-    return ZmqTransport(me, book, limit=1 << 30, **settings)
+    memory = Memory(me, ground.GROUND[0]) if ground.GROUND else None
+    return ZmqTransport(me, book, limit=1 << 30, memory=memory, **settings)
+
+
+def housed(transport: ZmqTransport, vector: Vector) -> Vector:
+    """Where a role's parameters and gradients live."""
+    return transport.memory.arena.house(vector) if transport.memory else vector
 
 
 def rpc_add(grad: Tensor) -> Tensor:
@@ -126,16 +137,49 @@ def take_turns(step: Callable[[], Tensor], turns: Connection) -> None:
         turns.send(seconds)
 
 
-class Pair:
-    """A worker and its server, in processes of their own."""
+def ray_worker(turns: Connection) -> None:
+    """Against an actor, which gets and gives its numbers through Ray's object store."""
+    import ray
 
-    def __init__(self, worker: Callable[[Connection], None], server: Callable[[], None]) -> None:
-        fresh = multiprocessing.get_context("spawn")
+    torch.set_num_threads(1)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+
+    @ray.remote  # type: ignore[untyped-decorator]
+    class Server:
+        def __init__(self) -> None:
+            torch.set_num_threads(1)
+            self.sum = torch.zeros(NUMBERS).numpy()
+
+        def add(self, grad: Any) -> Any:
+            self.sum += grad
+            return self.sum
+
+    server, grad = Server.remote(), torch.ones(NUMBERS).numpy()
+    take_turns(lambda: torch.from_numpy(ray.get(server.add.remote(grad)).copy()), turns)
+    ray.shutdown()
+
+
+def least_worker(turns: Connection) -> None:
+    """One addition and one copy, in one process."""
+    torch.set_num_threads(1)
+    weights, grad, copy = torch.zeros(NUMBERS), torch.ones(NUMBERS), torch.empty(NUMBERS)
+    take_turns(lambda: copy.copy_(weights.add_(grad)), turns)
+
+
+class Pair:
+    """A worker and its server, in processes of their own; with `shared` memory they are born of this one."""
+
+    def __init__(
+        self, worker: Callable[[Connection], None], server: Callable[[], None] | None = None, shared: bool = False
+    ) -> None:
+        ground.GROUND.clear()
+        if shared:
+            ground.lay([WORKER, SERVER])
+        fresh = multiprocessing.get_context("fork" if shared else "spawn")
         self.turns, theirs = fresh.Pipe()
-        self.processes = [
-            fresh.Process(target=server, daemon=True),
-            fresh.Process(target=worker, args=(theirs,), daemon=True),
-        ]
+        self.processes = [fresh.Process(target=worker, args=(theirs,), daemon=worker is not ray_worker)]
+        if server:
+            self.processes.append(fresh.Process(target=server, daemon=True))
         for process in self.processes:
             process.start()
 
@@ -151,12 +195,21 @@ class Pair:
 
 def measure(rounds: int = 9, warm_up: int = 3, **settings: int) -> dict[str, Any]:
     """Median seconds of a push, an addition and a pull: with the answer lent, with it copied, and by rpc."""
-    with tempfile.TemporaryDirectory() as lent, tempfile.TemporaryDirectory() as copied:
+    with tempfile.TemporaryDirectory() as place:
         port = free_port()
+
+        def ours(name: str, loan: bool, shared: bool) -> Pair:
+            os.mkdir(f"{place}/{name}")
+            worker = partial(covey_worker, f"{place}/{name}", settings)
+            return Pair(worker, partial(covey_server, f"{place}/{name}", loan, settings), shared)
+
         pairs = {
-            "lent": Pair(partial(covey_worker, lent, settings), partial(covey_server, lent, True, settings)),
-            "copied": Pair(partial(covey_worker, copied, settings), partial(covey_server, copied, False, settings)),
+            "lent": ours("lent", True, True),
+            "copied": ours("copied", False, True),
+            "sockets": ours("sockets", True, False),
             "rpc": Pair(partial(rpc_worker, port), partial(rpc_server, port)),
+            "ray": Pair(ray_worker),
+            "least": Pair(least_worker),
         }
         times: dict[str, list[float]] = {name: [] for name in pairs}
         for _ in range(warm_up + rounds):
@@ -170,7 +223,10 @@ def measure(rounds: int = 9, warm_up: int = 3, **settings: int) -> dict[str, Any
         "rounds": rounds,
         "seconds": median,
         "spread": {name: [min(times[name][warm_up:]), max(times[name][warm_up:])] for name in pairs},
-        "ratio": {name: median[name] / median["rpc"] for name in ("lent", "copied")},
+        "ratio": {
+            name: {peer: median[name] / median[peer] for peer in ("rpc", "ray", "least")}
+            for name in ("lent", "copied", "sockets")
+        },
     }
 
 

@@ -23,6 +23,7 @@ from covey.central.parameter_server import (
     Ssp,
     ValueBound,
 )  # fmt: skip
+from covey.central.poseidon import Poseidon
 from covey.central.replicated import Allreduce
 from covey.central.sandblaster import Sandblaster
 from covey.central.scheduled import P3, ByteScheduler, Staggered, TicTac
@@ -96,6 +97,7 @@ STRATEGIES: Mapping[str, Entry] = {
     "staggered":    Entry(Staggered, "Tsai et al. 2018"),
     "firecaffe":    Entry(FireCaffe, "Iandola et al. 2015"),
     "allreduce":    Entry(Allreduce, "Patarasu & Yuan 2009; Li et al. 2020 (PyTorch DDP)"),
+    "poseidon":     Entry(Poseidon, "Zhang et al. 2017"),
     "local_sgd":    Entry(LocalSgd, "Lin et al. 2018; Stich 2019"),
     "easgd":        Entry(Easgd, "Zhang, Choromanska & LeCun 2015"),
     "gosgd":        Entry(Gosgd, "Blot et al. 2016", graph="complete"),

@@ -85,7 +85,8 @@ class Strategy:
     clips: Clips = "each gradient"
     parts: int = 1  # in which a batch is computed
     chooses: bool = False  # says itself which samples a gradient is of, which a loop of the user's own cannot give
-    grouped: Callable[[int, int, int, int], list[Role]] | None = None  # (workers, servers, groups, bound): with proxies
+    # with proxies: (workers, servers, groups, bound, whether lagging ones are answered first)
+    grouped: Callable[[int, int, int, int, bool], list[Role]] | None = None
     accept: Callable[[Optimizer], None] | None = None  # refuses an optimizer of the task that cannot work
 
     def check_clip(self, servers: int) -> None:

@@ -15,7 +15,7 @@ CENTRAL = [
     "a_bsp(chunks=2)", "specsync(parts=2, abort_time=1)", "gradient_coding", "downpour(push=3, fetch=2)",
     "sandblaster(batch=2)", "sliced", "bigdl", "caffeonspark", "p3(slice=50)", "tictac",
     "bytescheduler(partition=400, credit=400)", "staggered", "firecaffe", "allreduce", "allreduce(pattern=halving)",
-    "allreduce(pattern=hierarchical)",
+    "allreduce(pattern=hierarchical)", "poseidon",
 ]  # fmt: skip
 DECENTRAL = [
     "local_sgd(period=2)", "easgd(period=2)", "eamsgd(period=2)", "tree_easgd(fanout=2, up=1, down=2)",

@@ -42,7 +42,7 @@ class Hall:
     def finish(self, who: Sequence[Assembly], count: int) -> list[Done]:
         done: list[Done] = []
         for _ in range(1000):
-            done += [found for member in who for found in member.done()]
+            done += [found for member in who for found in member.advance()]
             if len(done) == count:
                 return done
         raise AssertionError(f"only {len(done)} of {count} were done")
@@ -101,6 +101,25 @@ def test_everybody_counts_its_share(length: int) -> None:
     hall.close()
 
 
+def test_what_lies_in_shared_memory_is_summed_in_place() -> None:
+    hall = Hall(2)
+    vectors = [hall.housed(rank, random(rank, LARGE)) for rank in range(2)]
+    hall.sum(vectors)
+    for member in hall.members:
+        assert not member.memory.arena.blocks and not member.memory.neighbours.of(member.me).regions
+    hall.close()
+
+
+def test_one_that_alone_counts_is_given_to_all_bit_by_bit() -> None:
+    hall = Hall(3)
+    vectors = [Vector([torch.full((LARGE,), value)]) for value in (-0.0, 3.0, 5.0)]
+    for member, vector, share in zip(hall.members, vectors, (1.0, 0.0, 0.0), strict=True):
+        member.take(None, Collective(vector, hall.group, ring, share))
+    hall.finish(hall.members, 3)
+    assert all(bool(vector.parts[0].signbit().all()) and not vector.parts[0].any() for vector in vectors)
+    hall.close()
+
+
 def test_whole_numbers_too() -> None:
     hall = Hall(3)
     vectors = [Vector([torch.full((LARGE,), rank + 1, dtype=torch.int64)]) for rank in range(3)]
@@ -124,7 +143,7 @@ def test_one_sum_after_the_other_in_changing_groups(length: int) -> None:
     for turn in (0, 2):
         third.take(None, Collective(values[c][turn], groups[turn], ring))
     for _ in range(3):  # the third sleeps meanwhile, and nobody gets past it
-        assert not first.done() and not second.done()
+        assert not first.advance() and not second.advance()
     hall.finish([first, second, third], 8)
     for turn, group in enumerate(groups):
         assert all(same(values[who][turn], expected[turn]) for who in group)
@@ -138,7 +157,8 @@ def test_who_brings_what_is_no_number_is_named(length: int) -> None:
     vectors[1].parts[0][length // 2] = float("nan")
     for member, vector in zip(hall.members, vectors, strict=True):
         member.take(None, Collective(vector, hall.group, ring))
-    errors = [str(found.error) for _ in range(5) for member in hall.members for found in member.done() if found.error]
+    done = [found for _ in range(5) for member in hall.members for found in member.advance()]
+    errors = [str(found.error) for found in done if found.error]
     assert errors and all(text.startswith("worker 1 brought NaN") for text in errors)
     hall.close()
 
@@ -158,6 +178,7 @@ def test_where_one_has_no_room_the_program_sums() -> None:
     before = [vector.clone() for vector in vectors]
     assert [found.came for found in hall.sum(vectors)] == [False] * 3
     assert all(same(mine, old) for mine, old in zip(vectors, before, strict=True))
+    assert all(block.free() for member in hall.members for block in member.memory.arena.blocks)
     small = [random(rank, SMALL) for rank in range(3)]
     assert all(found.came for found in hall.sum(small))  # for which there is room
     hall.close()
@@ -175,8 +196,8 @@ def test_the_bell_rings_when_there_is_something_to_do() -> None:
     hall = Hall(2)
     first, second = hall.members
     first.take(None, Collective(random(0, SMALL), hall.group, ring))
-    assert not first.done()
-    assert os.eventfd_read(second.bell) == 1
+    assert not first.advance()
+    assert os.eventfd_read(second.memory.bell) == 1
     second.take(None, Collective(random(1, SMALL), hall.group, ring))
-    assert len(second.done()) == 1 and os.eventfd_read(first.bell) >= 1 and len(first.done()) == 1
+    assert len(second.advance()) == 1 and os.eventfd_read(first.memory.bell) >= 1 and len(first.advance()) == 1
     hall.close()

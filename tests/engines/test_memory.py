@@ -18,9 +18,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from covey.engines.transport.arena import Place, Shelf, Span
 from covey.engines.transport.frames import SHARED, Frame
 from covey.engines.transport.ground import Ground
-from covey.engines.transport.memory import Memory, Place, Shelf, Span, read_shelf
+from covey.engines.transport.memory import Memory, read_shelf
+from covey.engines.transport.spare import spare_memory
 from covey.engines.transport.zmq import ZmqTransport, landed
 from covey.message import DTYPES, Address, Message, pack, read_header
 from covey.program import Receive
@@ -131,19 +133,53 @@ def test_blocks_are_used_again_when_the_last_tensor_in_them_is_dropped(two: Neig
     assert len(two.arena.blocks) <= 3
 
 
-def test_a_reader_that_does_not_read_fills_the_window_and_no_more() -> None:
+def test_nobody_waits_for_a_reader() -> None:
+    """What it holds on to beyond a window goes through the sockets, into memory of its own."""
     two = Neighbours(window=1 << 20)
-    two.send(numbers())
-    assert two.a.room(B)
-    for step in range(3):
-        two.send(numbers(), step)
-    assert not two.a.room(B) and two.ground.hungry(A)
-    held = [two.receive() for _ in range(4)]
-    assert not two.a.room(B)
+    held = []
+    for step in range(6):
+        two.send(numbers(float(step)), step)
+        held.append(two.receive())
+        assert two.a.room(B)
+    assert [message.what.parts[0][-1].item() for message in held] == list(range(6)) and len(two.arena.blocks) == 3
     held.clear()
-    assert two.a.memory is not None and two.a.memory.bell in dict(two.a.poller.poll(1000))  # it was woken
-    assert two.a.room(B) and not two.ground.hungry(A)
+    for step in range(6):
+        two.send(numbers(), step)
+        two.receive()
+    assert len(two.arena.blocks) == 3
     two.close()
+
+
+def test_a_child_of_the_reader_gives_nothing_back(two: Neighbours) -> None:
+    two.send(numbers())
+    message = two.receive()
+    pid = os.fork()
+    if pid == 0:
+        del message
+        gc.collect()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert not two.arena.blocks[0].free()
+    del message
+    assert two.arena.blocks[0].free()
+
+
+def test_messages_of_changing_length_find_the_same_blocks(two: Neighbours) -> None:
+    for count in range(100_000, 130_000, 500):
+        two.send(numbers(1.0, count))
+        two.receive()
+    assert len(two.arena.blocks) <= 4
+
+
+def test_in_a_container_no_more_is_taken_than_it_has(tmp_path: Path) -> None:
+    machine = tmp_path / "meminfo"
+    machine.write_text("MemTotal: 4000 kB\nMemAvailable: 2000 kB\n")
+    assert spare_memory(tmp_path, machine) == round(0.9 * (2000 << 10))
+    for name, text in (("max", "1000000"), ("current", "600000"), ("stat", "anon 5\ninactive_file 100000")):
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert spare_memory(tmp_path, machine) == 450_000
+    (tmp_path / "memory.max").write_text("max")
+    assert spare_memory(tmp_path, machine) == round(0.9 * (2000 << 10))
 
 
 def test_what_a_newer_one_replaces_gives_its_block_back(two: Neighbours) -> None:
@@ -215,7 +251,7 @@ def test_a_stranger_shares_no_memory() -> None:
 
 OWNER = """
 import sys, time, msgspec, torch
-from covey.engines.transport.memory import Arena
+from covey.engines.transport.arena import Arena
 from covey.message import Address
 from covey.vector import Vector
 arena = Arena(int(sys.argv[1]))

@@ -25,7 +25,8 @@ CLIP = 0.2  # about half of what the gradients of `mlp` measure at first
 MOMENTUM = sgd(0.1, momentum=0.9, weight_decay=0.01)
 
 TOGETHER = [
-    "bsp", "bsp over servers(count=3)", "bsp over colocated", "allreduce", "firecaffe", "sliced", "caffeonspark",
+    "bsp", "bsp over servers(count=3)", "bsp over colocated", "allreduce", "poseidon", "firecaffe", "sliced",
+    "caffeonspark",
     "gradient_coding", "local_sgd(after=100)", "a_bsp over_servers",
 ]  # fmt: skip
 """Strategies that make one update of all workers' gradients: its gradient is the one that is clipped."""

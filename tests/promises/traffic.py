@@ -11,6 +11,7 @@ from covey.central.coded import Coded, Current
 from covey.central.downpour import Fetched
 from covey.central.lbfgs import Model, PortionGradient
 from covey.central.value_bound import Visible
+from covey.data import Shards
 from covey.decentral.extrapolated import Gathered, Meaned
 from covey.decentral.gossip import Gossip
 from covey.decentral.pairwise import Meet, Move
@@ -149,6 +150,21 @@ def owners(job: Job) -> Links:
     return {f"worker {a}->worker {b}": job.steps * (slices[a] + slices[b]) * job.width for a, b in pairs}
 
 
+def factors(job: Job) -> Links:
+    """As `owners`; but the digits' first layer goes as 64 + 64 numbers a sample where that is no more than 2 * 64 * 64.
+
+    It is with two workers and in four workers' short last batch of an epoch; in the second layer a sum is less.
+    """
+    links: Links = Counter()
+    deal = Shards(1437, job.workers, 32, 0)
+    for step in range(job.steps):
+        sizes = [deal.batch(rank, step) for rank in range(job.workers)]
+        apart = (64 + 64) * sum(sizes) <= 2 * 64 * 64
+        for link, size in owners(replace(job, steps=1, numbers=job.numbers - apart * 64 * 64)).items():
+            links[link] += size + apart * (64 + 64) * sizes[int(link.split()[1][0])] * job.width
+    return links
+
+
 def tree(job: Job) -> Links:
     """Every rank of the binomial tree sends its sum to its parent and gets the weights back; the server is the root."""
     links = {}
@@ -187,6 +203,7 @@ FORMULAS: Mapping[str, Callable[[Job], Links]] = {
     "bytescheduler": server,
     "staggered":    server,
     "allreduce":    lambda job: rings(job, job.steps),
+    "poseidon":     factors,
     "local_sgd":    lambda job: rings(job, job.steps // job.period),
     "easgd":        centre,
     "gosgd":        lambda job: {link: count * (job.model + 8) for link, count in job.gossips.items()},

@@ -29,7 +29,7 @@ ALL = [
     "malt(bound=2)", "ako", "hogwild(momentum=drop)", "hogwild++(momentum=drop, hold=4)", "dogwild", "bmuf(period=5)",
     "diloco(period=5)", "sparknet", "crossbow", "butterfly", "eamsgd(period=2, momentum=0.9)",
     "tree_easgd(up=2, down=4)", "mpca", "p3(slice=50)", "tictac", "bytescheduler(partition=400, credit=800)",
-    "staggered", "bosen(bound=2, budget=400kbit, row=50)",
+    "staggered", "bosen(bound=2, budget=400kbit, row=50)", "poseidon",
 ]  # fmt: skip
 FEW = {"ssp(bound=2)", "gosgd(probability=0.5)", "vap", "hogwild++(momentum=drop, hold=4)"}
 OWN_COUNT = ("a_bsp", "gradient_coding", "sandblaster")

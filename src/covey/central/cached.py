@@ -94,7 +94,8 @@ class Cache:
         self.own.append((self.node.step, change))
         samples = self.replica.batch.samples
         for index, address in enumerate(self.servers):
-            buffers = self.replica.buffers if index == 0 else Vector(())
+            # nothing answers before the next forward changes them
+            buffers = self.replica.buffers.clone() if index == 0 else Vector(())
             piece = change.cut(self.pieces[index])
             await self.node.send(address, Change(self.node.step, samples, piece, buffers), loan=True)
 

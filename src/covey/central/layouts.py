@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Literal, Protocol
 
 from covey.central.hashing import divide
 from covey.errors import PlanError
@@ -82,9 +82,11 @@ class Proxies:
 
     groups: int = 2
     bound: int = 0
+    first: Literal["rank", "lagging"] = "rank"  # whose answers leave first; lagging: those furthest behind (Mai 2015)
 
     def place(self, strategy: Strategy, workers: int) -> Strategy:
-        over = f"proxies(groups={self.groups}, bound={self.bound})"
+        first = "" if self.first == "rank" else f", first={self.first}"
+        over = f"proxies(groups={self.groups}, bound={self.bound}{first})"
         if strategy.grouped is None:
             raise PlanError(
                 f"{strategy.name} cannot have proxies, which give servers the sums of a group, not each worker's "
@@ -102,7 +104,7 @@ class Proxies:
         grouped = strategy.grouped
 
         def roles(workers: int, servers: int) -> list[Role]:
-            return grouped(workers, servers, self.groups, self.bound)
+            return grouped(workers, servers, self.groups, self.bound, self.first == "lagging")
 
         return replace(strategy, roles=roles, over=over, taxonomy=taxonomy)
 

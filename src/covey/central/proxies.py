@@ -98,9 +98,11 @@ def takes_sums(keeping: Keeping) -> bool:
     return simple and keeping.correction is None and keeping.ending is None
 
 
-def grouped(keeping: Keeping, workers: int, servers: int, groups: int, bound: int) -> list[Role]:
+def grouped(
+    keeping: Keeping, workers: int, servers: int, groups: int, bound: int, lagging_first: bool
+) -> list[Role]:  # fmt: skip
     """The family's roles with a proxy for each group of workers: one bound inside the groups, one between them."""
-    rule = keeping.rule
+    keeping, rule = replace(keeping, lagging_first=lagging_first), keeping.rule
     members = [range(*chunk(workers, groups, group)) for group in range(groups)]
     root = replace(keeping, rule=Rule(Bounded(bound) if rule.bounds else Open(), rule.gather))
     serve = partial(server, clients=groups, keeping=root)

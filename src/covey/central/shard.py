@@ -85,6 +85,7 @@ class Keeping:
     correction: Callable[[Node, Vector], Correction] | None = None  # for a server and its parameters
     momentum: float | None = None  # the optimizer's momentum, where the strategy sets it
     ending: Ending | None = None  # when an epoch ends for everybody
+    lagging_first: bool = False  # answers to those behind overtake others'
 
 
 class Shard:
@@ -185,10 +186,13 @@ class Shard:
         return self.keeping.rule.gate.admits(rank, self.board)
 
     async def answer(self) -> None:
-        """Answer the parked pulls that are admitted now, in rank order."""
+        """Answer the parked pulls that are admitted now, in rank order or those of lagging workers first."""
         if self.versions:
             self.board.moved = self.versions.moved(self.params)
-        for rank in sorted(self.parked):
+        order = sorted(self.parked)
+        if self.keeping.lagging_first:
+            order.sort(key=self.priority, reverse=True)
+        for rank in order:
             if not self.admits(rank):
                 continue
             pull = self.parked.pop(rank)
@@ -197,7 +201,12 @@ class Shard:
                 self.correction.gave(rank, self.params)
             if self.versions:
                 self.versions.gave(rank, self.board.version, self.params)
-            await self.node.send(pull.sender, self.current(pull.step), loan=self.keeping.rule.lends)
+            answer, lends = self.current(pull.step), self.keeping.rule.lends
+            await self.node.send(pull.sender, answer, loan=lends, priority=self.priority(rank))
+
+    def priority(self, rank: int) -> int:
+        """Of an answer, among those that wait for this server's link (Mai et al. 2015: MLNet)."""
+        return self.board.urgency(rank, self.node.workers) if self.keeping.lagging_first else 0
 
     def current(self, step: int) -> Params:
         """The answer to a pull: the parameters as they are."""

@@ -39,6 +39,14 @@ class Board:
     def fastest(self) -> int:
         return max(self.clocks.values())
 
+    def urgency(self, rank: int, workers: int) -> int:
+        """The higher the further a worker is behind: by its steps, and of equals by whose last gradient came later."""
+        mine = self._last(rank)
+        return sum(self._last(other) < mine for other in self.clocks) - self.clocks[rank] * workers
+
+    def _last(self, rank: int) -> float:
+        return self.times[rank][-1] if rank in self.times else 0.0
+
     def came(self, arrival: Arrival, now: float) -> None:
         """A gradient has come."""
         self._set(arrival.rank, self.clocks[arrival.rank] + 1)

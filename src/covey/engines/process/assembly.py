@@ -19,15 +19,16 @@ import torch
 from torch import Tensor
 
 from covey.engines.process.native import Done, Group, Wanted
+from covey.engines.transport.arena import Place, Shelf, rounded
 from covey.engines.transport.ground import SLOT
-from covey.engines.transport.memory import Memory, Place, Shelf, rounded
+from covey.engines.transport.memory import Memory
 from covey.errors import WireError
 from covey.message import Address
 from covey.program import Collective
 from covey.vector import chunk
 
 HEAD = 64  # bytes in front of what is laid out
-STRETCH = 64 << 10  # numbers that are summed in one go: they stay in the processor's own memory
+STRETCH = 128 << 10  # numbers that are summed in one go: they stay in the processor's own memory
 SPIN = 3e-4  # seconds that a role looks again and again for the others, which is faster than to be woken
 
 Steps = Generator[Group, None, bool]
@@ -51,7 +52,7 @@ class Assembly:
     def __init__(self, me: Address, memory: Memory) -> None:
         self.me, self.memory = me, memory
         self.ground = ground = memory.ground
-        self.bell = ground.bell(me)
+        self.bells = ()  # its bell is that of the links, which hear it anyway
         self.wanted: deque[Wanted] = deque()
         self.signs = {who: (ground.sign(me, who), ground.sign(who, me)) for who in ground.places}
         self.spare = len(os.sched_getaffinity(0)) >= len(ground.places)
@@ -60,19 +61,19 @@ class Assembly:
         self.readers: Group = ()  # of what was laid out last, who will tell when they have read it
 
     def take(self, program: Any, effect: Collective) -> bool:
-        """Whether the sum is under way; ask `done` at once, and again when the bell rings."""
+        """Whether the sum is under way; `advance` at once, and again when the bell rings."""
         here = all(who in self.signs for who in effect.group) and len(effect.group) > 1
         if not here or any(part.device.type != "cpu" for part in effect.vector.parts):
             return False
         self.wanted.append(Wanted(program, effect))
         return True
 
-    def done(self) -> list[Done]:
-        """The sums that are done, having gone as far as can be."""
+    def advance(self) -> list[Done]:
+        """Go as far as can be without waiting; the sums that are done."""
         finished: list[Done] = []
         while self.wanted:
             try:
-                came = self._advance(self.wanted[0].effect)
+                came = self._go_on(self.wanted[0].effect)
             except WireError as error:
                 return [*finished, Done(self.wanted.popleft(), False, error)]
             if came is None:
@@ -80,7 +81,7 @@ class Assembly:
             finished.append(Done(self.wanted.popleft(), came, None))
         return finished
 
-    def _advance(self, effect: Collective) -> bool | None:
+    def _go_on(self, effect: Collective) -> bool | None:
         """Go on with a sum; whether it came about, or None while it waits for somebody."""
         if self.under_way is None:
             parts = [part.view(-1) for part in effect.vector.parts if part.numel()]
@@ -141,12 +142,14 @@ class Assembly:
         """Everybody sums its slice of all, then takes the others' slices. Where anybody has no room, nobody does."""
         yield self.readers
         others, me, size = tuple(who for who in group if who != self.me), group.index(self.me), len(group)
-        shelf = self.memory.arena.shelve(self.me, parts, lent=True)
+        arena = self.memory.arena
+        shelf = arena.shelve(self.me, parts, lent=True)
         self._lay_out(Offer(shelf, share))
         yield self._tell(others)
         offers = [self._offer_of(who) for who in group]
         if shelf is None or any(offer.shelf is None for offer in offers):
             yield self._tell(others)
+            arena.take_back(shelf)
             return False
         theirs = [self._tensors(who, offer, parts) for who, offer in zip(group, offers, strict=True)]
         mine, shares = theirs[me], [offer.share for offer in offers]
@@ -162,7 +165,7 @@ class Assembly:
         for part, copy in zip(parts, mine, strict=True):
             if part.data_ptr() != copy.data_ptr():
                 part.copy_(copy)
-        self.memory.arena.take_back(shelf)
+        arena.take_back(shelf)
         return True
 
     def _lay_out(self, offer: Offer) -> None:
@@ -183,7 +186,10 @@ class Assembly:
         return [self._tensor(who, place, part) for place, part in zip(places, parts, strict=True)]
 
     def _tensor(self, who: Address, place: Place, part: Tensor) -> Tensor:
-        return self.memory.neighbours.region(who, place.span).tensor(place.offset, part.dtype, part.numel())
+        if place.offset + part.nbytes > place.span.size:
+            raise WireError(f"{who} sums a vector that is shorter than that of {self.me}")
+        memory = self.memory.arena if who == self.me else self.memory.neighbours.of(who)
+        return memory.region(place.span).tensor(place.offset, part.dtype, part.numel())
 
 
 def add_up(given: list[Tensor], shares: list[float], into: Tensor, group: Group) -> None:
@@ -192,29 +198,38 @@ def add_up(given: list[Tensor], shares: list[float], into: Tensor, group: Group)
     Each number is treated alike wherever it lies, so that the pieces in which vectors come do not matter.
     """
     room = torch.empty(min(STRETCH, into.numel()), dtype=into.dtype)
-    alike = all(share == shares[0] for share in shares)
+    alike = shares[0] if all(share == shares[0] for share in shares) else None
     for start in range(0, into.numel(), STRETCH):
         pieces = [tensor[start : start + STRETCH] for tensor in given]
-        total = room[: pieces[0].numel()]
-        if alike:
-            torch.add(pieces[0], pieces[1], out=total)
-            for piece in pieces[2:]:
-                total.add_(piece)
-            if shares[0] != 1:
-                total.mul_(shares[0])
-        else:
-            torch.mul(pieces[0], shares[0], out=total)
-            for piece, share in zip(pieces[1:], shares[1:], strict=True):
-                if share:
-                    total.add_(piece * share)
+        total = into[start : start + STRETCH]
+        both = zip(pieces, shares, strict=True)
+        counted = pieces if alike is not None else [_times(piece, share) for piece, share in both if share]
+        _add(counted, room[: total.numel()], total)
+        if alike not in (None, 1):
+            total.mul_(alike)
         if total.is_floating_point() and not math.isfinite(total.sum()):
-            check_numbers(pieces, group)
-        into[start : start + STRETCH].copy_(total)
+            check_numbers(pieces, total, group)
 
 
-def check_numbers(given: list[Tensor], group: Group) -> None:
-    """Refuse a sum to which somebody has brought what is no number."""
-    for who, numbers in zip(group, given, strict=True):
+def _times(piece: Tensor, share: float) -> Tensor:
+    return piece if share == 1 else piece * share
+
+
+def _add(pieces: list[Tensor], room: Tensor, into: Tensor) -> None:
+    """Add one after the other; only the last result is written where one of them may lie."""
+    total, *others = pieces
+    for piece in others[:-1]:
+        total = torch.add(total, piece, out=room)
+    if others:
+        torch.add(total, others[-1], out=into)
+    else:
+        into.copy_(total)  # as it is: to add it to nothing would turn -0 into 0
+
+
+def check_numbers(given: list[Tensor], total: Tensor, group: Group) -> None:
+    """Refuse a sum to which somebody has brought what is no number; of one's own, only the total may be left."""
+    own_last = sorted(zip(group, given, strict=True), key=lambda pair: pair[1].data_ptr() == total.data_ptr())
+    for who, numbers in own_last:
         if not numbers.isfinite().all():
             raise WireError(
                 f"{who} brought NaN or infinite numbers to a sum, which would spoil all others: its training has "

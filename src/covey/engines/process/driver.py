@@ -62,9 +62,8 @@ class Driver:
             while self.ready:
                 self.resume(*self.ready.popleft())
             messages, others = self.links.poll(self.patience(), self.bells())
-            for message in messages:
-                check_finite(message, self.address)
-                self.deliver(message)
+            while messages:  # none of them is held back here
+                self.deliver(self.checked(messages.pop(0)))
             if self.desk.bell in others:
                 self.hear_desk()
             if self.sums:
@@ -79,7 +78,11 @@ class Driver:
 
     def bells(self) -> tuple[Other, ...]:
         """What rings when there is something to do, besides the links."""
-        return (self.desk.bell, self.line.socket, *((self.sums.bell,) if isinstance(self.sums, Sums) else ()))
+        return (self.desk.bell, self.line.socket, *(self.sums.bells if self.sums else ()))
+
+    def checked(self, message: Message) -> Message:
+        check_finite(message, self.address)
+        return message
 
     def patience(self) -> float:
         """How long nothing needs doing: until a deadline, or the next report."""
@@ -248,7 +251,7 @@ class Driver:
             self.admit()
 
     def hear_sums(self, sums: Sums | Assembly) -> None:
-        for (running, effect), came, error in sums.done():
+        for (running, effect), came, error in sums.advance():
             if came:
                 self.account.summed(effect)
             self.answer(running, came, error)

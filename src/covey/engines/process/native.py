@@ -58,7 +58,7 @@ class Sums:
     def __init__(self, collectives: Collectives) -> None:
         self.collectives = collectives
         self.desk = Desk()
-        self.bell = self.desk.bell
+        self.bells = (self.desk.bell,)
         self.wanted: deque[Wanted] = deque()
         Thread(target=self.desk.serve, name="native sums", daemon=True).start()
 
@@ -70,7 +70,8 @@ class Sums:
         self.desk.put(partial(self._sum, effect))
         return True
 
-    def done(self) -> list[Done]:
+    def advance(self) -> list[Done]:
+        """The sums that are done."""
         _, _, done = self.desk.collect()
         return [Done(self.wanted.popleft(), error is None, error) for _, error in done]
 

@@ -23,7 +23,7 @@ from covey.engines.process.desk import Desk
 from covey.engines.process.driver import Driver
 from covey.engines.process.lines import RoleLine
 from covey.engines.process.obedience import obey
-from covey.engines.transport.ground import GROUND
+from covey.engines.transport.ground import GROUND, WITHOUT
 from covey.engines.transport.memory import Memory
 from covey.engines.transport.zmq import ZmqTransport, keep_memory
 from covey.errors import CoveyError
@@ -92,6 +92,8 @@ def play(post: Post, plan: Plan, replica: Replica, kept: RoleState | None, serve
     links = post.open(plan.window, replica.model.nbytes)
     if links.memory:
         replica.house(links.memory.arena.house)
+    elif WITHOUT:
+        post.line.tell(control.Cramped(WITHOUT[0]))
     if plan.allowance:
         links.allow(plan.allowance, plan.away(post.me))
     driver = Driver(plan, plan.role(post.me), replica, links, post.line, desk, obey, kept)

@@ -30,6 +30,7 @@ class Scorer:
             messages, others = self.links.poll(None, (self.line.socket,))
             self.line.confess()
             self.shots += [message for message in messages if isinstance(message, Shot)]
+            messages.clear()  # what is scored is let go
             for word in self.line.heard() if others else ():
                 if isinstance(word, control.Quit):
                     return

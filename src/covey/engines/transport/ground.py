@@ -19,6 +19,7 @@ MOST = 128  # roles that share memory; every one of them holds two files of each
 SLOT = 128 << 10  # bytes that a role can lay out for the others
 
 GROUND: list[Ground] = []  # the host's, in the parent and in all that are born of it
+WITHOUT: list[str] = []  # why there is none
 
 
 class Ground:
@@ -29,7 +30,7 @@ class Ground:
         self.files = [_file() for _ in roles]
         self.bells = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in roles]
         self._signs = SIZE * len(roles) ** 2
-        self._table = mmap.mmap(-1, self._signs + SLOT * len(roles) + len(roles))
+        self._table = mmap.mmap(-1, self._signs + SLOT * len(roles))
         for here in roles:
             for there in roles:
                 self.sign(here, there).clear()
@@ -43,13 +44,6 @@ class Ground:
         """Where a role lays out something small for the others."""
         begin = self._signs + SLOT * self.places[who]
         return memoryview(self._table)[begin : begin + SLOT]
-
-    def hungry(self, who: Address) -> bool:
-        """Whether a role waits until something that it has sent is given back."""
-        return self._table[self.places[who] - len(self.places)] != 0
-
-    def starve(self, who: Address, hungry: bool) -> None:
-        self._table[self.places[who] - len(self.places)] = hungry
 
     def file(self, who: Address) -> int:
         return self.files[self.places[who]]
@@ -68,8 +62,13 @@ class Ground:
 
 def lay(roles: Sequence[Address]) -> None:
     """(In the parent of these roles, before they are born) Give them memory to share; it takes none yet."""
-    if 1 < len(roles) <= MOST:
-        GROUND.append(Ground(roles))
+    if len(roles) > MOST:
+        WITHOUT.append(f"{len(roles)} roles, and at most {MOST} can")
+    elif len(roles) > 1:
+        try:
+            GROUND.append(Ground(roles))
+        except OSError as error:  # too many files, or no memory at all
+            WITHOUT.append(str(error.strerror))
 
 
 def _file() -> int:

@@ -142,7 +142,7 @@ class Inbox:
     def share(self, frame: Frame, data: memoryview) -> Message:
         """A message of this host, whose tensors lie in memory that its sender owns."""
         sender = self.book[frame.sender]
-        if self.neighbours is None or sender not in self.neighbours.ground.places:
+        if self.neighbours is None or sender not in self.neighbours:
             raise WireError(f"{sender} spoke of memory that it does not share with this role")
         if not self.seen[frame.sender].first(frame.number):
             raise WireError(f"{sender} sent its message number {frame.number} again")

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import msgspec
 from torch import Tensor
 
+from covey.engines.transport.arena import Shelf
 from covey.engines.transport.frames import DATA, MAX_OPEN, OPEN, SHARED, SMALL, Frame, cut
-from covey.engines.transport.memory import Shelf
 from covey.message import Message, pack, raw
 
 Shelve = Callable[[Sequence[Tensor], bool], Shelf | None]

@@ -102,7 +102,7 @@ class ZmqTransport:
         elif lossy and not self.room(to):
             return "lost"
         rank = Rank(-priority, link.messages)
-        shelve = self.memory.shelving(to) if self.memory and to not in self.allowance else None
+        shelve = self.memory.shelving(to, self.window) if self.memory and to not in self.allowance else None
         link.outbox.put(
             Parcel(rank, self.place, message, self.frame, loan=loan, latest=keep == "latest", shelve=shelve)
         )
@@ -112,11 +112,8 @@ class ZmqTransport:
         return fate
 
     def room(self, to: Address) -> bool:
-        """Whether less than a window of bytes waits to leave for this peer, or to be read by it."""
-        if to not in self.links:
-            return True
-        pending = self.links[to].outbox.pending
-        return pending < self.window and (self.memory is None or self.memory.room(to, self.window - pending))
+        """Whether less than a window of bytes waits to leave for this peer."""
+        return to not in self.links or self.links[to].outbox.pending < self.window
 
     def expect(self, want: Receive) -> None:
         """Receive the next message that fits straight into `want.into`; ends when it is whole, or with `forget`."""
@@ -153,6 +150,8 @@ class ZmqTransport:
         until = time.monotonic() + linger
         while any(link.blocked for link in self.links.values()) and (left := until - time.monotonic()) > 0:
             self.poller.poll(math.ceil(left * 1000))
+            if self.memory:
+                self.memory.ground.silence(self.me)
             for link in self.links.values():
                 self._flush(link)
         left = max(0.0, until - time.monotonic())
