@@ -76,7 +76,7 @@ def test_calibrates_this_machine_for_a_task(tmp_path: Path) -> None:
     assert file.read_text().startswith("# Measured by: covey calibrate examples/digits.py")
     told = json.loads((tmp_path / "it.json").read_text())
     assert 0 < told["compute"] < 1 and 0 < told["handling"]["receive"]["each"] < 0.1
-    # A byte between machines is encrypted on a thread of the sockets'; one that stays is in memory, and costs no such time.
+    # A byte between machines is encrypted on a thread of the sockets'; one that stays in memory costs no such time.
     assert told["link"]["cpu"]["byte"] > told["local"]["cpu"]["byte"] >= 0
     assert load(file).laborious, "simulate and compare read it"
 

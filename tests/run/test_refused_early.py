@@ -76,7 +76,8 @@ ZERO = {
     ("easgd", "momentum"), ("hogwild++", "tolerance"), ("bmuf", "momentum"), ("diloco", "momentum"),
     ("crossbow", "momentum"), ("eamsgd", "momentum"), ("mpca", "rho"), ("bosen", "bound"),
     ("p3", "slice"), ("bytescheduler", "partition"), ("bytescheduler", "credit"), ("downpour", "warm"),
-    ("allreduce", "local"), ("local_sgd", "local"), ("bigdl", "drop"), ("bigdl", "most"), ("bigdl", "warmup"), ("allreduce", "bucket"),
+    ("allreduce", "local"), ("local_sgd", "local"), ("bigdl", "drop"), ("bigdl", "most"), ("bigdl", "warmup"),
+    ("allreduce", "bucket"),
 }  # fmt: skip
 """Settings that may be 0. All others must be more, and none but a momentum may be less."""
 
