@@ -64,4 +64,4 @@ def test_the_pattern_is_told() -> None:
     text = "allreduce(pattern=hierarchical, local=3)"
     assert catalog.resolve(text, 6).text == text and catalog.resolve("allreduce", 6).text == "allreduce"
     with pytest.raises(PlanError, match="1 worker or more"):
-        catalog.resolve("allreduce(local=0)", 4)
+        catalog.resolve("allreduce(local=-1)", 4)

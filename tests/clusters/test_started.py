@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,8 @@ def test_a_file_of_hosts(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("# ours\nnode1 slots=2\n\nnode2:1 # small\nlocalhost\nnode1\n")
     assert read_hosts(file, 5) == ["node1", "node1", "node1", "node2", "localhost"]
+    if " " in sys.prefix:
+        pytest.skip("Open MPI does not start on other hosts from a folder with a space in its name")
     places = MpirunPlaces(5, file, native=False)
     assert places.hosts == ["localhost", "node1", "node1", "node1", "node2"], "this machine first, as mpirun will do"
     command = places.command()

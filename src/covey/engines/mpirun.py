@@ -39,12 +39,12 @@ class MpirunPlaces:
     def __init__(self, workers: int, hosts: Any, native: bool) -> None:
         self.program, self.open_mpi = find_mpirun()
         self.file = Path(hosts) if hosts else None
+        self.hosts = read_hosts(self.file, workers) if self.file else ["localhost"] * workers
         if self.file and self.open_mpi and " " in self.program:
             raise PlanError(
                 f"Open MPI cannot start on other hosts from a folder with a space in its name, such as {self.program}: "
                 "move the environment, or use the system's mpirun"
             )
-        self.hosts = read_hosts(self.file, workers) if self.file else ["localhost"] * workers
         self.hosts.sort(key=lambda host: not here.is_here(host))  # the relay comes first, and with it its machine
         self.address = HERE
         self.native = NATIVE if native else ""
