@@ -26,8 +26,8 @@ STEPS = 115  # of two workers in that time
 GONE_WITHIN = 10.0  # seconds, on a cluster: the promise
 PATIENCE = 240.0
 
-SHORT = ("bsp", "asynchronous", "gosgd")  # in CI
-LONG = ("ssp", "allreduce", "local_sgd", "easgd", "dpsgd")
+SHORT = ("bsp", "gosgd")  # in CI
+LONG = ("asynchronous", "ssp", "allreduce", "local_sgd", "easgd", "dpsgd")
 CREWS = {"ssp": 3, "allreduce": 4, "local_sgd": 3, "easgd": 3, "dpsgd": 4}  # workers, if not two
 EXACT = ("bsp", "allreduce")  # bit-equal on every engine, with one thread
 
