@@ -59,8 +59,8 @@ class Vector:
             mine.copy_(theirs)
         return self
 
-    def add_(self, other: Vector, alpha: float = 1.0) -> Self:
-        """self += alpha * other."""
+    def add_(self, other: Vector, alpha: float = 1) -> Self:
+        """self += alpha * other; with a whole alpha of whole numbers too."""
         for mine, theirs in self._pairs(other):
             mine.add_(theirs, alpha=alpha)
         return self

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from covey.central.gates import is_blind
+from covey.exchange.averaging import mean_gradient
 from covey.exchange.collectives import scatter_gather
 from covey.flat import Slot
 from covey.message import Address, Message
@@ -201,11 +202,9 @@ async def worker(node: Node, replica: Replica) -> None:
         with watched(tried) as uses:
             await replica.gradient(node, clip=False)
         replica.under_way = replica.lessons.together(present, step)
-        share = replica.batch.samples / replica.under_way
         rest = all_but(replica, await exchange.swap(step, tried, uses))
-        replica.buffers.mul_(1 / (share * len(group)))  # of which everybody counts the same
         if rest.parts or replica.buffers.parts:
-            await node.sum(rest.join(replica.buffers), group, scatter_gather, share)
+            await mean_gradient(node, replica, rest, group, scatter_gather)
         replica.clip_(replica.grad)
         replica.update()
         if node.rank == present[0]:

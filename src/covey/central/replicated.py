@@ -8,6 +8,7 @@ from typing import Literal
 
 from covey.errors import PlanError
 from covey.exchange import patterns
+from covey.exchange.averaging import mean_gradient
 from covey.exchange.collectives import Group, Pattern
 from covey.exchange.probe import Choice, Trial, Wish
 from covey.exchange.slices import Frame
@@ -51,9 +52,7 @@ async def at_once(node: Node, replica: Replica, group: Group, choice: Choice, su
     compute = await node.now() - begin
     # exactly: a schedule must give every replica the same rate
     replica.under_way = replica.lessons.together(node.present(node.step), node.step)
-    share = replica.batch.samples / replica.under_way
-    replica.buffers.mul_(1 / (share * len(group)))  # of which everybody counts the same
-    await node.sum(grad.join(replica.buffers), group, summing, share)
+    await mean_gradient(node, replica, grad, group, summing)
     return compute
 
 

@@ -10,6 +10,7 @@ from covey.decentral.momentum import Moments, Momentum
 from covey.decentral.settings import written
 from covey.errors import PlanError
 from covey.exchange import patterns
+from covey.exchange.averaging import mean_gradient
 from covey.exchange.collectives import Group, Pattern
 from covey.message import Address
 from covey.program import Node
@@ -56,9 +57,7 @@ async def step_together(node: Node, replica: Replica, step: int, pattern: Patter
     """Before the switch of post-local SGD: every replica takes the same step, on the mean gradient of all samples."""
     present = node.present(step)
     replica.under_way = replica.lessons.together(present, step)
-    share = replica.batch.samples / replica.under_way
-    replica.buffers.mul_(1 / (share * len(present)))  # of which everybody counts the same
-    await node.sum(replica.grad.join(replica.buffers), group(node, step), pattern, share)
+    await mean_gradient(node, replica, replica.grad, group(node, step), pattern)
     replica.clip_(replica.grad)
     replica.update()
     if node.rank == present[0]:

@@ -29,7 +29,7 @@ async def butterfly(node: Node, vector: Vector, group: Group) -> None:
         parts[node.address] = vector.clone()
         vector.copy_(parts[wing[0]])
         for peer in wing[1:]:
-            vector.add_(parts[peer], alpha=1)
+            vector.add_(parts[peer])
         hop *= radix
 
 
@@ -52,7 +52,7 @@ async def bruck(node: Node, vector: Vector, group: Group) -> None:
     await gather_bruck(node, blocks, group)
     vector.copy_(blocks[0])
     for block in blocks[1:]:
-        vector.add_(block, alpha=1)
+        vector.add_(block)
 
 
 async def gather_bruck(node: Node, blocks: Sequence[Vector], group: Group) -> None:

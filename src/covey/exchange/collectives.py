@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from covey.exchange.slices import GRAIN, MOST, Cut, Frame, ring_sent, ring_slices, rows, whole
+from covey.exchange.slices import GRAIN, MOST, Cut, Frame, rows, whole
 from covey.message import Address, Message
 from covey.program import Effect, Node
 from covey.vector import Vector, chunks
-
-__all__ = ["Chunk", "Group", "Pattern", "ring", "ring_sent", "ring_slices"]
 
 Group = tuple[Address, ...]
 Pattern = Callable[[Node, Vector, Group], Coroutine[Effect[Any], Any, None]]
@@ -58,7 +56,7 @@ async def around(node: Node, grid: Sequence[Sequence[Cut]], group: Group, first:
             into = None if turn < size - 1 else mine
             came = await node.receive(Chunk, sender=group[me - 1], step=_step(turn, size), into=into)
             if into is None:
-                mine.add_(came.part, alpha=1)
+                mine.add_(came.part)
             if turn + 1 < end:
                 await pass_on(turn + 1, row)
             if turn == first and number + AHEAD < len(grid):
@@ -83,7 +81,7 @@ async def chain(node: Node, vector: Vector, group: Group) -> None:
             if 0 <= before < size:
                 came = await node.receive(Chunk, sender=group[before], step=step, into=mine if back else None)
                 if not back:
-                    mine.add_(came.part, alpha=1)
+                    mine.add_(came.part)
             if 0 <= after < size:
                 await node.send(group[after], Chunk(step, mine), loan=not back)
 
@@ -101,7 +99,7 @@ async def star(node: Node, vector: Vector, group: Group) -> None:
         await node.receive(Chunk, sender=hub, step=1, into=vector)
         return
     for part in await node.gather(Chunk, leaves, step=0):
-        vector.add_(part.part, alpha=1)
+        vector.add_(part.part)
     await node.broadcast(leaves, Chunk(1, vector))
 
 
@@ -119,7 +117,7 @@ async def reduce_tree(node: Node, vector: Vector, group: Group) -> None:
             await node.send(group[me - hop], Chunk(hop, vector), loan=True)
             return
         if me + hop < len(group):
-            vector.add_((await node.receive(Chunk, sender=group[me + hop], step=hop)).part, alpha=1)
+            vector.add_((await node.receive(Chunk, sender=group[me + hop], step=hop)).part)
         hop *= 2
 
 
@@ -146,7 +144,7 @@ async def scatter_gather(node: Node, vector: Vector, group: Group) -> None:
     parts[me] = slices[me].clone()
     slices[me].zero_()
     for index in range(size):
-        slices[me].add_(parts[index], alpha=1)
+        slices[me].add_(parts[index])
     for _, peer in others:
         await node.send(peer, Chunk(1, slices[me]))
     for index, peer in others:

@@ -35,7 +35,7 @@ async def folded(node: Node, vector: Vector, group: Group, among: Pattern) -> No
         await node.receive(Chunk, sender=group[me + 1], step=last, into=vector)
         return
     if me < 2 * spare:
-        vector.add_((await node.receive(Chunk, sender=group[me - 1], step=0)).part, alpha=1)
+        vector.add_((await node.receive(Chunk, sender=group[me - 1], step=0)).part)
     await among(node, vector, (*group[1 : 2 * spare : 2], *group[2 * spare :]))
     if me < 2 * spare:
         await node.send(group[me - 1], Chunk(last, vector))
@@ -48,7 +48,7 @@ async def _doubling(node: Node, vector: Vector, active: Group) -> None:
         await node.send(partner, Chunk(hop, vector))
         theirs = (await node.receive(Chunk, sender=partner, step=hop)).part
         # a + b and b + a are the same bits, so both partners hold the same sum
-        vector.add_(theirs, alpha=1)
+        vector.add_(theirs)
         hop *= 2
 
 
@@ -62,7 +62,7 @@ async def _halving(node: Node, vector: Vector, active: Group) -> None:
         # lent: what is given changes again only when its sum comes back, which is after the partner has read it
         await node.send(partner, Chunk(turn, vector.cut(span(pieces, *give))), loan=True)
         theirs = (await node.receive(Chunk, sender=partner, step=turn)).part
-        vector.cut(span(pieces, low, high)).add_(theirs, alpha=1)
+        vector.cut(span(pieces, low, high)).add_(theirs)
         hop, turn = hop // 2, turn + 1
     hop = 1
     while hop < len(active):

@@ -10,7 +10,7 @@ from covey.engines.process.clock import Stopwatch
 from covey.engines.process.lines import RoleLine
 from covey.engines.process.native import NativeSum
 from covey.engines.process.running import Running
-from covey.exchange.collectives import ring_sent, ring_slices
+from covey.exchange.slices import ring_sent, ring_slices
 from covey.message import Address, Message, payload
 from covey.observe import usage
 from covey.observe.recording import RecordingTeller

@@ -63,7 +63,7 @@ class Driver:
                 self.resume(*self.ready.popleft())
             messages, others = self.links.poll(self.patience(), self.bells())
             while messages:  # none of them is held back here
-                self.deliver(self.checked(messages.pop(0)))
+                self.deliver(messages.pop(0))
             if self.desk.bell in others:
                 self.hear_desk()
             if self.sums:
@@ -79,10 +79,6 @@ class Driver:
     def bells(self) -> tuple[Other, ...]:
         """What rings when there is something to do, besides the links."""
         return (self.desk.bell, self.line.socket, *(self.sums.bells if self.sums else ()))
-
-    def checked(self, message: Message) -> Message:
-        check_finite(message, self.address)
-        return message
 
     def patience(self) -> float:
         """How long nothing needs doing: until a deadline, or the next report."""
@@ -202,6 +198,7 @@ class Driver:
     # -- what happens while programs wait ----------------------------------------------------------------------------
 
     def deliver(self, message: Message) -> None:
+        check_finite(message, self.address)
         self.account.delivered(message)
         for running in self.programs:
             if isinstance(running.effect, Receive) and running is not self.held and running.effect.matches(message):

@@ -60,6 +60,14 @@ class Region:
     def tensor(self, offset: int, dtype: torch.dtype, numel: int) -> Tensor:
         return self.bytes[offset : offset + numel * dtype.itemsize].view(dtype)
 
+    def vector(self, like: Vector) -> Vector:
+        """Room for such a vector from the beginning on, every part on a cache line of its own."""
+        parts, offset = [], 0
+        for part in like.parts:
+            parts.append(self.tensor(offset, part.dtype, part.numel()).view(part.shape))
+            offset += rounded(part.nbytes)
+        return Vector(parts, like.origin)
+
 
 class Block(Region):
     """Room for what is sent; its first bytes are the sign that it has been given back."""
@@ -93,15 +101,11 @@ class Arena:
 
     def house(self, vector: Vector) -> Vector:
         """The same numbers in this memory, where they can be lent; where there is no room they stay where they are."""
-        size = _room(vector.parts)
+        size = room(vector.parts)
         if not size or any(part.device.type != "cpu" for part in vector.parts) or not (span := self._grow(size)):
             return vector
-        region, parts, offset = Region(self.file, span), [], 0
-        for part in vector.parts:
-            parts.append(region.tensor(offset, part.dtype, part.numel()).view(part.shape))
-            offset += rounded(part.nbytes)
-        self.lasting.append(region)
-        return Vector(parts, vector.origin).copy_(vector)
+        self.lasting.append(Region(self.file, span))
+        return self.lasting[-1].vector(vector).copy_(vector)
 
     def find(self, tensor: Tensor) -> Place | None:
         """Where a tensor lies in this memory, if it does, and in one piece."""
@@ -129,7 +133,7 @@ class Arena:
         moved = [tensor for tensor, place in zip(tensors, places, strict=True) if place is None]
         if not moved:
             return Shelf([place or NOWHERE for place in places])
-        block = self.block(_room(moved), reader)
+        block = self.block(room(moved), reader)
         if block is None:
             return None
         offset, found = SIZE, []
@@ -156,7 +160,7 @@ class Arena:
 
     def _grow(self, size: int) -> Span | None:
         """More bytes at the end of the file, which are really there; None when the machine gives no more."""
-        span = Span(self.end, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+        span = Span(self.end, in_pages(size))
         if not self.full and span.size > (spare := spare_memory()):
             self.full = f"{spare / 1e6:.0f} MB are left, and {span.size / 1e6:.0f} MB wanted"
         if self.full:
@@ -180,9 +184,13 @@ def _generous(size: int) -> int:
     return -(-size // step) * step
 
 
+def in_pages(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
 def rounded(size: int) -> int:
     return -(-size // ALIGNED) * ALIGNED
 
 
-def _room(tensors: Sequence[Tensor]) -> int:
+def room(tensors: Sequence[Tensor]) -> int:
     return sum(rounded(tensor.nbytes) for tensor in tensors)

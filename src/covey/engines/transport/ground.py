@@ -27,7 +27,7 @@ class Ground:
 
     def __init__(self, roles: Sequence[Address]) -> None:
         self.places = {who: place for place, who in enumerate(roles)}
-        self.files = [_file() for _ in roles]
+        self.files = [new_file() for _ in roles]
         self.bells = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in roles]
         self._signs = SIZE * len(roles) ** 2
         self._table = mmap.mmap(-1, self._signs + SLOT * len(roles))
@@ -71,7 +71,8 @@ def lay(roles: Sequence[Address]) -> None:
             WITHOUT.append(str(error.strerror))
 
 
-def _file() -> int:
+def new_file() -> int:
+    """Memory with a handle and no name, for whoever inherits the handle; it takes none before it is grown."""
     file = os.memfd_create("covey", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.fchmod(file, 0o600)
     fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # what others have mapped stays

@@ -7,7 +7,8 @@ from typing import Any
 
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.seat import Thread
-from covey.exchange.collectives import ring, ring_sent, ring_slices
+from covey.exchange.collectives import ring
+from covey.exchange.slices import ring_sent, ring_slices
 from covey.message import Address, Message
 from covey.observe.instruments import Instrument
 from covey.program import Collective
