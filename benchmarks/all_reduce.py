@@ -34,7 +34,6 @@ from covey.vector import Vector
 SIZES = {"64 KB": 1 << 14, "1 MB": 1 << 18, "10 MB": 2_500_000, "100 MB": 25_000_000}  # of float32
 REPEAT = {"64 KB": 50, "1 MB": 20, "10 MB": 6, "100 MB": 2}  # sums in one turn
 Sum = Callable[[torch.Tensor], None]
-Make = Callable[[int], Callable[[torch.Tensor], torch.Tensor]]
 
 
 def work(turns: Connection, sum_up: Sum, place: Callable[[torch.Tensor], torch.Tensor]) -> None:
