@@ -48,7 +48,8 @@ from covey.decentral.push_sum import Sgp
 from covey.decentral.sparknet import SparkNet
 from covey.decentral.tree import TreeEasgd
 from covey.errors import PlanError
-from covey.exchange.codec import CODECS, Codec
+from covey.exchange.codec import Codec
+from covey.exchange.codecs import CODECS
 from covey.spec import Call, Spec, SpecError, bind, parse, unknown
 from covey.strategy import Strategy
 from covey.systems import LATER, SYSTEMS, System
@@ -118,7 +119,6 @@ STRATEGIES: Mapping[str, Entry] = {
     "tree_easgd":   Entry(TreeEasgd, "Zhang 2016"),
     "mpca":         Entry(Mpca, "Langer et al. 2018"),
 }  # fmt: skip
-
 
 
 def names() -> list[str]:
@@ -196,4 +196,4 @@ def _codec(spec: Spec, entry: Entry) -> dict[str, Any]:
     if len(spec.codecs) > 1:
         raise SpecError(spec.text, spec.codecs[1].at, "one codec is enough: these do not combine")
     codec: Codec = bind(call, CODECS[call.name], "codec", spec.text).codec()
-    return {"codec": codec._replace(name=str(call))}
+    return {"codec": replace(codec, name=str(call))}

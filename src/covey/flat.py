@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from covey.errors import PlanError
-from covey.vector import Piece, Vector
+from covey.vector import Piece, Vector, ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,29 @@ class Slot:
     def layer(self) -> str:
         """The module that owns the tensor."""
         return self.name.rpartition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Where one parameter, or a slice of one, lies in a part of a vector; a slice is flat."""
+
+    name: str
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the vectors of one kind have in common: an example, and the layers that lie in each of its parts."""
+
+    like: Vector
+    layers: tuple[tuple[Layer, ...], ...]
+
+    @staticmethod
+    def plain(like: Vector) -> Form:
+        """Of vectors whose parts are one layer each."""
+        return Form(like, tuple((Layer("", 0, part.numel(), (part.numel(),)),) for part in like.parts))
 
 
 class Flat:
@@ -117,11 +140,19 @@ class Flat:
 
     def piece(self, slots: list[Slot]) -> Piece:
         """The ranges that these neighbouring parameters cover."""
-        ranges = []
+        found = []
         for part in range(len(self.params.parts)):
             inside = [slot for slot in slots if slot.part == part]
-            ranges.append((inside[0].start, inside[-1].stop) if inside else (0, 0))
-        return tuple(ranges)
+            found.append((inside[0].start, inside[-1].stop) if inside else (0, 0))
+        return tuple(found)
+
+    def form(self, piece: Piece) -> Form:
+        """The form of what lies in a piece of the parameters."""
+        like, layers = self.params.cut(piece), list[tuple[Layer, ...]]()
+        for part, ends in enumerate(piece):
+            inside = [slot for slot in self.slots if slot.part == part]
+            layers += [tuple(_layers(inside, start, stop)) for start, stop in ranges(ends)]
+        return Form(like, tuple(layers))
 
     def describe(self) -> list[str]:
         """Every parameter's name, shape and dtype."""
@@ -160,6 +191,16 @@ def _lay_out(tensors: Iterable[tuple[str, Tensor]]) -> tuple[list[Slot], Vector]
             start = stop
         parts.append(flat)
     return slots, Vector(parts)
+
+
+def _layers(slots: Iterable[Slot], first: int, last: int) -> Iterable[Layer]:
+    """What a range of a part has of these parameters."""
+    for slot in slots:
+        start, stop = max(slot.start, first), min(slot.stop, last)
+        if (start, stop) == (slot.start, slot.stop):
+            yield Layer(slot.name, start - first, stop - first, tuple(slot.shape))
+        elif start < stop:
+            yield Layer(slot.name, start - first, stop - first, (stop - start,))
 
 
 def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:

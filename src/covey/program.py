@@ -133,15 +133,16 @@ class Host(Protocol):
 class Node:
     """A role's hold on the world. Names promise behaviour: `receive` waits, `receive_nowait` never does."""
 
-    __slots__ = ("address", "host", "limits", "rank", "rng", "workers")
+    __slots__ = ("address", "host", "limits", "rank", "rng", "seed", "workers")
 
-    def __init__(self, address: Address, limits: Sequence[int | None], host: Host, rng: Random) -> None:
+    def __init__(self, address: Address, limits: Sequence[int | None], host: Host, rng: Random, seed: int) -> None:
         self.address = address
         self.rank = address.rank
         self.limits = tuple(limits)  # each worker's own budget of steps, None: as long as the run lasts
         self.workers = len(self.limits)
         self.host = host
         self.rng = rng
+        self.seed = seed  # of the whole run
 
     @property
     def step(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from covey.errors import CheckpointError, PlanError
-from covey.flat import Flat, Slot
+from covey.flat import Flat, Form, Slot
 from covey.lessons import NONE, Batch, Lessons
 from covey.norm import Circle, adopt, together
 from covey.optimizers import MakeOptimizer, check_momentum, elementwise, made
@@ -202,6 +202,10 @@ class Replica:
         if self.divide and servers > 1:
             return self.divide(self, servers)
         return chunks(self.flat, servers) if servers == 1 or self.elementwise else self.layout.whole(servers)
+
+    def form(self, piece: Piece) -> Form:
+        """What gradients and parameters inside a piece look like."""
+        return self.layout.form(piece)
 
     @property
     def elementwise(self) -> bool:

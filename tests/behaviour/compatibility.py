@@ -14,7 +14,7 @@ import torch
 from covey import catalog, topology
 from covey.central.layouts import LAYOUTS
 from covey.errors import PlanError
-from covey.exchange.codec import CODECS
+from covey.exchange.codecs import CODECS
 from covey.optimizers import MakeOptimizer
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"

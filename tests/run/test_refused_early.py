@@ -14,7 +14,7 @@ import torch
 from covey import catalog
 from covey.central.layouts import LAYOUTS
 from covey.errors import PlanError
-from covey.exchange.codec import CODECS
+from covey.exchange.codecs import CODECS
 from covey.run import launch
 from covey.run.request import options, request
 from tests.worlds import mlp

@@ -15,7 +15,8 @@ from covey.engines.transport.frames import OPEN, Frame
 from covey.engines.transport.inbox import Inbox, Seen
 from covey.engines.transport.outbox import Outbox, Parcel, Rank
 from covey.errors import WireError
-from covey.exchange.codec import truncated
+from covey.exchange.bits import truncated
+from covey.flat import Form
 from covey.message import Address, Message, check_finite, pack
 from covey.vector import Vector
 from tests.safety.members import A, B, Load, two
@@ -92,11 +93,11 @@ def test_large_numbers_are_numbers(values: list[float]) -> None:
 
 
 def test_what_shows_itself_only_when_decoded() -> None:
-    codec, like = truncated(), Vector([torch.zeros(4)])
-    wire, _ = codec.encode(Vector([torch.tensor([1.0, 2.0, math.nan, 4.0])]), None)
+    coder = truncated().made(Form.plain(Vector([torch.zeros(4)])), 0)
+    wire, _ = coder.encode(Vector([torch.tensor([1.0, 2.0, math.nan, 4.0])]), None)
     assert wire.parts[0].dtype == torch.int16
     with pytest.raises(WireError, match="worker 0 sent a gradient with NaN"):
-        codec.decode(Vector(wire.parts, origin=A), like)
+        coder.decode(Vector(wire.parts, origin=A))
 
 
 @pytest.mark.parametrize(

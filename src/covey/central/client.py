@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from covey.central.shard import Leave, Params, Pull, Push
-from covey.exchange.codec import Codec, dense
+from covey.exchange.codec import Codec, dense, seed
 from covey.message import Address
 from covey.program import Node
 from covey.replica import Replica
@@ -18,11 +18,15 @@ class Servers:
     """The servers as a worker, or a proxy, sees them: each holds one piece of the parameters."""
 
     def __init__(self, node: Node, replica: Replica, addresses: Sequence[Address], codec: Codec = dense) -> None:
-        self.node, self.replica, self.addresses, self.codec = node, replica, addresses, codec
+        self.node, self.replica, self.addresses = node, replica, addresses
         self.pieces = replica.pieces(len(addresses))
         self.versions = [0] * len(addresses)
         self.over = 0  # epochs that have ended for everybody
-        self.memories = [node.remember(codec.init(replica.grad.cut(piece))) for piece in self.pieces]
+        self.coders = [
+            codec.carrying().made(replica.form(piece), seed(node, address))
+            for piece, address in zip(self.pieces, addresses, strict=True)
+        ]
+        self.memories = [node.remember(coder.memory) for coder in self.coders]
 
     async def pull(self) -> None:
         """Bring the newest parameters that the rule allows into the replica."""
@@ -48,7 +52,7 @@ class Servers:
     def encode(self, index: int, grad: Vector) -> Vector:
         """A server's piece of the gradient, as it travels."""
         memory = self.memories[index]
-        wire, memory.value = self.codec.encode(grad.cut(self.pieces[index]), memory.value)
+        wire, memory.value = self.coders[index].encode(grad.cut(self.pieces[index]), memory.value)
         return wire
 
     async def leave(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from covey.central.clipping import clip_part
 from covey.central.versions import Versions
-from covey.exchange.codec import Codec, dense
+from covey.exchange.codec import Codec, dense, seed
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica
@@ -105,6 +105,7 @@ class Shard:
         self.params = replica.flat.cut(replica.trained)
         self.correction = keeping.correction(node, self.params) if keeping.correction else None
         self.versions = Versions() if keeping.rule.by_value else None
+        self.coder = keeping.codec.made(replica.form(replica.trained), seed(node))
         self.parked: dict[int, Pull] = {}
 
     async def serve(self) -> None:
@@ -164,7 +165,7 @@ class Shard:
 
     def fresh(self, push: Push) -> Vector:
         """The gradient as numbers, corrected for its age."""
-        grad = self.keeping.codec.decode(push.grad, self.params)
+        grad = self.coder.decode(push.grad)
         return self.correction.correct(push.sender.rank, grad, self.params) if self.correction else grad
 
     async def note(self, choice: Choice, pushes: Sequence[Push]) -> None:

@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 from covey.central.clipping import clip_part
 from covey.central.dropping import Dropping, Patience, Ready
 from covey.errors import PlanError
-from covey.exchange.codec import Codec, dense, truncated
+from covey.exchange.bits import truncated
+from covey.exchange.codec import Codec, dense, seed
 from covey.message import Address, Message
 from covey.optimizers import ELEMENTWISE
 from covey.program import Node
@@ -51,17 +52,23 @@ class Owner:
     """One worker as everybody's server for its own slice, and as a customer of the other owners."""
 
     def __init__(self, node: Node, replica: Replica, codec: Codec, whole: bool, dropping: Dropping | None) -> None:
-        self.node, self.replica, self.codec, self.dropping = node, replica, codec, dropping
+        self.node, self.replica, self.dropping = node, replica, dropping
         self.peers = workers(node.workers)
         self.pieces = replica.pieces(node.workers)
         if not whole and node.workers > 1:
             check_elementwise(replica.optimizer)
         replica.keep(self.pieces[node.rank], buffers=node.rank == 0)
-        self.memories = node.remember([codec.init(replica.flat.cut(piece)) for piece in self.pieces])
+        forms = [replica.form(piece) for piece in self.pieces]
+        self.coders = [
+            codec.carrying().made(form, seed(node, peer)) for form, peer in zip(forms, self.peers, strict=True)
+        ]
+        self.memories = node.remember([coder.memory for coder in self.coders])
         self.done = node.remember([node.rank])  # who sends no more gradients, seen from the end of one's own
         self.patience = node.remember(Patience()).value
         # codecs that remember are made for gradients: weights then travel as they are
-        self.back = codec if self.memories.value[0] is None else dense
+        back = dense if codec.feedback else codec
+        self.back = [back.made(form, seed(node, peer, "back")) for form, peer in zip(forms, self.peers, strict=True)]
+        self.dense = back.lossless
 
     async def compute(self) -> Ready:
         """The gradient of the next batch, or of what is ready of it in time."""
@@ -77,7 +84,7 @@ class Owner:
         for rank, peer in enumerate(self.peers):
             if rank != self.node.rank:
                 if samples:
-                    wire, memories[rank] = self.codec.encode(grad.cut(self.pieces[rank]), memories[rank])
+                    wire, memories[rank] = self.coders[rank].encode(grad.cut(self.pieces[rank]), memories[rank])
                 buffers = self.replica.buffers if rank == 0 else NOTHING
                 await self.node.send(peer, GradientSlice(step, samples, times, wire, buffers), loan=True)
         return GradientSlice(step, samples, times, grad.cut(self.pieces[self.node.rank]), self.replica.buffers)
@@ -95,7 +102,7 @@ class Owner:
             await self.update(step, here, mine)
         else:
             self.replica.seen, self.replica.under_way = self.replica.seen + self.replica.under_way, 0
-        fresh, _ = self.back.encode(mine, None)
+        fresh, _ = self.back[me].encode(mine, None)
         await self.node.broadcast([self.peers[r] for r in present if r != me], FreshSlice(step, fresh))
 
     async def in_time(self, dropping: Dropping, slices: dict[int, GradientSlice]) -> bool:
@@ -110,7 +117,7 @@ class Owner:
     async def update(self, step: int, slices: dict[int, GradientSlice], mine: Vector) -> None:
         """Step with the mean over all samples that are there; what travelled is decoded, one's own did not."""
         me, given = self.node.rank, {rank: one for rank, one in slices.items() if one.samples}
-        grads = [one.grad if rank == me else self.codec.decode(one.grad, mine) for rank, one in given.items()]
+        grads = [one.grad if rank == me else self.coders[me].decode(one.grad) for rank, one in given.items()]
         samples = [one.samples for one in given.values()]
         grad = mean_(mine.map(lambda part: part.new_empty(part.shape)), grads, samples)  # added in rank order
         await clip_part(self.node, self.replica, grad, step, self.peers)
@@ -127,10 +134,10 @@ class Owner:
         for rank, peer in enumerate(self.peers):
             if rank != self.node.rank:
                 place = self.replica.flat.cut(self.pieces[rank])
-                into = place if self.back is dense else None
+                into = place if self.dense else None
                 fresh = await self.node.receive(FreshSlice, sender=peer, step=step, into=into)
                 if into is None:
-                    place.copy_(self.back.decode(fresh.params, place))
+                    place.copy_(self.back[rank].decode(fresh.params))
 
     async def serve_the_rest(self) -> None:
         """A slice needs its owner until the last worker has ended."""

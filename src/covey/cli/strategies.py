@@ -72,7 +72,7 @@ def describe(spec: str) -> dict[str, Any]:
     """All that is known of a strategy, as it goes to JSON."""
     from covey import catalog, topology
     from covey.central.layouts import LAYOUTS
-    from covey.exchange.codec import CODECS
+    from covey.exchange.codecs import CODECS
     from covey.spec import parse
     from covey.systems import CATEGORIES, LACKING, ROWS, SYSTEMS
 

@@ -1,132 +1,95 @@
-"""What a vector looks like on the wire: a codec is three functions and a name; features wrap codecs."""
+"""What a vector looks like on the wire. A codec is a value; for vectors of one form it makes a coder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from random import Random
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
-from covey.errors import PlanError, WireError
+from covey.flat import Form
+from covey.program import Node
 from covey.vector import Vector
 
 Memory = Any
+"""What a coder carries from one time to the next: tensors, vectors, numbers, and tuples, lists and dicts of them.
+
+A program keeps it with `node.remember`, so a resumed run goes on with it.
+"""
+
+Sum = Callable[[Vector], Awaitable[None]]
+"""Adds a vector up over a group, in place."""
+
+Total = Callable[[Vector, Memory, Sum], Awaitable[tuple[Vector, Memory]]]
+"""The sum over a group of everybody's vector, by sums of what travels; and the memory for the next time."""
 
 
-class Codec(NamedTuple):
-    """`encode` gives what travels and the memory for the next time; `decode` brings it back in the shape of `like`."""
+class Coder(NamedTuple):
+    """A codec at work on vectors of one form.
 
-    name: str
-    init: Callable[[Vector], Memory]
+    `encode` neither keeps nor changes the vector it is given, and gives what travels and the memory for the next time;
+    `decode` gives a fresh vector of the form. A coder whose wires can be added up on their way has `total`.
+    """
+
+    memory: Memory
     encode: Callable[[Vector, Memory], tuple[Vector, Memory]]
-    decode: Callable[[Vector, Vector], Vector]
+    decode: Callable[[Vector], Vector]
+    total: Total | None = None
 
 
-def stateless(name: str, encode: Callable[[Tensor], Tensor], decode: Callable[[Tensor, Tensor], Tensor]) -> Codec:
-    """A codec that treats each part alone and remembers nothing."""
-    return Codec(
-        name,
-        lambda like: None,
-        lambda vector, memory: (vector.map(encode), None),
-        lambda wire, like: Vector(decode(w, part) for w, part in zip(wire.parts, like.parts, strict=True)),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codec:
+    """How vectors travel, as a SPEC says it."""
+
+    name: str  # as in a SPEC, with its settings
+    made: Callable[[Form, int], Coder]  # for vectors of this form; the number seeds what it leaves to chance
+    nbytes: Callable[[Form], float]  # what travels for one vector, where that is up to the numbers: expected
+    adds: bool = False  # its coders have `total`
+    feedback: bool = False  # it is biased: where gradients travel, what it drops has to be carried on
+    whole: bool = False  # it looks at the shapes of parameters: servers are to hold whole ones
+
+    @property
+    def lossless(self) -> bool:
+        return self.name == "dense"
+
+    def carrying(self) -> Codec:
+        """This codec as gradients use it: with error feedback where it needs it."""
+        return error_feedback(self) if self.feedback else self
 
 
-dense = Codec("dense", lambda like: None, lambda vector, memory: (vector, None), lambda wire, like: wire)
+def seed(node: Node, *what: object) -> int:
+    """For what a coder of this role leaves to chance; a restart gives the same."""
+    words = "/".join(map(str, (node.seed, node.address, *what)))
+    return Random(words).getrandbits(63)
+
+
+def _plainly(form: Form, seed: int) -> Coder:
+    async def total(vector: Vector, memory: Memory, add: Sum) -> tuple[Vector, Memory]:
+        summed = vector.clone()
+        await add(summed)
+        return summed, memory
+
+    return Coder(None, lambda vector, memory: (vector, None), lambda wire: wire, total)
+
+
+dense = Codec(name="dense", made=_plainly, nbytes=lambda form: form.like.nbytes, adds=True)
 """Numbers as they are."""
 
 
-def cast(name: str, dtype: torch.dtype) -> Codec:
-    """A narrower float, rounded to nearest even."""
-    return stateless(name, lambda part: part.to(dtype), lambda wire, part: wire.to(part.dtype))
+def error_feedback(codec: Codec) -> Codec:
+    """Carry what compression dropped into the next time: nothing is lost, it only comes later."""
 
+    def made(form: Form, seed: int) -> Coder:
+        inner = codec.made(form, seed)
 
-def truncated() -> Codec:
-    """The upper 16 bits of each float32, so rounded toward zero: BigDL's wire (Dai et al. 2019), not IEEE half."""
+        def encode(vector: Vector, memory: Memory) -> tuple[Vector, Memory]:
+            dropped, inside = memory
+            wanted = vector.clone().add_(dropped)
+            wire, inside = inner.encode(wanted, inside)
+            return wire, (wanted.add_(inner.decode(wire), alpha=-1), inside)
 
-    def encode(part: Tensor) -> Tensor:
-        return (part.float().contiguous().view(torch.int32) >> 16).to(torch.int16)
+        return Coder((form.like.map(torch.zeros_like), inner.memory), encode, inner.decode)
 
-    def decode(wire: Tensor, part: Tensor) -> Tensor:
-        return (wire.to(torch.int32) << 16).view(torch.float32).to(part.dtype)
-
-    codec = stateless("truncated", encode, decode)
-    return codec._replace(decode=lambda wire, like: _finite(codec.decode(wire, like), wire))
-
-
-def _finite(vector: Vector, wire: Vector) -> Vector:
-    """Refuse what only shows itself when decoded; elsewhere the wire's own floats are looked at when they arrive."""
-    if not vector.finite():
-        raise WireError(f"{wire.origin or 'a peer'} sent a gradient with NaN or infinite numbers: it has diverged")
-    return vector
-
-
-def error_feedback(inner: Codec) -> Codec:
-    """Carry what compression dropped into the next time."""
-
-    def encode(vector: Vector, memory: Memory) -> tuple[Vector, Memory]:
-        dropped, inside = memory
-        wanted = vector.clone().add_(dropped)
-        wire, inside = inner.encode(wanted, inside)
-        return wire, (wanted.add_(inner.decode(wire, vector), alpha=-1), inside)
-
-    return Codec(inner.name, lambda like: (like.map(torch.zeros_like), inner.init(like)), encode, inner.decode)
-
-
-def two_bit(threshold: float) -> Codec:
-    """At most one +threshold or -threshold per number and step, four to a byte; what is left waits (MXNet)."""
-
-    def encode(part: Tensor) -> Tensor:
-        codes = torch.zeros(part.numel() + -part.numel() % 4, dtype=torch.uint8)
-        codes[: part.numel()][part >= threshold] = 3
-        codes[: part.numel()][part <= -threshold] = 2
-        quads = codes.view(-1, 4)
-        return (quads[:, 0] << 6) | (quads[:, 1] << 4) | (quads[:, 2] << 2) | quads[:, 3]
-
-    def decode(wire: Tensor, part: Tensor) -> Tensor:
-        codes = torch.stack([(wire >> shift) & 3 for shift in (6, 4, 2, 0)], dim=1).view(-1)[: part.numel()]
-        levels = torch.tensor([0.0, 0.0, -threshold, threshold], dtype=part.dtype)
-        return levels[codes.long()]
-
-    return error_feedback(stateless("twobit", encode, decode))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fp16:
-    """IEEE half precision; numbers beyond 65504 become infinite."""
-
-    def codec(self) -> Codec:
-        return cast("fp16", torch.float16)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bf16:
-    """The upper half of float32, rounded to nearest even."""
-
-    def codec(self) -> Codec:
-        return cast("bf16", torch.bfloat16)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Truncated:
-    """The upper half of float32, rounded toward zero (BigDL)."""
-
-    def codec(self) -> Codec:
-        return truncated()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TwoBit:
-    """Plus or minus a threshold, or nothing, in two bits, with error feedback (MXNet)."""
-
-    threshold: float = 0.5
-
-    def codec(self) -> Codec:
-        if not self.threshold > 0:
-            raise PlanError(f"twobit(threshold={self.threshold}): must be more than 0")
-        return two_bit(self.threshold)
-
-
-CODECS: Mapping[str, type[Any]] = {"fp16": Fp16, "bf16": Bf16, "truncated": Truncated, "twobit": TwoBit}
+    return replace(codec, made=made, feedback=False, adds=False)

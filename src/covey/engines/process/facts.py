@@ -24,7 +24,7 @@ class Facts:
         self.me, self.limits, self.sites, self.desk, self.kept = role.address, plan.limits, plan.sites, desk, kept
         self.pace = Pace(plan.limits[role.address.rank] if role.trains else 0, kept.done if kept else 0)
         self.mailbox = Mailbox()
-        self.rng = chance(plan.seed, role.address)
+        self.seed, self.rng = plan.seed, chance(plan.seed, role.address)
         self.memories: list[Memory[Any]] = []
         self.past: list[Any] = []  # what the program had remembered when it began again
         if kept:
@@ -34,7 +34,7 @@ class Facts:
     def node(self) -> Node:
         """For a program that begins, or begins again from the top with what is remembered."""
         self.past, self.memories = [memory.value for memory in self.memories], []
-        return Node(self.me, self.limits, self, self.rng)
+        return Node(self.me, self.limits, self, self.rng, self.seed)
 
     @property
     def step(self) -> int:
