@@ -26,7 +26,7 @@ import covey
 from covey.advise.candidates import ALONE
 from covey.advise.choose import Advice, advise
 from covey.advise.situation import Situation, look, time_batch
-from covey.advise.trial import Trials
+from covey.advise.trial import SCORES, Trials
 from covey.calibrate import calibrate
 from covey.errors import CoveyError
 from covey.observe.progress import Progress
@@ -79,7 +79,7 @@ class Case:
         return [QUOTA / SLOW if host == slow else QUOTA for host in range(self.workers + 1)]
 
     def cluster(self) -> Cluster:
-        """As `covey calibrate` measures it once, on faster hosts, with this case's links and hosts written in."""
+        """As `covey calibrate` measures it once, with this case's links and slow host written in."""
         found = calibrated(self.file, self.workers + 1)
         machines = (replace(machine, cores=share) for machine, share in zip(found.machines, self.shares, strict=True))
         link = replace(found.link, bandwidth=parse_rate(self.rate))
@@ -93,7 +93,7 @@ class Case:
 
 @cache
 def calibrated(file: str, hosts: int) -> Cluster:
-    return calibrate(file, f"lab(hosts={hosts}, rate=1000mbit, cpu=0.5)")
+    return calibrate(file, f"lab(hosts={hosts}, rate=1000mbit, cpu={QUOTA})")
 
 
 @dataclass
@@ -182,7 +182,7 @@ def _time(
     if simulated:
         where = {"engine": "simulated", "cluster": now.cluster}
     try:
-        result = covey.fit(case.file, spec, workers, until=TARGET, epochs=MOST, seed=seed, **where)
+        result = covey.fit(case.file, spec, workers, until=TARGET, epochs=MOST, seed=seed, scores=SCORES, **where)
     except CoveyError as error:
         print(f"{case}: {spec} failed: {error}", file=sys.stderr)
         return float("inf")

@@ -52,6 +52,15 @@ def test_all_begin_with_the_same_weights_and_samples() -> None:
     assert all(torch.equal(value, other.result.weights[name]) for name, value in one.result.weights.items())
 
 
+def test_scores_come_as_often_as_asked_and_change_nothing() -> None:
+    seldom, often = (run("bsp", until=None, epochs=2, scores=scores).outcomes[0].result for scores in (1, 4))
+    assert seldom is not None and often is not None
+    marks = [sorted({row["samples"] for row in result.history}) for result in (seldom, often)]
+    assert [len(found) for found in marks] == [2, 8]
+    assert seldom.history[-1]["seconds"] == often.history[-1]["seconds"]
+    assert all(torch.equal(value, often.weights[name]) for name, value in seldom.weights.items())
+
+
 def test_a_straggler_costs_the_synchronous_one_more() -> None:
     found = times(run("bsp,asynchronous", workers=4, cluster=Cluster(slowdowns={3: 6.0})))
     assert found["bsp"] is not None and found["asynchronous"] is not None

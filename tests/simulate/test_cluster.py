@@ -49,6 +49,12 @@ def test_a_slow_worker_and_a_larger_batch_take_longer() -> None:
     assert cluster.compute_time(3, 0.5, Random(0)) == pytest.approx(0.02)
 
 
+def test_a_part_of_a_batch_costs_more_than_its_share() -> None:
+    cluster = read("[compute]\nbatch = '8ms'\nfixed = 0.5")
+    assert cluster.compute_time(0, 1.0, Random(0)) == pytest.approx(8e-3)
+    assert cluster.compute_time(0, 0.25, Random(0)) == pytest.approx(4e-3 + 1e-3)
+
+
 def test_jitter_has_mean_one_and_the_asked_variation() -> None:
     cluster, draw = from_flags(compute="1s", jitter=0.3), Random(7)
     times = [cluster.compute_time(0, 1.0, draw) for _ in range(20_000)]
@@ -163,6 +169,7 @@ batch = "4.2ms"
 jitter = 0.07
 update = "1.053ns"
 threads = 2
+fixed = 0.3
 
 [handling]
 send = "120us"
@@ -199,6 +206,7 @@ bandwidth = "1gbit"
 def test_a_calibrated_cluster() -> None:
     cluster = read(CALIBRATED)
     assert (cluster.compute, cluster.threads, cluster.place) == (pytest.approx(4.2e-3), 2, "servers:node0")
+    assert cluster.fixed == 0.3
     assert cluster.handling.receive.of(1000) == pytest.approx(290e-6 + 0.7e-6)
     assert cluster.link.crossing(10**6) == pytest.approx(20e-6 + 0.08 * 1.0456)
     assert [machine.cores for machine in cluster.machines] == [0.5, 0.5, 8]
@@ -214,6 +222,7 @@ def test_what_is_written_reads_the_same() -> None:
     again = read(text)
     assert text_of(again, "Measured by: covey calibrate") == text
     assert again.machines == read(CALIBRATED).machines and again.place == read(CALIBRATED).place
+    assert again.fixed == 0.3
     assert "price" not in text
     with pytest.raises(PlanError, match="by hand"):
         text_of(from_flags(slow=["1:2"]))
@@ -237,6 +246,7 @@ def test_without_new_fields_nothing_is_laborious() -> None:
         ("[handling]\nsend = 3", "has no unit"),
         ("[link]\nheaders = -1", "what is added to each byte, such as 0.05"),
         ("[compute]\nthreads = 1.5", "must be a whole number from 1 up"),
+        ("[compute]\nfixed = 2", "[compute] fixed = 2.0 must be a share, from 0 to 1"),
         ("place = 3", "must be a text in quotes"),
     ],
 )

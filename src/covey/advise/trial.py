@@ -23,6 +23,7 @@ PASSES = 3  # over the data, to find a target where nobody gave one
 FEWEST, MOST = 6, 12  # strategies that are trained
 SLOWER = 2.0  # than one worker alone: nobody wants to know how much more
 AGAIN = 2  # further runs of the best of them
+SCORES = 4  # in a pass over the data: how exactly the moment is known in which a target is reached
 SPEND = 20.0  # seconds of this machine's own time that one run to the target may take
 
 
@@ -112,7 +113,7 @@ class Trials:
 
     def _reached(self, spec: str, world: Situation, until: str, passes: int, other: int = 0) -> Reached:
         try:
-            result = self._run(spec, world, until=until, epochs=passes, seed=self.seed + other)
+            result = self._run(spec, world, until=until, epochs=passes, seed=self.seed + other, scores=SCORES)
         except CoveyError:
             return Reached((math.inf,))
         return Reached((result.reached.seconds,), result.reached.samples) if result.reached else Reached((math.inf,))

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from covey.calibrate import roles
+from covey.calibrate.probes import PARTS
 from covey.calibrate.roles import Assignment
 from covey.engines import handover
 from covey.engines.interrupt import Interrupt, interruptible
@@ -55,7 +56,11 @@ class Found:
     def compute(self) -> dict[str, Any]:
         """A batch, its spread, and an optimizer step for each byte."""
         batch = self["batch"] - self["report"] * self["reports in a batch"]
-        return {"compute": Seconds(batch), "jitter": self["jitter"], "update": Seconds(self._step_byte())}
+        fixed = (self["part of a batch"] * PARTS - 1) / (PARTS - 1)
+        return {
+            "compute": Seconds(batch), "jitter": self["jitter"], "update": Seconds(self._step_byte()),
+            "fixed": min(1.0, max(0.0, fixed)),
+        }  # fmt: skip
 
     def handling(self) -> Handling:
         tiny, model = self["tiny sum"], self["model"]

@@ -23,6 +23,8 @@ from covey.vector import Vector
 WARM = 3  # of everything, before it counts
 TURNS = 40  # messages there and back, and other short things
 RESTS = 12  # reports
+PARTS = 4  # of a batch
+ASLEEP = 0.002  # seconds after which the other end waits, and its cores have nothing to do
 REPORTS = 0.02  # seconds between two reports to the launcher
 
 
@@ -73,7 +75,7 @@ async def probe(node: Node, replica: Replica, *, sizes: tuple[int, ...], beside:
         return
     peer = Address("worker", 1 - node.rank)
     for size in sizes:
-        await throw(node, peer, Vector([torch.zeros(size, dtype=torch.uint8)]), f"{size}")
+        await throw(node, replica, peer, Vector([torch.zeros(size, dtype=torch.uint8)]), f"{size}")
     await rest(node)
     if beside:
         await second_link(node, peer, beside)
@@ -82,9 +84,9 @@ async def probe(node: Node, replica: Replica, *, sizes: tuple[int, ...], beside:
 async def compute(node: Node, replica: Replica) -> None:
     """Batches and optimizer steps, as in a run: each finds the caches as the other left them."""
     batches, steps = Clocks(), Clocks()
-    for step in node.steps():
+    for _ in node.steps():
         with batches.running():
-            await node.compute(partial(replica.differentiate, step))
+            await replica.gradient(node)
         with steps.running():
             replica.update()
     times = batches.busy()[WARM:]
@@ -92,6 +94,16 @@ async def compute(node: Node, replica: Replica) -> None:
     await node.note("jitter", stdev(times) / fmean(times))
     await node.note("reports in a batch", min(1.0, fmean(batches.wall[WARM:]) / REPORTS))
     await node.note("step", fmean(steps.driver[WARM:]))
+    await node.note("part of a batch", await part_of_a_batch(node, replica) / fmean(times))
+
+
+async def part_of_a_batch(node: Node, replica: Replica) -> float:
+    """Forward and backward on the first of the parts of a batch."""
+    clocks = Clocks()
+    for step in range(WARM + TURNS):
+        with clocks.running():
+            await replica.gradient_of(node, node.rank, step, 0, PARTS)
+    return fmean(clocks.busy()[WARM:])
 
 
 async def arithmetic(node: Node, replica: Replica) -> None:
@@ -120,15 +132,21 @@ def _once(act: Callable[[], object]) -> float:
     return time.thread_time() - begin
 
 
-async def throw(node: Node, peer: Address, load: Vector, name: str) -> None:
-    """Balls there and back, one at a time: what sending and receiving costs either end, and how long it takes."""
+async def throw(node: Node, replica: Replica, peer: Address, load: Vector, name: str) -> None:
+    """Balls there and back, one at a time: what sending and receiving costs either end, and how long it takes.
+
+    A batch lies between two of them, as in a run: caches have gone cold, and the other end has to wake up.
+    """
     sends, whole = Clocks(), Clocks()
     if node.rank == 1:
-        for _ in range(WARM + TURNS):
+        for turn in range(WARM + TURNS):
             await node.receive(Ball, sender=peer)
             await node.send(peer, Ball(load))
+            await node.compute(partial(replica.differentiate, turn))
         return
-    for _ in range(WARM + TURNS):
+    for turn in range(WARM + TURNS):
+        await node.compute(partial(replica.differentiate, turn))
+        await node.sleep(ASLEEP)
         with whole.running():
             with sends.running():
                 await node.send(peer, Ball(load))

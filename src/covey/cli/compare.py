@@ -50,6 +50,7 @@ def command(
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     until: options.Until = None,
+    scores: options.Scores = 1,
     report: Report = None,
     folder: Continue = None,
     cluster: simulate.ClusterFile = None,
@@ -86,7 +87,7 @@ def command(
         whole = compare(
             task, strategies, workers, until=until, rates=factors, repeat=repeat, folder=folder, seed=seed,
             command=request.command, shown=_shown(workers, engine, until, manner), servers=servers, engine=engine,
-            epochs=epochs, steps=steps, threads=threads, budget=budget, cluster=imagined,
+            epochs=epochs, steps=steps, scores=scores, threads=threads, budget=budget, cluster=imagined,
         )  # fmt: skip
         _tell(whole, request, report, folder)
 

@@ -42,6 +42,7 @@ Steps = Annotated[int | None, flag("--steps", "S", "End a worker after so many s
 Until = Annotated[
     str | None, flag("--until", "TARGET", "End the run at 'accuracy>=0.9', or accuracy:0.9 unquoted.", BUDGET)
 ]
+Scores = Annotated[int, flag("--scores", "N", "Score the model so often in a pass over the data.", BUDGET, least=1)]
 
 Save = Annotated[Path | None, flag("--save", "FILE", "Save the trained weights as safetensors.", KEEP)]
 Checkpoint = Annotated[Path | None, flag("--checkpoint", "DIR", "Keep the whole run here as it goes.", KEEP)]

@@ -22,6 +22,7 @@ def command(
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     until: options.Until = None,
+    scores: options.Scores = 1,
     save: options.Save = None,
     checkpoint: options.Checkpoint = None,
     every: options.Every = None,
@@ -50,8 +51,8 @@ def command(
             request,
             lambda watcher: fit(
                 task, strategy, workers, servers=servers, engine=engine, epochs=epochs, steps=steps, until=until,
-                seed=seed, threads=threads, save=save, checkpoint=checkpoint, every=every or "60s", resume=resume,
-                stall=stall, budget=budget, hosts=hosts, place=place, interface=interface, insecure=insecure,
-                command=request.command, watcher=watcher,
+                seed=seed, scores=scores, threads=threads, save=save, checkpoint=checkpoint, every=every or "60s",
+                resume=resume, stall=stall, budget=budget, hosts=hosts, place=place, interface=interface,
+                insecure=insecure, command=request.command, watcher=watcher,
             ),
         )  # fmt: skip

@@ -48,6 +48,7 @@ def command(
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     until: options.Until = None,
+    scores: options.Scores = 1,
     save: options.Save = None,
     json: options.Json = None,
     quiet: options.Quiet = False,
@@ -79,8 +80,8 @@ def command(
             request,
             lambda watcher: fit(
                 task, strategy, workers, servers=servers, engine="simulated", epochs=epochs, steps=steps, until=until,
-                seed=seed, budget=budget, save=save, cluster=imagined, timing_only=timing_only, command=request.command,
-                watcher=watcher,
+                seed=seed, scores=scores, budget=budget, save=save, cluster=imagined, timing_only=timing_only,
+                command=request.command, watcher=watcher,
             ),
         )  # fmt: skip
 

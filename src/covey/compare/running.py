@@ -120,6 +120,8 @@ class Kept:
         budget = {name: options.get(name) for name in ("epochs", "steps", "servers", "threads", "budget")}
         mine = {name: getattr(whole, name) for name in ("task", "workers", "engine", "until")} | {"seed": seed}
         mine |= {name: value for name, value in budget.items() if value is not None}
+        if options.get("scores", 1) > 1:
+            mine["scores"] = options["scores"]
         if options.get("cluster"):
             mine["cluster"] = repr(options["cluster"])
         folder.mkdir(parents=True, exist_ok=True)

@@ -34,6 +34,7 @@ class Options:
     epochs: int | None = None
     steps: int | None = None
     until: str | None = None
+    scores: int = 1  # of the model, in a pass over the data
     seed: int = 0
     rate: float = 1.0  # a factor on the task's learning rate
     threads: int | None = None
@@ -57,7 +58,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:
             raise PlanError("give --epochs or --steps, not both: each says when a worker ends")
-        for name in ("epochs", "steps", "threads"):
+        for name in ("epochs", "steps", "scores", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise PlanError(f"--{name} {value}: at least 1 is needed")
@@ -158,8 +159,9 @@ def samples_of(deal: Shards, rank: int, steps: int) -> int:
 
 
 def referee(asked: Request) -> Referee:
-    """Score once per pass over the data, of all workers together."""
-    return Referee(min(asked.deal.samples, asked.budget or asked.deal.samples), asked.target)
+    """Score once per pass over the data, of all workers together, or as often as was asked for."""
+    every = -(-asked.deal.samples // asked.options.scores)
+    return Referee(min(every, asked.budget or every), asked.target)
 
 
 def facts(asked: Request, engine: str) -> Facts:

@@ -28,6 +28,7 @@ class Cluster:
 
     compute: Seconds = BATCH  # of one batch on a worker that is not slowed down
     jitter: float = 0.0  # coefficient of variation of the compute time
+    fixed: float = 0.0  # the share of a batch's time that a part of it takes all the same
     slowdowns: Mapping[int, float] = field(default_factory=dict)  # worker rank -> how many times slower
     kills: Mapping[Host, Seconds] = field(default_factory=dict)
     link: Link = LINK
@@ -44,8 +45,8 @@ class Cluster:
     watts: Mapping[int, float] = field(default_factory=dict)  # worker rank -> power
 
     def compute_time(self, rank: int, load: float, draw: Random) -> Seconds:
-        """How long this worker takes for `load` batches."""
-        expected = self.compute * load * self.slowdowns.get(rank, 1.0)
+        """How long this worker takes for a batch, or for a part of one: `load`, from 0 to 1."""
+        expected = self.compute * (self.fixed + (1 - self.fixed) * load) * self.slowdowns.get(rank, 1.0)
         if self.jitter == 0:
             return Seconds(expected)
         # Lognormal with mean 1: a slow batch can be very slow, none is faster than 0.

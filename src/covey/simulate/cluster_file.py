@@ -19,7 +19,7 @@ T = TypeVar("T")
 Table = Mapping[str, Any]
 
 SECTIONS = ("compute", "handling", "link", "local", "machine", "group", "host", "kill", "place")
-COMPUTE = ("batch", "jitter", "update", "threads")
+COMPUTE = ("batch", "jitter", "fixed", "update", "threads")
 HANDLING = ("send", "send_byte", "receive", "receive_byte", "sums", "sums_byte", "step", "report")
 LOCAL = ("bandwidth", "latency", "cpu", "cpu_byte")
 LINK = ("bandwidth", "latency", "sharing", "headers", "cpu", "cpu_byte")
@@ -65,6 +65,7 @@ def _cluster(document: Table) -> Cluster:
     return Cluster(
         compute=_read(compute, "batch", parse_duration, usual.compute, "[compute]"),
         jitter=parse_jitter(_number(compute, "jitter", "[compute]", usual.jitter)),
+        fixed=_share(compute, "fixed", "[compute]", usual.fixed),
         update=_read(compute, "update", parse_duration, usual.update, "[compute]"),
         threads=_whole(compute, "threads", "[compute]", usual.threads),
         link=common,
@@ -200,6 +201,13 @@ def _positive(table: Table, key: str, where: str) -> float:
     value = _number(table, key, where, 0.0)
     if value <= 0:
         raise PlanError(f"{where} {key} = {value} must be larger than 0")
+    return value
+
+
+def _share(table: Table, key: str, where: str, usual: float) -> float:
+    value = _number(table, key, where, usual)
+    if not 0 <= value <= 1:
+        raise PlanError(f"{where} {key} = {value} must be a share, from 0 to 1")
     return value
 
 
