@@ -14,7 +14,7 @@ from covey.advise import predict
 from covey.advise.candidates import candidates
 from covey.advise.choose import Advice, advise
 from covey.advise.situation import Situation, look, skew, time_batch
-from covey.advise.trial import Trials
+from covey.advise.trial import SCORES, Trials
 from covey.advise.world import fastest, sized
 from covey.build import shards
 from covey.catalog import resolve
@@ -139,7 +139,7 @@ def test_the_advised_is_the_best_of_those_that_were_trained(task: Task, monkeypa
     assert alone.relative == 1.0 and alone.seconds is not None
     again = covey.fit(
         DIGITS, advice.choices[0].spec, advice.choices[0].workers, engine="simulated", until="accuracy>=0.85",
-        cluster=now.cluster if advice.choices[0].workers > 1 else Cluster(compute=Seconds(0.005)),
+        scores=SCORES, cluster=now.cluster if advice.choices[0].workers > 1 else Cluster(compute=Seconds(0.005)),
     )  # fmt: skip
     assert again.reached is not None
     assert again.reached.seconds == pytest.approx(advice.choices[0].seconds)

@@ -10,6 +10,7 @@ from covey.advise.delay import Network, delay
 from covey.advise.predict import Step
 from covey.advise.rules import bandwidth_poor
 from covey.advise.situation import Situation
+from covey.advise.trial import SCORES
 from covey.simulate.units import format_bytes, format_duration, format_rate
 
 if TYPE_CHECKING:
@@ -86,9 +87,9 @@ def _spread(now: Situation) -> Iterator[str]:
 
 
 def command(name: str, spec: str, workers: int, until: str | None, like: str) -> str:
-    """What to type to run it for real; `like` holds further flags."""
+    """What to type to run it for real, scored as often as in the trials; `like` holds further flags."""
     words = ["covey", "run", name, "--strategy", spec, "--workers", str(workers)]
-    words += ["--until", until] if until else []
+    words += ["--until", until, "--scores", str(SCORES)] if until else []
     return shlex.join(words) + (f" {like}" if like else "")
 
 
