@@ -1,0 +1,190 @@
+"""The codecs on a GPU: what lies around the Triton kernels of `gpu_rows` and `gpu_flat`.
+
+Blocks up to 8192 numbers take one pass, larger ones and one block of all take two. `check=False` does not wait for the
+device: then a scale that is not finite says that its block was refused, and its residual is as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from covey.exchange.kernels import chance, gpu_flat, gpu_rows, plain
+from covey.exchange.kernels.plain_levels import parted
+
+SMALL, TILE, ROWS, PIECES = 8192, 4096, 2048, 4096
+PEAK, NORM, MOMENTS, SIDES = 0, 1, 2, 3
+EXACT = {"enable_fp_fusion": False}  # a*b+c in two roundings, as on the CPU: the codes are the same
+
+
+class Blocks:
+    """How a tensor is cut, and the scales of its blocks: measured here, unless blocks are small."""
+
+    def __init__(self, x: Tensor, residual: Tensor | None, block: int, kind: int, clip: float = 0.0) -> None:
+        assert x.numel() < 2**31 - SMALL, f"{x.numel()} numbers at once: at most 2^31 - {SMALL} fit these kernels"
+        self.x, self.residual, self.block, self.count = x, residual, block, x.numel()
+        self.r = x if residual is None else residual
+        self.keep = residual is not None
+        self.many, self.size = plain.blocks(self.count, block)
+        self.small = 0 < block <= SMALL  # BLOCK is compiled in, so it must not vary with the tensor
+        self.wide = triton.next_power_of_2(self.size)
+        self.rows = max(1, ROWS // self.wide)
+        self.even = self.wide == self.size and self.size >= 32
+        self.one = self.many == 1
+        self.scales = x.new_empty((self.many, 2) if kind == SIDES else (self.many,))
+        if not self.small:
+            self._survey(kind, clip)
+
+    def _survey(self, kind: int, clip: float) -> None:
+        piece = max(TILE, triton.next_power_of_2(-(-self.size // PIECES)))
+        pieces = -(-self.size // piece)
+        table = torch.empty((self.many, pieces, 3), dtype=torch.float64, device=self.x.device)
+        gpu_flat.survey[(pieces, self.many)](
+            self.x, self.r, table, self.count, self.size, pieces, piece, kind, self.keep, 2048
+        )  # fmt: skip
+        gpu_flat.settle[(self.many,)](
+            table, self.scales, self.count, self.size, pieces, clip, kind, clip > 0, triton.next_power_of_2(pieces)
+        )  # fmt: skip
+
+    @property
+    def row_grid(self) -> tuple[int]:
+        return (-(-self.many // self.rows),)
+
+    @property
+    def flat_grid(self) -> tuple[int]:
+        return (-(-self.count // TILE),)
+
+    def codes(self, each: int) -> Tensor:
+        """Room for packed words, or for a byte a number where blocks end inside of words."""
+        if self.small and not self.even:
+            return torch.empty(self.count, dtype=torch.uint8, device=self.x.device)
+        return torch.empty(-(-self.count * each // 32), dtype=torch.int32, device=self.x.device)
+
+    def wire(self, codes: Tensor, each: int) -> Tensor:
+        if codes.dtype == torch.uint8:
+            loose, codes = codes, torch.empty(-(-self.count * each // 32), dtype=torch.int32, device=codes.device)
+            gpu_rows.pack_codes[self.flat_grid](loose, codes, self.count, each, TILE)
+        return codes.view(torch.uint8)[: -(-self.count * each // 8)]
+
+    def check(self, decode: Callable[[Tensor], Tensor]) -> None:
+        """Raise if a block was refused, after taking the others' codes back: residual + dec - x is what it was."""
+        fine = torch.isfinite(self.scales)
+        if bool(fine.all()):
+            return
+        if self.residual is not None and self.small:
+            whole = plain.spread(fine.view(self.many, -1).all(1).float(), self.count, self.block) > 0
+            self.residual += torch.where(whole, decode(torch.empty_like(self.x)) - self.x, 0.0)
+        raise plain.refused()
+
+
+def _keys(seed: int | None) -> tuple[int, int]:
+    one, two = chance.keys(seed or 0)
+    return chance.signed(one), chance.signed(two)
+
+
+def _linear(
+    x: Tensor, residual: Tensor | None, block: int, norm: bool, levels: int, seed: int | None
+) -> tuple[Tensor, Blocks]:
+    cut = Blocks(x, residual, block, NORM if norm else PEAK)
+    q = torch.empty(cut.count, dtype=torch.int8 if levels <= 127 else torch.int16, device=x.device)
+    if cut.count == 0:
+        return q, cut
+    keys, chanced = _keys(seed), seed is not None
+    if cut.small:
+        gpu_rows.linear_rows[cut.row_grid](
+            x, cut.r, q, cut.scales, cut.count, cut.many, float(levels), *keys, norm, chanced, cut.keep, cut.size,
+            cut.wide, cut.rows, **EXACT,
+        )  # fmt: skip
+    else:
+        gpu_flat.linear_flat[cut.flat_grid](
+            x, cut.r, q, cut.scales, cut.count, cut.size, float(levels), *keys, chanced, cut.keep, cut.one, TILE,
+            **EXACT,
+        )  # fmt: skip
+    return q, cut
+
+
+def _back(kernel: Any, codes: Tensor, scales: Tensor, block: int, out: Tensor, alpha: float | None) -> Tensor:
+    many, size = plain.blocks(out.numel(), block)
+    if out.numel():
+        kernel[(-(-out.numel() // TILE),)](
+            codes, scales, out, out.numel(), size, alpha or 0.0, alpha is not None, many == 1, TILE, **EXACT
+        )  # fmt: skip
+    return out
+
+
+def int8_encode(
+    x: Tensor, residual: Tensor | None, block: int, seed: int | None, check: bool = True
+) -> tuple[Tensor, Tensor]:
+    q, cut = _linear(x, residual, block, False, 127, seed)
+    scales = parted(cut.scales, 127.0)
+    if check:
+        cut.check(lambda out: int8_decode(q, scales, block, out))
+    return q, scales
+
+
+def int8_decode(q: Tensor, scales: Tensor, block: int, out: Tensor, alpha: float | None = None) -> Tensor:
+    return _back(gpu_flat.linear_back, q, scales, block, out, alpha)
+
+
+def qsgd_encode(
+    x: Tensor, residual: Tensor | None, block: int, levels: int, seed: int | None, norm: str, check: bool = True
+) -> tuple[Tensor, Tensor]:
+    q, cut = _linear(x, residual, block, norm == "l2", levels, seed)
+    if check:
+        cut.check(lambda out: qsgd_decode(q, cut.scales, block, levels, out))
+    return q, cut.scales
+
+
+def qsgd_decode(q: Tensor, norms: Tensor, block: int, levels: int, out: Tensor, alpha: float | None = None) -> Tensor:
+    return _back(gpu_flat.linear_back, q, parted(norms, levels), block, out, alpha)
+
+
+def onebit_encode(x: Tensor, residual: Tensor | None, block: int, check: bool = True) -> tuple[Tensor, Tensor]:
+    cut = Blocks(x, residual, block, SIDES)
+    codes = cut.codes(1)
+    if cut.count and cut.small:
+        gpu_rows.onebit_rows[cut.row_grid](
+            x, cut.r, codes, cut.scales, cut.count, cut.many, cut.keep, cut.even, cut.size, cut.wide, cut.rows, **EXACT
+        )  # fmt: skip
+    elif cut.count:
+        gpu_flat.onebit_flat[cut.flat_grid](
+            x, cut.r, codes, cut.scales, cut.count, cut.size, cut.keep, cut.one, TILE, **EXACT
+        )  # fmt: skip
+    wire = cut.wire(codes, 1)
+    if check:
+        cut.check(lambda out: onebit_decode(wire, cut.scales, block, out))
+    return wire, cut.scales
+
+
+def onebit_decode(bits: Tensor, levels: Tensor, block: int, out: Tensor, alpha: float | None = None) -> Tensor:
+    return _back(gpu_flat.onebit_back, bits, levels, block, out, alpha)
+
+
+def terngrad_encode(
+    x: Tensor, residual: Tensor | None, block: int, seed: int, clip: float, scale: Tensor | None = None,
+    check: bool = True,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    cut = Blocks(x, residual, block, MOMENTS if clip else PEAK, clip)
+    codes = cut.codes(2)
+    top = cut.scales if scale is None else scale
+    if cut.count and cut.small:
+        gpu_rows.terngrad_rows[cut.row_grid](
+            x, cut.r, codes, cut.scales, top, cut.count, cut.many, clip, *_keys(seed), clip > 0, scale is not None,
+            cut.keep, cut.even, cut.size, cut.wide, cut.rows, **EXACT,
+        )  # fmt: skip
+    elif cut.count:
+        gpu_flat.terngrad_flat[cut.flat_grid](
+            x, cut.r, codes, cut.scales, top, cut.count, cut.size, *_keys(seed), cut.keep, cut.one, TILE, **EXACT
+        )  # fmt: skip
+    wire = cut.wire(codes, 2)
+    if check:
+        cut.check(lambda out: terngrad_decode(wire, top, block, out))
+    return wire, top
+
+
+def terngrad_decode(codes: Tensor, scales: Tensor, block: int, out: Tensor, alpha: float | None = None) -> Tensor:
+    return _back(gpu_flat.ternary_back, codes, scales, block, out, alpha)
