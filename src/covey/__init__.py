@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from covey import data, spark
     from covey.errors import CheckpointError, CoveyError, PeerLost, PlanError, RoleFailed, Stalled
     from covey.observe.result import Result
+    from covey.parallelism.marks import cut_here
     from covey.run import fit, join
     from covey.task import Task, accuracy
 
@@ -17,13 +18,13 @@ __version__ = "0.1.0"
 _HOME = {
     "CheckpointError": "covey.errors", "CoveyError": "covey.errors", "PeerLost": "covey.errors",
     "PlanError": "covey.errors", "RoleFailed": "covey.errors", "Stalled": "covey.errors",
-    "Result": "covey.observe.result", "Task": "covey.task", "accuracy": "covey.task", "fit": "covey.run",
-    "join": "covey.run",
+    "Result": "covey.observe.result", "Task": "covey.task", "accuracy": "covey.task",
+    "cut_here": "covey.parallelism.marks", "fit": "covey.run", "join": "covey.run",
 }  # fmt: skip
 
 __all__ = [
     "CheckpointError", "CoveyError", "PeerLost", "PlanError", "Result", "RoleFailed", "Stalled", "Task", "accuracy",
-    "data", "fit", "join", "spark",
+    "cut_here", "data", "fit", "join", "spark",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from covey import __version__
-from covey.cli import advise, calibrate, compare, doctor, lab, launch, run, scale, simulate, strategies, trace
+from covey.cli import advise, calibrate, compare, cut, doctor, lab, launch, run, scale, simulate, strategies, trace
 
 app = typer.Typer(
     name="covey",
@@ -24,6 +24,7 @@ app.command("calibrate")(calibrate.command)
 app.command("compare")(compare.command)
 app.command("advise")(advise.command)
 app.command("scale")(scale.command)
+app.command("cut")(cut.command)
 app.command("trace")(trace.command)
 app.command("launch", cls=launch.ScriptFirst, context_settings={"allow_interspersed_args": False})(launch.command)
 app.command("strategies")(strategies.command)

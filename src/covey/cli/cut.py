@@ -1,0 +1,123 @@
+"""covey cut: where should a model be cut into stages, and what would that be like?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from covey.cli import json_file, options
+from covey.cli.errors import explained
+from covey.cli.options import flag, teller, voice
+from covey.errors import PlanError
+
+if TYPE_CHECKING:
+    from covey.cli.cut_table import Answer
+    from covey.parallelism import Chain, Profile, Schedule, Terms
+    from covey.task import Task
+
+CUT, NETWORK = "How to cut", "The machines"
+
+Stages = Annotated[
+    int | None, flag("--stages", "P", "How many. (usual: 2, or with --machines what pays)", CUT, least=1)
+]
+Machines = Annotated[int | None, flag("--machines", "N", "More than stages: slow stages get several.", CUT, least=1)]
+Timetable = Annotated[
+    str, flag("--timetable", "NAME", "plain, gpipe, 1f1b, interleaved, pipedream or 2bw.", CUT)
+]  # fmt: skip
+Micro = Annotated[int, flag("--microbatches", "M", "Into how many a batch is cut.", CUT, least=1)]
+Chunks = Annotated[int, flag("--chunks", "V", "Of each stage, for interleaved.", CUT, least=1)]
+Vertical = Annotated[bool, flag("--vertical", "", "pipedream: one version of the weights for a batch.", CUT)]
+Recompute = Annotated[bool, flag("--recompute", "", "Run forwards again instead of keeping what they made.", CUT)]
+After = Annotated[list[str] | None, flag("--after", "MODULE", "Only after this module; may be repeated.", CUT)]
+Tied = Annotated[str, flag("--tied", "HOW", "Weights in two stages: refuse, or sum their gradients.", CUT)]
+Memory = Annotated[str | None, flag("--memory", "SIZE", "Of each machine, such as 2GB. (usual: no limit)", NETWORK)]
+Bandwidth = Annotated[str, flag("--bandwidth", "RATE", "Between two machines.", NETWORK)]
+Latency = Annotated[str, flag("--latency", "TIME", "One way.", NETWORK)]
+Picture = Annotated[Path | None, flag("--picture", "FILE", "The timetable as an SVG.", options.KEEP)]
+
+
+def command(
+    task: options.Task,
+    stages: Stages = None,
+    machines: Machines = None,
+    timetable: Timetable = "1f1b",
+    microbatches: Micro = 8,
+    chunks: Chunks = 1,
+    vertical: Vertical = False,
+    recompute: Recompute = False,
+    after: After = None,
+    tied: Tied = "refuse",
+    memory: Memory = None,
+    bandwidth: Bandwidth = "1gbit",
+    latency: Latency = "0.1ms",
+    picture: Picture = None,
+    json: options.Json = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Cut a model into stages: where, how long a step would take, how much memory each stage needs, and why there.
+
+    Every layer is measured on this machine, on one thread.
+
+    covey cut examples/unbalanced.py --stages 3 --memory 2GB --timetable 1f1b --picture cut.svg
+    """
+    manner = voice(quiet, verbose)
+    with explained(manner):
+        json_file.check(json)
+        json_file.check(picture, "--picture", "cut.svg")
+        from covey.simulate.units import parse_duration, parse_rate, parse_size
+
+        limit = parse_size(memory) if memory else math.inf
+        rate, wait = parse_rate(bandwidth), parse_duration(latency)
+        if tied not in ("refuse", "sum"):
+            raise PlanError(f"--tied {tied}: weights in two stages can be refused or summed; write refuse or sum")
+        from covey.cli.cut_table import Answer, print_cut
+        from covey.parallelism import Schedule, Terms
+        from covey.task import load_task
+
+        plan = Schedule(
+            name=timetable, microbatches=microbatches, chunks=chunks, vertical=vertical, recompute=recompute
+        )
+        if stages is None and machines is None:
+            stages = 2
+        terms = Terms(stages=stages, machines=machines, schedule=plan, bandwidth=rate, memory=limit)
+        chain, profile = _measured(load_task(task), plan, after or [], tied, teller(manner))
+        answer = Answer.of(task, chain, profile, terms, wait)
+        json_file.write(json, answer.to_json())
+        _draw(answer, task, terms, picture)
+        if manner != "quiet":
+            print_cut(json_file.console(json), answer, picture, everything=manner == "verbose")
+
+
+def _measured(
+    task: Task, plan: Schedule, after: list[str], tied: str, told: Callable[[str], None]
+) -> tuple[Chain, Profile]:
+    """The layers of the task's model, and what they cost for a (micro-)batch."""
+    from covey import build
+    from covey.data import Feed, Shards
+    from covey.parallelism import chain_of, inputs_of, loss_of, measure, optimizer_state
+    from covey.task import check_data
+
+    size = math.ceil(task.batch_size / plan.microbatches) if plan.divides else task.batch_size
+    if plan.divides and plan.microbatches > task.batch_size:
+        raise PlanError(f"a batch of {task.batch_size} cannot be cut into {plan.microbatches} micro-batches: use fewer")
+    data = build.data_of(task)
+    batch = next(Feed(data, Shards(check_data(data), 1, size, 0), 0).start(0))
+    state = optimizer_state(task.optimizer, build.model(task, 0))
+    model = build.model(task, 0)
+    inputs = inputs_of(task, model, batch)
+    chain = chain_of(model, inputs, after)
+    told(f"measuring {len(chain.layers)} layers on {size} samples")
+    profile = measure(chain, inputs, lambda output: loss_of(task, batch, output), state=state, tied=tied)
+    return chain, profile
+
+
+def _draw(answer: Answer, task: str, terms: Terms, picture: Path | None) -> None:
+    if picture is None:
+        return
+    from covey.report import gantt
+
+    title = f"{task} · {terms.schedule.name} · {len(answer.best.stages)} stages"
+    json_file.write(picture, gantt.draw(answer.best.gantt, title))

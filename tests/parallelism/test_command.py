@@ -1,0 +1,136 @@
+"""`covey cut` from the outside, and the picture it draws."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import covey
+from covey.cli import app
+from covey.parallelism import Schedule, Times, chain_of, inputs_of, loss_of, optimizer_state, simulate, timetable
+from covey.report import gantt
+
+TASK = """
+import torch, covey
+from torch import nn
+
+def model():
+    return nn.Sequential(nn.Linear(16, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), *(nn.Linear(4, 4) for _ in ()),
+                         nn.Linear(512, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+
+x = torch.randn(256, 16)
+task = covey.Task(model=model, data=(x, (x.sum(1) > 0).long()), batch_size=64,
+                  optimizer=lambda params: torch.optim.Adam(params), loss=nn.functional.cross_entropy)
+"""
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> str:
+    path = tmp_path / "unbalanced.py"
+    path.write_text(TASK)
+    return str(path)
+
+
+def test_cut_prints_writes_and_draws(task: str, tmp_path: Path) -> None:
+    picture, answer = tmp_path / "cut.svg", tmp_path / "cut.json"
+    flags = ["--stages", "2", "--microbatches", "4", "--memory", "100MB", "--bandwidth", "10gbit"]
+    shown = CliRunner().invoke(app, ["cut", task, *flags, "--picture", str(picture), "--json", str(answer)])
+    assert shown.exit_code == 0, shown.output
+    for word in ("stage", "memory", "bubble", "traffic", "why", "equal", "100 MB"):
+        assert word in shown.stdout
+    found = json.loads(answer.read_text())
+    assert found["schema"] == "covey.cut/1" and found["way"] == "sequential"
+    best, equal = found["best"], found["equal"]
+    assert len(best["stages"]) == 2 and best["after"] in (["0"], ["1"], ["2"], ["3"])  # around the one large layer
+    assert equal["after"] != best["after"] or equal["step"] == best["step"]
+    assert [stage["in_flight"] for stage in best["stages"]] == [2, 1]
+    trained = sum(stage["weights"] for stage in best["stages"])
+    assert trained == 4 * (16 * 512 + 512 + 512 * 512 + 512 + 512 * 8 + 8 + 72 + 18)
+    assert best["stages"][1]["memory"] >= 4 * best["stages"][1]["weights"], "weights, gradient and Adam's two"
+    ElementTree.fromstring(picture.read_text())
+    assert "unbalanced.py · 1f1b · 2 stages" in picture.read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--stages 2 --memory 1kB", "no cut into 2 stages fits in 1 kB under 1f1b"),
+        ("--stages 20", "into 9 parts at most, not 20"),
+        ("--stages 4 --timetable 2bw --microbatches 2", "at least 4 micro-batches"),
+        ("--timetable 3f1b", "there are plain, gpipe"),
+        ("--microbatches 100", "a batch of 64 cannot be cut into 100"),
+        ("--tied maybe", "write refuse or sum"),
+        ("--after nowhere", "no module 'nowhere'"),
+        ("--memory lots", "cannot read the size"),
+    ],
+)
+def test_what_cannot_be_is_refused(task: str, flags: str, said: str) -> None:
+    shown = CliRunner().invoke(app, ["cut", task, *flags.split()])
+    assert shown.exit_code == 2
+    assert said in " ".join(shown.stderr.split())
+
+
+def test_the_planner_may_choose_stages_and_machines(task: str) -> None:
+    shown = CliRunner().invoke(app, ["cut", task, "--machines", "3", "--timetable", "pipedream", "--json", "-"])
+    assert shown.exit_code == 0, shown.output
+    found = json.loads(shown.stdout)
+    assert sum(stage["machines"] for stage in found["best"]["stages"]) <= 3
+    assert len(found["equal"]["stages"]) == 3
+
+
+def test_the_picture_has_a_block_for_every_move_and_the_bubble() -> None:
+    plan = timetable(Schedule(microbatches=3), (1, 2))
+    run = simulate(plan, Times(forward=[1, 1], backward=[2, 2], update=[0.5, 0.5]))
+    drawn = gantt.draw(run, "<two> stages")
+    ElementTree.fromstring(drawn)
+    assert drawn.count("class='block F' x='") - 1 == 6 and drawn.count("class='block U' x='") - 1 == 3  # and a legend
+    assert drawn.count("class='gap'") == len(run.gaps()) > 0
+    assert "&lt;two&gt;" in drawn and "stage 1.1" in drawn and f"bubble, {run.bubble():.1%}" in drawn
+
+
+def test_the_two_ends_of_a_task() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None, scale: float = 1.0) -> torch.Tensor:
+            return self.layer(x) * (1 if mask is None else mask) * scale
+
+    def make(**given: object) -> covey.Task:
+        return covey.Task(
+            model=Masked, data=(torch.ones(4, 3),), optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+            step=lambda model, batch: model(batch[0], **given).sum(),
+        )  # fmt: skip
+
+    model, batch = Masked(), (torch.randn(4, 3),)
+    ones = torch.ones(4, 3)
+    inputs = inputs_of(make(mask=ones), model, batch)
+    assert [x is y for x, y in zip(inputs, (batch[0], ones), strict=True)] == [True, True]
+    assert not model._forward_pre_hooks
+    chain = chain_of(model, inputs)
+    (stage,) = chain.stages([])
+    assert torch.equal(loss_of(make(mask=ones), batch, chain.rebuild(stage(inputs))), model(*inputs).sum())
+    with pytest.raises(covey.PlanError, match="x: Tensor, scale: float"):
+        inputs_of(make(scale=2.0), model, batch)
+    twice = covey.Task(
+        model=Masked, data=(torch.ones(4, 3),), optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+        step=lambda model, batch: (model(batch[0]) + model(batch[0])).sum(),
+    )  # fmt: skip
+    with pytest.raises(covey.PlanError, match="more than once"):
+        loss_of(twice, batch, ones)
+
+
+def test_what_an_optimizer_keeps() -> None:
+    def kept(make: object) -> float:
+        return optimizer_state(make, nn.Linear(50, 20))  # type: ignore[arg-type]
+
+    assert kept(lambda p: torch.optim.SGD(p, lr=0.1)) == 0
+    assert kept(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)) == 1
+    assert kept(torch.optim.AdamW) == pytest.approx(2, abs=0.01)  # and a count for each
