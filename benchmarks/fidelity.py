@@ -151,6 +151,7 @@ def _calibrated(engine: str, kept: Path | None) -> Cluster:
         cluster = calibrate(TASK, engine)
         if file is None:
             return cluster
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(written(cluster, f"calibrated for {engine}"))
     return load(file)
 

@@ -1,4 +1,4 @@
-"""Fashion-MNIST with a small CNN (0.8 million parameters).
+"""Fashion-MNIST with a small CNN (0.8 million parameters, 3.3 MB); `benchmarks/time_to_accuracy.py` races with it.
 
 Try it: covey run examples/fashion.py --strategy 'local_sgd(period=8)' --workers 2 --until accuracy:0.86
 """
@@ -10,11 +10,11 @@ import covey
 
 
 def cnn() -> nn.Module:
-    """Two convolutions, two fully connected layers."""
+    """Two convolutions of 16 and 32 channels with pooling, then 512 hidden units."""
     return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(64 * 7 * 7, 256), nn.ReLU(), nn.Linear(256, 10),
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(32 * 7 * 7, 512), nn.ReLU(), nn.Linear(512, 10),
     )  # fmt: skip
 
 

@@ -1,0 +1,73 @@
+"""What everybody trains: the CNN of `examples/fashion.py`, scored on 2,000 test images while the links are watched."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import covey
+from benchmarks.peers.track import LAUNCHER
+from covey.engines.lab.iproute import LabError, show
+from covey.engines.lab.running import Lab, Traffic, labs
+from covey.task import load_task
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "fashion.py"
+IMAGES = 2_000
+
+Score = Callable[[nn.Module], dict[str, float]]
+
+
+def counters(lab: Lab) -> dict[str, Traffic]:
+    """What each host has sent and received on its shaped link so far, with all that the network adds."""
+    ports = {port["ifname"]: port["stats64"] for port in show("-s", "link", namespace=lab.name.switch)}
+    return {host: Traffic(ports[host]["rx"]["bytes"], ports[host]["tx"]["bytes"]) for host in lab.hosts}
+
+
+def watched(score: Score) -> Score:
+    """The same score, with what the busiest host has sent, and what the busiest link carried while it was found."""
+
+    def watching(model: nn.Module) -> dict[str, float]:
+        begin, before, threads = time.perf_counter(), _here(), torch.get_num_threads()
+        torch.set_num_threads(os.cpu_count() or 1)  # everybody else stands still
+        metrics = score(model)
+        torch.set_num_threads(threads)
+        seconds, after = time.perf_counter() - begin, _here()
+        return {**metrics, "sent": _sent(after), "passed": most_passed(before, after), "scoring": seconds}
+
+    return watching
+
+
+def most_passed(before: Mapping[str, Traffic], after: Mapping[str, Traffic]) -> float:
+    """Bytes that the busiest link carried one way in between."""
+    ways = (now - then for host in before if host in after for then, now in zip(before[host], after[host], strict=True))
+    return float(max(ways, default=0))
+
+
+def _sent(seen: Mapping[str, Traffic]) -> float:
+    return float(max((traffic.sent for traffic in seen.values()), default=0))
+
+
+def _here() -> dict[str, Traffic]:
+    """The counters of the launcher's lab; nothing where the run has none, as in virtual time."""
+    try:
+        mine = [lab for lab in labs() if str(lab.name.pid) == os.environ.get(LAUNCHER)]
+        return counters(mine[-1]) if mine else {}
+    except LabError:
+        return {}
+
+
+def _first(data: TensorDataset, count: int) -> TensorDataset:
+    return TensorDataset(*(column[:count] for column in data.tensors))
+
+
+task = replace(
+    load_task(str(EXAMPLE)),
+    evaluate=watched(covey.accuracy(_first(covey.data.fashion_mnist(train=False), IMAGES))),
+)

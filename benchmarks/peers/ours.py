@@ -1,0 +1,108 @@
+"""covey on the same hosts: a run to the target, with what its clock does not show added; and the advice for a cell."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import covey
+from benchmarks.peers.track import COURSE, HOSTS, LAUNCHER, Cell, Finish, course
+from covey import build, catalog
+from covey.advise.choose import Choice, advise
+from covey.advise.situation import look, time_batch
+from covey.advise.trial import Trials
+from covey.calibrate import calibrate
+from covey.errors import CoveyError
+from covey.observe.progress import Progress
+from covey.simulate import Cluster, parse_rate
+
+SCORES = 30  # in a pass over the data: every 2,000 samples
+
+
+class Watch:
+    """Ends a run as Ctrl-C would when it has trained for so long; knows how long its clock stood still."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit, self.over = limit, False
+        self.first: tuple[float, float] | None = None
+        self.stood = 0.0
+
+    def update(self, progress: Progress) -> None:
+        if progress.phase not in ("training", "scoring"):
+            return
+        now = time.monotonic(), progress.seconds
+        self.first = self.first or now
+        self.stood = now[0] - self.first[0] - (now[1] - self.first[1])
+        if progress.seconds > self.limit and not self.over:
+            self.over = True
+            signal.raise_signal(signal.SIGINT)
+
+    def say(self, line: str) -> None:
+        pass
+
+
+def race(spec: str, cell: Cell, seed: int, target: float, limit: float) -> Finish:
+    """A strategy on the hosts of a cell, until it reaches the target or has trained for so many seconds."""
+    os.environ[LAUNCHER] = str(os.getpid())
+    watch = Watch(limit)
+    try:
+        result = covey.fit(
+            COURSE, spec, HOSTS, engine=cell.engine, threads=1, insecure=True, until=f"accuracy>={target}", seed=seed,
+            scores=SCORES, watcher=watch,
+        )  # fmt: skip
+    except CoveyError as error:
+        return Finish(float("inf"), 0, 0.0, 0.0, False, str(error).splitlines()[0])
+    history: list[dict[str, Any]] = [row for row in result.history if "sent" in row]
+    last = history[-1]
+    parts = {
+        "clock": last["seconds"], "travelled": travelled(history, watch.stood, cell.bandwidth),
+        "closing": closing(spec, cell),
+    }  # fmt: skip
+    return Finish(
+        sum(parts.values()), last["samples"], last["sent"], last["accuracy"], result.reached is not None,
+        "" if result.reached else "too slow", {**parts, "stood": watch.stood},
+        [(row["seconds"], row["samples"], row["accuracy"]) for row in history],
+    )  # fmt: skip
+
+
+def travelled(history: Sequence[dict[str, Any]], stood: float, bandwidth: float) -> float:
+    """Seconds that the links were in use while the clock stood still: what was under way then came for nothing.
+
+    The links are read while the model is scored; the clock stands a little longer, as the model has to be fetched. The
+    last score does not count, for the run is over there.
+    """
+    scoring = sum(row["scoring"] for row in history)
+    if not scoring:
+        return 0.0
+    used = sum(min(row["scoring"], row["passed"] / bandwidth) for row in history[:-1])
+    return float(used * max(1.0, stood / scoring))
+
+
+def closing(spec: str, cell: Cell) -> float:
+    """Seconds of the last averaging, where what is scored is a mean of the workers' models that nobody has yet."""
+    if "mean of the workers'" not in catalog.resolve(spec, HOSTS).scored:
+        return 0.0
+    size = sum(p.numel() * p.element_size() for p in build.model(course(), 0).parameters())
+    return 2 * (HOSTS - 1) / HOSTS * size / cell.bandwidth
+
+
+def advised(cell: Cell, target: float) -> tuple[Choice, str]:
+    """What `covey advise` puts first for a cell, and how sure it is."""
+    found = calibrated(cell.cpu)
+    machines = (replace(machine, cores=share) for machine, share in zip(found.machines, cell.shares, strict=True))
+    link = replace(found.link, bandwidth=parse_rate(cell.rate))
+    now = look(course(), HOSTS, replace(found, machines=tuple(machines), link=link))
+    trials = Trials(COURSE, now, time_batch(course()))
+    advice = advise(course(), COURSE, now, until=f"accuracy>={target}", trials=trials)
+    return advice.choices[0], advice.sure
+
+
+@cache
+def calibrated(cpu: float) -> Cluster:
+    """As `covey calibrate` measures it once; cells write their links and their slow host in."""
+    return calibrate(COURSE, f"lab(hosts={HOSTS}, rate=1000mbit, cpu={cpu})")

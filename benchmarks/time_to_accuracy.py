@@ -1,0 +1,227 @@
+"""Who reaches 86 % on Fashion-MNIST first: covey's strategies and codecs, or PyTorch, torchft and Hivemind?
+
+Four hosts of a lab with 0.45 of a core each, at 10, 100 and 1000 Mbit/s, also with one of them four times slower. All
+train the same CNN from the same weights on batches in the same order, one thread each, and no evaluation counts. Root.
+
+`python -m benchmarks.time_to_accuracy --kept FILE` runs the usual ones, and goes on from FILE where it was stopped;
+`--all` runs everything; `--table` only shows what FILE holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.track import HOSTS, SLOWER, Cell, Finish, Peer, race
+
+ALONE = "compute alone"
+PEERS: Mapping[str, Peer] = {
+    "DDP": Peer("ddp"),
+    "DDP + fp16 hook": Peer("ddp", {"hook": "fp16"}),
+    "DDP + PowerSGD 4": Peer("ddp", {"rank": 4}),
+    "local SGD 8": Peer("local_sgd", {"period": 8}),
+    "local SGD 32": Peer("local_sgd", {"period": 32}),
+    "local SGD 128": Peer("local_sgd", {"period": 128}),
+    "torchft LocalSGD 32": Peer("ft", {"period": 32}, needs="torchft"),
+    "torchft DiLoCo 32": Peer("ft", {"period": 32, "outer": True}, needs="torchft"),
+    "Hivemind 32": Peer("hive", {"period": 32}, needs="hivemind"),
+}
+OURS = (
+    "allreduce", "allreduce + fp16", "allreduce + powersgd(rank=4)", "allreduce + topk(density=0.01)",
+    "allreduce + onebit", "allreduce + dgc", "local_sgd(period=8)", "local_sgd(period=32)", "local_sgd(period=128)",
+    "local_sgd(period=8) + int8", "local_sgd(period=32) + int8", "local_sgd(period=8) + onebit",
+    "local_sgd(period=8) + powersgd(rank=4)", "local_sgd(period=32) + powersgd(rank=4)",
+    "local_sgd(period=32) + topk(density=0.01)", "bsp + topk(density=0.01)", "asynchronous",
+    "asynchronous + topk(density=0.01)", "easgd(period=8)", "easgd(period=32)", "easgd(period=8) + int8",
+    "gosgd(probability=0.05)", "adpsgd", "diloco(period=32)", "tree_easgd",
+)  # fmt: skip
+USUAL: Mapping[str, Sequence[str]] = {
+    "10mbit": (
+        "DDP + PowerSGD 4", "local SGD 32", "Hivemind 32", "torchft LocalSGD 32",
+        "allreduce + powersgd(rank=4)", "local_sgd(period=8) + powersgd(rank=4)", "local_sgd(period=32) + int8",
+    ),
+    "100mbit": (
+        "DDP + PowerSGD 4", "local SGD 8", "local SGD 32", "torchft LocalSGD 32", "allreduce + powersgd(rank=4)",
+        "local_sgd(period=8)", "local_sgd(period=32)", "local_sgd(period=8) + powersgd(rank=4)",
+    ),
+    "1000mbit": (
+        "DDP", "local SGD 8", "local SGD 32", "torchft LocalSGD 32", "allreduce", "local_sgd(period=8)",
+        "local_sgd(period=32)",
+    ),
+    "1000mbit, one slow": (
+        "DDP", "Hivemind 32", "easgd(period=8)", "asynchronous", "gosgd(probability=0.05)",
+    ),
+}  # fmt: skip
+"""What is run of each cell unless everything is asked for: who may win there, and who is measured against."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One contestant in one cell with one seed."""
+
+    cell: Cell
+    name: str
+    seed: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.cell} | {self.name} | {self.seed}"
+
+
+class Kept:
+    """Results by what was run, in a file after every run; what is there is not run again."""
+
+    def __init__(self, file: Path | None) -> None:
+        self.file = file
+        self.found: dict[str, Any] = json.loads(file.read_text()) if file and file.exists() else {}
+
+    def keep(self, key: str, found: Mapping[str, Any]) -> None:
+        self.found[key] = found
+        if self.file:
+            self.file.write_text(json.dumps(self.found, indent=1))
+
+    def finishes(self, cell: Cell, name: str) -> list[Finish]:
+        """Of all seeds."""
+        return [Finish(**found) for key, found in self.found.items() if key.startswith(f"{cell} | {name} | ")]
+
+    def names(self, cell: Cell) -> list[str]:
+        split = (key.split(" | ") for key in self.found)
+        return list(dict.fromkeys(parts[1] for parts in split if parts[0] == str(cell) and parts[1] != "advice"))
+
+
+def chosen(given: argparse.Namespace, cell: Cell, kept: Kept) -> list[str]:
+    """Who runs in a cell; what was advised for it does too."""
+    names = [*PEERS, *OURS] if given.all else USUAL.get(str(cell), [*PEERS, *OURS])
+    if given.ours:
+        names = [*(name for name in names if name in PEERS), *given.ours]
+    names = [name for name in names if any(part in name for part in given.only)]
+    advice = kept.found.get(f"{cell} | advice", {"workers": 0})
+    return list(dict.fromkeys([*names, advice["spec"]] if advice["workers"] == HOSTS else names))
+
+
+def entries(given: argparse.Namespace, cells: Sequence[Cell], kept: Kept) -> Iterator[Entry]:
+    """What is to be run, in order: all of a cell before the next, seed by seed."""
+    for seed in range(given.seeds):
+        yield Entry(Cell("1000mbit", cpu=given.cpu), ALONE, seed)
+        for cell in cells:
+            yield from (Entry(cell, name, seed) for name in chosen(given, cell, kept))
+
+
+def run(entry: Entry, given: argparse.Namespace) -> Finish | None:
+    """None where the peer is not installed."""
+    from benchmarks.peers import ours  # the data comes with it
+
+    if entry.name == ALONE:
+        return race(Peer("alone", hosts=1), entry.cell, entry.seed, given.target, 10 * given.limit)
+    if entry.name not in PEERS:
+        return ours.race(entry.name, entry.cell, entry.seed, given.target, given.limit)
+    peer = PEERS[entry.name]
+    if not peer.installed(given.python):
+        return None
+    return race(peer, entry.cell, entry.seed, given.target, given.limit, given.python)
+
+
+def summary(kept: Kept, cell: Cell) -> list[dict[str, Any]]:
+    """A row for each contestant of a cell, the fastest first; its ratios are of medians over the seeds."""
+    alone = kept.finishes(Cell("1000mbit"), ALONE)
+    bare = statistics.median(finish.seconds for finish in alone) if alone else float("nan")
+    if cell.slow:
+        bare *= HOSTS / (HOSTS - 1 + 1 / SLOWER)  # with the work shared out as it should be
+    rows = [_row(name, kept.finishes(cell, name)) for name in kept.names(cell) if name != ALONE]
+    best = min((row["seconds"] for row in rows if row["name"] in PEERS), default=float("nan"))
+    for row in rows:
+        row |= {"to_peer": row["seconds"] / best, "to_compute": row["seconds"] / bare}
+    return sorted(rows, key=lambda row: (row["seconds"], row["broken_off"]))
+
+
+def _row(name: str, finishes: Sequence[Finish]) -> dict[str, Any]:
+    """Who does not reach the target with a seed is infinitely late with that one."""
+    times = [finish.seconds if finish.reached else float("inf") for finish in finishes]
+    last = max(finishes, key=lambda finish: finish.seconds)
+    return {
+        "name": name, "seconds": statistics.median(times), "times": times,
+        "samples": statistics.median(finish.samples for finish in finishes),
+        "sent": statistics.median(finish.sent for finish in finishes),
+        "broken_off": last.seconds, "accuracy": last.accuracy, "why": next((f.why for f in finishes if f.why), ""),
+    }  # fmt: skip
+
+
+def table(kept: Kept, cell: Cell) -> str:
+    """As it goes into docs/benchmarks.md."""
+    lines = ["| | seconds | in the best peer's | in compute alone | samples | MB sent by a host |", "|---" * 6 + "|"]
+    for row in summary(kept, cell):
+        name = row["name"] if row["name"] in PEERS else f"`{row['name']}`"
+        lines.append(f"| {name} | {_seconds(row)} | {row['samples']:,.0f} | {row['sent'] / 1e6:,.1f} |")
+    advice = kept.found.get(f"{cell} | advice")
+    if advice:
+        told = f"`{advice['spec']}` on {advice['workers']} workers, {advice['seconds'] or float('nan'):.1f} s foreseen"
+        lines.append(f"\n`covey advise` puts first: {told} ({advice['sure']}).")
+    return "\n".join(lines)
+
+
+def _seconds(row: Mapping[str, Any]) -> str:
+    """The time and its ratios, or where it was broken off."""
+    if row["seconds"] == float("inf"):
+        if row["broken_off"] == float("inf"):
+            return f"failed: {row['why']} | | "
+        return f"more than {row['broken_off']:.0f} ({row['accuracy']:.0%}) | | "
+    spread = f" ({min(row['times']):.1f} to {max(row['times']):.1f})" if len(row["times"]) > 1 else ""
+    return f"{row['seconds']:.1f}{spread} | {row['to_peer']:.2f}x | {row['to_compute']:.2f}x"
+
+
+def advise(cells: Sequence[Cell], kept: Kept, target: float) -> None:
+    from benchmarks.peers import ours
+
+    for cell in cells:
+        if f"{cell} | advice" not in kept.found:
+            first, sure = ours.advised(cell, target)
+            said = {"spec": first.spec, "workers": first.workers, "seconds": first.seconds, "sure": sure}
+            kept.keep(f"{cell} | advice", said)
+            print(f"{cell}: advised {said}", file=sys.stderr, flush=True)
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rates", default="10mbit,100mbit,1000mbit", help="of the links")
+    parser.add_argument("--slow", default="1000mbit", help="rates that are also run with one slow host; '' for none")
+    parser.add_argument("--only", action="append", help="contestants whose name has this in it; may be repeated")
+    parser.add_argument("--ours", action="append", help="a strategy of covey, not the usual ones; may be repeated")
+    parser.add_argument("--all", action="store_true", help="everything, also what takes minutes")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--target", type=float, default=0.86)
+    parser.add_argument("--limit", type=float, default=180.0, help="seconds of training until a run is broken off")
+    parser.add_argument("--cpu", type=float, default=0.45, help="cores of a host")
+    parser.add_argument(
+        "--kept", type=Path, help="a file for the results of one --target and --cpu, where failures stay too"
+    )
+    parser.add_argument("--python", default=sys.executable, help="the interpreter of the peers")
+    parser.add_argument("--advice", action="store_true", help="first ask `covey advise` for each cell: minutes each")
+    parser.add_argument("--table", action="store_true", help="run nothing, show what --kept holds")
+    given = parser.parse_args()
+    given.only = given.only or [""]
+    return given
+
+
+def main() -> None:
+    given = options()
+    rates, slow = (list(filter(None, text.split(","))) for text in (given.rates, given.slow))
+    cells = [Cell(rate, cpu=given.cpu) for rate in rates] + [Cell(rate, True, given.cpu) for rate in slow]
+    kept = Kept(given.kept)
+    if given.advice and not given.table:
+        advise(cells, kept, given.target)
+    for entry in [] if given.table else entries(given, cells, kept):
+        if entry.key not in kept.found and (finish := run(entry, given)):
+            kept.keep(entry.key, asdict(finish))
+            print(f"{entry.key}: {replace(finish, curve=[])}", file=sys.stderr, flush=True)
+    for cell in cells:
+        print(f"\n**{cell}**\n\n{table(kept, cell)}")
+
+
+if __name__ == "__main__":
+    main()

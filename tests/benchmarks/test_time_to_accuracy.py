@@ -1,0 +1,84 @@
+"""What the race makes of its runs: times that are added up honestly, ratios, and a file to go on from."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers.ours import travelled
+from benchmarks.peers.track import Cell, Finish
+from benchmarks.time_to_accuracy import ALONE, OURS, PEERS, USUAL, Entry, Kept, entries, summary, table
+from covey import catalog
+
+FAST, SLOW = Cell("100mbit"), Cell("1000mbit", slow=True)
+
+
+def kept(file: Path | None = None) -> Kept:
+    found = Kept(file)
+    runs = {
+        (Cell("1000mbit"), ALONE, 0): Finish(8.0, 36_000, 0, 0.861, True),
+        (FAST, "DDP", 0): Finish(60.0, 36_000, 691e6, 0.864, True),
+        (FAST, "local SGD 32", 0): Finish(10.0, 65_536, 40e6, 0.863, True),
+        (FAST, "local SGD 32", 1): Finish(14.0, 81_920, 50e6, 0.860, True),
+        (FAST, "allreduce", 0): Finish(61.0, 20_000, 400e6, 0.7, False, "too slow"),
+        (FAST, "easgd", 0): Finish(9.0, 60_000, 30e6, 0.862, True),
+        (SLOW, "DDP", 0): Finish(27.0, 36_000, 691e6, 0.864, True),
+    }
+    for (cell, name, seed), finish in runs.items():
+        found.keep(Entry(cell, name, seed).key, asdict(finish))
+    return found
+
+
+def test_ratios_are_to_the_best_peer_and_to_compute_alone() -> None:
+    rows = {row["name"]: row for row in summary(kept(), FAST)}
+    assert list(rows) == ["easgd", "local SGD 32", "DDP", "allreduce"]
+    assert rows["easgd"]["to_peer"] == 9 / 12 and rows["easgd"]["to_compute"] == 9 / 8
+    assert rows["local SGD 32"]["times"] == [10, 14]
+    assert math.isinf(rows["allreduce"]["seconds"])  # it was not there, whatever its clock says
+
+
+def test_with_a_slow_host_compute_alone_is_the_work_shared_out_well() -> None:
+    (row,) = summary(kept(), SLOW)
+    assert row["to_compute"] == pytest.approx(27 / (8 * 4 / 3.25))
+
+
+def test_a_run_that_was_broken_off_says_so_in_the_table() -> None:
+    text = table(kept(), FAST)
+    assert "| `allreduce` | more than 61 (70%) | |  | 20,000 | 400.0 |" in text
+    assert "| `easgd` | 9.0 | 0.75x | 1.12x | 60,000 | 30.0 |" in text
+    assert "| local SGD 32 | 12.0 (10.0 to 14.0) | 1.00x | 1.50x |" in text
+
+
+def test_what_was_run_is_read_again(tmp_path: Path) -> None:
+    kept(tmp_path / "kept.json")
+    again = Kept(tmp_path / "kept.json")
+    assert again.finishes(FAST, "easgd") == [Finish(9.0, 60_000, 30e6, 0.862, True)]
+
+
+def test_the_usual_ones_leave_out_what_takes_minutes() -> None:
+    given = argparse.Namespace(ours=None, all=False, only=[""], seeds=1, cpu=0.45)
+    names = [entry.name for entry in entries(given, [Cell("10mbit")], Kept(None))]
+    assert names[0] == ALONE and "DDP + PowerSGD 4" in names and "DDP" not in names
+    given.all = True
+    assert set(PEERS) | set(OURS) < {entry.name for entry in entries(given, [Cell("10mbit")], Kept(None))}
+
+
+def test_what_was_advised_runs_too() -> None:
+    given, found = argparse.Namespace(ours=None, all=False, only=["DDP + PowerSGD"], seeds=1, cpu=0.45), Kept(None)
+    found.keep(f"{FAST} | advice", {"spec": "tree_easgd", "workers": 4, "seconds": 12.0, "sure": "a close call"})
+    assert [entry.name for entry in entries(given, [FAST], found)] == [ALONE, "DDP + PowerSGD 4", "tree_easgd"]
+
+
+def test_every_name_is_a_peer_or_a_strategy_that_there_is() -> None:
+    for name in {*OURS, *(name for names in USUAL.values() for name in names)} - set(PEERS):
+        catalog.resolve(name, 4)
+
+
+def test_what_travels_while_the_clock_stands_is_counted() -> None:
+    rows = [{"scoring": 0.5, "passed": 0.0}, {"scoring": 0.5, "passed": 1e6}, {"scoring": 0.5, "passed": 9e9}]
+    assert travelled(rows, 1.5, 10e6) == pytest.approx(0.1)  # 1 MB at 10 MB/s; at the last score the run is over
+    assert travelled(rows, 3.0, 10e6) == pytest.approx(0.2)  # the clock stood twice as long as was looked
