@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.vector import Vector, chunk, chunks, mean_
+from covey.vector import STRETCH, Vector, chunk, chunks, mean_
 
 
 def mixed() -> Vector:
@@ -102,3 +102,18 @@ def test_mean_forgets_what_was_there() -> None:
     into = Vector([torch.full((2,), math.nan)])
     mean_(into, [Vector([torch.ones(2)])], [3])
     assert into.parts[0].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("own", [0, 1, 2])
+def test_a_mean_may_take_the_place_of_one_of_its_vectors(own: int) -> None:
+    """To the bit what it is elsewhere, over more than one stretch."""
+    numbers = torch.Generator().manual_seed(own)
+    vectors = [Vector([torch.randn(STRETCH + 77, generator=numbers), torch.randn(3).double()]) for _ in range(3)]
+    weights = [7.0, 1.0, 5.0]
+    apart = mean_(vectors[0].map(torch.empty_like), vectors, weights)
+    naive = vectors[0] * (7 / 13)
+    naive.add_(vectors[1], alpha=1 / 13).add_(vectors[2], alpha=5 / 13)
+    mean_(vectors[own], vectors, weights)
+    for mine, elsewhere, expected in zip(vectors[own].parts, apart.parts, naive.parts, strict=True):
+        assert torch.equal(mine, elsewhere)
+        assert torch.equal(mine, expected)

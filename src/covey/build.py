@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -168,19 +169,26 @@ class Still(torch.optim.SGD):
 
 
 class Sized(nn.Module):
-    """A model that is only as large as another one."""
+    """A model that only has the shapes of another one."""
 
-    def __init__(self, numel: int) -> None:
+    def __init__(self, shapes: Shapes) -> None:
         super().__init__()
-        self.numbers = nn.Parameter(torch.empty(numel, device="meta"))
+        for name, shape in shapes.items():
+            *path, key = name.split(".")
+            owner: nn.Module = self
+            for step in path:
+                if step not in owner._modules:
+                    owner.add_module(step, nn.Module())
+                owner = owner.get_submodule(step)
+            owner.register_parameter(key, nn.Parameter(torch.empty(tuple(shape), device="meta")))
 
 
-def stand_in(numel: int, who: Address, trains: bool, deal: Shards) -> Replica:
+def stand_in(shapes: Shapes, who: Address, trains: bool, deal: Shards) -> Replica:
     """A replica without numbers, for runs that are only timed."""
     source: Callable[[int], Batch] | None = partial(_timed, deal, who.rank) if trains else None
     chosen = partial(_timed_part, deal) if trains else None
     still = partial(Still, lr=0.0)
-    return Replica(Sized(numel), still, Lessons(own=source, chosen=chosen, samples=deal.batch, steps=deal.steps))
+    return Replica(Sized(shapes), still, Lessons(own=source, chosen=chosen, samples=deal.batch, steps=deal.steps))
 
 
 def _timed(deal: Shards, rank: int, step: int) -> Batch:
@@ -192,14 +200,23 @@ def _timed_part(deal: Shards, rank: int, step: int, part: int, parts: int) -> Ba
     return Batch(float("nan"), stop - start)
 
 
-def numel(task: Task) -> int:
-    """How many numbers of the task's model are trained, without taking memory for them where possible."""
+Shapes = Mapping[str, Sequence[int]]
+"""Of a model's parameters, by name."""
+
+
+def shapes(task: Task) -> Shapes:
+    """Of what is trained of the task's model, without taking memory for it where possible."""
     try:
         with torch.device("meta"):
             module = task.model()
     except Exception:  # models that insist on real numbers while they are built
         module = model(task, 0)
-    return sum(p.numel() for p in module.parameters() if p.requires_grad)
+    return {name: p.shape for name, p in module.named_parameters() if p.requires_grad}
+
+
+def in_one(shapes: Shapes) -> Shapes:
+    """As many numbers in one parameter: where only their number counts, ten thousand roles take less memory."""
+    return {"numbers": (sum(prod(shape) for shape in shapes.values()),)}
 
 
 def optimizer(task: Task) -> Optimizer:

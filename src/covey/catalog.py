@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
+
+from torch.optim import Optimizer
 
 from covey import topology
 from covey.central.aggressive import ABsp
@@ -25,6 +28,7 @@ from covey.central.parameter_server import (
 )  # fmt: skip
 from covey.central.poseidon import Poseidon
 from covey.central.replicated import Allreduce
+from covey.central.roles import holding_whole
 from covey.central.sandblaster import Sandblaster
 from covey.central.scheduled import P3, ByteScheduler, Staggered, TicTac
 from covey.central.sliced import BigDl, CaffeOnSpark, Sliced
@@ -48,8 +52,9 @@ from covey.decentral.push_sum import Sgp
 from covey.decentral.sparknet import SparkNet
 from covey.decentral.tree import TreeEasgd
 from covey.errors import PlanError
-from covey.exchange.codec import Codec
-from covey.exchange.codecs import CODECS
+from covey.exchange.codec import Codec, dense
+from covey.exchange.codecs import CODECS, WRAPPERS
+from covey.exchange.shadow import refuse_carrying
 from covey.spec import Call, Spec, SpecError, bind, parse, unknown
 from covey.strategy import Strategy
 from covey.systems import LATER, SYSTEMS, System
@@ -62,7 +67,8 @@ class Entry:
     settings: type[Any]
     paper: str
     graph: str | None = None
-    codecs: bool = False
+    codecs: Literal["", "pushes", "exchanges"] = ""  # for what goes to servers, and back with `pull`; both ways anyway
+    plain: str = ""  # why it takes none
     placed: bool = False  # has servers, which `over` places
     example: str = ""  # what trains the digits, where the bare name's defaults are for far longer runs or refuse them
 
@@ -71,53 +77,67 @@ class Entry:
         return (self.settings.__doc__ or "").strip()
 
 
+ROWS_WAIT = "compresses already: rows of changes wait until its budget has room for them; petuum is it without rows"
+CODES_ADD = "adds and subtracts what comes until only the mean is left, which needs exact numbers"
+SEARCHES = "searches along a line, which needs exact losses and gradients"
+OWN_WIRE = "has its own wire; sliced is it with any codec"
+TREE_ADDS = "adds up on the way to its root, and nobody but the root could decode; use allreduce(pattern=binomial)"
+FACTORS = "sends factors, which must make the gradient to the bit; use allreduce"
+ONE_MEMORY = "writes into memory that all share: nothing travels"
+LOSSY = "loses blocks on the way, and what a codec carries on must arrive; use gosgd or malt"
+"""Why a strategy takes no codec."""
+
 STRATEGIES: Mapping[str, Entry] = {
-    "bsp":          Entry(Bsp, "Valiant 1990; Chen et al. 2016", codecs=True, placed=True),
-    "ssp":          Entry(Ssp, "Ho et al. 2013; Jiang et al. 2017 (damping)", codecs=True, placed=True),
-    "asynchronous": Entry(Asynchronous, "Agarwal & Duchi 2011; Lian et al. 2015", codecs=True, placed=True),
-    "dssp":         Entry(Dssp, "Zhao et al. 2019", codecs=True, placed=True),
-    "quorum":       Entry(BackupWorkers, "Chen et al. 2016; Abadi et al. 2016", codecs=True, placed=True),
-    "softsync":     Entry(Softsync, "Zhang, Gupta et al. 2016", codecs=True, placed=True),
-    "petuum":       Entry(Petuum, "Ho et al. 2013; Xing et al. 2015", placed=True),
-    "essp":         Entry(Essp, "Dai et al. 2015", placed=True),
-    "bosen":        Entry(Bosen, "Wei et al. 2015", placed=True),
-    "dc_asgd":      Entry(DelayCompensated, "Zheng et al. 2017", codecs=True, placed=True),
-    "vap":          Entry(Vap, "Wei et al. 2013; Dai et al. 2015"),
-    "value_bound":  Entry(ValueBound, "Langer et al. 2020", codecs=True),
-    "a_bsp":        Entry(ABsp, "Wang et al. 2018"),
-    "specsync":     Entry(SpecSync, "Zhang et al. 2018"),
-    "gradient_coding": Entry(GradientCoding, "Tandon et al. 2017"),
-    "downpour":     Entry(Downpour, "Dean et al. 2012; Li et al. 2014 (filters)"),
-    "sandblaster":  Entry(Sandblaster, "Dean et al. 2012"),
-    "sliced":       Entry(Sliced, "Dai et al. 2019; Feng et al. 2016", codecs=True),
-    "bigdl":        Entry(BigDl, "Dai et al. 2019"),
-    "caffeonspark": Entry(CaffeOnSpark, "Feng et al. 2016"),
-    "p3":           Entry(P3, "Jayarajan et al. 2019"),
-    "tictac":       Entry(TicTac, "Hashemi et al. 2019"),
-    "bytescheduler": Entry(ByteScheduler, "Peng et al. 2019"),
-    "staggered":    Entry(Staggered, "Tsai et al. 2018"),
-    "firecaffe":    Entry(FireCaffe, "Iandola et al. 2015"),
-    "allreduce":    Entry(Allreduce, "Patarasu & Yuan 2009; Li et al. 2020 (PyTorch DDP)"),
-    "poseidon":     Entry(Poseidon, "Zhang et al. 2017"),
-    "local_sgd":    Entry(LocalSgd, "Lin et al. 2018; Stich 2019"),
-    "easgd":        Entry(Easgd, "Zhang, Choromanska & LeCun 2015"),
-    "gosgd":        Entry(Gosgd, "Blot et al. 2016", graph="complete"),
-    "dpsgd":        Entry(Dpsgd, "Lian et al. 2017", graph="ring"),
-    "adpsgd":       Entry(Adpsgd, "Lian et al. 2018", graph="bipartite"),
-    "sgp":          Entry(Sgp, "Assran et al. 2019", graph="one_peer_exponential"),
-    "malt":         Entry(Malt, "Li et al. 2015", graph="complete"),
-    "ako":          Entry(Ako, "Watcharapichat et al. 2016"),
-    "hogwild":      Entry(Hogwild, "Recht et al. 2011", example="hogwild(momentum=drop)"),
-    "hogwild++":    Entry(HogwildPlusPlus, "Zhang, Hsieh & Akella 2016", example="hogwild++(momentum=drop)"),
-    "dogwild":      Entry(Dogwild, "Noel & Osindero 2014"),
-    "bmuf":         Entry(Bmuf, "Chen & Huo 2016"),
-    "diloco":       Entry(Diloco, "Douillard et al. 2023", example="diloco(period=8)"),
-    "sparknet":     Entry(SparkNet, "Moritz et al. 2016"),
-    "crossbow":     Entry(Crossbow, "Koliousis et al. 2019"),
-    "butterfly":    Entry(Butterfly, "Zhao & Canny 2013"),
-    "eamsgd":       Entry(Eamsgd, "Zhang, Choromanska & LeCun 2015", example="eamsgd(momentum=0.9)"),
-    "tree_easgd":   Entry(TreeEasgd, "Zhang 2016"),
-    "mpca":         Entry(Mpca, "Langer et al. 2018"),
+    "bsp":          Entry(Bsp, "Valiant 1990; Chen et al. 2016", codecs="pushes", placed=True),
+    "ssp":          Entry(Ssp, "Ho et al. 2013; Jiang et al. 2017 (damping)", codecs="pushes", placed=True),
+    "asynchronous": Entry(Asynchronous, "Agarwal & Duchi 2011; Lian et al. 2015", codecs="pushes", placed=True),
+    "dssp":         Entry(Dssp, "Zhao et al. 2019", codecs="pushes", placed=True),
+    "quorum":       Entry(BackupWorkers, "Chen et al. 2016; Abadi et al. 2016", codecs="pushes", placed=True),
+    "softsync":     Entry(Softsync, "Zhang, Gupta et al. 2016", codecs="pushes", placed=True),
+    "petuum":       Entry(Petuum, "Ho et al. 2013; Xing et al. 2015", placed=True, codecs="pushes"),
+    "essp":         Entry(Essp, "Dai et al. 2015", placed=True, codecs="pushes"),
+    "bosen":        Entry(Bosen, "Wei et al. 2015", placed=True, plain=ROWS_WAIT),
+    "dc_asgd":      Entry(DelayCompensated, "Zheng et al. 2017", codecs="pushes", placed=True),
+    "vap":          Entry(Vap, "Wei et al. 2013; Dai et al. 2015", codecs="exchanges"),
+    "value_bound":  Entry(ValueBound, "Langer et al. 2020", codecs="pushes"),
+    "a_bsp":        Entry(ABsp, "Wang et al. 2018", codecs="pushes"),
+    "specsync":     Entry(SpecSync, "Zhang et al. 2018", codecs="pushes"),
+    "gradient_coding": Entry(GradientCoding, "Tandon et al. 2017", plain=CODES_ADD),
+    "downpour":     Entry(Downpour, "Dean et al. 2012; Li et al. 2014 (filters)", codecs="pushes"),
+    "sandblaster":  Entry(Sandblaster, "Dean et al. 2012", plain=SEARCHES),
+    "sliced":       Entry(Sliced, "Dai et al. 2019; Feng et al. 2016", codecs="pushes"),
+    "bigdl":        Entry(BigDl, "Dai et al. 2019", plain=OWN_WIRE),
+    "caffeonspark": Entry(CaffeOnSpark, "Feng et al. 2016", plain=OWN_WIRE),
+    "p3":           Entry(P3, "Jayarajan et al. 2019", codecs="pushes"),
+    "tictac":       Entry(TicTac, "Hashemi et al. 2019", codecs="pushes"),
+    "bytescheduler": Entry(ByteScheduler, "Peng et al. 2019", codecs="pushes"),
+    "staggered":    Entry(Staggered, "Tsai et al. 2018", codecs="pushes"),
+    "firecaffe":    Entry(FireCaffe, "Iandola et al. 2015", plain=TREE_ADDS),
+    "allreduce":    Entry(Allreduce, "Patarasu & Yuan 2009; Li et al. 2020 (PyTorch DDP)", codecs="exchanges"),
+    "poseidon":     Entry(Poseidon, "Zhang et al. 2017", plain=FACTORS),
+    "local_sgd":    Entry(LocalSgd, "Lin et al. 2018; Stich 2019", codecs="exchanges"),
+    "easgd":        Entry(Easgd, "Zhang, Choromanska & LeCun 2015", codecs="exchanges"),
+    "gosgd":        Entry(Gosgd, "Blot et al. 2016", graph="complete", codecs="exchanges"),
+    "dpsgd":        Entry(Dpsgd, "Lian et al. 2017", graph="ring", codecs="exchanges"),
+    "adpsgd":       Entry(Adpsgd, "Lian et al. 2018", graph="bipartite", codecs="exchanges"),
+    "sgp":          Entry(Sgp, "Assran et al. 2019", graph="one_peer_exponential", codecs="exchanges"),
+    "malt":         Entry(Malt, "Li et al. 2015", graph="complete", codecs="exchanges"),
+    "ako":          Entry(Ako, "Watcharapichat et al. 2016", codecs="exchanges"),
+    "hogwild":      Entry(Hogwild, "Recht et al. 2011", example="hogwild(momentum=drop)", plain=ONE_MEMORY),
+    "hogwild++":    Entry(
+        HogwildPlusPlus, "Zhang, Hsieh & Akella 2016", example="hogwild++(momentum=drop)", plain=ONE_MEMORY
+    ),
+    "dogwild":      Entry(Dogwild, "Noel & Osindero 2014", plain=LOSSY),
+    "bmuf":         Entry(Bmuf, "Chen & Huo 2016", codecs="exchanges"),
+    "diloco":       Entry(Diloco, "Douillard et al. 2023", example="diloco(period=8)", codecs="exchanges"),
+    "sparknet":     Entry(SparkNet, "Moritz et al. 2016", codecs="exchanges"),
+    "crossbow":     Entry(Crossbow, "Koliousis et al. 2019", codecs="exchanges"),
+    "butterfly":    Entry(Butterfly, "Zhao & Canny 2013", codecs="exchanges"),
+    "eamsgd":       Entry(
+        Eamsgd, "Zhang, Choromanska & LeCun 2015", example="eamsgd(momentum=0.9)", codecs="exchanges"
+    ),
+    "tree_easgd":   Entry(TreeEasgd, "Zhang 2016", codecs="exchanges"),
+    "mpca":         Entry(Mpca, "Langer et al. 2018", codecs="exchanges"),
 }  # fmt: skip
 
 
@@ -139,15 +159,24 @@ def resolve(spec: str | Spec, workers: int) -> Strategy:
     if spec.mesh:
         raise SpecError(spec.text, spec.mesh.at, "models are not cut here yet: leave 'with mesh(...)' away")
     settings = bind(spec.strategy, entry.settings, "strategy", spec.text)
+    coded = _pulling(spec, entry)
     try:
-        strategy: Strategy = settings.strategy(workers, **_codec(spec, entry), **_graph(spec, entry, workers))
-        strategy = _placed(spec, entry, strategy, workers)
+        strategy: Strategy = settings.strategy(workers, **coded, **_graph(spec, entry, workers))
+        strategy = _placed(spec, entry, _fitting(strategy, **coded), workers)
     except SpecError:
         raise
     except PlanError as error:
         raise SpecError(spec.text, spec.topology.at if spec.topology else spec.strategy.at, str(error)) from None
     assert strategy.name == spec.strategy.name, "a strategy must be called what the catalog calls it"
     return strategy
+
+
+def codec(text: str) -> Codec:
+    """The codec that a strategy says it has."""
+    if text == dense.name:
+        return dense
+    found: Codec = _pulling(parse(f"bsp + {text}"), STRATEGIES["bsp"])["codec"]
+    return found
 
 
 def _system(spec: Spec, system: System, workers: int) -> Strategy:
@@ -183,17 +212,79 @@ def _placed(spec: Spec, entry: Entry, strategy: Strategy, workers: int) -> Strat
     return layout.place(strategy, workers)
 
 
+PULL = "pull"
+
+
+def _pulling(spec: Spec, entry: Entry) -> dict[str, Any]:
+    """The codec, and whether what servers give back is encoded as well: `+ pull`."""
+    words = [call for call in spec.codecs if call.name == PULL]
+    given = _codec(replace(spec, codecs=tuple(call for call in spec.codecs if call.name != PULL)), entry)
+    if not words:
+        return given
+    (at, *_), takers = words, ", ".join(name for name, other in STRATEGIES.items() if other.codecs == "pushes")
+    if words[0].settings or len(words) > 1:
+        raise SpecError(spec.text, at.at, "pull has no settings, and stands once")
+    if entry.codecs != "pushes":
+        why = "what comes back is encoded anyway" if entry.codecs else f"{spec.strategy.name} {entry.plain}"
+        raise SpecError(spec.text, at.at, f"{why}; pull goes with {takers}")
+    if not given:
+        why = f"pull as what? say a codec too, such as '+ int8 + pull'; any of {', '.join(CODECS)}"
+        raise SpecError(spec.text, at.at, why)
+    codec: Codec = given["codec"]
+    with _told_at(spec, at):
+        refuse_carrying(codec)
+    return {"codec": replace(codec, pull=True, name=f"{codec.name} + {PULL}")}
+
+
+def _fitting(strategy: Strategy, codec: Codec | None = None) -> Strategy:
+    """The strategy with what its codec asks for: an optimizer that it goes with, and servers with whole parameters."""
+    if codec is None:
+        return strategy
+    strategy = holding_whole(strategy, codec.name) if codec.whole else strategy
+    checks = [check for check in (strategy.accept, codec.accept) if check]
+
+    def accept(optimizer: Optimizer) -> None:
+        for check in checks:
+            check(optimizer)
+
+    return replace(strategy, accept=accept if checks else None)
+
+
 def _codec(spec: Spec, entry: Entry) -> dict[str, Any]:
-    """What the strategy's gradients travel as, if it lets one choose."""
+    """What the strategy's gradients travel as, if it lets one choose: one codec, and what is put around it.
+
+    Of what goes around it, the first that is written is the outermost.
+    """
     if not spec.codecs:
         return {}
-    call = spec.codecs[0]
-    if call.name not in CODECS:
-        raise unknown(spec.text, call.at, "codec", call.name, CODECS)
+    for call in spec.codecs:
+        if call.name not in CODECS and call.name not in WRAPPERS:
+            raise unknown(spec.text, call.at, "codec", call.name, [*CODECS, *WRAPPERS])
     if not entry.codecs:
         takers = ", ".join(name for name, other in STRATEGIES.items() if other.codecs)
-        raise SpecError(spec.text, call.at, f"{spec.strategy.name} sends whole numbers only; codecs go with {takers}")
-    if len(spec.codecs) > 1:
-        raise SpecError(spec.text, spec.codecs[1].at, "one codec is enough: these do not combine")
-    codec: Codec = bind(call, CODECS[call.name], "codec", spec.text).codec()
-    return {"codec": replace(codec, name=str(call))}
+        raise SpecError(spec.text, spec.codecs[0].at, f"{spec.strategy.name} {entry.plain}; codecs go with {takers}")
+    codecs = [call for call in spec.codecs if call.name in CODECS]
+    if len(codecs) > 1:
+        both, around = " and ".join(call.name for call in codecs[:2]), ", ".join(WRAPPERS)
+        why = f"one codec is enough: {both} do not combine; around one go {around}"
+        raise SpecError(spec.text, codecs[1].at, why)
+    if not codecs:
+        why = f"{spec.codecs[0].name} goes around a codec: say one too, such as '+ topk'; any of {', '.join(CODECS)}"
+        raise SpecError(spec.text, spec.codecs[0].at, why)
+    with _told_at(spec, codecs[0]):
+        codec: Codec = bind(codecs[0], CODECS[codecs[0].name], "codec", spec.text).codec()
+    for call in reversed([call for call in spec.codecs if call.name in WRAPPERS]):
+        with _told_at(spec, call):
+            codec = bind(call, WRAPPERS[call.name], "wrapper", spec.text).wrap(codec)
+    return {"codec": replace(codec, name=" + ".join(map(str, spec.codecs)))}
+
+
+@contextmanager
+def _told_at(spec: Spec, call: Call) -> Iterator[None]:
+    """What is wrong with a call is told at its place."""
+    try:
+        yield
+    except SpecError:
+        raise
+    except PlanError as error:
+        raise SpecError(spec.text, call.at, str(error)) from None

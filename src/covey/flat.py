@@ -47,6 +47,8 @@ class Form:
 
     like: Vector
     layers: tuple[tuple[Layer, ...], ...]
+    last: str = ""  # the module at the end of the model
+    epoch: int = 0  # steps of a pass over the data, where that is known
 
     @staticmethod
     def plain(like: Vector) -> Form:
@@ -152,7 +154,7 @@ class Flat:
         for part, ends in enumerate(piece):
             inside = [slot for slot in self.slots if slot.part == part]
             layers += [tuple(_layers(inside, start, stop)) for start, stop in ranges(ends)]
-        return Form(like, tuple(layers))
+        return Form(like, tuple(layers), self.slots[-1].layer)
 
     def describe(self) -> list[str]:
         """Every parameter's name, shape and dtype."""

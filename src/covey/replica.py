@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isnan
 from typing import Any
@@ -205,7 +205,8 @@ class Replica:
 
     def form(self, piece: Piece) -> Form:
         """What gradients and parameters inside a piece look like."""
-        return self.layout.form(piece)
+        known = self.lessons.steps is not NONE.steps  # a loop of the user's own knows no epochs
+        return replace(self.layout.form(piece), epoch=self.lessons.steps(0) if known else 0)
 
     @property
     def elementwise(self) -> bool:

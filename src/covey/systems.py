@@ -102,13 +102,13 @@ SYSTEMS: Mapping[str, System] = {
         "bmuf",
         Row("data", "decentral", "synchronous at block ends", "all-reduce", "peers"),
         "Seide & Agarwal 2016; Chen & Huo 2016",
-        "1-bit SGD comes with the codecs",
+        "1-bit SGD, which is sliced + onebit",
     ),
     "dl4j": System(
         "sparknet",
         Row("data", "decentral", "synchronous", "reduce", "dedicated master"),
         "Deeplearning4j",
-        "threshold-coded gradient sharing comes with the codecs",
+        "threshold-coded gradient sharing, which is asynchronous + strom",
     ),
     "horovod": System(
         "allreduce", Row("data", "central", "synchronous", "ring all-reduce", "replicated"), "Sergeev & Del Balso 2018"

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from covey.errors import WireError
 
+STRETCH = 1 << 18  # numbers that are averaged in one go: what is in between stays in the processor's own memory
+
 
 class Vector:
     """A few flat tensors that behave as one vector; methods that end in `_` write in place and return it.
@@ -135,9 +137,25 @@ def largest(vector: Vector) -> float:
 
 
 def mean_(into: Vector, vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
-    """Write the weighted mean of `vectors` into `into`; added in the order given, so the result is repeatable."""
+    """Write the weighted mean of `vectors` into `into`, which may be one of them.
+
+    They are added in the order given, so the result is repeatable.
+    """
+    if not vectors:
+        return into.zero_()
     total = sum(weights)
-    into.zero_()
-    for vector, weight in zip(vectors, weights, strict=True):
-        into.add_(vector, alpha=weight / total)
+    shares = [weight / total for weight in weights]
+    for pairs in zip(*(into._pairs(vector) for vector in vectors), strict=True):
+        _mean(pairs[0][0].view(-1), [theirs.reshape(-1) for _, theirs in pairs], shares)
     return into
+
+
+def _mean(into: Tensor, given: Sequence[Tensor], shares: Sequence[float]) -> None:
+    """A stretch at a time, and only the last addition is written where one of those given may lie."""
+    step = max(1, into.numel()) if into.is_meta else STRETCH
+    for start in range(0, into.numel(), step):
+        total, *others = (tensor[start : start + step] for tensor in given)
+        total = torch.mul(total, shares[0], out=None if others else into[start : start + step])
+        for place, other in enumerate(others, 1):
+            last = place == len(others)
+            total = torch.add(total, other, alpha=shares[place], out=into[start : start + step] if last else total)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from covey import catalog
-from covey.central.downpour import Accrued, Fetched
+from covey.central.store import Accrued, Fetched
 from covey.errors import PlanError
 from covey.lessons import Batch, Lessons
 from covey.message import Address

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import covey
-from covey.central.cached import Copy, Read
+from covey.central.cache import Copy, Read
 from covey.central.compensation import Compensation
 from covey.central.shard import Params, Push
 from covey.errors import PlanError

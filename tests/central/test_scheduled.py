@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from covey.central.pushing import Turn
 from covey.central.slices import Confirmed, Gradient, Updated
+from covey.central.tac import Op, tac
 from covey.errors import PlanError
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from covey.task import Task
@@ -35,7 +36,7 @@ def same(one: World, other: World) -> bool:
     ("spec", "servers"),
     [
         ("p3(slice=50)", 1), ("p3(slice=50)", 2), ("p3(slice=50, order=fifo)", 1), ("tictac", 1), ("staggered", 2),
-        ("bytescheduler(partition=256, credit=512)", 2),
+        ("bytescheduler(partition=256, credit=512)", 2), ("tictac(order=tac)", 1),
     ],
 )  # fmt: skip
 def test_no_schedule_changes_a_bit_or_a_byte(spec: str, servers: int) -> None:
@@ -99,6 +100,43 @@ def test_tictac_orders_what_comes_back_and_not_what_leaves() -> None:
     assert world.outcome.seconds < fifo.outcome.seconds
 
 
+def test_tac_takes_first_what_hides_most_of_the_transfers() -> None:
+    """P, M and M+ by hand: 0 alone lets 4 be computed, 1 alone lets 1, and 2 nothing before 0 is there."""
+    ops = [Op(frozenset({0}), 4.0), Op(frozenset({1}), 1.0), Op(frozenset({0, 2}), 9.0), Op(frozenset({0, 1, 2}), 1.0)]
+    assert tac(ops, {1: 3.0, 0: 2.0, 2: 5.0}) == [0, 2, 1], "then 2 alone lets 9 be computed, which hides all of 1"
+    assert tac(ops, {0: 2.0, 1: 0.1, 2: 5.0}) == [1, 0, 2], "0 could hide but 0.1 of 1, and 1 hides 1 of 0"
+    alike = [Op(frozenset({0, 1}), 1.0), Op(frozenset({0, 1, 2, 3}), 1.0)]
+    assert tac(alike, {2: 1.0, 3: 1.0, 0: 1.0, 1: 1.0}) == [0, 1, 2, 3], "nothing alone lets anything run: M+ decides"
+
+
+def test_tac_is_the_order_of_use_where_one_layer_follows_the_other() -> None:
+    chain = [Op(frozenset(range(last + 1)), 1.0) for last in range(6)]
+    assert tac(chain, dict.fromkeys(reversed(range(6)), 3.0)) == list(range(6))
+
+
+class Branches(nn.Module):
+    """A large layer, then a small one beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large, self.small = nn.Linear(16, 16, bias=False).double(), nn.Linear(16, 2, bias=False).double()
+        self.last = nn.Linear(18, 16, bias=False).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.cat([self.large(x), self.small(x)], 1))  # type: ignore[no-any-return]
+
+
+def test_tic_goes_by_the_order_of_use_and_tac_by_times() -> None:
+    """A layer takes 1.1 ms in forward. The large one comes in 2 ms, the small one in 0.26 ms: so it comes first."""
+    fast = replace(SLOW, link=replace(SLOW.link, bandwidth=BytesPerSecond(1e6)))
+    task = deep(model=Branches, clip_norm=0.01)
+    by_use, by_times = (run(task, f"tictac(order={order})", 1, steps=4, cluster=fast) for order in ("tic", "tac"))
+    assert layers(by_use, worker(0), Updated, step=2) == [0, 1, 2]
+    assert layers(by_times, worker(0), Updated, step=0) == [0, 1, 2], "nothing was measured yet"
+    assert layers(by_times, worker(0), Updated, step=2) == [1, 0, 2]
+    assert same(by_use, by_times)
+
+
 class Backwards(nn.Module):
     """Uses its layers in another order than it names them, and one of them without calling it."""
 
@@ -122,6 +160,24 @@ def test_forward_begins_before_the_last_layer_is_there() -> None:
     begins = [begin for begin, _, _ in world.log.computes]
     late = [event.at for event in world.log.deliveries if type(event.message) is Updated and event.message.step == 0]
     assert any(begin < max(late) for begin in begins if begin >= min(late))
+
+
+def test_bytescheduler_finds_a_credit_that_suits_the_link() -> None:
+    """The later servers confirm, the more has to be on its way; too little leaves the link empty."""
+    found = []
+    for latency in (0.005, 0.02):
+        cluster = replace(SLOW, link=replace(SLOW.link, latency=Seconds(latency)))
+        task = deep(samples=200, batch_size=4)
+        tuned = run(task, "bytescheduler(partition=512, credit=auto)", 2, steps=24, cluster=cluster)
+        found += tuned.log.values("credit")
+        assert same(tuned, run(task, "bsp", 2, steps=24))
+        fixed = {
+            credit: run(task, f"bytescheduler(partition=512, credit={credit})", 2, steps=4, cluster=cluster)
+            for credit in (512, int(found[-1]), 8192)
+        }
+        assert fixed[found[-1]].outcome.seconds < 0.8 * fixed[512].outcome.seconds
+        assert fixed[found[-1]].outcome.seconds < 1.1 * fixed[8192].outcome.seconds
+    assert 512 < found[0] < found[1]
 
 
 def test_bytescheduler_has_no_more_than_its_credit_on_the_way() -> None:

@@ -11,6 +11,8 @@ from covey.central.sliced import FreshSlice, GradientSlice
 from covey.errors import PlanError
 from covey.exchange.bits import truncated
 from covey.flat import Form
+from covey.message import Address, Message
+from covey.observe.instruments import Instrument
 from covey.vector import Vector, chunk
 from tests.worlds import Point, World, adam, mlp, paced, quadratic, run, sgd, worker
 
@@ -89,3 +91,30 @@ def test_sliced_takes_codecs(codec: str) -> None:
     assert torch.isfinite(narrow.scored["w"]).all() and Point
     if "twobit" not in codec:
         assert torch.allclose(dense.scored["w"], narrow.scored["w"], atol=0.05)
+
+
+class Lending(Instrument):
+    """Where the tensors of slices lay when they were sent."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Address, GradientSlice | FreshSlice, int]] = []
+
+    def sent(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+        if isinstance(message, GradientSlice | FreshSlice):
+            (part,) = message.grad.parts if isinstance(message, GradientSlice) else message.params.parts
+            self.seen.append((sender, message, part.untyped_storage().data_ptr()))
+
+
+@pytest.mark.parametrize("samples", [128, 97])
+def test_gradients_and_fresh_slices_are_lent(samples: int) -> None:
+    """Owners read gradients, and the others fresh slices, where they lie. What is copied might change too early: the
+    slices of a step after which somebody ends, who may still be reading when the next update comes."""
+    lending = Lending()
+    world = run(mlp(samples=samples), "sliced", 4, epochs=1, watch=[lending])
+    last = {world.deal.steps(rank) - 1 for rank in range(4)}
+    assert {type(message) for _, message, _ in lending.seen} == {GradientSlice, FreshSlice}
+    for sender, message, place in lending.seen:
+        replica, is_grad = world.replicas[sender], isinstance(message, GradientSlice)
+        (home,) = (replica.grad if is_grad else replica.flat).parts
+        lent = place == home.untyped_storage().data_ptr()
+        assert lent == (is_grad or message.step not in last)

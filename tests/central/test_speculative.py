@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.central.downpour import Accrued, Fetched
 from covey.central.speculative import Resync
+from covey.central.store import Accrued, Fetched
 from tests.worlds import INSTANT, mlp, paced, quadratic, run, slowed, worker
 
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey import catalog
-from covey.decentral.extrapolated import MASTER, Gathered, Meaned, View, relatives
+from covey.decentral.extrapolated import Gathered, Meaned, View
+from covey.decentral.hops import MASTER, relatives
 from covey.errors import PlanError
 from covey.message import Address
 from covey.replica import Replica

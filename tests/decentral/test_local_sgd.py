@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
 import pytest
 import torch
 
+import covey
 from covey import catalog
 from covey.decentral.local_sgd import Periods
 from covey.errors import PlanError
 from covey.exchange.collectives import Chunk
-from tests.worlds import INSTANT, adam, middle, mlp, quadratic, run, sgd, slowed
+from tests.worlds import CLUSTER, INSTANT, adam, middle, mlp, quadratic, run, sgd, slowed
 
 
 @pytest.mark.parametrize(("period", "steps", "rings"), [(1, 6, 6), (2, 6, 3), (4, 11, 2), (8, 7, 0)])
@@ -46,6 +48,15 @@ def test_the_scored_model_is_the_mean_also_in_the_middle_of_a_period() -> None:
     assert not world.log.sends
     mean = torch.stack([replica.flat.parts[0] for replica in world.workers()]).mean(0)
     assert torch.allclose(world.scored["w"], mean, atol=1e-12)
+
+
+def test_a_score_during_the_averaging_is_of_a_whole_model() -> None:
+    """A model that stands still is the same whenever it is looked at, also while it is summed up in place."""
+    task = replace(quadratic(lr=0.0), evaluate=lambda model: {"sum": model.w.detach().sum().item()})
+    result = covey.fit(
+        task, "local_sgd(period=2)", 3, engine="simulated", cluster=slowed(CLUSTER, w0=1.5), steps=6, scores=64
+    )
+    assert [row["sum"] for row in result.history] == pytest.approx([5.0] * len(result.history))
 
 
 def test_momentum_stays_ones_own() -> None:

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from covey.central.cached import Copy
+from covey.central.cache import Copy
 from covey.central.coded import Coded, Current
-from covey.central.downpour import Fetched
 from covey.central.lbfgs import Model, PortionGradient
+from covey.central.store import Fetched
 from covey.central.value_bound import Visible
 from covey.data import Shards
 from covey.decentral.extrapolated import Gathered, Meaned

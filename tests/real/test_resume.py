@@ -31,6 +31,15 @@ ALL = [
     "tree_easgd(up=2, down=4)", "mpca", "p3(slice=50)", "tictac", "bytescheduler(partition=400, credit=800)",
     "staggered", "bosen(bound=2, budget=400kbit, row=50)", "poseidon",
 ]  # fmt: skip
+COMPRESSED = [
+    "ssp(bound=2) + topk(density=0.1) + pull", "petuum(bound=2) + topk(density=0.1) + pull",
+    "essp(bound=2) + int8 + pull", "downpour(push=3, fetch=2) + int8 + pull", "a_bsp(chunks=2) + int8 + pull",
+    "sliced + onebit + pull", "p3(slice=50) + int8 + pull", "vap + topk(density=0.1)",
+    "local_sgd(period=3) + topk(density=0.1)", "diloco(period=5) + onebit", "easgd(period=2) + topk(density=0.1)",
+    "gosgd(probability=0.5) + int8", "dpsgd + onebit", "adpsgd + topk(density=0.1)", "sgp(overlap=1) + int8",
+    "sparknet + topk(density=0.1)", "crossbow + onebit", "mpca + int8", "tree_easgd(up=2, down=4) + topk(density=0.1)",
+    "ako + topk(density=0.1)", "malt + int8", "butterfly + onebit",
+]  # fmt: skip
 FEW = {"ssp(bound=2)", "gosgd(probability=0.5)", "vap", "hogwild++(momentum=drop, hold=4)"}
 OWN_COUNT = ("a_bsp", "gradient_coding", "sandblaster")
 """Strategies in which a worker's steps do not say how many samples it has seen."""
@@ -57,13 +66,26 @@ def hard(room: Room, **given: Any) -> str:
 # -- the very same weights ---------------------------------------------------------------------------------------------
 
 
+CARRIED = "bsp + error_feedback + int8"  # remembers what was dropped, and how often it drew
 EXACT = [
     (strategy, servers, optimizer, stop)
-    for strategy, servers in (("bsp", 1), ("bsp", 2), ("allreduce", None), ("p3(slice=50)", 2))
+    for strategy, servers in (
+        ("bsp", 1), ("bsp", 2), ("allreduce", None), ("p3(slice=50)", 2), (CARRIED, 2), ("allreduce + powersgd", None),
+    )
     for optimizer in (SGD, ADAM)
     for stop in ("interrupt", "kill")
-]
-QUICK = [("bsp", 2, ADAM, "interrupt"), ("allreduce", None, SGD, "kill")]
+]  # fmt: skip
+EXACT += [
+    (strategy, servers, SGD, "interrupt")
+    for strategy, servers in (
+        ("bsp + topk(density=0.1) + pull", 2), ("a_bsp(chunks=1) + int8 + pull", 1), ("sliced + int8 + pull", None),
+        ("p3(slice=50) + int8 + pull", 2), ("allreduce + onebit", None), ("local_sgd(period=3) + qsgd", None),
+        ("diloco(period=5) + onebit", None), ("sparknet + topk(density=0.1)", None), ("crossbow + onebit", None),
+        ("easgd(period=2, mode=synchronous) + topk(density=0.1)", None), ("dpsgd + onebit", None), ("sgp + int8", None),
+        ("malt(barrier=true) + onebit", None),
+    )
+]  # fmt: skip
+QUICK = [(CARRIED, 2, ADAM, "interrupt"), ("allreduce", None, SGD, "kill")]
 
 
 @pytest.mark.parametrize(
@@ -107,10 +129,10 @@ def test_interrupted_again_and_again(room: Room) -> None:
 # -- every strategy ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", some(ALL, FEW))
+@pytest.mark.parametrize("strategy", some([*ALL, *COMPRESSED], FEW))
 def test_every_strategy_goes_on(room: Room, strategy: str) -> None:
     task, kept = hard(room), room.path / "kept"
-    sizes = (35, 35) if strategy == "butterfly" else (24, 23, 23)  # a butterfly has 2, 4, 8... workers
+    sizes = (35, 35) if strategy.startswith("butterfly") else (24, 23, 23)  # a butterfly has 2, 4, 8... workers
     count = len(sizes)
     broken = fit(task, strategy, count, epochs=40, checkpoint=kept, every="1h", watcher=Watch(trained(150), interrupt))
     place, run = Vault(kept).newest()

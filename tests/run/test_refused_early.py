@@ -14,7 +14,7 @@ import torch
 from covey import catalog
 from covey.central.layouts import LAYOUTS
 from covey.errors import PlanError
-from covey.exchange.codecs import CODECS
+from covey.exchange.codecs import CODECS, WRAPPERS
 from covey.run import launch
 from covey.run.request import options, request
 from tests.worlds import mlp
@@ -77,17 +77,20 @@ ZERO = {
     ("crossbow", "momentum"), ("eamsgd", "momentum"), ("mpca", "rho"), ("bosen", "bound"),
     ("p3", "slice"), ("bytescheduler", "partition"), ("bytescheduler", "credit"), ("downpour", "warm"),
     ("allreduce", "local"), ("local_sgd", "local"), ("bigdl", "drop"), ("bigdl", "most"), ("bigdl", "warmup"),
-    ("allreduce", "bucket"),
+    ("allreduce", "bucket"), ("fixed16", "fraction"), ("int8", "block"), ("qsgd", "bucket"), ("terngrad", "clip"),
+    ("dgc", "momentum"), ("dgc", "warmup"), ("powersgd", "saving"), ("powersgd", "dense"),
+    ("momentum_correction", "momentum"),
 }  # fmt: skip
 """Settings that may be 0. All others must be more, and none but a momentum may be less."""
 
 OWNERS = {name: (name, entry.settings) for name, entry in catalog.STRATEGIES.items()}
 OWNERS |= {name: (f"bsp over {name}", owner) for name, owner in LAYOUTS.items()}
 OWNERS |= {name: (f"bsp + {name}", owner) for name, owner in CODECS.items()}
+OWNERS |= {name: (f"bsp + fp16 + {name}", owner) for name, owner in WRAPPERS.items()}
 
 
 def numeric() -> Iterator[tuple[str, str, type]]:
-    """Every setting that is a number, of every strategy, layout of servers and codec."""
+    """Every setting that is a number, of every strategy, layout of servers, codec, and what goes around one."""
     for name, (_, owner) in OWNERS.items():
         hints = get_type_hints(owner)
         for field in fields(owner):
@@ -121,6 +124,11 @@ def test_a_setting_just_outside_its_range_is_refused(name: str, setting: str, ki
         ("hogwild++", "clusters", 4, 5), ("bmuf", "momentum", 0.999999, 1), ("diloco", "momentum", 0.999999, 1),
         ("crossbow", "momentum", 0.999999, 1), ("eamsgd", "momentum", 0.999999, 1), ("easgd", "pull", 0.399, 0.4),
         ("tree_easgd", "pull", 1, 1.000001), ("mpca", "mix", 1, 1.000001), ("proxies", "groups", 4, 5),
+        ("topk", "density", 1, 1.000001), ("mstopk", "density", 1, 1.000001), ("randomk", "density", 1, 1.000001),
+        ("sbc", "density", 1, 1.000001), ("dgc", "density", 1, 1.000001), ("dgc", "momentum", 0.999999, 1),
+        ("dorefa", "bits", 8, 9), ("qsgd", "levels", 32767, 32768), ("fixed16", "fraction", 30, 31),
+        ("entropy", "high", 1, 1.000001), ("entropy", "low", 0.05, 0.051), ("strom", "high", 1, 1.000001),
+        ("momentum_correction", "momentum", 0.999999, 1),
     ],
 )  # fmt: skip
 def test_where_a_range_has_an_upper_end(name: str, setting: str, most: float, more: float) -> None:

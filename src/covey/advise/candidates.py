@@ -10,7 +10,7 @@ from covey.advise import rules
 from covey.advise.predict import period
 from covey.advise.rules import Verdict
 from covey.advise.situation import Situation
-from covey.catalog import STRATEGIES, resolve
+from covey.catalog import STRATEGIES, codec, resolve
 from covey.errors import PlanError
 from covey.strategy import Strategy
 from covey.task import Task
@@ -73,4 +73,5 @@ def judge(strategy: Strategy, now: Situation) -> Iterator[Verdict]:
         part = now.model / (now.cluster.link_of(host).bandwidth * max(1, strategy.servers))
         yield rules.server_keeps_up(now.workers, part, now.cluster.update * now.model, now.compute * period(strategy))
     if strategy.codec != "dense":
-        yield rules.combines(strategy.codec, place.architecture == "server", "twobit" in strategy.codec, now.spot)
+        remembers = codec(strategy.codec).carrying().carries
+        yield rules.combines(strategy.codec, place.architecture == "server", remembers, now.spot)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
+import torch
+
+from covey import catalog
 from covey.advise.delay import rounds
 from covey.advise.situation import Situation
+from covey.exchange.codec import Codec
+from covey.flat import Form
 from covey.strategy import Strategy
+from covey.vector import Vector
 
-WIRE: Mapping[str, float] = {"fp16": 0.5, "bf16": 0.5, "truncated": 0.5, "twobit": 1 / 16}  # of a gradient, on its way
 DRAWS = 64  # of the slowest of all workers
 
 
@@ -67,7 +71,10 @@ def _together(strategy: Strategy, now: Situation) -> float:
     n, wire, latency = now.workers, now.model / now.narrowest, now.latency
     exchange = strategy.taxonomy.exchange
     if "all-reduce" in exchange:
-        return 2 * (n - 1) / n * wire + 2 * (n - 1) * latency
+        codec = catalog.codec(strategy.codec).carrying()
+        if not codec.adds:  # everybody's goes around to all
+            return (n - 1) * (share(codec, now) * wire + latency)
+        return 2 * (n - 1) / n * share(codec, now, n) * wire + 2 * (n - 1) * latency
     if exchange == "scatter-reduce":
         return 2 * (n - 1) / n * wire + 2 * latency
     if exchange == "binomial tree":
@@ -86,7 +93,16 @@ def _server(strategy: Strategy, now: Situation) -> tuple[float, float]:
     servers = max(1, strategy.servers)
     host = "server 0" if strategy.servers else "master 0"
     rate = min(now.cluster.link_of(host).bandwidth * servers / now.workers, now.narrowest)
-    return now.model * WIRE.get(strategy.codec.partition("(")[0], 1.0) / rate, now.model / rate
+    codec = catalog.codec(strategy.codec)
+    there = share(codec, now)
+    return now.model * there / rate, now.model * (there if codec.pull else 1) / rate
+
+
+def share(codec: Codec, now: Situation, summed: int = 0) -> float:
+    """How much of the model's bytes a gradient takes on its way, or a sum of so many."""
+    form = now.form or Form.plain(Vector([torch.empty(now.model // 4, device="meta")]))
+    size = codec.summed(form, summed) if summed and codec.summed else codec.nbytes(form)
+    return size / form.like.nbytes if form.like.nbytes else 1.0
 
 
 def _apart(strategy: Strategy, now: Situation, mean: float, every: float) -> Step:
@@ -96,7 +112,7 @@ def _apart(strategy: Strategy, now: Situation, mean: float, every: float) -> Ste
         servers = max(1, strategy.servers)
         host = "server 0" if strategy.servers else "master 0"
         part = now.model / (now.cluster.link_of(host).bandwidth * servers)
-        code = WIRE.get(strategy.codec.partition("(")[0], 1.0)
+        code = share(catalog.codec(strategy.codec), now)
         own = ((1 + code) * max(wire, part) + 3 * now.latency) / every
         full = n * part / every  # one direction of the server's card
         seconds = max(mean + own, full)

@@ -7,13 +7,14 @@ import os
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from covey import build
 from covey.data import Shards
+from covey.flat import Flat, Form
 from covey.message import Address
 from covey.simulate import Cluster, Link, Seconds
 from covey.simulate.machines import machine_name
@@ -31,6 +32,7 @@ class Situation:
     batch: int
     model: int  # bytes
     state: int = 0  # bytes of the optimizer
+    form: Form | None = None  # of the model, where its shapes are known
     cluster: Cluster
     skew: float = 0.0  # how much a worker's labels differ from all, at most
     normalized: bool = False  # has batch-norm
@@ -84,13 +86,20 @@ def look(task: Task, workers: int, cluster: Cluster, **further: bool) -> Situati
     """Everything that can be seen without training."""
     module = build.model(task, 0)
     deal = build.shards(task, workers, 0)
-    trained = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
+    flat = Flat(module)
+    trained = flat.params.nbytes
     return Situation(
-        workers=workers, samples=deal.samples, batch=task.batch_size, model=trained,
+        workers=workers, samples=deal.samples, batch=task.batch_size, model=trained, form=_form(flat),
         state=_moments(build.optimizer(task)) * trained, cluster=cluster, skew=skew(task, deal),
         normalized=any(isinstance(m, _BatchNorm) and not isinstance(m, SyncBatchNorm) for m in module.modules()),
         memory=_memory(), **further,
     )  # fmt: skip
+
+
+def _form(flat: Flat) -> Form:
+    """What the model's gradient looks like, without its numbers."""
+    form = flat.form(tuple((0, part.numel()) for part in flat.params.parts))
+    return replace(form, like=form.like.map(lambda part: part.to("meta")), epoch=1)
 
 
 def time_batch(task: Task) -> Seconds:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from covey.central.pulls import Given, land
 from covey.central.shard import Leave, Params, Pull, Push
 from covey.exchange.codec import Codec, dense, seed
+from covey.exchange.shadow import difference_coder
 from covey.message import Address
 from covey.program import Node
 from covey.replica import Replica
@@ -27,16 +29,27 @@ class Servers:
             for piece, address in zip(self.pieces, addresses, strict=True)
         ]
         self.memories = [node.remember(coder.memory) for coder in self.coders]
+        self.pulls = codec.pull
+        self.back = [
+            difference_coder(node, replica.form(piece), codec, "pull") if codec.pull else None for piece in self.pieces
+        ]
 
     async def pull(self) -> None:
         """Bring the newest parameters that the rule allows into the replica."""
         step = self.node.step
         await self.ask(step)
         for index, address in enumerate(self.addresses):
-            mine = self.replica.flat.cut(self.pieces[index])
+            mine = None if self.pulls else self.replica.flat.cut(self.pieces[index])
             params = await self.node.receive(Params, sender=address, step=step, into=mine)
+            if mine is None:
+                self.take(index, params)
             self.versions[index] = params.version
             self.over = max(self.over, params.over)
+
+    def take(self, index: int, params: Params) -> None:
+        """Take over what a server gives: parameters, or how they have changed since it gave them last."""
+        mine = self.replica.flat.cut(self.pieces[index])
+        land(mine, Given(params.params, params.whole), self.back[index])
 
     async def ask(self, step: int) -> None:
         await self.node.broadcast(self.addresses, Pull(step))

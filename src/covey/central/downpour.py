@@ -11,93 +11,24 @@ from typing import Literal
 
 import torch
 
+from covey.central.pulls import Pulls
 from covey.central.roles import workers_and_servers
+from covey.central.store import Accrued, Fetch, Fetched, Gone, Store
 from covey.errors import PlanError
 from covey.exchange import filters
+from covey.exchange.codec import Codec, dense, seed
 from covey.exchange.filters import Filter, KeyCache
-from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica
 from covey.strategy import KEEP, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
 
-class Fetch(Message):
-    """A worker asks a shard for its parameters."""
-
-    step: int
-
-    counted = False
-
-
-class Fetched(Message):
-    step: int
-    version: int
-    params: Vector
-
-
-class Accrued(Message):
-    """What a worker gathered for a shard since its last push: all of it, or `values` at `keys`."""
-
-    step: int
-    version: int  # of the shard, when the worker last fetched
-    samples: int
-    signature: int  # of the keys; 0 without any
-    keys: Vector
-    values: Vector
-    buffers: Vector
-
-
-class Gone(Message):
-    """A worker pushes and fetches no more."""
-
-    counted = False
-
-
-class Store:
-    """The shards as a worker sees them."""
-
-    def __init__(self, node: Node, replica: Replica, count: int, sieve: Filter = filters.everything) -> None:
-        self.node, self.replica, self.sieve = node, replica, sieve
-        self.addresses = [Address("server", index) for index in range(count)]
-        self.pieces = replica.pieces(count)
-        self.versions = node.remember([0] * count).value
-        self.caches = [KeyCache() for _ in self.addresses]
-
-    async def fetch(self) -> None:
-        step = self.node.step
-        await self.node.broadcast(self.addresses, Fetch(step))
-        for index, shard in enumerate(self.addresses):
-            place = self.replica.flat.cut(self.pieces[index])
-            self.versions[index] = (await self.node.receive(Fetched, sender=shard, step=step, into=place)).version
-
-    async def push(self, gathered: Vector, samples: int, gradients: int = 1) -> None:
-        """Send what the filter lets through of the sum of so many gradients; what must wait stays in `gathered`."""
-        none = Vector(())
-        for index, shard in enumerate(self.addresses):
-            piece, flat = gathered.cut(self.pieces[index]), self.replica.flat.cut(self.pieces[index])
-            masks = self.sieve.pick(piece * (1 / gradients), piece, flat, self.node.rng)
-            signature, keys, values = 0, none, piece
-            if masks is not None:
-                keys, values = filters.gather(piece, masks)
-            if masks is not None and self.sieve.caches:
-                signature, keys = self.caches[index].shorten(keys)
-            buffers = self.replica.buffers if index == 0 else none
-            parcel = Accrued(self.node.step, self.versions[index], samples, signature, keys, values, buffers)
-            await self.node.send(shard, parcel)
-            if masks is None or not self.sieve.waits:
-                piece.zero_()
-            else:
-                for part, mask in zip(piece.parts, masks.parts, strict=True):
-                    part[mask] = 0
-
-    async def leave(self) -> None:
-        await self.node.broadcast(self.addresses, Gone())
-
-
-async def worker(node: Node, replica: Replica, *, count: int, push: int, fetch: int, sieve: Filter) -> None:
+async def worker(
+    node: Node, replica: Replica, *, count: int, push: int, fetch: int, sieve: Filter, codec: Codec
+) -> None:  # fmt: skip
     """Fetch every `fetch` steps, push the sum of the gradients every `push` steps, move locally at every step."""
-    store = Store(node, replica, count, sieve)
+    store = Store(node, replica, count, codec, sieve)
     gathered = node.remember(replica.grad.map(torch.zeros_like)).value
     since = node.remember([0, 0]).value  # the last push: gradients and samples
     for step in node.steps():
@@ -118,8 +49,13 @@ class Holder:
     The first `warm` updates are worker 0's alone: the others get their first parameters after those.
     """
 
-    def __init__(self, node: Node, replica: Replica, index: int, count: int, step: Step, warm: int = 0) -> None:
+    def __init__(
+        self, node: Node, replica: Replica, index: int, count: int, step: Step, codec: Codec, warm: int = 0
+    ) -> None:  # fmt: skip
         replica.keep(replica.pieces(count)[index], buffers=index == 0)
+        form = replica.form(replica.trained)
+        self.coder = codec.made(form, seed(node))
+        self.pulls = Pulls(node, form, codec, together=False) if codec.pull else None
         self.warm, self.parked = warm, list[Fetch]()
         self.node, self.replica, self.step, self.first = node, replica, step, index == 0
         self.params = replica.flat.cut(replica.trained)
@@ -144,7 +80,10 @@ class Holder:
         alone = self.version[0] < self.warm and 0 in self.staying
         for fetch in [fetch for fetch in self.parked if fetch.sender.rank == 0 or not alone]:
             self.parked.remove(fetch)
-            await self.node.send(fetch.sender, Fetched(fetch.step, self.version[0], self.params))
+            fetched = Fetched(fetch.step, self.version[0], self.params)
+            if self.pulls:
+                fetched.params, fetched.whole = self.pulls.give(fetch.sender.rank, self.params, fetched.version)
+            await self.node.send(fetch.sender, fetched)
             await self.answered(fetch)
 
     async def answered(self, fetch: Fetch) -> None:
@@ -154,11 +93,10 @@ class Holder:
         """And when a push was applied."""
 
     async def take(self, push: Accrued) -> None:
-        keys, grad = push.keys, push.values
+        keys = push.keys
         if push.signature:
             keys = self.caches[push.sender.rank].restore(push.signature, push.keys)
-        if keys.parts:
-            grad = filters.scatter(keys, push.values, self.params)
+        grad = filters.scatter(keys, push.values, self.params) if keys.parts else self.coder.decode(push.values)
         if self.first:
             if push.buffers.parts:
                 self.replica.buffers.lerp_(push.buffers, 1 / self.node.workers)
@@ -191,8 +129,10 @@ class Step:
                 w.copy_(torch.nn.functional.softshrink(w, self.l1 * rate * self.share))
 
 
-async def server(node: Node, replica: Replica, *, index: int, count: int, step: Step, warm: int) -> None:
-    await Holder(node, replica, index, count, step, warm).serve()
+async def server(
+    node: Node, replica: Replica, *, index: int, count: int, step: Step, warm: int, codec: Codec
+) -> None:  # fmt: skip
+    await Holder(node, replica, index, count, step, codec, warm).serve()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,18 +150,22 @@ class Downpour:
     slack: float = 0.0  # kkt: send this much before the penalty would let go
     skip: float = 0.5  # random_skip: the probability
 
-    def strategy(self, workers: int) -> Strategy:
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         self.check()
+        if not codec.lossless and self.filter != "none":
+            raise PlanError(
+                f"downpour(filter={self.filter}) with {codec.name}: both choose what is worth sending: use one of them"
+            )
         step = Step(1 / workers, self.server == "adagrad", self.gamma, self.l1)
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work = partial(worker, count=servers, push=self.push, fetch=self.fetch, sieve=self.sieve())
-            return workers_and_servers(workers, work, servers, partial(server, step=step, warm=self.warm))
+            work = partial(worker, count=servers, push=self.push, fetch=self.fetch, sieve=self.sieve(), codec=codec)
+            return workers_and_servers(workers, work, servers, partial(server, step=step, warm=self.warm, codec=codec))
 
         adagrad = "Adagrad with the task's rate, or gamma: no share, as it scales itself"
         return Strategy(
             name="downpour", settings=asdict(self) | {"warm": self.warm or None}, roles=roles, servers=1,
-            scored="the servers' parameters",
+            codec=codec.name, scored="the servers' parameters",
             rate=adagrad if self.server == "adagrad" else "each push counts 1/workers",
             scaling="gamma may be 10 times a good fixed rate, for any n" if self.server == "adagrad" else KEEP,
             taxonomy=Taxonomy(

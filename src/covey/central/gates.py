@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from covey.central.flow import Forward, leaves
 from covey.lessons import Batch
 from covey.program import Effect, Node
 from covey.replica import Replica
@@ -39,7 +40,7 @@ class Gates(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def pass_through(self, values: Sequence[Any]) -> None:
-        met = [self.shut.pop(key) for key in map(id, _leaves(values)) if key in self.shut]
+        met = [self.shut.pop(key) for key in map(id, leaves(values)) if key in self.shut]
         if met:
             self._open(met)
 
@@ -63,8 +64,11 @@ class Gated:
         """How many parameters are used before this one."""
         return self.order.get(slot, len(self.replica.layout.slots))
 
-    def work(self, step: int, ready: Ready) -> Batch:
-        """(On the compute thread) The batch of a step; `ready` is told of every gradient, with the progress then."""
+    def work(self, step: int, ready: Ready, seen: Forward | None = None) -> Batch:
+        """(On the compute thread) The batch of a step; `ready` is told of every gradient, with the progress then.
+
+        What forward does when is left in `seen`.
+        """
         slots, posted, used = self.replica.layout.slots, set[int](), [0]
 
         def open(met: Sequence[int]) -> None:
@@ -72,12 +76,16 @@ class Gated:
                 self.order.setdefault(slot, len(self.order))
             if any(not self.fresh(slot) for slot in met):
                 self.node.consult(self.freshen(met), used[0] / len(slots) / 3)
+            if seen:
+                seen.met(self.node.consult(now(self.node), used[0] / len(slots) / 3))
             used[0] += len(met)
 
         gates = Gates(self.replica, open)
 
         def finished(slot: int, _: Tensor) -> None:
             gates.open_all()
+            if seen and seen.end is None:
+                seen.ended(self.node.consult(now(self.node), 1 / 3))
             self.replica.layout.collect_grads([slots[slot]])
             post(slot)
 
@@ -86,7 +94,7 @@ class Gated:
             copy = Vector([slots[slot].view(self.replica.grad).detach().reshape(-1).clone()])
             ready(slot, copy, 1 / 3 + 2 / 3 * len(posted) / len(slots))
 
-        with self._watched(finished), nullcontext() if self.blind else gates:
+        with self._watched(finished), nullcontext() if self.blind else gates, seen.flow if seen else nullcontext():
             batch = self.replica.differentiate(step)
         gates.open_all()
         for slot in range(len(slots)):
@@ -110,6 +118,10 @@ class Gated:
                 hook.remove()
 
 
+async def now(node: Node) -> float:
+    return await node.now()
+
+
 def is_blind(replica: Replica) -> bool:
     """Whether nobody can see which parameters forward uses when: then it begins with all of them fresh."""
     own_loop = replica.lessons.chosen is None
@@ -120,13 +132,3 @@ def is_blind(replica: Replica) -> bool:
 def _compiled(module: nn.Module) -> bool:
     compiled = hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
     return compiled or isinstance(module, torch.jit.ScriptModule)
-
-
-def _leaves(values: Sequence[Any]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _leaves(value)
-        elif isinstance(value, dict):
-            yield from _leaves(list(value.values()))

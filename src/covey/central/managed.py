@@ -14,7 +14,8 @@ from typing import Literal
 
 import torch
 
-from covey.central.cached import Cache, Copy, Read, Retire, Retired, Table, cached
+from covey.central.cache import Cache, Copy, Read, Retire, Retired
+from covey.central.cached import Table, cached
 from covey.central.roles import workers_and_servers
 from covey.central.rows import Changed, Row, Rows, Tick, norms, rows_of, runs_of
 from covey.errors import PlanError

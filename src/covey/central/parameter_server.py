@@ -219,6 +219,8 @@ class ValueBound:
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         if not self.bound > 0:
             raise PlanError(f"value_bound(bound={self.bound:g}): more than 0 (with a tiny one a read waits for all)")
+        if codec.pull:
+            raise PlanError("value_bound knows whom it gave which weights, and pull changes them: leave it away")
         each = Each(share("value_bound", self.weight, "none", workers))
         settings = {"bound": self.bound, "weight": each.share}
         free = parameter_server("value_bound", "bounded", Keeping(Rule(Near(self.bound), each), codec), settings)

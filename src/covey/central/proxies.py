@@ -49,7 +49,7 @@ class Proxy(Shard):
         if not isinstance(message, Params):
             return await super().hear(message)
         index = message.sender.rank
-        self.replica.flat.cut(self.above.pieces[index]).copy_(message.params)
+        self.above.take(index, message)
         self.above.versions[index] = message.version
         self.clocks[index] = message.clock if self.keeping.rule.bounds else message.step
         self.awaited -= 1

@@ -6,6 +6,7 @@ from bisect import insort
 from collections.abc import Sequence
 
 from covey.central.slices import Confirmed, Gradient, Manner, Slice, of_slot
+from covey.exchange.codec import Coder
 from covey.message import Address, Message
 from covey.program import Node
 from covey.vector import Vector
@@ -37,10 +38,15 @@ class Turn(Message):
 class Pushing:
     """What waits to be pushed, and the program that pushes it."""
 
-    def __init__(self, node: Node, servers: Sequence[Address], slices: Sequence[Slice], manner: Manner) -> None:
+    def __init__(
+        self, node: Node, servers: Sequence[Address], slices: Sequence[Slice], manner: Manner, coders: Sequence[Coder]
+    ) -> None:
         self.node, self.servers, self.slices, self.manner = node, servers, slices, manner
+        self.coders = coders  # one for each slice
+        self.memories = node.remember([coder.memory for coder in coders])
         self.of_slot = of_slot(slices)
         self.queue: list[tuple[int, int, Gradient]] = node.remember([]).value  # sorted
+        self.credit = manner.credit
         self.under_way = 0  # bytes that no server has confirmed
         self.wished: set[int] = set()
         self.turns: set[int] = set()  # servers to which this worker may push
@@ -67,14 +73,15 @@ class Pushing:
         begin, numbers = self.slices[places[0]].start, ready.grad.parts[0]
         for place in places:
             where, self.serial = self.slices[place], self.serial + 1
-            grad = Vector([numbers[where.start - begin : where.stop - begin]])
+            memories, part = self.memories.value, Vector([numbers[where.start - begin : where.stop - begin]])
+            grad, memories[place] = self.coders[place].encode(part, memories[place])
             first = ready.urgency if self.manner.order == "layers" else 0
             insort(self.queue, (first, self.serial, Gradient(ready.step, place, ready.urgency, grad)))
 
     async def push(self) -> None:
         """Send what may leave, the most urgent first; what has become ready meanwhile may overtake."""
         while (gradient := await self.next()) is not None:
-            if self.manner.credit:
+            if self.credit:
                 self.under_way += gradient.grad.nbytes
             priority = -gradient.urgency if self.manner.order == "layers" else 0
             server = self.slices[gradient.place].server
@@ -91,7 +98,7 @@ class Pushing:
             if self.manner.flows and self.slices[gradient.place].server not in self.turns:
                 continue
             # one larger than all credit goes alone
-            if self.manner.credit and self.under_way and self.under_way + gradient.grad.nbytes > self.manner.credit:
+            if self.credit and self.under_way and self.under_way + gradient.grad.nbytes > self.credit:
                 return None
             return self.queue.pop(place)[2]
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -9,15 +10,41 @@ from typing import Literal
 from covey.errors import PlanError
 from covey.exchange import patterns
 from covey.exchange.averaging import mean_gradient
+from covey.exchange.codec import Codec, dense
 from covey.exchange.collectives import Group, Pattern
+from covey.exchange.compressed import Means, check_pattern, gradient_coder
+from covey.exchange.machines import MachineMeans
 from covey.exchange.probe import Choice, Trial, Wish
 from covey.exchange.slices import Frame
 from covey.message import Address
-from covey.program import Memory, Node
+from covey.program import Memory, Node, Program
 from covey.replica import Replica
 from covey.simulate.units import parse_size
 from covey.strategy import GROW, Role, Strategy, Taxonomy
 from covey.vector import Piece, Vector, ranges
+
+
+async def compressed(node: Node, replica: Replica, *, codec: Codec, summing: Pattern, local: int) -> None:
+    """The same with gradients that travel compressed, after backward, and in a pattern that was told.
+
+    With `local` they are summed as they are on machines of so many, and compressed between those.
+    """
+    means = MachineMeans(node, codec, local) if local else Means(node, gradient_coder(node, replica, codec))
+    for step in node.steps():
+        present = node.present(step)
+        await replica.gradient(node, clip=False)
+        replica.under_way = replica.lessons.together(present, step)
+        await mean_gradient(node, replica, replica.grad, node.members(step), summing, means)
+        await update(node, replica, present)
+
+
+async def update(node: Node, replica: Replica, present: Sequence[int]) -> None:
+    """Step on the mean gradient, as everybody does."""
+    replica.clip_(replica.grad)
+    replica.update()
+    if node.rank == present[0]:
+        await node.note("update")
+        await node.note("staleness", 0)
 
 
 async def worker(node: Node, replica: Replica, *, wish: Wish, local: int) -> None:
@@ -33,11 +60,7 @@ async def worker(node: Node, replica: Replica, *, wish: Wish, local: int) -> Non
         # a loop of one's own may change gradients after backward, so nothing can leave before its end
         way = stream if now.bucket and replica.lessons.chosen is not None else at_once
         compute = await way(node, replica, group, now, summing)
-        replica.clip_(replica.grad)
-        replica.update()
-        if node.rank == present[0]:
-            await node.note("update")
-            await node.note("staleness", 0)
+        await update(node, replica, present)
         if isinstance(summing, Trial):
             choice.value = await summing.choose(node, group, wish, replica.grad.nbytes, compute)
         if node.rank == present[0] and not told:
@@ -100,11 +123,10 @@ class Allreduce:
     local: int = 2  # hierarchical: so many neighbouring workers are one machine; 0: those that there are
     bucket: int | str = 0  # bytes of gradient that leave together, such as 4MB, while backward runs; auto: as measured
 
-    def strategy(self, workers: int) -> Strategy:
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         if self.pattern != "auto":
             patterns.pattern("allreduce", self.pattern, self.local)
-        local = 0 if self.pattern == "auto" else self.local  # machines as they are, where that is up to the group
-        work = partial(worker, wish=Wish(pattern=self.pattern, bucket=self.bucket_bytes()), local=local)
+        work = self.work() if codec.lossless else self.compressed(codec)
 
         def roles(workers: int, servers: int) -> list[Role]:
             return [
@@ -113,13 +135,33 @@ class Allreduce:
             ]
 
         return Strategy(
-            name="allreduce", settings=self.written(), roles=roles, scored="worker 0's model: all are the same",
+            name="allreduce", settings=self.written(), roles=roles, codec=codec.name,
+            scored="worker 0's model: all are the same",
             rate="unchanged: the mean over all workers' samples", scaling=GROW, clips="each update",
             taxonomy=Taxonomy(
-                optimization="central", architecture="peers", scheduling="synchronous", exchange="all-reduce",
+                optimization="central", architecture="peers", scheduling="synchronous",
+                exchange="all-reduce" if codec.carrying().adds else "all-gather",
                 topology=patterns.SHAPES[self.pattern],
             ),
         )  # fmt: skip
+
+    def work(self) -> Program:
+        local = 0 if self.pattern == "auto" else self.local  # machines as they are, where that is up to the group
+        return partial(worker, wish=Wish(pattern=self.pattern, bucket=self.bucket_bytes()), local=local)
+
+    def compressed(self, codec: Codec) -> Program:
+        levels = self.pattern == "hierarchical" and not codec.carrying().adds
+        if not levels:
+            check_pattern("allreduce", self.pattern, codec)
+        elif not self.local:
+            raise PlanError(f"allreduce(local=0) with {codec.name}: say how many neighbouring workers are a machine")
+        if self.pattern == "auto" or self.bucket:
+            raise PlanError(
+                f"allreduce with {codec.name}: a codec sees the whole gradient, after backward, so bucket=0; and what "
+                "auto measures is for plain numbers, so name the pattern"
+            )
+        summing = patterns.pattern("allreduce", self.pattern, self.local)
+        return partial(compressed, codec=codec, summing=summing, local=self.local if levels else 0)
 
     def bucket_bytes(self) -> int | Literal["auto"]:
         if self.bucket == "auto":

@@ -6,16 +6,23 @@ forward begins with the first layer's update, while others still travel. The num
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
+from covey.central.flow import Forward
 from covey.central.gates import Gated
+from covey.central.pulls import Given, land
 from covey.central.pushing import Pushing, Ready
 from covey.central.roles import addresses, workers_and_servers
-from covey.central.slices import Finished, Manner, Order, Statistics, Updated, of_slot, slices, view
+from covey.central.slices import Finished, Manner, Order, Statistics, Updated, form, of_slot, slices, view
+from covey.central.tac import tac
+from covey.central.tuning import Search
 from covey.central.updating import server
 from covey.errors import PlanError
+from covey.exchange.codec import Codec, dense, seed
+from covey.exchange.shadow import difference_coder
 from covey.program import Node
 from covey.replica import Replica
 from covey.strategy import GROW, Role, Strategy, Taxonomy
@@ -25,9 +32,12 @@ from covey.vector import Vector
 class Copy:
     """A worker's parameters, slice by slice: which update each of them has."""
 
-    def __init__(self, node: Node, replica: Replica, count: int, manner: Manner) -> None:
+    def __init__(self, node: Node, replica: Replica, count: int, manner: Manner, codec: Codec) -> None:
         self.node, self.replica = node, replica
         self.slices = slices(replica, manner, count)
+        forms = [form(replica, where) for where in self.slices]
+        self.coders = [codec.carrying().made(one, seed(node, place)) for place, one in enumerate(forms)]
+        self.back = [difference_coder(node, one, codec, "pull") if codec.pull else None for one in forms]
         self.of_slot = of_slot(self.slices)
         self.have = node.remember([-1] * len(self.slices)).value  # the step whose update each slice holds
         self.done = node.remember([-1]).value  # the last step whose gradient was made
@@ -40,9 +50,24 @@ class Copy:
         while not all(map(self.fresh, slots)):
             self.install(await self.node.receive(Updated))
 
+    async def seconds_of_a_byte(self) -> float:
+        """Wait for the last update of all parameters; how long a byte takes, by those that come after another."""
+        first: float | None = None
+        last, size = 0.0, 0
+        while not all(map(self.fresh, range(len(self.of_slot)))):
+            message = await self.node.receive(Updated)
+            last = await self.node.now()
+            self.install(message)
+            if first is None:
+                first = last
+            else:
+                size += message.params.nbytes
+        return (last - first) / size if first is not None and size else 0.0
+
     def install(self, message: Updated) -> None:
         assert message.step <= self.done[0], "an update before this worker's gradient"
-        view(self.replica.flat, self.slices[message.place]).copy_(message.params)
+        numbers = view(self.replica.flat, self.slices[message.place])
+        land(numbers, Given(message.params, message.whole), self.back[message.place])
         self.have[message.place] = message.step
 
     def install_arrived(self) -> None:
@@ -50,21 +75,29 @@ class Copy:
             self.install(message)
 
 
-async def worker(node: Node, replica: Replica, *, count: int, manner: Manner) -> None:
+async def worker(node: Node, replica: Replica, *, count: int, manner: Manner, codec: Codec) -> None:
     """Differentiate as soon as the first layer is fresh, and push gradients while that goes on."""
     servers, everything = addresses(count), range(len(replica.layout.slots))
-    copy = Copy(node, replica, count, manner)
+    copy = Copy(node, replica, count, manner, codec)
     gated = Gated(node, replica, copy.fresh, copy.freshen)
-    await node.spawn(Pushing(node, servers, copy.slices, manner).run())
+    pushing = Pushing(node, servers, copy.slices, manner, copy.coders)
+    search = Search(node, manner.most) if manner.tuned else None
+    await node.spawn(pushing.run())
 
     def ready(step: int, slot: int, grad: Vector, progress: float) -> None:
         node.host.post(Ready(step, slot, gated.urgency(slot), grad, sender=node.address), progress)
 
+    timing, seen = manner.timed and not gated.blind, None
     for step in node.steps():
+        pushing.credit = await search.credit() if search else manner.credit
         copy.install_arrived()
-        if gated.blind:
+        if seen and seen.end is not None:
+            gated.order = await by_times(copy, seen, gated.order)
+            timing, seen = False, None
+        if gated.blind or timing:
             await copy.freshen(everything)
-        work = partial(gated.work, step, partial(ready, step))
+        seen = Forward(replica) if timing else None
+        work = partial(gated.work, step, partial(ready, step), seen)
         compute = replica.differentiation(node, work) if replica.norms else node.compute(work, talks=True)
         replica.batch = await compute
         copy.done[0] = step
@@ -75,18 +108,28 @@ async def worker(node: Node, replica: Replica, *, count: int, manner: Manner) ->
     await node.broadcast(servers, Finished())
 
 
-def scheduled(name: str, manner: Manner, settings: dict[str, object]) -> Strategy:
-    """The family: slices in any manner."""
+async def by_times(copy: Copy, seen: Forward, used: Iterable[int]) -> dict[int, int]:
+    """The places of the parameters in TAC's order, for a forward as it was seen and updates as they come."""
+    byte = await copy.seconds_of_a_byte()
+    sizes = {slot: sum(view(copy.replica.flat, copy.slices[at]).nbytes for at in copy.of_slot[slot]) for slot in used}
+    order = tac(seen.ops(), {slot: byte * size for slot, size in sizes.items()})
+    return {slot: place for place, slot in enumerate(order)}
+
+
+def scheduled(name: str, manner: Manner, settings: dict[str, object], codec: Codec) -> Strategy:
+    """The family: slices in any manner; a codec sees each slice by itself, and one that looks at shapes whole ones."""
+    manner = replace(manner, most=0) if codec.whole else manner
     for key, value in settings.items():
         if isinstance(value, int) and value < 0:
             raise PlanError(f"{name}({key}={value}): must be 0 or more; 0 sets no limit")
 
     def roles(workers: int, servers: int) -> list[Role]:
-        work, serve = partial(worker, count=servers, manner=manner), partial(server, manner=manner)
+        work = partial(worker, count=servers, manner=manner, codec=codec)
+        serve = partial(server, manner=manner, codec=codec)
         return workers_and_servers(workers, work, servers, serve, one_batch=True)
 
     return Strategy(
-        name=name, settings=settings, roles=roles, servers=1, scored="the servers' parameters",
+        name=name, settings=settings, roles=roles, servers=1, codec=codec.name, scored="the servers' parameters",
         rate="unchanged: the mean over all workers' samples", scaling=GROW, clips="each update",
         taxonomy=Taxonomy(
             optimization="central", architecture="server", scheduling="synchronous", exchange="reduce / broadcast",
@@ -102,16 +145,19 @@ class P3:
     slice: int = 50_000  # numbers (Jayarajan et al. 2019); 0: parameters stay whole
     order: Order = "layers"  # fifo: as gradients are made; pulls: layers first only on the way back
 
-    def strategy(self, workers: int) -> Strategy:
-        return scheduled("p3", Manner(self.order, self.slice), {"slice": self.slice, "order": self.order})
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        return scheduled("p3", Manner(self.order, self.slice), {"slice": self.slice, "order": self.order}, codec)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TicTac:
     """Whole parameters come back in the order in which forward uses them (TIC); gradients leave as they are made."""
 
-    def strategy(self, workers: int) -> Strategy:
-        return scheduled("tictac", Manner("pulls"), {})
+    order: Literal["tic", "tac"] = "tic"  # tac: by measured times of layers and transfers
+
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        timed = self.order == "tac"
+        return scheduled("tictac", Manner("pulls", timed=timed), {"order": "tac"} if timed else {}, codec)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,11 +165,15 @@ class ByteScheduler:
     """Partitions of so many bytes, the first layers' first; no more than `credit` bytes are on their way."""
 
     partition: int = 4_096_000  # bytes
-    credit: int = 16_384_000  # bytes of a worker that servers have not confirmed
+    credit: int | Literal["auto"] = 16_384_000  # bytes of a worker that servers have not confirmed; auto: measured
 
-    def strategy(self, workers: int) -> Strategy:
-        manner = Manner(most=self.partition, in_bytes=True, credit=self.credit)
-        return scheduled("bytescheduler", manner, {"partition": self.partition, "credit": self.credit})
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        tuned = self.credit == "auto"
+        if tuned and not self.partition:
+            raise PlanError("bytescheduler(partition=0, credit=auto): credits are tried in partitions, so give a size")
+        credit = self.partition if self.credit == "auto" else self.credit
+        manner = Manner(most=self.partition, in_bytes=True, credit=credit, tuned=tuned)
+        return scheduled("bytescheduler", manner, {"partition": self.partition, "credit": self.credit}, codec)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +182,7 @@ class Staggered:
 
     flows: int = 1
 
-    def strategy(self, workers: int) -> Strategy:
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         if self.flows < 1:
             raise PlanError(f"staggered(flows={self.flows}): at least 1, or nobody would ever push")
-        return scheduled("staggered", Manner("fifo", flows=self.flows), {"flows": self.flows})
+        return scheduled("staggered", Manner("fifo", flows=self.flows), {"flows": self.flows}, codec)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from covey.central.clipping import clip_part
+from covey.central.pulls import Given, Pulls
 from covey.central.versions import Versions
 from covey.exchange.codec import Codec, dense, seed
 from covey.message import Address, Message
@@ -30,6 +31,7 @@ class Params(Message):
     params: Vector
     clock: int = 0
     over: int = 0  # epochs that have ended for everybody
+    whole: int = 1  # else it is what has changed, encoded
 
 
 class Push(Message):
@@ -105,7 +107,9 @@ class Shard:
         self.params = replica.flat.cut(replica.trained)
         self.correction = keeping.correction(node, self.params) if keeping.correction else None
         self.versions = Versions() if keeping.rule.by_value else None
-        self.coder = keeping.codec.made(replica.form(replica.trained), seed(node))
+        form = replica.form(replica.trained)
+        self.coder = keeping.codec.made(form, seed(node))
+        self.pulls = Pulls(node, form, keeping.codec, keeping.rule.lends) if keeping.codec.pull else None
         self.parked: dict[int, Pull] = {}
 
     async def serve(self) -> None:
@@ -198,12 +202,15 @@ class Shard:
                 continue
             pull = self.parked.pop(rank)
             await self.node.note("lead", self.board.clocks[rank] - self.board.slowest)
+            answer = self.current(pull.step)
+            given = self.pulls.give(rank, self.params, answer.version) if self.pulls else Given(self.params, 1)
+            answer.params, answer.whole = given
             if self.correction:
-                self.correction.gave(rank, self.params)
+                self.correction.gave(rank, self.pulls.of(rank) if self.pulls else self.params)
             if self.versions:
                 self.versions.gave(rank, self.board.version, self.params)
-            answer, lends = self.current(pull.step), self.keeping.rule.lends
-            await self.node.send(pull.sender, answer, loan=lends, priority=self.priority(rank))
+            lent = self.keeping.rule.lends or not given.whole
+            await self.node.send(pull.sender, answer, loan=lent, priority=self.priority(rank))
 
     def priority(self, rank: int) -> int:
         """Of an answer, among those that wait for this server's link (Mai et al. 2015: MLNet)."""

@@ -12,9 +12,11 @@ from torch.optim import Optimizer
 
 from covey.central.clipping import clip_part
 from covey.central.dropping import Dropping, Patience, Ready
+from covey.central.pulls import Given, Pulls, Truth, land
 from covey.errors import PlanError
 from covey.exchange.bits import truncated
 from covey.exchange.codec import Codec, dense, seed
+from covey.exchange.shadow import difference_coder
 from covey.message import Address, Message
 from covey.optimizers import ELEMENTWISE
 from covey.program import Node
@@ -40,6 +42,7 @@ class FreshSlice(Message):
 
     step: int
     params: Vector
+    whole: int = 1  # else it is what has changed, encoded
 
 
 class SliceDone(Message):
@@ -65,10 +68,14 @@ class Owner:
         self.memories = node.remember([coder.memory for coder in self.coders])
         self.done = node.remember([node.rank])  # who sends no more gradients, seen from the end of one's own
         self.patience = node.remember(Patience()).value
-        # codecs that remember are made for gradients: weights then travel as they are
-        back = dense if codec.feedback else codec
+        # codecs that remember, or leave something to chance, are made for changes: weights then travel as they are
+        changes = codec.feedback or codec.pull or codec.fused or self.coders[0].memory is not None
+        back = dense if changes else codec
         self.back = [back.made(form, seed(node, peer, "back")) for form, peer in zip(forms, self.peers, strict=True)]
         self.dense = back.lossless
+        pulls = Pulls(node, forms[node.rank], codec, together=True) if codec.pull else None
+        self.truth = Truth(node, replica, self.pieces[node.rank], pulls) if pulls else None
+        self.changes = [difference_coder(node, form, codec, "pull") for form in forms] if codec.pull else []
 
     async def compute(self) -> Ready:
         """The gradient of the next batch, or of what is ready of it in time."""
@@ -98,12 +105,20 @@ class Owner:
                 slices[rank] = await self.node.receive(GradientSlice, sender=self.peers[rank], step=step)
         self.replica.under_way = sum(self.replica.lessons.samples(rank, step) for rank in present)
         here = {rank: slices[rank] for rank in present}
+        if self.truth:
+            self.truth.back()
         if self.dropping is None or await self.in_time(self.dropping, here):
-            await self.update(step, here, mine)
+            await self.update(step, here)
         else:
             self.replica.seen, self.replica.under_way = self.replica.seen + self.replica.under_way, 0
-        fresh, _ = self.back[me].encode(mine, None)
-        await self.node.broadcast([self.peers[r] for r in present if r != me], FreshSlice(step, fresh))
+        fresh = FreshSlice(step, self.back[me].encode(mine, None)[0])
+        if self.truth:
+            fresh.params, fresh.whole = self.truth.give(step)
+        # lent where nothing changes it before all have read it: not even one who ends with this step may be late
+        lent = not self.truth and self.node.present(step + 1) == present
+        for rank in present:
+            if rank != me:
+                await self.node.send(self.peers[rank], fresh, loan=lent)
 
     async def in_time(self, dropping: Dropping, slices: dict[int, GradientSlice]) -> bool:
         """Whether enough of the step was ready in time; how many parts count for nothing is told."""
@@ -114,12 +129,15 @@ class Owner:
             await self.node.note("dropped", lost)
         return enough
 
-    async def update(self, step: int, slices: dict[int, GradientSlice], mine: Vector) -> None:
-        """Step with the mean over all samples that are there; what travelled is decoded, one's own did not."""
+    async def update(self, step: int, slices: dict[int, GradientSlice]) -> None:
+        """Step with the mean over all samples that are there; what travelled is decoded, one's own did not.
+
+        On one host the others' gradients are read where they lie, and the mean takes the place of one's own.
+        """
         me, given = self.node.rank, {rank: one for rank, one in slices.items() if one.samples}
         grads = [one.grad if rank == me else self.coders[me].decode(one.grad) for rank, one in given.items()]
         samples = [one.samples for one in given.values()]
-        grad = mean_(mine.map(lambda part: part.new_empty(part.shape)), grads, samples)  # added in rank order
+        grad = mean_(self.replica.grad.cut(self.pieces[me]), grads, samples)  # added in rank order
         await clip_part(self.node, self.replica, grad, step, self.peers)
         if me == 0:
             if self.replica.buffers.parts:
@@ -127,16 +145,18 @@ class Owner:
                 self.replica.buffers.copy_(mean_(self.replica.buffers.clone(), buffers, [1.0] * len(buffers)))
             await self.node.note("update")
             await self.node.note("staleness", 0)
-        self.replica.apply(grad)
+        self.replica.update()
 
     async def collect(self, step: int) -> None:
         """Bring the other owners' fresh slices into the replica."""
         for rank, peer in enumerate(self.peers):
             if rank != self.node.rank:
                 place = self.replica.flat.cut(self.pieces[rank])
-                into = place if self.dense else None
+                into = place if self.dense and not self.truth else None
                 fresh = await self.node.receive(FreshSlice, sender=peer, step=step, into=into)
-                if into is None:
+                if self.truth:
+                    land(place, Given(fresh.params, fresh.whole), self.changes[rank])
+                elif into is None:
                     place.copy_(self.back[rank].decode(fresh.params))
 
     async def serve_the_rest(self) -> None:

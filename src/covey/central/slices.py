@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+from covey.flat import Form
 from covey.message import Message
 from covey.replica import Replica
 from covey.vector import Piece, Vector, chunk
@@ -22,6 +23,8 @@ class Manner:
     in_bytes: bool = False  # what `most` counts, else numbers
     credit: int = 0  # bytes of a worker that servers have not confirmed; 0: what the links take
     flows: int = 0  # workers that may push to a server at once; 0: all
+    timed: bool = False  # what goes first follows from measured times, not from the order of use
+    tuned: bool = False  # workers find the credit by measuring
 
 
 class Slice(NamedTuple):
@@ -49,6 +52,7 @@ class Updated(Message):
     step: int
     place: int
     params: Vector
+    whole: int = 1  # else it is what has changed, encoded
 
 
 class Confirmed(Message):
@@ -88,6 +92,14 @@ def slices(replica: Replica, manner: Manner, servers: int) -> list[Slice]:
 def view(vector: Vector, where: Slice) -> Vector:
     """The numbers of a slice."""
     return Vector([vector.parts[where.part][where.start : where.stop]])
+
+
+def form(replica: Replica, where: Slice) -> Form:
+    """What the numbers of a slice look like."""
+    ends = [(0, 0)] * len(replica.flat.parts)
+    ends[where.part] = where.start, where.stop
+    whole = replica.form(tuple(ends))
+    return replace(whole, like=Vector([whole.like.parts[where.part]]), layers=(whole.layers[where.part],))
 
 
 def piece(parts: int, owned: Iterable[Slice], apart: bool) -> Piece:

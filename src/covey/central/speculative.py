@@ -10,9 +10,11 @@ from functools import partial
 
 import torch
 
-from covey.central.downpour import Accrued, Fetch, Holder, Step, Store
+from covey.central.downpour import Holder, Step
 from covey.central.roles import workers_and_servers
+from covey.central.store import Accrued, Fetch, Store
 from covey.errors import PlanError
+from covey.exchange.codec import Codec, dense
 from covey.lessons import Batch
 from covey.message import Address, Message
 from covey.program import Node
@@ -28,9 +30,9 @@ class Resync(Message):
     counted = False
 
 
-async def worker(node: Node, replica: Replica, *, count: int, parts: int) -> None:
+async def worker(node: Node, replica: Replica, *, count: int, parts: int, codec: Codec) -> None:
     """Fetch, differentiate part by part, push; asked to in between, abort and redo the batch, once at most."""
-    store = Store(node, replica, count)
+    store = Store(node, replica, count, codec)
     grad = replica.grad.map(torch.zeros_like)
     for step in node.steps():
         await store.fetch()
@@ -62,8 +64,8 @@ def resynced(node: Node, step: int) -> bool:
 class Scheduler(Holder):
     """A shard that counts, for each worker, the pushes of others since its fetch; the first shard tells."""
 
-    def __init__(self, node: Node, replica: Replica, index: int, count: int, after: Abort) -> None:
-        super().__init__(node, replica, index, count, Step(after.share))
+    def __init__(self, node: Node, replica: Replica, index: int, count: int, after: Abort, codec: Codec) -> None:
+        super().__init__(node, replica, index, count, Step(after.share), codec)
         self.after = after
         self.fetched: dict[int, tuple[int, float]] = {}  # by worker: for which step, when
         self.pushes: dict[int, int] = {}
@@ -94,8 +96,8 @@ class Abort:
     share: float
 
 
-async def server(node: Node, replica: Replica, *, index: int, count: int, after: Abort) -> None:
-    await Scheduler(node, replica, index, count, after).serve()
+async def server(node: Node, replica: Replica, *, index: int, count: int, after: Abort, codec: Codec) -> None:
+    await Scheduler(node, replica, index, count, after, codec).serve()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,18 +108,18 @@ class SpecSync:
     abort_rate: float = 0.5  # how many of them, per worker, abort
     parts: int = 4  # of a batch: an abort is noticed between two
 
-    def strategy(self, workers: int) -> Strategy:
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         if self.abort_time < 0 or self.abort_rate <= 0 or self.parts < 1:
             raise PlanError("specsync: abort_time must be 0 or more, abort_rate more than 0, parts 1 or more")
         after = Abort(self.abort_time, self.abort_rate, 1 / workers)
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work = partial(worker, count=servers, parts=self.parts)
-            return workers_and_servers(workers, work, servers, partial(server, after=after))
+            work = partial(worker, count=servers, parts=self.parts, codec=codec)
+            return workers_and_servers(workers, work, servers, partial(server, after=after, codec=codec))
 
         return Strategy(
             name="specsync", settings=asdict(self), roles=roles, servers=1, scored="the servers' parameters",
-            parts=self.parts,
+            parts=self.parts, codec=codec.name,
             rate="each push counts 1/workers", samples="aborted batches are redone: every sample counts once per epoch",
             chooses=True,
             taxonomy=Taxonomy(

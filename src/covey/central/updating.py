@@ -6,9 +6,11 @@ from collections import deque
 from collections.abc import Sequence
 
 from covey.central.clipping import clip_part
+from covey.central.pulls import Pulls
 from covey.central.pushing import Turn, Wish
 from covey.central.roles import addresses
-from covey.central.slices import Confirmed, Finished, Gradient, Manner, Statistics, Updated, piece, slices, view
+from covey.central.slices import Confirmed, Finished, Gradient, Manner, Statistics, Updated, form, piece, slices, view
+from covey.exchange.codec import Codec, seed
 from covey.message import Address
 from covey.optimizers import ELEMENTWISE
 from covey.program import Node
@@ -19,7 +21,9 @@ from covey.vector import mean_
 class Keeper:
     """One server: slices of the parameters, each updated as soon as every worker's gradient for it is there."""
 
-    def __init__(self, node: Node, replica: Replica, index: int, count: int, manner: Manner) -> None:
+    def __init__(
+        self, node: Node, replica: Replica, index: int, count: int, manner: Manner, codec: Codec
+    ) -> None:  # fmt: skip
         self.node, self.replica, self.manner = node, replica, manner
         self.peers, self.first = addresses(count), index == 0
         self.slices = slices(replica, manner, count)
@@ -32,6 +36,9 @@ class Keeper:
         owned = [self.slices[place] for place in mine]
         replica.keep(piece(len(replica.flat.parts), owned, self.apart and not timed), buffers=index == 0)
         self.shards = {p.data_ptr(): (g, p) for g in replica.optimizer.param_groups for p in g["params"] if p.numel()}
+        forms = {place: form(replica, self.slices[place]) for place in mine}
+        self.coders = {place: codec.made(forms[place], seed(node, place)) for place in mine}
+        self.pulls = {place: Pulls(node, forms[place], codec, together=True) for place in mine if codec.pull}
         self.came: dict[int, dict[int, Gradient]] = {place: {} for place in mine}
         self.whole: list[Gradient] = []  # one for each slice of this step that every worker has pushed
         self.statistics: dict[int, Statistics] = {}
@@ -65,7 +72,8 @@ class Keeper:
         if len(came) < len(present):
             return
         samples = [self.replica.lessons.samples(rank, gradient.step) for rank in present]
-        mean_(view(self.replica.grad, self.slices[gradient.place]), [came[rank].grad for rank in present], samples)
+        grads = [self.coders[gradient.place].decode(came[rank].grad) for rank in present]
+        mean_(view(self.replica.grad, self.slices[gradient.place]), grads, samples)
         came.clear()
         self.whole.append(gradient)
         if self.apart:
@@ -108,6 +116,8 @@ class Keeper:
         """Send the new numbers to all who took part; lent where nobody can change them before all have them."""
         for gradient in gradients:
             fresh = Updated(gradient.step, gradient.place, view(self.replica.flat, self.slices[gradient.place]))
+            if pulls := self.pulls.get(gradient.place):
+                fresh.params, fresh.whole = pulls.give(0, fresh.params, gradient.step)
             lent = self.node.present(gradient.step + 1) == present
             priority = 0 if self.manner.order == "fifo" else -gradient.urgency
             for rank in present:
@@ -123,6 +133,6 @@ class Keeper:
             self.replica.buffers.lerp_(mean, len(pushed) / self.node.workers)
 
 
-async def server(node: Node, replica: Replica, *, index: int, count: int, manner: Manner) -> None:
+async def server(node: Node, replica: Replica, *, index: int, count: int, manner: Manner, codec: Codec) -> None:
     """Hold some slices until every worker has finished."""
-    await Keeper(node, replica, index, count, manner).serve()
+    await Keeper(node, replica, index, count, manner, codec).serve()

@@ -11,6 +11,8 @@ from functools import partial
 from math import sqrt
 
 from covey.errors import PlanError
+from covey.exchange.codec import Codec, dense
+from covey.exchange.compressed import gradient_coder
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica
@@ -94,8 +96,10 @@ def fits(unseen: list[Vector], change: Vector, bound: float) -> bool:
 class View:
     """A worker's weights: its own changes at once, the others' as they become visible."""
 
-    def __init__(self, node: Node, replica: Replica) -> None:
+    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
         self.node, self.replica = node, replica
+        self.coder = gradient_coder(node, replica, codec)
+        self.memory = node.remember(self.coder.memory)
         self.pending: dict[int, Vector] = {}  # own changes that somebody has not seen
         self.seen = node.remember([0]).value  # how many changes these weights hold
         self.waiting = False
@@ -106,7 +110,7 @@ class View:
         while True:
             word = await self.node.receive_any(Visible, Synchronized)
             if isinstance(word, Visible):
-                self.replica.flat.add_(word.change)
+                self.replica.flat.add_(self.coder.decode(word.change))
                 self.seen[0] += 1
                 await self.node.send(SERVER, Seen(word.owner, word.step))
             elif isinstance(word, Synchronized):
@@ -124,20 +128,22 @@ class View:
         return change
 
     async def make(self, change: Vector, bound: Threshold) -> None:
-        """Apply and push a change, as soon as one's unseen changes together stay within the bound."""
+        """Apply and push a change, as it travels, as soon as one's unseen changes together stay within the bound."""
         step = self.node.step
+        wire, self.memory.value = self.coder.encode(change, self.memory.value)
+        change = self.coder.decode(wire)
         while not fits(list(self.pending.values()), change, bound.at(step)):
             self.waiting = True
             await self.node.receive(Room, sender=self.node.address)
         self.pending[step] = change
         self.replica.flat.add_(change)
-        await self.node.send(SERVER, Change(step, self.seen[0], change, self.replica.buffers))
+        await self.node.send(SERVER, Change(step, self.seen[0], wire, self.replica.buffers))
         self.seen[0] += 1
 
 
-async def worker(node: Node, replica: Replica, *, bound: Threshold) -> None:
+async def worker(node: Node, replica: Replica, *, bound: Threshold, codec: Codec) -> None:
     """Differentiate, and change the weights while what is unseen of one's changes stays small."""
-    view = View(node, replica)
+    view = View(node, replica, codec)
     await node.spawn(view.listen())
     while node.training():
         change = view.step(await replica.gradient(node), 1 / node.workers)
@@ -149,8 +155,9 @@ async def worker(node: Node, replica: Replica, *, bound: Threshold) -> None:
 class Gate:
     """The server's work: make changes visible, know who has seen them; strong: only so much at a time."""
 
-    def __init__(self, node: Node, replica: Replica, bound: Threshold | None) -> None:
+    def __init__(self, node: Node, replica: Replica, bound: Threshold | None, codec: Codec) -> None:
         self.node, self.replica, self.bound = node, replica, bound
+        self.coder = gradient_coder(node, replica, codec)
         self.members = list(range(node.workers))  # not remembered: after a restart all say goodbye anew
         self.count = node.remember([0]).value
         self.queue: list[Change] = []
@@ -194,19 +201,20 @@ class Gate:
 
     def may_release(self, change: Change) -> bool:
         half = [half for half, _ in self.half.values()]
-        return self.bound is None or fits(half, change.change, self.bound.at(change.step))
+        return self.bound is None or fits(half, self.coder.decode(change.change), self.bound.at(change.step))
 
     async def release(self, change: Change) -> None:
         owner = change.sender.rank
         others = [rank for rank in self.members if rank != owner]
-        self.half[owner, change.step] = change.change, set(others)
-        self.replica.flat.add_(change.change)
+        decoded = self.coder.decode(change.change)
+        self.half[owner, change.step] = decoded, set(others)
+        self.replica.flat.add_(decoded)
         for rank in others:
             await self.node.send(Address("worker", rank), Visible(owner, change.step, change.change))
 
 
-async def server(node: Node, replica: Replica, *, bound: Threshold | None) -> None:
-    await Gate(node, replica, bound).serve()
+async def server(node: Node, replica: Replica, *, bound: Threshold | None, codec: Codec) -> None:
+    await Gate(node, replica, bound, codec).serve()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,7 +225,7 @@ class Vap:
     strong: bool = False  # also hold back changes while those seen by some but not all would exceed it
     decay: bool = False  # the bound of a worker's t-th change is bound / sqrt(t), under which convergence is proven
 
-    def strategy(self, workers: int) -> Strategy:
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         if not self.bound > 0:
             raise PlanError(f"vap(bound={self.bound}): more than 0 (a tiny one lets one change at a time be unseen)")
 
@@ -226,14 +234,15 @@ class Vap:
         def roles(workers: int, servers: int) -> list[Role]:
             if servers != 1:
                 raise PlanError(f"--servers {servers}: vap needs 1 server, which knows who has seen what")
+            work, held = partial(worker, bound=bound, codec=codec), bound if self.strong else None
             return [
-                *(Role(Address("worker", r), partial(worker, bound=bound), trains=True) for r in range(workers)),
-                Role(SERVER, partial(server, bound=bound if self.strong else None), scored=True),
+                *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
+                Role(SERVER, partial(server, bound=held, codec=codec), scored=True),
             ]
 
         return Strategy(
             name="vap", settings=asdict(self) | {"decay": self.decay or None}, roles=roles, servers=1,
-            scored="the server's parameters", rate="each change counts 1/workers",
+            codec=codec.name, scored="the server's parameters", rate="each change counts 1/workers",
             taxonomy=Taxonomy(
                 optimization="central", architecture="server", scheduling="bounded", exchange="ad hoc",
                 topology="single server",

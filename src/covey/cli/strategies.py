@@ -100,6 +100,8 @@ def describe(spec: str) -> dict[str, Any]:
         "over": strategy.over,
         "topologies": list(topology.GRAPHS) if entry.graph else list(LAYOUTS) if entry.placed else [],
         "codecs": list(CODECS) if entry.codecs else [],
+        "pull": entry.codecs == "pushes",
+        "plain": entry.plain,
         "paper": system.paper if system else entry.paper,
         "example": _example(entry.example if spec == strategy.name and entry.example else spec),
     }
@@ -172,7 +174,7 @@ def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
         *((column, told["taxonomy"][column]) for column in COLUMNS),
         ("settings", settings or "none"),
         ("over", topologies),
-        ("codecs", ", ".join(told["codecs"]) or "takes none"),
+        ("codecs", _codecs(told)),
         ("scored", told["scored"]),
         ("learning rate", told["rate"]),
         ("with n workers", told["scaling"]),
@@ -180,6 +182,14 @@ def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
         ("samples", told["samples"]),
         ("paper", told["paper"]),
     ]
+
+
+def _codecs(told: dict[str, Any]) -> str:
+    """Which it takes, for what, or why none."""
+    if not told["codecs"]:
+        return f"takes none: it {told['plain']}"
+    for_what = "for what goes to servers, and with + pull for what comes back" if told["pull"] else "for all it sends"
+    return f"{', '.join(told['codecs'])}; {for_what}"
 
 
 def _spoken(name: str, setting: dict[str, Any]) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from covey.errors import PlanError
+from covey.exchange.codec import Codec, dense
+from covey.exchange.shadow import Shadows, gain, model_coder, refuse_lagging
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica
@@ -33,6 +36,23 @@ async def worker(node: Node, replica: Replica) -> None:
             replica.model.add_(theirs.model).mul_(0.5)
 
 
+async def compressed(node: Node, replica: Replica, *, codec: Codec) -> None:
+    """The same with models that travel as changes since the partner was last met; both move by the same, so their mean
+    stays."""
+    coder = model_coder(node, replica, codec, "mix")
+    own, theirs = Shadows(node, coder, replica.model), Shadows(node, coder, replica.model)
+    share = gain(coder, replica.model, len(replica.flat.parts))
+    for step in node.steps():
+        replica.apply(await replica.gradient(node))
+        await node.note("update")
+        rank = partner(node.rank, step, node.workers)
+        if rank != node.rank and rank in node.present(step):
+            peer = Address("worker", rank)
+            await node.send(peer, Mix(step, own.tell(replica.model, rank)))
+            came = await node.receive(Mix, sender=peer, step=step)
+            replica.model.add_(theirs.hear(came.model, rank) - own.of(rank), alpha=share / 2)
+
+
 def partner(rank: int, step: int, workers: int) -> int:
     """Eight workers: at distance 1, 2, 4, 1, 2, 4…; one worker is its own."""
     stages = workers.bit_length() - 1
@@ -43,7 +63,8 @@ def partner(rank: int, step: int, workers: int) -> int:
 class Butterfly:
     """Each step every worker averages with one partner, at distance 1, 2, 4… of a butterfly network."""
 
-    def strategy(self, workers: int) -> Strategy:
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        refuse_lagging(codec)
         if workers & (workers - 1):
             below, above = 1 << (workers.bit_length() - 1), 1 << workers.bit_length()
             raise PlanError(
@@ -52,10 +73,11 @@ class Butterfly:
             )
 
         def roles(workers: int, servers: int) -> list[Role]:
-            return [Role(Address("worker", rank), worker, trains=True, scored=True) for rank in range(workers)]
+            work = worker if codec.lossless else partial(compressed, codec=codec)
+            return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(
-            name="butterfly", settings={}, roles=roles, scored="the mean of the workers' models",
+            name="butterfly", settings={}, roles=roles, codec=codec.name, scored="the mean of the workers' models",
             rate="unchanged: each worker's own", scaling=GROW,
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="synchronous", exchange="pairwise",

@@ -11,7 +11,10 @@ import torch
 from covey.decentral.local_sgd import group
 from covey.decentral.settings import written
 from covey.errors import PlanError
+from covey.exchange.codec import Codec, dense
 from covey.exchange.collectives import ring
+from covey.exchange.compressed import Means, change_coder
+from covey.exchange.shadow import model_coder, refuse_carrying
 from covey.message import Address
 from covey.program import Node
 from covey.replica import Replica
@@ -35,9 +38,11 @@ class Averaging:
 class Learners:
     """A worker's learners, which take turns, and its copy of the central model. All of it survives a restart."""
 
-    def __init__(self, node: Node, replica: Replica, rules: Averaging, count: int) -> None:
+    def __init__(self, node: Node, replica: Replica, rules: Averaging, count: int, codec: Codec) -> None:
         self.node, self.replica, self.rules = node, replica, rules
         self.kept: dict[str, Any] = node.remember(self.fresh(count)).value
+        coder = change_coder if codec.carrying().adds and not codec.feedback else model_coder
+        self.means = None if codec.lossless else Means(node, coder(node, replica, codec))
         replica.scored = self.centre
 
     def fresh(self, count: int) -> dict[str, Any]:
@@ -97,7 +102,15 @@ class Learners:
     async def average(self, step: int) -> None:
         """z = z + sum of all forces + momentum (z - z before); the statistics of batch norm without momentum."""
         pace = await self.pace()
-        await self.node.sum(self.kept["sum"].join(pace), group(self.node, step), ring)
+        members = group(self.node, step)
+        if self.means:
+            forces = self.kept["sum"].clone()
+            self.kept["sum"].copy_(await self.means.total(forces, members, ring))
+            if self.means.told:
+                self.give_back(forces.add_(self.means.told, alpha=-1))
+        both = pace if self.means else self.kept["sum"].join(pace)
+        if both.parts:
+            await self.node.sum(both, members, ring)
         drift, count = self.centre - self.kept["before"], len(self.replica.flat.parts)
         self.kept["before"].copy_(self.centre)
         self.centre.add_(self.kept["sum"])
@@ -107,6 +120,11 @@ class Learners:
             self.restart()
         if self.rules.tune:
             await self.tune(pace)
+
+    def give_back(self, untold: Vector) -> None:
+        """What did not reach the centre all learners take back alike: it is still between them and the centre."""
+        for learner in self.kept["learners"]:
+            learner["model"].add_(untold, alpha=1 / self.count)
 
     def rate_jumped(self) -> bool:
         """Whether the learning rate changed after it had stood still; a smooth schedule never does."""
@@ -153,9 +171,9 @@ def usual_pull(learners: int) -> float:
     return 1 / max(2, learners)
 
 
-async def worker(node: Node, replica: Replica, *, learners: int, rules: Averaging) -> None:
+async def worker(node: Node, replica: Replica, *, learners: int, rules: Averaging, codec: Codec) -> None:
     """Let the learners step in turn; after each round all workers move the centre by the forces of all learners."""
-    bench = Learners(node, replica, rules, learners)
+    bench = Learners(node, replica, rules, learners, codec)
     for step in node.steps():
         averaging = await bench.step()
         await node.note("update")
@@ -173,7 +191,8 @@ class Crossbow:
     period: int = 1
     tune: bool = False  # add learners while that raises the throughput
 
-    def strategy(self, workers: int) -> Strategy:
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        refuse_carrying(codec)
         learners = (1 if self.tune else 2) if self.learners is None else self.learners
         if learners < 1 or self.period < 1:
             raise PlanError("crossbow: at least 1 learner on each worker, and a period of at least 1 round")
@@ -189,13 +208,14 @@ class Crossbow:
         rules = Averaging(self.pull, self.momentum, self.period, self.tune)
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work = partial(worker, learners=learners, rules=rules)
+            work = partial(worker, learners=learners, rules=rules, codec=codec)
             # all keep the same centre; worker 0 has the longest share of the data
             return [Role(Address("worker", rank), work, trains=True, scored=rank == 0) for rank in range(workers)]
 
         shown = {"learners": learners} if self.tune else {"learners": learners, "pull": pull}
         return Strategy(
-            name="crossbow", settings=written(self, **shown), roles=roles, scored="the central model",
+            name="crossbow", settings=written(self, **shown), roles=roles, codec=codec.name,
+            scored="the central model",
             rate="unchanged: each learner's own",
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="synchronous",

@@ -11,6 +11,8 @@ import torch
 
 from covey.decentral.settings import written
 from covey.errors import PlanError
+from covey.exchange.codec import Codec, dense
+from covey.exchange.shadow import Gaps, Shadows, model_coder, refuse_carrying
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica
@@ -41,16 +43,39 @@ class Depart(Message):
     counted = False
 
 
-async def worker(node: Node, replica: Replica, *, period: int, pull: float, momentum: float, adapt: bool) -> None:
+class Rope:
+    """How a worker's force comes about and travels. What a codec does not tell of it is there again next time."""
+
+    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
+        self.replica = replica
+        self.gaps = None if codec.lossless else Gaps(node, replica, codec, whole=True)
+        self.coder = model_coder(node, replica, codec, "force")
+        self.memory = node.remember(self.coder.memory)
+
+    def force(self, centre: Vector, pull: float) -> tuple[Vector, Vector]:
+        """The force, by which both sides move, and what travels of it."""
+        if not self.gaps:
+            force = (self.replica.model - centre) * pull
+            return force, force
+        wire, self.memory.value = self.coder.encode(self.gaps.hear(centre) * -pull, self.memory.value)
+        force = self.coder.decode(wire)
+        self.gaps.moved(force * -1)
+        return force, wire
+
+
+async def worker(
+    node: Node, replica: Replica, *, period: int, pull: float, momentum: float, adapt: bool, codec: Codec
+) -> None:  # fmt: skip
     """Every `period` steps measure the force at the weights before the gradient, and move both sides by it."""
     velocity = node.remember(replica.flat.map(torch.zeros_like) if momentum else Vector(())).value
+    rope = Rope(node, replica, codec)
     trend = Trend(node.remember([pull, 0.0, 0.0, 0.0]).value, pull, ceiling=1.9 / (node.workers + 1))
     for step in node.steps():
         force = None
         if step % period == 0:  # step 0 included (Zhang et al. 2015, Algorithm 1)
             centre = await node.ask(MASTER, Read(), Centre)
-            force = (replica.model - centre.model) * (trend.pull() if adapt else pull)
-            await node.send(MASTER, Elastic(force), loan=True)
+            force, wire = rope.force(centre.model, trend.pull() if adapt else pull)
+            await node.send(MASTER, Elastic(wire), loan=True)
         if momentum:
             replica.flat.add_(velocity.mul_(momentum))  # Algorithm 2: the gradient is taken where momentum leads
         grad = await replica.gradient(node)
@@ -92,21 +117,42 @@ class Trend:
         return pull
 
 
-async def master(node: Node, replica: Replica) -> None:
+class Pole:
+    """The centre as it travels, and moves by what comes."""
+
+    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
+        self.model = replica.model
+        coder = model_coder(node, replica, codec, "force")
+        self.decode = coder.decode
+        self.told = None if codec.lossless else Shadows(node, coder, replica.model)
+
+    def shown(self, to: Address) -> Centre:
+        return Centre(self.told.tell(self.model, to.rank) if self.told else self.model)
+
+    def move(self, elastic: Elastic) -> None:
+        force = self.decode(elastic.force)
+        self.model.add_(force)
+        if self.told:
+            self.told.of(elastic.sender.rank).add_(force)
+
+
+async def master(node: Node, replica: Replica, *, codec: Codec) -> None:
     """Hand out the centre, and move it by each force as it comes."""
+    pole = Pole(node, replica, codec)
     left: set[Address] = set()  # after a restart all say it anew
     while len(left) < node.workers:
         message = await node.receive_any(Read, Elastic, Depart)
         if isinstance(message, Read):
-            await node.send(message.sender, Centre(replica.model))
+            await node.send(message.sender, pole.shown(message.sender))
         elif isinstance(message, Elastic):
-            replica.model.add_(message.force)
+            pole.move(message)
         else:
             left.add(message.sender)
 
 
-async def orderly_master(node: Node, replica: Replica, *, period: int, together: bool) -> None:
+async def orderly_master(node: Node, replica: Replica, *, period: int, together: bool, codec: Codec) -> None:
     """Serve every worker once a round: all from the same centre, or in rank order, each from a fresh one."""
+    pole = Pole(node, replica, codec)
     number = node.remember([0]).value  # of the round
     left, asked = set[Address](), set[Address]()
     waiting = list[Address]()
@@ -115,7 +161,7 @@ async def orderly_master(node: Node, replica: Replica, *, period: int, together:
             waiting = [Address("worker", rank) for rank in node.present(number[0] * period)]
         ready = waiting if together else waiting[:1]
         if ready and asked.issuperset(ready):
-            await serve(node, replica, ready)
+            await serve(node, pole, ready)
             asked.difference_update(ready)
             waiting = waiting[len(ready) :]
             number[0] += not waiting
@@ -125,11 +171,12 @@ async def orderly_master(node: Node, replica: Replica, *, period: int, together:
             left.add(message.sender)
 
 
-async def serve(node: Node, replica: Replica, peers: Sequence[Address]) -> None:
+async def serve(node: Node, pole: Pole, peers: Sequence[Address]) -> None:
     """Give all of them the centre as it is now, then move it by their forces, in rank order."""
-    await node.broadcast(peers, Centre(replica.model))
+    for peer in peers:
+        await node.send(peer, pole.shown(peer))
     for elastic in await node.gather(Elastic, peers):
-        replica.model.add_(elastic.force)
+        pole.move(elastic)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,7 +189,8 @@ class Easgd:
     momentum: float = 0.0
     adapt: bool = False  # raise the pull while the loss stalls
 
-    def strategy(self, workers: int, name: str = "easgd") -> Strategy:
+    def strategy(self, workers: int, codec: Codec = dense, name: str = "easgd") -> Strategy:
+        refuse_carrying(codec)
         pull = 0.9 / workers if self.pull is None else self.pull
         if self.period < 1:
             raise PlanError(f"{name}(period={self.period}): exchange after every 1 step or more")
@@ -153,17 +201,20 @@ class Easgd:
             raise PlanError(f"{name}(momentum={self.momentum:g}): must lie in [0, 1)")
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work = partial(worker, period=self.period, pull=pull, momentum=self.momentum, adapt=self.adapt)
+            work = partial(
+                worker, period=self.period, pull=pull, momentum=self.momentum, adapt=self.adapt, codec=codec
+            )  # fmt: skip
             orderly = partial(orderly_master, period=self.period, together=self.mode == "synchronous")
+            tend = partial(master if self.mode == "asynchronous" else orderly, codec=codec)
             return [
                 *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
-                Role(MASTER, master if self.mode == "asynchronous" else orderly, scored=True),
+                Role(MASTER, tend, scored=True),
             ]
 
         shown: dict[str, Any] = {"momentum": self.momentum} if name == "eamsgd" else {}
         return Strategy(
             name=name, settings=written(self, period=self.period, pull=pull, **shown), roles=roles,
-            scored="the centre",
+            codec=codec.name, scored="the centre",
             rate="times 1 - momentum: it keeps its meaning" if self.momentum else "unchanged: each worker's own",
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="server",
@@ -179,5 +230,5 @@ class Eamsgd(Easgd):
 
     momentum: float = 0.99
 
-    def strategy(self, workers: int, name: str = "eamsgd") -> Strategy:
-        return Easgd.strategy(self, workers, name)
+    def strategy(self, workers: int, codec: Codec = dense, name: str = "eamsgd") -> Strategy:
+        return Easgd.strategy(self, workers, codec, name)

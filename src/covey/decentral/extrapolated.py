@@ -8,15 +8,17 @@ from typing import Any
 
 import torch
 
+from covey.decentral.hops import MASTER, Hops, relatives
 from covey.decentral.settings import written
 from covey.errors import PlanError
+from covey.exchange.codec import Codec, dense
+from covey.exchange.shadow import refuse_carrying
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica
 from covey.strategy import Role, Strategy, Taxonomy
 from covey.vector import Vector
 
-MASTER = Address("master", 0)
 FIRMEST = 10.0  # times the penalty: as hard as an old centre may pull
 
 
@@ -46,13 +48,13 @@ class Closed(Message):
     counted = False
 
 
-async def worker(node: Node, replica: Replica, *, rho: float, bound: int) -> None:
+async def worker(node: Node, replica: Replica, *, rho: float, bound: int, codec: Codec) -> None:
     """Descend loss + rho/2 |w - C|^2, where C is the centre moved on along its last way; never wait for the network.
 
     The penalty goes through the gradient and so through the optimizer, unlike EASGD's pull (Langer et al. 2018).
     """
     view = View(node.remember(View.fresh(replica)).value)
-    exchange = Exchange(node, node.remember(Exchange.fresh()).value)
+    exchange = Exchange(node, node.remember(Exchange.fresh()).value, Hops(node, replica, codec))
     await node.spawn(companion(node, replica, exchange, view))
     for _ in node.steps():
         grad = await replica.gradient(node)
@@ -102,8 +104,8 @@ class View:
 class Exchange:
     """One place in the binomial tree of the background exchange. What it has heard survives a restart."""
 
-    def __init__(self, node: Node, kept: dict[str, Any]) -> None:
-        self.kept = kept
+    def __init__(self, node: Node, kept: dict[str, Any], hops: Hops) -> None:
+        self.kept, self.hops = kept, hops
         self.parent, self.children = relatives(node.address, node.workers)
 
     @staticmethod
@@ -119,7 +121,8 @@ class Exchange:
         return self.complete and not self.kept["handed"] and bool(self.kept["stepped"] or self.kept["done"])
 
     def hear(self, message: Gathered) -> None:
-        self.kept["heard"][message.sender.rank] = [message.done, message.model]
+        child = message.sender.rank
+        self.kept["heard"][child] = [message.done, self.hops.from_below(message.model, child)]
 
     def gather(self, own: Vector) -> Gathered:
         """Own model and the children's sums, in rank order; `own` becomes the sum."""
@@ -138,7 +141,8 @@ async def companion(node: Node, replica: Replica, exchange: Exchange, view: View
         if exchange.ready:
             kept.update(stepped=0, handed=1)
             view.hand_over()
-            await node.send(parent, exchange.gather(replica.model.clone()))
+            gathered = exchange.gather(replica.model.clone())
+            await node.send(parent, Gathered(gathered.done, exchange.hops.up(gathered.model)))
         message = await node.receive_any(Stepped, Gathered, Meaned)
         if isinstance(message, Stepped):
             kept["stepped"] = 1
@@ -147,16 +151,17 @@ async def companion(node: Node, replica: Replica, exchange: Exchange, view: View
         else:
             assert isinstance(message, Meaned)
             kept["handed"] = 0
-            view.take(Vector(message.model.parts[: len(replica.flat.parts)]))
+            centre = exchange.hops.from_above(message.model)
+            view.take(Vector(centre.parts[: len(replica.flat.parts)]))
             await node.broadcast(exchange.children, Meaned(message.last, message.model))
             if message.last:
                 await node.send(node.address, Closed())
                 return
 
 
-async def master(node: Node, replica: Replica, *, mix: float) -> None:
+async def master(node: Node, replica: Replica, *, mix: float, codec: Codec) -> None:
     """The root: move the centre towards the mean of all models, and send it down, until all have done their last."""
-    exchange = Exchange(node, node.remember(Exchange.fresh()).value)
+    exchange = Exchange(node, node.remember(Exchange.fresh()).value, Hops(node, replica, codec))
     last = False
     while not last:
         exchange.hear(await node.receive(Gathered))
@@ -164,16 +169,7 @@ async def master(node: Node, replica: Replica, *, mix: float) -> None:
             gathered = exchange.gather(replica.model.map(torch.zeros_like))
             replica.model.lerp_(gathered.model.mul_(1 / node.workers), mix)
             last = gathered.done == node.workers
-            await node.broadcast(exchange.children, Meaned(int(last), replica.model))
-
-
-def relatives(who: Address, workers: int) -> tuple[Address | None, list[Address]]:
-    """Parent and children in the binomial tree over the master and all workers, in that order."""
-    group = [MASTER, *(Address("worker", rank) for rank in range(workers))]
-    me = group.index(who)
-    reach = me & -me if me else len(group)  # the lowest bit that is set: how far down the subtree goes
-    hops = [1 << bit for bit in range(len(group).bit_length()) if 1 << bit < reach]
-    return group[me - reach] if me else None, [group[me + hop] for hop in hops if me + hop < len(group)]
+            await node.broadcast(exchange.children, Meaned(int(last), exchange.hops.down(replica.model)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,21 +180,23 @@ class Mpca:
     bound: int = 10  # steps for which the centre is extrapolated; an older one pulls harder
     mix: float = 1.0  # how far the centre moves towards each new mean
 
-    def strategy(self, workers: int) -> Strategy:
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        refuse_carrying(codec)
         if self.rho < 0 or self.bound < 1:
             raise PlanError(f"mpca(rho={self.rho:g}, bound={self.bound}): rho is 0 or more, and bound at least 1 step")
         if not 0 < self.mix <= 1:
             raise PlanError(f"mpca(mix={self.mix:g}): must lie in (0, 1]")
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work = partial(worker, rho=self.rho, bound=self.bound)
+            work = partial(worker, rho=self.rho, bound=self.bound, codec=codec)
             return [
                 *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
-                Role(MASTER, partial(master, mix=self.mix), scored=True),
+                Role(MASTER, partial(master, mix=self.mix, codec=codec), scored=True),
             ]
 
         return Strategy(
-            name="mpca", settings=written(self, rho=self.rho, bound=self.bound), roles=roles, scored="the centre",
+            name="mpca", settings=written(self, rho=self.rho, bound=self.bound), roles=roles, codec=codec.name,
+            scored="the centre",
             rate="unchanged: each worker's own",
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="server", scheduling="soft", exchange="binomial tree",

@@ -11,7 +11,9 @@ from covey.decentral.settings import written
 from covey.errors import PlanError
 from covey.exchange import patterns
 from covey.exchange.averaging import mean_gradient
+from covey.exchange.codec import Codec, dense
 from covey.exchange.collectives import Group, Pattern
+from covey.exchange.compressed import Means, change_coder, check_pattern, gradient_coder
 from covey.message import Address
 from covey.program import Node
 from covey.replica import Replica
@@ -35,42 +37,76 @@ class Periods:
             length *= self.growth
 
 
+class Common:
+    """The model at which all began a period, where only what has changed since then travels, encoded.
+
+    It moves by the mean of what others make of everybody's change, so it stays the same to the bit on all workers.
+    """
+
+    def __init__(self, node: Node, replica: Replica, codec: Codec, together: bool) -> None:
+        self.model = node.remember(replica.model.clone()).value
+        self.changes = Means(node, change_coder(node, replica, codec, "models"))
+        self.gradients = Means(node, gradient_coder(node, replica, codec, "gradients")) if together else None
+
+    async def average(self, replica: Replica, members: Group, pattern: Pattern) -> None:
+        """Move on from the common model by the mean change, and begin there."""
+        change = await self.changes.mean(replica.model - self.model, members, pattern)
+        replica.model.copy_(self.model.add_(change))
+
+
 async def worker(
-    node: Node, replica: Replica, *, periods: Periods, momentum: Momentum = "keep", pattern: Pattern
+    node: Node, replica: Replica, *, periods: Periods, momentum: Momentum = "keep", pattern: Pattern, codec: Codec
 ) -> None:
     """Step alone; at the end of a period replace the model by the mean of all."""
     ends, end = periods.ends(), -1
+    common = None if codec.lossless else Common(node, replica, codec, periods.after > 0)
     for step in node.steps():
         await replica.gradient(node, clip=step >= periods.after)
         if step < periods.after:
-            await step_together(node, replica, step, pattern)
+            await step_together(node, replica, step, pattern, common)
             continue
         replica.update()
         await node.note("update")
         while end < step:
             end = next(ends)
         if step == end:
-            await average(node, replica, group(node, step), pattern, momentum)
+            await average(node, replica, group(node, step), pattern, momentum, common)
 
 
-async def step_together(node: Node, replica: Replica, step: int, pattern: Pattern) -> None:
+async def step_together(node: Node, replica: Replica, step: int, pattern: Pattern, common: Common | None) -> None:
     """Before the switch of post-local SGD: every replica takes the same step, on the mean gradient of all samples."""
     present = node.present(step)
     replica.under_way = replica.lessons.together(present, step)
-    await mean_gradient(node, replica, replica.grad, group(node, step), pattern)
+    means = common.gradients if common else None
+    await mean_gradient(node, replica, replica.grad, group(node, step), pattern, means)
     replica.clip_(replica.grad)
     replica.update()
+    if common:
+        common.model.copy_(replica.model)
     if node.rank == present[0]:
         await node.note("update")
 
 
 async def average(
-    node: Node, replica: Replica, members: Group, pattern: Pattern, momentum: Momentum = "keep"
+    node: Node, replica: Replica, members: Group, pattern: Pattern, momentum: Momentum = "keep",
+    common: Common | None = None,
 ) -> None:  # fmt: skip
-    """Replace the model by the mean of the group's, and do with the optimizer's state what `momentum` says."""
+    """Replace the model by the mean of the group's, and do with the optimizer's state what `momentum` says.
+
+    That one travels as it is, whatever a codec makes of models.
+    """
     moments = Moments(replica.optimizer, averaged=momentum == "average")
-    both = replica.model.join(moments.flat)
-    await node.sum(both, members, pattern, share=1 / len(members))
+    if common:
+        await common.average(replica, members, pattern)
+    both = moments.flat if common else replica.model.join(moments.flat)
+    shown = replica.scored
+    if not common and shown is None:
+        replica.scored = replica.model.clone()  # who looks while the sum grows in place sees the model before it
+    try:
+        if both.parts:
+            await node.sum(both, members, pattern, share=1 / len(members))
+    finally:
+        replica.scored = shown
     moments.put_back()
     if momentum == "reset":
         replica.optimizer.state.clear()
@@ -92,7 +128,8 @@ class LocalSgd:
     pattern: patterns.Name = "ring"
     local: int = 2  # hierarchical: so many neighbouring workers are one machine; 0: those that there are
 
-    def strategy(self, workers: int) -> Strategy:
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        check_pattern("local_sgd", self.pattern, codec)
         if self.period < 1:
             raise PlanError(f"local_sgd(period={self.period}): average after every 1 step or more")
         if self.growth < 1:
@@ -103,11 +140,11 @@ class LocalSgd:
         pattern = patterns.pattern("local_sgd", self.pattern, self.local)
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work = partial(worker, periods=periods, momentum=self.momentum, pattern=pattern)
+            work = partial(worker, periods=periods, momentum=self.momentum, pattern=pattern, codec=codec)
             return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(
-            name="local_sgd", settings=written(self, period=self.period), roles=roles,
+            name="local_sgd", settings=written(self, period=self.period), roles=roles, codec=codec.name,
             scored="the mean of the workers' models", rate="unchanged: each worker's own", scaling=GROW,
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="synchronous", exchange="all-reduce",

@@ -10,6 +10,8 @@ from typing import Literal
 
 from covey.decentral.parting import addresses, part
 from covey.errors import PlanError
+from covey.exchange.codec import Codec, Coder, dense
+from covey.exchange.compressed import gradient_coder
 from covey.message import Address, Message
 from covey.program import Node, Program
 from covey.replica import Replica
@@ -29,46 +31,71 @@ class Scatter(Message):
     vector: Vector
 
 
-async def worker(node: Node, replica: Replica, *, graph: Graph, share: Share, fold: Fold, queue: int) -> None:
+class Wires:
+    """Vectors as they travel: models as they are, gradients as a codec writes them."""
+
+    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
+        self.coder: Coder | None = None if codec.lossless else gradient_coder(node, replica, codec)
+        self.memory = node.remember(self.coder.memory if self.coder else None)
+
+    def of(self, step: int, vector: Vector) -> Scatter:
+        if self.coder:
+            vector, self.memory.value = self.coder.encode(vector, self.memory.value)
+        return Scatter(step, vector)
+
+    def read(self, vectors: Sequence[Vector]) -> list[Vector]:
+        return [self.coder.decode(vector) if self.coder else vector for vector in vectors]
+
+
+async def worker(
+    node: Node, replica: Replica, *, graph: Graph, share: Share, fold: Fold, queue: int, codec: Codec
+) -> None:  # fmt: skip
     """Differentiate, scatter, fold what has come since the last time, step (Li et al. 2015)."""
+    wires = Wires(node, replica, codec)
     heard, hearers = graph.neighbours(node.rank), graph.hearers(node.rank)
     slots: Slots = {rank: deque(maxlen=queue) for rank in heard}  # not remembered: what a restart loses is overwritten
     await node.spawn(keeper(node, slots))
     for step in node.steps():
         vector = await local(node, replica, share)
+        scatter = wires.of(step, vector)
         for peer in addresses(hearers):
             # a newer one takes the place of one that has not left, and where the link is full it is lost: no waiting
-            await node.send(peer, Scatter(step, vector), keep="latest", lossy=True)
-        take(replica, vector, gathered(slots), share, fold)
+            await node.send(peer, scatter, keep="latest", lossy=True)
+        take(replica, vector, wires.read(gathered(slots)), share, fold)
         await node.note("update")
     await part(node, hearers, heard)
 
 
-async def together(node: Node, replica: Replica, *, graph: Graph, share: Share, fold: Fold) -> None:
+async def together(node: Node, replica: Replica, *, graph: Graph, share: Share, fold: Fold, codec: Codec) -> None:
     """With a barrier: nobody goes on before it has this step's vector of everyone it hears."""
+    wires = Wires(node, replica, codec)
     for step in node.steps():
         present = node.present(step)
         vector = await local(node, replica, share)
-        await node.broadcast(addresses(r for r in graph.hearers(node.rank) if r in present), Scatter(step, vector))
+        hearers = addresses(rank for rank in graph.hearers(node.rank) if rank in present)
+        await node.broadcast(hearers, wires.of(step, vector))
         heard = addresses(rank for rank in graph.neighbours(node.rank) if rank in present)
         others = [scatter.vector for scatter in await node.gather(Scatter, heard, step=step)]
-        take(replica, vector, others, share, fold)
+        take(replica, vector, wires.read(others), share, fold)
         await node.note("update")
 
 
-async def bounded(node: Node, replica: Replica, *, graph: Graph, share: Share, fold: Fold, bound: int) -> None:
+async def bounded(
+    node: Node, replica: Replica, *, graph: Graph, share: Share, fold: Fold, bound: int, codec: Codec
+) -> None:  # fmt: skip
     """Bounded staleness: fold what has come, but never without the vectors of `bound` steps ago; none is lost.
 
     Who is `bound` steps ahead of a peer waits, so what lies unread is bounded too, and needs no slots.
     """
     heard, hearers = graph.neighbours(node.rank), graph.hearers(node.rank)
     newest = node.remember(dict.fromkeys(heard, -1)).value  # the last step that was folded of each
+    wires = Wires(node, replica, codec)
     for step in node.steps():
         present = node.present(step)
         vector = await local(node, replica, share)
-        await node.broadcast(addresses(rank for rank in hearers if rank in present), Scatter(step, vector))
+        await node.broadcast(addresses(rank for rank in hearers if rank in present), wires.of(step, vector))
         due = {rank: min(step - bound, last(node, rank)) for rank in heard}
-        take(replica, vector, await unread(node, newest, due), share, fold)
+        take(replica, vector, wires.read(await unread(node, newest, due)), share, fold)
         await node.note("lead", max((step - newest[rank] for rank in heard if rank in present), default=0))
         await node.note("update")
     await part(node, hearers, heard)
@@ -137,7 +164,7 @@ class Malt:
     barrier: bool = False
     bound: int | None = None  # bounded staleness: how many steps a worker may be ahead of those it hears
 
-    def strategy(self, workers: int, graph: Graph, over: str) -> Strategy:
+    def strategy(self, workers: int, graph: Graph, over: str, codec: Codec = dense) -> Strategy:
         if self.queue < 1:
             raise PlanError(f"malt(queue={self.queue}): each sender needs 1 slot or more")
         if self.bound is not None and (self.bound < 0 or self.barrier or self.queue > 1):
@@ -150,6 +177,11 @@ class Malt:
         share: Share = self.share if self.share != "auto" else "gradient" if whole else "model"
         if share == "model" and self.fold == "sum":
             raise PlanError("malt(share=model, fold=sum): models can only be averaged; gradients can be summed, too")
+        if share == "model" and not codec.lossless:
+            raise PlanError(
+                f"malt(share=model) with {codec.name}: models would travel as changes, none of which may be lost, and "
+                "malt's messages may; use share=gradient over complete, or dpsgd over this graph"
+            )
 
         work: Program = partial(worker, queue=self.queue)
         if self.barrier or self.bound == 0:
@@ -158,11 +190,11 @@ class Malt:
             work = partial(bounded, bound=self.bound)
 
         def roles(workers: int, servers: int) -> list[Role]:
-            program = partial(work, graph=graph, share=share, fold=self.fold)
+            program = partial(work, graph=graph, share=share, fold=self.fold, codec=codec)
             return [Role(Address("worker", rank), program, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(
-            name="malt", settings={**asdict(self), "share": share}, roles=roles, over=over,
+            name="malt", settings={**asdict(self), "share": share}, roles=roles, over=over, codec=codec.name,
             scored="the mean of the workers' models",
             rate=f"unchanged: each worker's own, on the {'mean' if self.fold == 'average' else 'sum'} of what it has",
             scaling=GROW if self.fold == "average" else "divide it by 1 + the peers",

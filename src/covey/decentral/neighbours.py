@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from covey.exchange.codec import Codec, dense
+from covey.exchange.shadow import Shadows, gain, model_coder, refuse_lagging
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica
@@ -34,6 +36,28 @@ async def worker(node: Node, replica: Replica, *, graph: Graph) -> None:
         await node.note("update")
 
 
+async def compressed(node: Node, replica: Replica, *, graph: Graph, codec: Codec) -> None:
+    """The same with models that travel as changes: shadows are mixed, one's own among them, so the mean of all stays.
+
+    Koloskova et al. 2019 (CHOCO-SGD): w + gain * sum of weight * (their shadow - own shadow).
+    """
+    coder = model_coder(node, replica, codec, "share")
+    own, theirs = Shadows(node, coder, replica.model), Shadows(node, coder, replica.model)
+    share = gain(coder, replica.model, len(replica.flat.parts))
+    for step in node.steps():
+        mixing = among(graph, node.present(step))
+        peers = [Address("worker", rank) for rank in mixing.neighbours(node.rank)]
+        await node.now()  # a checkpoint is of the first await, before which no shadow may have moved
+        await node.broadcast(peers, Share(step, own.tell(replica.model)))
+        grad = await replica.gradient(node)
+        mine = Vector(own.of().parts[: len(replica.flat.parts)]).join(replica.buffers.clone())
+        for came in await node.gather(Share, peers, step=step):
+            gap = theirs.hear(came.model, came.sender.rank) - mine
+            replica.model.add_(gap, alpha=share * mixing.weight(node.rank, came.sender.rank))
+        replica.apply(grad)
+        await node.note("update")
+
+
 def mix(graph: Graph, rank: int, model: Vector, shares: Sequence[Share]) -> None:
     """Replace the model by the graph's weighted mean of it and the neighbours' models, in rank order."""
     model.mul_(graph.weight(rank, rank))
@@ -50,15 +74,17 @@ def among(graph: Graph, present: Sequence[int]) -> Graph:
 class Dpsgd:
     """Each worker averages with its neighbours on a graph at every step, and steps on its own gradient."""
 
-    def strategy(self, workers: int, graph: Graph, over: str) -> Strategy:
+    def strategy(self, workers: int, graph: Graph, over: str, codec: Codec = dense) -> Strategy:
         graph.check()
+        refuse_lagging(codec)
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work = partial(worker, graph=graph)
+            work = partial(worker if codec.lossless else partial(compressed, codec=codec), graph=graph)
             return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(
-            name="dpsgd", settings={}, roles=roles, over=over, scored="the mean of the workers' models",
+            name="dpsgd", settings={}, roles=roles, over=over, codec=codec.name,
+            scored="the mean of the workers' models",
             rate="unchanged: each worker's own", scaling=GROW,
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="synchronous", exchange="2:1 reduce",

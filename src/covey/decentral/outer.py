@@ -14,7 +14,9 @@ from covey.decentral.local_sgd import average, group
 from covey.decentral.momentum import Momentum
 from covey.decentral.settings import written
 from covey.errors import PlanError
+from covey.exchange.codec import Codec, dense
 from covey.exchange.collectives import Group, ring
+from covey.exchange.compressed import Means, change_coder
 from covey.message import Address
 from covey.program import Node, Program
 from covey.replica import Replica
@@ -28,14 +30,23 @@ Outer = Callable[[Block, Vector], None]
 """Move the block's vectors by the mean change of all workers in it."""
 
 
-async def worker(node: Node, replica: Replica, *, period: int, outer: Outer, momentum: Momentum) -> None:
+async def worker(
+    node: Node, replica: Replica, *, period: int, outer: Outer, momentum: Momentum, codec: Codec
+) -> None:  # fmt: skip
     """Step alone for a block; then all average, make the same outer step, and begin the next block there."""
     block = node.remember(fresh(replica)).value
     done = node.remember([0]).value  # steps
     replica.scored = block["published"].join(block["buffers"])
+    means = None if codec.lossless else Means(node, change_coder(node, replica, codec))
 
     async def end_block(members: Group) -> None:
-        await average(node, replica, members, ring, momentum)
+        if means:
+            start = block["start"].join(block["buffers"])
+            replica.model.copy_(start.clone().add_(await means.mean(replica.model - start, members, ring)))
+            if momentum == "reset":
+                replica.optimizer.state.clear()
+        else:
+            await average(node, replica, members, ring, momentum)
         outer(block, replica.flat - block["start"])
         replica.flat.copy_(block["start"])
         block["buffers"].copy_(replica.buffers)  # statistics are averaged, and that is all
@@ -92,12 +103,13 @@ class Bmuf:
     nesterov: bool = False
     reset: bool = True  # the local optimizers begin every block afresh
 
-    def strategy(self, workers: int) -> Strategy:
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         momentum = 1 - 1 / workers if self.momentum is None else self.momentum
         check("bmuf", self.period, momentum, self.rate)
         outer = partial(block_momentum, momentum=momentum, rate=self.rate, nesterov=self.nesterov)
         settings = written(self, period=self.period, momentum=momentum)
-        return strategy("bmuf", settings, partial(worker, outer=outer, momentum="reset" if self.reset else "keep"))
+        program = partial(worker, outer=outer, momentum="reset" if self.reset else "keep")
+        return strategy("bmuf", settings, program, codec)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,11 +120,11 @@ class Diloco:
     rate: float = 0.7
     momentum: float = 0.9
 
-    def strategy(self, workers: int) -> Strategy:
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         check("diloco", self.period, self.momentum, self.rate)
         outer = partial(nesterov_sgd, momentum=self.momentum, rate=self.rate)
         settings = written(self, period=self.period, rate=self.rate, momentum=self.momentum)
-        return strategy("diloco", settings, partial(worker, outer=outer, momentum="keep"))
+        return strategy("diloco", settings, partial(worker, outer=outer, momentum="keep"), codec)
 
 
 def check(name: str, period: int, momentum: float, rate: float) -> None:
@@ -124,17 +136,17 @@ def check(name: str, period: int, momentum: float, rate: float) -> None:
         raise PlanError(f"{name}(rate={rate:g}): must be more than 0; 1 takes the mean change as it is")
 
 
-def strategy(name: str, settings: dict[str, Any], program: Program) -> Strategy:
+def strategy(name: str, settings: dict[str, Any], program: Program, codec: Codec) -> Strategy:
     """The family: what tells its members apart is the outer step."""
 
     def roles(workers: int, servers: int) -> list[Role]:
-        work = partial(program, period=settings["period"])
+        work = partial(program, period=settings["period"], codec=codec)
         # worker 0 has the longest share of the data, so it sees the last block
         return [Role(Address("worker", rank), work, trains=True, scored=rank == 0) for rank in range(workers)]
 
     return Strategy(
-        name=name, settings=settings, roles=roles, scored="the outer model at the end of the last block",
-        rate="unchanged: each worker's own",
+        name=name, settings=settings, roles=roles, codec=codec.name,
+        scored="the outer model at the end of the last block", rate="unchanged: each worker's own",
         taxonomy=Taxonomy(
             optimization="decentral", architecture="peers", scheduling="synchronous", exchange="all-reduce",
             topology="closed ring",

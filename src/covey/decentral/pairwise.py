@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from covey.decentral.parting import leave, part, see_off
+from covey.exchange.codec import Codec, dense
+from covey.exchange.shadow import Gaps, Shadows, model_coder, refuse_lagging
 from covey.message import Address, Message
 from covey.program import Memory, Node
 from covey.replica import Replica
@@ -27,24 +29,52 @@ class Move(Message):
     half: Vector
 
 
-async def active(node: Node, replica: Replica, *, neighbours: Collection[int]) -> None:
+class Meetings:
+    """How models travel to a meeting, and halves back: as they are, or as a codec writes what has changed.
+
+    Both sides move by what became of the half on its way: what it lacks is still between them next time.
+    """
+
+    def __init__(self, node: Node, replica: Replica, model: Vector, codec: Codec) -> None:
+        self.model, coder = model, model_coder(node, replica, codec, "meet")
+        self.coder, self.memory = coder, node.remember(coder.memory)
+        self.told = None if codec.lossless else Shadows(node, coder, model)
+        self.gaps = None if codec.lossless else Gaps(node, replica, codec, model)
+
+    def meet(self, peer: int) -> Meet:
+        return Meet(self.told.tell(self.model, peer) if self.told else self.model)
+
+    def move(self, meet: Meet) -> Move:
+        """Come half of the way."""
+        gap = self.gaps.hear(meet.model, meet.sender.rank) if self.gaps else meet.model - self.model
+        wire, self.memory.value = self.coder.encode(gap.mul_(0.5), self.memory.value)
+        self.model.add_(self.coder.decode(wire))
+        return Move(wire)
+
+    def go(self, move: Move) -> None:
+        """Go as far as the other came."""
+        self.model.add_(self.coder.decode(move.half), alpha=-1)
+
+
+async def active(node: Node, replica: Replica, *, neighbours: Collection[int], codec: Codec) -> None:
     """Meet one random passive neighbour a step, unless the last meeting still goes on; never wait for it."""
     asked, moved = node.remember(0), node.remember(0)
-    model = shielded(replica)
-    await node.spawn(mover(node, model, moved))
+    meetings = Meetings(node, replica, shielded(replica), codec)
+    await node.spawn(mover(node, meetings, moved))
     for _ in node.steps():
+        await node.now()  # a checkpoint is of the first await, before which no shadow may have moved
         if neighbours and asked.value == moved.value:
-            await node.send(Address("worker", node.rng.choice(sorted(neighbours))), Meet(model))
+            peer = node.rng.choice(sorted(neighbours))
+            await node.send(Address("worker", peer), meetings.meet(peer))
             asked.value += 1
         await step(node, replica, moved)
     await part(node, neighbours, neighbours)  # their goodbye comes after their last answer
 
 
-async def passive(node: Node, replica: Replica, *, neighbours: Collection[int]) -> None:
+async def passive(node: Node, replica: Replica, *, neighbours: Collection[int], codec: Codec) -> None:
     """Step on one's own, and answer whoever asks, whenever that is."""
     met = node.remember(0)
-    model = shielded(replica)
-    await node.spawn(answerer(node, model, met))
+    await node.spawn(answerer(node, Meetings(node, replica, shielded(replica), codec), met))
     for _ in node.steps():
         await step(node, replica, met)
     await see_off(node, neighbours)  # from here on nobody will ask any more
@@ -60,22 +90,20 @@ async def step(node: Node, replica: Replica, meetings: Memory[int]) -> None:
     await node.note("update")
 
 
-async def mover(node: Node, model: Vector, moved: Memory[int]) -> None:
+async def mover(node: Node, meetings: Meetings, moved: Memory[int]) -> None:
     """Take each answer in the moment it comes. A gradient that was applied meanwhile stays: only the half is added."""
     while True:
-        move = await node.receive(Move)
-        model.add_(move.half, alpha=-1)
+        meetings.go(await node.receive(Move))
         moved.value += 1
 
 
-async def answerer(node: Node, model: Vector, met: Memory[int]) -> None:
+async def answerer(node: Node, meetings: Meetings, met: Memory[int]) -> None:
     """Come half of the way, and tell the other the very same half: so their sum stays, whatever happens meanwhile."""
     while True:
         meet = await node.receive(Meet)
-        half = (meet.model - model) * 0.5
-        model.add_(half)
+        half = meetings.move(meet)
         met.value += 1
-        await node.send(meet.sender, Move(half), loan=True)
+        await node.send(meet.sender, half, loan=True)
 
 
 def shielded(replica: Replica) -> Vector:
@@ -88,22 +116,24 @@ def shielded(replica: Replica) -> Vector:
 class Adpsgd:
     """Average with one random neighbour at a time, while the gradient is computed: nobody waits (Lian et al. 2018)."""
 
-    def strategy(self, workers: int, graph: Graph, over: str) -> Strategy:
+    def strategy(self, workers: int, graph: Graph, over: str, codec: Codec = dense) -> Strategy:
         graph.check_mutual()
+        refuse_lagging(codec)
         side, _ = graph.sides()  # two workers that ask each other at once would wait for each other for ever
 
         def roles(workers: int, servers: int) -> list[Role]:
             return [
                 Role(
                     Address("worker", rank),
-                    partial(active if rank in side else passive, neighbours=graph.neighbours(rank)),
+                    partial(active if rank in side else passive, neighbours=graph.neighbours(rank), codec=codec),
                     trains=True, scored=True,
                 )
                 for rank in range(workers)
             ]  # fmt: skip
 
         return Strategy(
-            name="adpsgd", settings={}, roles=roles, over=over, scored="the mean of the workers' models",
+            name="adpsgd", settings={}, roles=roles, over=over, codec=codec.name,
+            scored="the mean of the workers' models",
             rate="unchanged: each worker's own", scaling=GROW,
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="asynchronous", exchange="pairwise",

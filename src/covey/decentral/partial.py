@@ -10,6 +10,7 @@ import torch
 
 from covey.decentral.parting import part
 from covey.errors import PlanError
+from covey.exchange.codec import Codec, dense, seed
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica
@@ -24,36 +25,56 @@ class Part(Message):
     grads: Vector
 
 
-async def worker(node: Node, replica: Replica, *, partitions: int) -> None:
+class Parts:
+    """The partitions as a codec writes them; what it drops of one stays owed."""
+
+    def __init__(self, node: Node, replica: Replica, pieces: Sequence[Piece], turns: int, codec: Codec) -> None:
+        self.stays = codec.feedback and not codec.carries
+        self.coders = [codec.made(replica.form(piece), seed(node, place)) for place, piece in enumerate(pieces)]
+        self.memories = node.remember([[coder.memory for coder in self.coders] for _ in range(turns)]).value
+
+    def take(self, turn: int, partition: int, due: Vector) -> Vector:
+        """What travels of what is due, which is owed no more."""
+        coder, memories = self.coders[partition], self.memories[turn]
+        wire, memories[partition] = coder.encode(due, memories[partition])
+        wire = wire.clone()
+        if self.stays:
+            due.add_(coder.decode(wire), alpha=-1)
+        else:
+            due.zero_()
+        return wire
+
+
+async def worker(node: Node, replica: Replica, *, partitions: int, codec: Codec) -> None:
     """Differentiate, send each peer the partition whose turn it is, step on all that is there (Watcharapichat 2016)."""
     pieces = chunks(replica.flat, partitions)
     peers = [(node.rank + 1 + place) % node.workers for place in range(node.workers - 1)]
     # Peers whose places differ by a multiple of `partitions` always get the same: one sum serves them all.
     turns = range(min(partitions, len(peers)))
     owed = node.remember([replica.grad.map(torch.zeros_like) for _ in turns])
+    parts = Parts(node, replica, pieces, len(turns), codec)
     for step in node.steps():
         grad = await replica.gradient(node)
         for turn in turns:
             owed.value[turn].add_(grad)
             partition = (turn + step) % partitions
-            due = owed.value[turn].cut(pieces[partition])
+            wire = parts.take(turn, partition, owed.value[turn].cut(pieces[partition]))
             for rank in peers[turn::partitions]:
-                await node.send(Address("worker", rank), Part(partition, due))
-            due.zero_()
-        take_in(node, grad, pieces)
+                await node.send(Address("worker", rank), Part(partition, wire), loan=True)
+        take_in(node, grad, pieces, parts)
         grad.mul_(1 / node.workers)
         replica.apply(grad)
         await node.note("update")
     await part(node, peers, peers)
-    if take_in(node, replica.grad.zero_(), pieces):
+    if take_in(node, replica.grad.zero_(), pieces, parts):
         replica.apply(replica.grad.mul_(1 / node.workers))
 
 
-def take_in(node: Node, into: Vector, pieces: Sequence[Piece]) -> bool:
+def take_in(node: Node, into: Vector, pieces: Sequence[Piece], parts: Parts) -> bool:
     """Add all partitions that have come to a gradient; whether there were any."""
     came = False
     while message := node.receive_nowait(Part):
-        into.cut(pieces[message.partition]).add_(message.grads)
+        into.cut(pieces[message.partition]).add_(parts.coders[message.partition].decode(message.grads))
         came = True
     return came
 
@@ -64,17 +85,18 @@ class Ako:
 
     partitions: int | None = None  # workers - 1: each worker sends one gradient a step, however many the peers are
 
-    def strategy(self, workers: int) -> Strategy:
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         partitions = max(1, workers - 1) if self.partitions is None else self.partitions
         if partitions < 1:
             raise PlanError(f"ako(partitions={partitions}): at least 1, which sends every peer the whole gradient")
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work = partial(worker, partitions=partitions)
+            work = partial(worker, partitions=partitions, codec=codec)
             return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(
-            name="ako", settings={"partitions": partitions}, roles=roles, scored="the mean of the workers' models",
+            name="ako", settings={"partitions": partitions}, roles=roles, codec=codec.name,
+            scored="the mean of the workers' models",
             rate="every gradient counts 1/n, at each worker",
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="asynchronous", exchange="partial gradients",

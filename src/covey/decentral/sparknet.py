@@ -9,6 +9,9 @@ from typing import Any
 from covey.decentral.momentum import Moments, Momentum
 from covey.decentral.settings import written
 from covey.errors import PlanError
+from covey.exchange.codec import Codec, dense
+from covey.exchange.compressed import change_coder
+from covey.exchange.shadow import Shadows, model_coder, refuse_carrying
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica
@@ -62,8 +65,53 @@ async def worker(node: Node, replica: Replica, *, period: int, momentum: Momentu
     await node.send(MASTER, Finished())
 
 
-async def master(node: Node, replica: Replica, *, period: int) -> None:
+async def compressed(node: Node, replica: Replica, *, period: int, momentum: Momentum, codec: Codec) -> None:
+    """The same with models that travel as changes: since the common model, up; and of that one, down."""
+    under_way = node.remember([0])
+    common = Shadows(node, model_coder(node, replica, codec, "down"), replica.model)
+    up = change_coder(node, replica, codec, "up")
+    memory = node.remember(up.memory)
+
+    async def hand_over(last: int) -> None:
+        under_way.value[0] = 0
+        wire, memory.value = up.encode(replica.model - common.of(), memory.value)
+        await node.send(MASTER, Trained(last, wire), loan=True)
+
+    for step in node.steps():
+        replica.apply(await replica.gradient(node))
+        await node.note("update")
+        under_way.value[0] += 1
+        if (step + 1) % period == 0:
+            await hand_over(0)
+            replica.model.copy_(common.hear((await node.receive(Averaged, sender=MASTER)).model))
+            if momentum == "reset":
+                replica.optimizer.state.clear()
+    if under_way.value[0]:
+        await hand_over(1)
+    await node.send(MASTER, Finished())
+
+
+class Mean:
+    """The master's mean of models: as they come, or moved by the mean of changes."""
+
+    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
+        self.replica, self.plain = replica, codec.lossless
+        if not self.plain:
+            self.up = change_coder(node, replica, codec, "up")
+            self.common = Shadows(node, model_coder(node, replica, codec, "down"), replica.model)
+
+    def of(self, models: dict[int, Vector]) -> Vector:
+        """What to give to those who go on. Changes that workers have not heard of yet stay in the master's model."""
+        if self.plain:
+            return averaged(self.replica, models)
+        for rank in sorted(models):
+            self.replica.model.add_(self.up.decode(models[rank]), alpha=1 / len(models))
+        return self.common.tell(self.replica.model)
+
+
+async def master(node: Node, replica: Replica, *, period: int, codec: Codec) -> None:
     """Wait for the model of everyone who began the round, and give their mean to those who go on."""
+    mean_of = Mean(node, replica, codec)
     state: dict[str, Any] = node.remember({"round": 0, "models": {}, "going_on": []}).value
     left: set[Address] = set()  # after a restart all say it anew
     while len(left) < node.workers:
@@ -76,7 +124,7 @@ async def master(node: Node, replica: Replica, *, period: int) -> None:
         if not message.last:
             state["going_on"].append(message.sender.rank)
         if len(state["models"]) == len(node.present(state["round"] * period)):
-            mean = averaged(replica, state["models"])
+            mean = mean_of.of(state["models"])
             going_on = [Address("worker", rank) for rank in sorted(state["going_on"])]
             state.update(round=state["round"] + 1, models={}, going_on=[])
             await node.broadcast(going_on, Averaged(mean))
@@ -98,19 +146,27 @@ class SparkNet:
     period: int = 5
     momentum: Momentum = "keep"  # neither averaged nor reset in the released SparkNet
 
-    def strategy(self, workers: int) -> Strategy:
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        refuse_carrying(codec)
+        if self.momentum == "average" and not codec.lossless:
+            raise PlanError(
+                f"sparknet(momentum=average) with {codec.name}: the optimizers' state would travel as it is, and that "
+                "is as much as the model; use momentum=keep or reset"
+            )
         if self.period < 1:
             raise PlanError(f"sparknet(period={self.period}): average after every 1 step or more")
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work = partial(worker, period=self.period, momentum=self.momentum)
+            program = worker if codec.lossless else partial(compressed, codec=codec)
+            work = partial(program, period=self.period, momentum=self.momentum)
             return [
                 *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
-                Role(MASTER, partial(master, period=self.period), scored=True),
+                Role(MASTER, partial(master, period=self.period, codec=codec), scored=True),
             ]
 
         return Strategy(
-            name="sparknet", settings=written(self, period=self.period), roles=roles, scored="the master's mean",
+            name="sparknet", settings=written(self, period=self.period), roles=roles, codec=codec.name,
+            scored="the master's mean",
             rate="unchanged: each worker's own",
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="server", scheduling="synchronous", exchange="reduce",

@@ -8,6 +8,8 @@ from functools import partial
 from covey.decentral.parting import Leaving, addresses, part
 from covey.decentral.settings import written
 from covey.errors import PlanError
+from covey.exchange.codec import Codec, dense
+from covey.exchange.shadow import Gaps, Shadows, model_coder, refuse_lagging
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica
@@ -35,13 +37,22 @@ class Place:
         return {*self.children, *([] if self.parent is None else [self.parent])}
 
 
-async def worker(node: Node, replica: Replica, *, place: Place, pull: float) -> None:
+async def worker(node: Node, replica: Replica, *, place: Place, pull: float, codec: Codec) -> None:
     """Be pulled by what has come, step, and now and then send the model up or down (Zhang 2016)."""
     gone: set[int] = set()
+    gaps = None if codec.lossless else Gaps(node, replica, codec)
+    told = None if codec.lossless else Shadows(node, model_coder(node, replica, codec, "sway"), replica.model)
 
     def be_pulled() -> None:
         while sway := node.receive_nowait(Sway):
-            replica.model.lerp_(sway.model, pull)  # w - a (w - theirs); they do not move by it
+            if gaps:
+                replica.model.add_(gaps.hear(sway.model, sway.sender.rank), alpha=pull)
+            else:
+                replica.model.lerp_(sway.model, pull)  # w - a (w - theirs); they do not move by it
+
+    def sway(way: int) -> Sway:
+        """The model as it travels up (1) or down (0): who hears it hears it every time."""
+        return Sway(told.tell(replica.model, way) if told else replica.model)
 
     for step in node.steps():
         be_pulled()
@@ -50,9 +61,9 @@ async def worker(node: Node, replica: Replica, *, place: Place, pull: float) -> 
         replica.apply(await replica.gradient(node))
         await node.note("update")
         if (step + 1) % place.up == 0 and place.parent is not None:
-            await node.broadcast(addresses({place.parent} - gone), Sway(replica.model))
+            await node.broadcast(addresses({place.parent} - gone), sway(1))
         if (step + 1) % place.down == 0:
-            await node.broadcast(addresses(sorted(set(place.children) - gone)), Sway(replica.model))
+            await node.broadcast(addresses(sorted(set(place.children) - gone)), sway(0))
     await part(node, place.near, place.near - gone)
     be_pulled()
 
@@ -87,7 +98,8 @@ class TreeEasgd:
     slower: float = 1.0  # how many times as rare every level nearer to the root speaks
     pull: float | None = None  # 0.9 / (fanout + 1) (Zhang 2016)
 
-    def strategy(self, workers: int) -> Strategy:
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        refuse_lagging(codec)
         if min(self.fanout, self.up, self.down) < 1:
             raise PlanError("tree_easgd: fanout, up and down must be at least 1")
         pull = 0.9 / (self.fanout + 1) if self.pull is None else self.pull
@@ -98,14 +110,14 @@ class TreeEasgd:
 
         def roles(workers: int, servers: int) -> list[Role]:
             tree = places(workers, self.fanout, self.up, self.down, self.slower)
+            works = [partial(worker, place=place, pull=pull, codec=codec) for place in tree]
             return [
-                Role(Address("worker", rank), partial(worker, place=place, pull=pull), trains=True, scored=rank == 0)
-                for rank, place in enumerate(tree)
+                Role(Address("worker", rank), work, trains=True, scored=rank == 0) for rank, work in enumerate(works)
             ]
 
         shown = written(self, fanout=self.fanout, up=self.up, down=self.down, pull=pull)
         return Strategy(
-            name="tree_easgd", settings=shown, roles=roles, scored="the root's model",
+            name="tree_easgd", settings=shown, roles=roles, codec=codec.name, scored="the root's model",
             rate="unchanged: each worker's own",
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="bounded", exchange="ad hoc",

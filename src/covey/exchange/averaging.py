@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from covey.exchange.collectives import Group, Pattern
+from covey.exchange.compressed import Means
+from covey.exchange.machines import MachineMeans
 from covey.program import Node
 from covey.replica import Replica
 from covey.vector import Vector
 
 
-async def mean_gradient(node: Node, replica: Replica, grad: Vector, group: Group, pattern: Pattern) -> None:
+async def mean_gradient(
+    node: Node, replica: Replica, grad: Vector, group: Group, pattern: Pattern,
+    means: Means | MachineMeans | None = None,
+) -> None:  # fmt: skip
     """Turn this worker's gradient, or a part of it, and its float buffers into the group's means, in place.
 
-    `replica.under_way` says how many samples the group has in this step.
+    `replica.under_way` says how many samples the group has in this step. With `means` a gradient travels compressed:
+    one of the mean number of samples as it is, and float buffers always.
     """
+    if means:
+        grad.copy_(await means.mean(grad * (replica.batch.samples * len(group) / replica.under_way), group, pattern))
+        if replica.buffers.parts:
+            await node.sum(replica.buffers, group, pattern, 1 / len(group))
+        return
     share = replica.batch.samples / replica.under_way
     replica.buffers.mul_(1 / (share * len(group)))  # of which everybody counts the same
     await node.sum(grad.join(replica.buffers), group, pattern, share)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, Self
 
 import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
+from covey.errors import WireError
 from covey.flat import Form
 from covey.program import Node
 from covey.vector import Vector
@@ -26,17 +29,48 @@ Total = Callable[[Vector, Memory, Sum], Awaitable[tuple[Vector, Memory]]]
 """The sum over a group of everybody's vector, by sums of what travels; and the memory for the next time."""
 
 
-class Coder(NamedTuple):
+class Seed(int):
+    """A number for what a coder leaves to chance, and what it is told of its place among others of its kind."""
+
+    common: int  # the same number on all ranks
+    rank: int
+    workers: int
+
+    def __new__(cls, own: int, common: int | None = None, rank: int = 0, workers: int = 1) -> Self:
+        made = super().__new__(cls, own)
+        made.common, made.rank, made.workers = own if common is None else common, rank, workers
+        return made
+
+    @classmethod
+    def of(cls, number: int) -> Seed:
+        return number if isinstance(number, Seed) else Seed(number)
+
+
+def seed(node: Node, *what: object) -> Seed:
+    """For a coder of this role; a restart gives the same. Coders that work together differ in no `what`."""
+    words = "/".join(map(str, what))
+    own, common = (Random(f"{node.seed}/{who}{words}").getrandbits(63) for who in (f"{node.address}/", ""))
+    return Seed(own, common, node.rank, node.workers)
+
+
+@dataclass(frozen=True, slots=True)
+class Coder:
     """A codec at work on vectors of one form.
 
-    `encode` neither keeps nor changes the vector it is given, and gives what travels and the memory for the next time;
-    `decode` gives a fresh vector of the form. A coder whose wires can be added up on their way has `total`.
+    `encode` neither keeps nor changes the vector it is given, and gives what travels and the memory for the next time,
+    which may be the old one, written over. `decode` gives a vector of the form, and needs no memory. A coder whose
+    wires can be added up on their way has `total`.
     """
 
-    memory: Memory
+    start: Callable[[], Memory]
     encode: Callable[[Vector, Memory], tuple[Vector, Memory]]
     decode: Callable[[Vector], Vector]
     total: Total | None = None
+
+    @property
+    def memory(self) -> Memory:
+        """What to begin with; another one each time it is asked for."""
+        return self.start()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,52 +78,120 @@ class Codec:
     """How vectors travel, as a SPEC says it."""
 
     name: str  # as in a SPEC, with its settings
-    made: Callable[[Form, int], Coder]  # for vectors of this form; the number seeds what it leaves to chance
+    make: Callable[[Form, Seed], Coder]
     nbytes: Callable[[Form], float]  # what travels for one vector, where that is up to the numbers: expected
+    summed: Callable[[Form, int], float] | None = None  # what is added up in a `total` over so many, if not that
     adds: bool = False  # its coders have `total`
     feedback: bool = False  # it is biased: where gradients travel, what it drops has to be carried on
+    carries: bool = False  # it carries on what it drops
     whole: bool = False  # it looks at the shapes of parameters: servers are to hold whole ones
+    fused: Codec | None = None  # its own error feedback, in the same pass
+    pull: bool = False  # what servers give back travels encoded, too, as what has changed
+    inside: Callable[[], Codec] | None = None  # of a wrapper: the same around what carries on what it drops
+    accept: Callable[[Optimizer], None] | None = None  # refuses an optimizer of the task that cannot work with it
 
     @property
     def lossless(self) -> bool:
         return self.name == "dense"
 
+    def made(self, form: Form, seed: int) -> Coder:
+        """A coder for vectors of this form; the number seeds what it leaves to chance."""
+        place, empty = Seed.of(seed), any(part.is_meta for part in form.like.parts)
+        return _timed(self, form, place) if empty and not self.lossless else self.make(form, place)
+
     def carrying(self) -> Codec:
         """This codec as gradients use it: with error feedback where it needs it."""
-        return error_feedback(self) if self.feedback else self
+        if not self.feedback or self.carries:
+            return self
+        return replace(self.inside() if self.inside else error_feedback(self), name=self.name, pull=self.pull)
 
 
-def seed(node: Node, *what: object) -> int:
-    """For what a coder of this role leaves to chance; a restart gives the same."""
-    words = "/".join(map(str, (node.seed, node.address, *what)))
-    return Random(words).getrandbits(63)
+def _timed(codec: Codec, form: Form, place: Seed) -> Coder:
+    """For runs that are only timed: nothing but the sizes."""
+
+    def wire(size: float) -> Vector:
+        return Vector([torch.empty(round(size), dtype=torch.uint8, device="meta")])
+
+    def like() -> Vector:
+        return form.like.map(torch.empty_like)
+
+    async def total(vector: Vector, memory: Memory, add: Sum) -> tuple[Vector, Memory]:
+        await add(wire(codec.summed(form, place.workers) if codec.summed else codec.nbytes(form)))
+        return like(), None
+
+    size = codec.nbytes(form)
+    return Coder(
+        lambda: None, lambda vector, memory: (wire(size), None), lambda wire: like(), total if codec.adds else None
+    )
 
 
-def _plainly(form: Form, seed: int) -> Coder:
+def _plainly(form: Form, seed: Seed) -> Coder:
     async def total(vector: Vector, memory: Memory, add: Sum) -> tuple[Vector, Memory]:
         summed = vector.clone()
         await add(summed)
         return summed, memory
 
-    return Coder(None, lambda vector, memory: (vector, None), lambda wire: wire, total)
+    return Coder(lambda: None, lambda vector, memory: (vector, None), lambda wire: wire, total)
 
 
-dense = Codec(name="dense", made=_plainly, nbytes=lambda form: form.like.nbytes, adds=True)
+dense = Codec(name="dense", make=_plainly, nbytes=lambda form: form.like.nbytes, adds=True)
 """Numbers as they are."""
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """What numbers of this type are reckoned in, where a sum of many has to stay exact."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def zeros(form: Form) -> Vector:
+    """A residual to begin with."""
+    return form.like.map(lambda part: torch.zeros_like(part, dtype=wide(part.dtype)))
+
+
+def check(vector: Vector) -> None:
+    """Refuse to code what is no number, before anything that is remembered has changed."""
+    if not vector.finite():
+        raise WireError(
+            "the numbers to send are NaN or infinite: training has diverged; try a smaller learning rate, or clip_norm "
+            "in the task"
+        )
+
+
+def expect(wire: Vector, *parts: tuple[int | None, torch.dtype]) -> tuple[Tensor, ...]:
+    """The parts of a wire; refused where they are not so many numbers (None: any) of these types."""
+    fits = len(wire.parts) == len(parts) and all(
+        part.dim() == 1 and part.dtype == dtype and count in (None, part.numel())
+        for part, (count, dtype) in zip(wire.parts, parts, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join(f"{'any' if n is None else n} x {dtype}".replace("torch.", "") for n, dtype in parts)
+        raise refused(wire, f"{wire} where ({wanted}) belongs")
+    return wire.parts
+
+
+def refused(wire: Vector, what: str) -> WireError:
+    """The error for what came over a wire and cannot be."""
+    return WireError(f"{wire.origin or 'a peer'} sent {what}: it speaks another codec, or its message is broken")
 
 
 def error_feedback(codec: Codec) -> Codec:
     """Carry what compression dropped into the next time: nothing is lost, it only comes later."""
+    if codec.carries:
+        return codec
+    if codec.fused:
+        return codec.fused
 
-    def made(form: Form, seed: int) -> Coder:
-        inner = codec.made(form, seed)
+    def make(form: Form, seed: Seed) -> Coder:
+        inner = codec.make(form, seed)
 
         def encode(vector: Vector, memory: Memory) -> tuple[Vector, Memory]:
             dropped, inside = memory
-            wanted = vector.clone().add_(dropped)
+            wanted = Vector(kept + part for kept, part in zip(dropped.parts, vector.parts, strict=True))
             wire, inside = inner.encode(wanted, inside)
-            return wire, (wanted.add_(inner.decode(wire), alpha=-1), inside)
+            for want, sent in zip(wanted.parts, inner.decode(wire).parts, strict=True):
+                want.sub_(sent)
+            return wire, (wanted, inside)
 
-        return Coder((form.like.map(torch.zeros_like), inner.memory), encode, inner.decode)
+        return Coder(lambda: (zeros(form), inner.memory), encode, inner.decode)
 
-    return replace(codec, made=made, feedback=False, adds=False)
+    return replace(codec, make=make, feedback=False, carries=True, adds=False, inside=None)

@@ -1,10 +1,28 @@
-"""The codecs by their names."""
+"""The codecs by their names, and what may be put around one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from covey.exchange.bits import Bf16, Fp16, Truncated, TwoBit
+from covey.exchange.bits import Bf16, Fixed16, Fp16, Int8, Natural, Truncated, TwoBit
+from covey.exchange.dgc import Dgc
+from covey.exchange.levels import DoReFa, OneBit, TernGrad
+from covey.exchange.low_rank import PowerSgd
+from covey.exchange.qsgd import Qsgd
+from covey.exchange.randomly import RandomK
+from covey.exchange.sbc import Sbc
+from covey.exchange.sparse import Entropy, MsTopK, Threshold, TopK
+from covey.exchange.strom import Strom
+from covey.exchange.wrapping import Clip, ErrorFeedback, MomentumCorrection, Warmup
 
-CODECS: Mapping[str, type[Any]] = {"fp16": Fp16, "bf16": Bf16, "truncated": Truncated, "twobit": TwoBit}
+CODECS: Mapping[str, type[Any]] = {
+    "fp16": Fp16, "bf16": Bf16, "truncated": Truncated, "fixed16": Fixed16, "int8": Int8, "natural": Natural,
+    "dorefa": DoReFa, "qsgd": Qsgd, "terngrad": TernGrad, "twobit": TwoBit, "onebit": OneBit, "strom": Strom,
+    "topk": TopK, "mstopk": MsTopK, "randomk": RandomK, "threshold": Threshold, "entropy": Entropy, "dgc": Dgc,
+    "sbc": Sbc, "powersgd": PowerSgd,
+}  # fmt: skip
+
+WRAPPERS: Mapping[str, type[Any]] = {
+    "error_feedback": ErrorFeedback, "momentum_correction": MomentumCorrection, "warmup": Warmup, "clip": Clip,
+}  # fmt: skip

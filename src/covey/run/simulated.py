@@ -58,9 +58,10 @@ def simulated(asked: Request) -> Result:
 
 def _replicas(asked: Request) -> tuple[build.ScoredModel | None, dict[Address, Replica]]:
     if asked.options.timing_only:
-        size = build.numel(asked.task)
+        shapes = build.shapes(asked.task)
+        shapes = build.in_one(shapes) if asked.strategy.codec == "dense" else shapes
         return None, {
-            role.address: build.stand_in(size, role.address, role.trains, asked.deal) for role in asked.plan.roles
+            role.address: build.stand_in(shapes, role.address, role.trains, asked.deal) for role in asked.plan.roles
         }
     score = build.ScoredModel(build.model(asked.task, asked.options.seed), asked.task.evaluate)
     return score, {

@@ -33,6 +33,7 @@ Fate = Literal["sent", "replaced", "lost"]
 
 FRAMES_AT_ONCE = 64  # received in one poll, so that a busy link does not keep the role from the rest
 MAX_PATH = 107  # of a Unix socket
+COMING, LEAVING = 0b01, 0b10  # ZeroMQ's threads that encrypt, one bit for each
 
 
 class ZmqTransport:
@@ -57,8 +58,10 @@ class ZmqTransport:
         self.inbox = Inbox(roles, limit, token, memory.neighbours if memory else None)
         self.home: list[Message] = []  # to myself
         self.links: dict[Address, Link] = {}
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        # with keys, what comes and what leaves are each a thread's work: one alone would be slower than many a link
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=2 if ring else 1)
         self.door = self.context.socket(zmq.PULL)
+        self.door.set(zmq.AFFINITY, COMING if ring else 0)
         self.door.set(zmq.RCVHWM, FRAMES_AHEAD)
         self.door.set(zmq.MAXMSGSIZE, 2 * max(frame, MAX_HEADER))  # ZeroMQ refuses more before it takes memory
         self.door.set(zmq.IPV6, 1)
@@ -165,6 +168,7 @@ class ZmqTransport:
                 raise PlanError(f"{self.me} cannot send to {to}: this run has {', '.join(map(str, self.book))}")
             socket = self.context.socket(zmq.PUSH)
             if self.ring:
+                socket.set(zmq.AFFINITY, LEAVING)
                 self.ring.open(socket, to)
             self.links[to] = Link(socket, self.book[to], self.token)
             if to in self.allowance:

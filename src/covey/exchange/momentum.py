@@ -1,0 +1,29 @@
+"""Momentum before compression: what an optimizer would do later is done where the gradient is still whole.
+
+Whatever receives such gradients must have no momentum of its own.
+"""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+
+from covey.errors import PlanError
+
+
+def has_momentum(optimizer: Optimizer) -> bool:
+    """Whether it goes on in the direction of earlier gradients."""
+    return any(group.get("momentum") or (group.get("betas") or (0,))[0] for group in optimizer.param_groups)
+
+
+def check_momentum(codec: str, momentum: float) -> None:
+    if not 0 <= momentum < 1:
+        raise PlanError(f"{codec}(momentum={momentum:g}): 0 or more, and less than 1")
+
+
+def check_plain(codec: str, optimizer: Optimizer) -> None:
+    """Refuse an optimizer that would apply momentum a second time."""
+    if has_momentum(optimizer):
+        raise PlanError(
+            f"{codec} brings the momentum itself, before numbers are left out, and {type(optimizer).__name__} would "
+            "add its own: give the task torch.optim.SGD without momentum, or use topk, which leaves it to the optimizer"
+        )

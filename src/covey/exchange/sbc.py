@@ -1,0 +1,93 @@
+"""Sparse binary compression (Sattler et al. 2019): one value for a few places of each layer, which are Golomb-coded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from covey.errors import WireError
+from covey.exchange import kernels
+from covey.exchange.codec import Codec, Coder, Memory, Seed, check, expect, refused, zeros
+from covey.exchange.coding import golomb, golomb_bits, golomb_read, golomb_width, page_count
+from covey.exchange.places import check_places
+from covey.exchange.runs import Run, divided, joined
+from covey.exchange.sparse import check_density, of
+from covey.flat import Form
+from covey.vector import Vector
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sbc:
+    """The largest or the smallest numbers of each layer, all with their mean; places Golomb-coded (Sattler 2019)."""
+
+    density: float = 0.01
+
+    def codec(self) -> Codec:
+        check_density("sbc", self.density)
+        carrying = Codec(name="sbc", make=partial(self.coder, carries=True), nbytes=self.nbytes, carries=True)
+        return replace(carrying, make=partial(self.coder, carries=False), carries=False, feedback=True, fused=carrying)
+
+    def nbytes(self, form: Form) -> float:
+        """For each layer a value; for each part the places, their number, and the lengths of their pages."""
+        runs, size = divided("layer")(form), 0.0
+        for part in {run.part for run in runs}:
+            mine = [of(self.density, run.count) for run in runs if run.part == part]
+            size += sum(mine) * golomb_bits(self.density) / 8 + 4 * len(mine) + 4 * (1 + page_count(sum(mine)))
+        return size
+
+    def coder(self, form: Form, seed: Seed, carries: bool) -> Coder:
+        width = golomb_width(self.density)
+        runs = [[run for run in divided("layer")(form) if run.part == index] for index in range(len(form.like.parts))]
+        runs = [mine for mine in runs if mine]
+
+        def encode(vector: Vector, memory: Memory) -> tuple[Vector, Memory]:
+            check(vector)
+            parts = list[Tensor]()
+            for mine in runs:
+                found = [self.side(run.of(vector), run.of(memory) if memory else None, run) for run in mine]
+                places = joined([where.long() + run.start for run, (where, _) in zip(mine, found, strict=True)],
+                                torch.int64, vector)  # fmt: skip
+                codes, pages = golomb(places.diff(prepend=places.new_full((1,), -1)), width)
+                head = torch.cat([torch.tensor([places.numel()], dtype=torch.int32), pages])
+                parts += [torch.tensor([mean for _, mean in found], dtype=torch.float32), head, codes]
+            return Vector(parts), memory
+
+        def decode(wire: Vector) -> Vector:
+            wanted = [((len(mine), torch.float32), (None, torch.int32), (None, torch.uint8)) for mine in runs]
+            parts = iter(expect(wire, *(one for three in wanted for one in three)))
+            decoded = form.like.map(torch.zeros_like)
+            for mine in runs:
+                _put(wire, decoded.parts[mine[0].part], mine, (next(parts), next(parts), next(parts)), width)
+            return decoded
+
+        return Coder(lambda: zeros(form) if carries else None, encode, decode)
+
+    def side(self, x: Tensor, residual: Tensor | None, run: Run) -> tuple[Tensor, float]:
+        """The places of the largest or of the smallest numbers, whichever are further from 0, and their mean."""
+        wanted = x if residual is None else residual.add_(x)
+        k = of(self.density, run.count)
+        up, down = (kernels.topk((sign * wanted).clamp_(min=0), None, k) for sign in (1, -1))
+        where, sizes = up if float(up[1].sum()) >= float(down[1].sum()) else down
+        where = where[sizes > 0]
+        mean = float(wanted[where.long()].mean().float().to(x.dtype)) if where.numel() else 0.0
+        if residual is not None:
+            residual[where.long()] -= mean
+        return where, mean
+
+
+def _put(wire: Vector, out: Tensor, runs: list[Run], parts: tuple[Tensor, Tensor, Tensor], width: int) -> None:
+    """Write each layer's value to its places."""
+    means, head, codes = parts
+    count = int(head[0]) if head.numel() else -1
+    if not 0 <= count <= out.numel():
+        raise refused(wire, f"{count} places for {out.numel()} numbers")
+    try:
+        places = golomb_read(codes, head[1:], count, width).cumsum(0) - 1
+    except WireError as error:
+        raise refused(wire, str(error)) from None
+    check_places(wire, places, out.numel())
+    owner = torch.searchsorted(torch.tensor([run.stop for run in runs]), places, right=True)
+    out[places.to(out.device)] = means[owner].to(out.device, out.dtype)

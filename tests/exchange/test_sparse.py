@@ -1,0 +1,284 @@
+"""Codecs that choose numbers: what each is, and what its neighbours are not (taxonomy D.11 to D.15)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from covey.errors import PlanError
+from covey.exchange.codec import Codec, Seed, error_feedback
+from covey.exchange.coding import golomb_bits
+from covey.exchange.dgc import Dgc
+from covey.exchange.randomly import RandomK
+from covey.exchange.randomly import places as drawn
+from covey.exchange.sbc import Sbc
+from covey.exchange.sparse import Entropy, MsTopK, Threshold, TopK
+from covey.vector import Vector
+from tests.exchange.coders import flat, form, matrix, normal, places, roundtrip, together, waiting, whole
+
+
+def one(*numbers: float) -> Vector:
+    return Vector([torch.tensor(numbers)])
+
+
+def told(codec: Codec, *vectors: Vector) -> list[list[float]]:
+    """What arrives of one vector after the other, with error feedback."""
+    coder = error_feedback(codec).made(flat(vectors[0].numel), 3)
+    memory, found = coder.memory, []
+    for vector in vectors:
+        wire, memory = coder.encode(vector, memory)
+        found.append(coder.decode(wire).parts[0].tolist())
+    return found
+
+
+# -- the largest ------------------------------------------------------------------------------------------------------
+
+
+def test_the_largest_leave_and_the_rest_waits() -> None:
+    assert told(TopK(density=0.25).codec(), one(1, -4, 3, 2), one(0, 0, 0, 3), one(0, 0, 0, 0)) == [
+        [0, -4, 0, 0], [0, 0, 0, 5], [0, 0, 3, 0],
+    ]  # fmt: skip
+
+
+def test_of_equals_the_first_is_taken() -> None:
+    assert told(TopK(density=0.5).codec(), one(1, -2, 2, 2))[0] == [0, -2, 2, 0]
+
+
+def test_all_of_them_lose_nothing_and_places_are_spared() -> None:
+    shape = form(torch.float32, torch.float64)
+    coder = error_feedback(TopK(density=1.0).codec()).made(shape, 0)
+    wire, memory = coder.encode(normal(shape), coder.memory)
+    assert torch.equal(whole(coder.decode(wire)), whole(normal(shape))) and waiting(memory).norm() == 0
+    assert wire.nbytes == shape.like.nbytes == TopK(density=1.0).codec().nbytes(shape)
+
+
+def test_what_waits_is_the_smaller_part() -> None:
+    """|e|^2 <= (1 - k / D) |v|^2."""
+    shape = flat(1000)
+    for codec in (TopK(density=0.1).codec(), MsTopK(density=0.1).codec()):
+        coder = error_feedback(codec).made(shape, 0)
+        _, memory = coder.encode(normal(shape), coder.memory)
+        assert waiting(memory).norm() ** 2 <= 0.9 * normal(shape).norm() ** 2
+
+
+def test_a_layer_or_all_of_them() -> None:
+    vector = normal(form(), scale=1.0)
+    first = form().layers[0][0]
+    vector.parts[0][first.start : first.stop] *= 1e-3
+    by_layer, of_all = (
+        roundtrip(TopK(density=0.1, scope=scope).codec().made(form(), 0), vector)  # type: ignore[arg-type]
+        for scope in ("layer", "global")
+    )
+    assert int((of_all.parts[0][first.start : first.stop] != 0).sum()) == 0
+    for layer in form().layers[0]:
+        count = int((by_layer.parts[0][layer.start : layer.stop] != 0).sum())
+        assert count == max(1, round(0.1 * (layer.stop - layer.start)))
+
+
+def test_multiscale_topk_finds_exactly_as_many_and_nearly_the_same() -> None:
+    """Shi et al. 2021: for normal numbers the search separates."""
+    shape = flat(5000)
+    exact = roundtrip(TopK(density=0.02).codec().made(shape, 0), normal(shape)).parts[0] != 0
+    about = roundtrip(MsTopK(density=0.02).codec().made(shape, 0), normal(shape)).parts[0] != 0
+    assert int(about.sum()) == 100 and int((exact & about).sum()) >= 99
+    coarse = roundtrip(MsTopK(density=0.02, rounds=2).codec().made(shape, 0), normal(shape)).parts[0] != 0
+    assert int(coarse.sum()) == 100 > int((exact & coarse).sum())
+
+
+def test_a_threshold_takes_what_reaches_it_as_it_is() -> None:
+    assert told(Threshold(value=1.0).codec(), one(0.6, -3, 1, 0, 0), one(0.6, 0, 0, 0, 0)) == [
+        [0, -3, 1, 0, 0], [pytest.approx(1.2), 0, 0, 0, 0],
+    ]  # fmt: skip
+
+
+# -- by chance --------------------------------------------------------------------------------------------------------
+
+
+def test_every_set_of_places_is_as_likely() -> None:
+    counts = torch.zeros(40)
+    for seed in range(600):
+        found = drawn(seed, 4, 40)
+        assert found.numel() == found.unique().numel() == 4
+        counts[found] += 1
+    assert float((counts - 60).square().sum() / 60 / 0.9) == pytest.approx(39, abs=5 * math.sqrt(2 * 39))
+    assert torch.equal(drawn(5, 30, 40), drawn(5, 30, 40).sort().values)
+
+
+def test_no_place_travels_and_any_rank_finds_them() -> None:
+    shape = flat(1000)
+    mine, theirs = (RandomK(density=0.1).codec().made(shape, Seed(own, 77, own, 2)) for own in (0, 1))
+    wire, _ = mine.encode(normal(shape), mine.memory)
+    assert wire.nbytes == 8 + 4 * 100
+    found = theirs.decode(wire).parts[0]
+    chosen = found != 0
+    assert int(chosen.sum()) == 100 and torch.equal(found[chosen], normal(shape).parts[0][chosen])
+    other, _ = theirs.encode(normal(shape, 1), theirs.memory)
+    assert torch.equal(mine.decode(other).parts[0] != 0, chosen), "the same places on all ranks"
+
+
+def test_random_numbers_add_up_by_themselves() -> None:
+    """k numbers travel; the total is the sum at the chosen places, and the rest waits on each rank."""
+    shape = flat(50)
+    coders = [error_feedback(RandomK(density=0.2).codec()).made(shape, place) for place in places(3)]
+    vectors, memories = [normal(shape, rank) for rank in range(3)], [coder.memory for coder in coders]
+    totals, size = together(coders, vectors, memories)
+    chosen = totals[0].parts[0] != 0
+    assert size == 40 and int(chosen.sum()) == 10
+    torch.testing.assert_close(totals[0].parts[0][chosen], sum(v.parts[0] for v in vectors)[chosen])
+    for vector, memory in zip(vectors, memories, strict=True):
+        torch.testing.assert_close(waiting(memory), whole(vector) * ~chosen)
+
+
+def test_without_error_feedback_what_is_sent_counts_for_the_rest() -> None:
+    plain, scaled = RandomK(density=0.25).codec(), RandomK(density=0.25, unbiased=True).codec()
+    one_of_four = [roundtrip(c.made(flat(8), 0), one(*range(1, 9))).parts[0] for c in (plain, scaled)]
+    assert torch.equal(one_of_four[0] * 4, one_of_four[1])
+    carried = roundtrip(error_feedback(scaled).made(flat(8), 0), one(*range(1, 9))).parts[0]
+    assert torch.equal(carried, one_of_four[0]), "carried on, nothing has to be made up for"
+
+
+# -- entropy ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_more_even_the_sizes_the_more_are_sent() -> None:
+    codec = Entropy(low=0.01, high=0.2, correction=False).codec()
+
+    def count(numbers: torch.Tensor) -> int:
+        return int((roundtrip(codec.made(flat(6400), 0), Vector([numbers])).parts[0] != 0).sum())
+
+    signs = torch.where(torch.arange(6400) % 2 == 0, 1.0, -1.0)
+    assert count(signs) == 64, "all of one size"
+    assert count(signs * torch.linspace(1e-4, 1, 6400)) == pytest.approx(1280, rel=0.01)
+    assert 64 < count(normal(flat(6400)).parts[0]) < 1280
+
+
+def test_what_few_numbers_tell_counts_less() -> None:
+    """By the share of the norm that they have, as a smaller learning rate would do; what waits is what was not sent."""
+    vector = one(3.0, 4.0, *[0.0] * 8, 12.0)
+    codec = replace(Entropy(low=0.0909, high=0.0909).codec())
+    coder = error_feedback(codec).made(flat(11), 0)
+    wire, memory = coder.encode(vector, coder.memory)
+    assert coder.decode(wire).parts[0][-1] == pytest.approx(12 * 12 / 13)
+    assert waiting(memory).tolist() == [3, 4, *[0] * 9]
+
+
+# -- DGC --------------------------------------------------------------------------------------------------------------
+
+PLAIN = Dgc(density=0.1, momentum=0.0, warmup=0.0)
+
+
+def test_without_momentum_it_is_topk_with_error_feedback() -> None:
+    shape = matrix(10, 20)
+    mine, theirs = PLAIN.codec().made(shape, 0), error_feedback(TopK(density=0.1).codec()).made(shape, 0)
+    one_memory, other = mine.memory, theirs.memory
+    for seed in range(6):
+        wire, one_memory = mine.encode(normal(shape, seed), one_memory)
+        expected, other = theirs.encode(normal(shape, seed), other)
+        torch.testing.assert_close(mine.decode(wire).parts[0], theirs.decode(expected).parts[0])
+
+
+def test_with_all_numbers_it_is_sgd_with_momentum() -> None:
+    """Masking would make it plain SGD, so density 1 goes without."""
+    shape, u = matrix(4, 5), torch.zeros(20)
+    coder = Dgc(density=1.0, momentum=0.9, warmup=0.0).codec().made(shape, 0)
+    memory = coder.memory
+    for seed in range(5):
+        wire, memory = coder.encode(normal(shape, seed), memory)
+        u = 0.9 * u + normal(shape, seed).parts[0]
+        torch.testing.assert_close(coder.decode(wire).parts[0], u)
+
+
+def test_nesterov_too() -> None:
+    shape, u = matrix(4, 5), torch.zeros(20)
+    coder = Dgc(density=1.0, momentum=0.9, warmup=0.0, nesterov=True).codec().made(shape, 0)
+    memory = coder.memory
+    for seed in range(5):
+        g = normal(shape, seed).parts[0]
+        wire, memory = coder.encode(normal(shape, seed), memory)
+        u = 0.9 * (u + g)
+        torch.testing.assert_close(coder.decode(wire).parts[0], u + g)
+
+
+def test_what_is_sent_loses_its_momentum_and_all_else_gathers() -> None:
+    """sum of what was sent + v == sum of u; where something was sent both u and v are 0."""
+    shape, gathered, sent = matrix(10, 20), torch.zeros(200), torch.zeros(200)
+    coder = Dgc(density=0.05, momentum=0.9, warmup=0.0).codec().made(shape, 0)
+    memory, u = coder.memory, torch.zeros(200)
+    for seed in range(8):
+        wire, memory = coder.encode(normal(shape, seed), memory)
+        found = coder.decode(wire).parts[0]
+        u = 0.9 * u + normal(shape, seed).parts[0]
+        gathered, sent = gathered + u, sent + found
+        u[found != 0] = 0
+        moving, left = memory[0].parts[0], memory[1].parts[0]
+        assert moving[found != 0].abs().max() == left[found != 0].abs().max() == 0
+        torch.testing.assert_close(moving, u)
+    torch.testing.assert_close(sent + left, gathered)
+
+
+def test_biases_go_as_they_are_with_ordinary_momentum() -> None:
+    coder = Dgc(density=0.05, momentum=0.5, warmup=0.0).codec().made(form(), 0)
+    _, memory = coder.encode(normal(form(), 0), coder.memory)
+    wire, _ = coder.encode(normal(form(), 1), memory)
+    found, expected = coder.decode(wire).parts[0], 0.5 * normal(form(), 0).parts[0] + normal(form(), 1).parts[0]
+    for layer in form().layers[0]:
+        inside = slice(layer.start, layer.stop)
+        if len(layer.shape) == 1:
+            torch.testing.assert_close(found[inside], expected[inside])
+        else:
+            assert int((found[inside] != 0).sum()) == max(1, round(0.05 * (layer.stop - layer.start)))
+
+
+def test_each_worker_clips_to_its_share() -> None:
+    """A norm of 2 among 4 workers is 1 each."""
+    coder = replace(PLAIN, density=1.0, clip=2.0).codec().made(matrix(2, 2), Seed(0, 0, 0, 4))
+    found = roundtrip(coder, one(30.0, 0, 0, 40.0)).parts[0]
+    torch.testing.assert_close(found, torch.tensor([0.6, 0, 0, 0.8]))
+    assert roundtrip(coder, one(0.3, 0, 0, 0.4)).parts[0].tolist() == pytest.approx([0.3, 0, 0, 0.4])
+
+
+def test_the_warm_up_of_the_paper() -> None:
+    """75, 93.75, 98.4375 and 99.6 % are left out in the first four epochs, then 99.9 %."""
+    left_out = [1 - Dgc().density_at(step, 10) for step in (0, 10, 20, 30, 40, 1000)]
+    assert left_out == pytest.approx([0.75, 0.9375, 0.984375, 0.996, 0.999, 0.999], abs=1.5e-3)
+    coder = Dgc(density=0.01).codec().made(replace(matrix(20, 50), epoch=2), 0)
+    memory, counts = coder.memory, []
+    for seed in range(12):
+        wire, memory = coder.encode(normal(flat(1000), seed), memory)
+        counts.append(wire.parts[0].numel() or 1000)
+    assert counts == [398, 398, 158, 158, 63, 63, 25, 25, 10, 10, 10, 10]
+
+
+def test_an_epoch_has_to_be_known() -> None:
+    with pytest.raises(PlanError, match="dgc\\(warmup=4\\): nobody knows here how long an epoch is: use warmup=0"):
+        Dgc().codec().made(replace(matrix(2, 2), epoch=0), 0)
+
+
+# -- SBC --------------------------------------------------------------------------------------------------------------
+
+
+def test_one_value_and_one_sign_for_every_layer() -> None:
+    """The side whose largest numbers have the larger mean; its sibling STC would keep both."""
+    assert told(Sbc(density=0.2).codec(), one(5, 1, -2, 3, -7, 0, 0, -1.5, 0.5, 2))[0] == [
+        0,
+        0,
+        -4.5,
+        0,
+        -4.5,
+        *[0] * 5,
+    ]
+    every = roundtrip(Sbc(density=0.1).codec().made(form(), 0), normal(form())).parts[0]
+    for layer in form().layers[0]:
+        assert every[layer.start : layer.stop].unique().numel() == 2, "one value, and 0"
+    assert every.unique().numel() == len(form().layers[0]) + 1
+
+
+def test_places_take_the_bits_that_golomb_says() -> None:
+    shape = flat(50_000)
+    coder = Sbc(density=0.01).codec().made(shape, 0)
+    wire, _ = coder.encode(normal(shape), coder.memory)
+    assert 8 * wire.parts[2].numel() / 500 == pytest.approx(golomb_bits(0.01), rel=0.02)
+    assert golomb_bits(0.01) == pytest.approx(8.1, abs=0.02) and wire.nbytes < 500 * 4, "less than places alone"
