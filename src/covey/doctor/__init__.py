@@ -21,8 +21,8 @@ from covey.doctor import engines
 from covey.doctor.finding import Finding, Trouble
 
 DEPENDENCIES: Mapping[str, str] = {
-    "torch": "2.11", "pyzmq": "27", "msgspec": "0.19", "numpy": "1.26", "numba": "0.68", "safetensors": "0.5", "cloudpickle": "3",
-    "rich": "13", "typer": "0.15", "plotly": "6",
+    "torch": "2.11", "pyzmq": "27", "msgspec": "0.19", "numpy": "1.26", "numba": "0.68", "safetensors": "0.5",
+    "cloudpickle": "3", "rich": "13", "typer": "0.15", "plotly": "6",
 }  # fmt: skip
 PR_SET_PDEATHSIG = 1
 FILES = 1024  # what Linux gives by default, enough for some hundred roles
