@@ -30,7 +30,7 @@ from covey.advise.trial import SCORES, Trials
 from covey.calibrate import calibrate
 from covey.errors import CoveyError
 from covey.observe.progress import Progress
-from covey.simulate import Cluster, parse_rate
+from covey.simulate import Cluster
 from covey.task import load_task
 
 TARGET = "accuracy>=0.9"
@@ -79,11 +79,10 @@ class Case:
         return [QUOTA / SLOW if host == slow else QUOTA for host in range(self.workers + 1)]
 
     def cluster(self) -> Cluster:
-        """As `covey calibrate` measures it once, with this case's links and slow host written in."""
-        found = calibrated(self.file, self.workers + 1)
+        """As `covey calibrate` measures it for these links, with this case's slow host written in."""
+        found = calibrated(self.file, self.workers + 1, self.rate)
         machines = (replace(machine, cores=share) for machine, share in zip(found.machines, self.shares, strict=True))
-        link = replace(found.link, bandwidth=parse_rate(self.rate))
-        return replace(found, machines=tuple(machines), link=link)
+        return replace(found, machines=tuple(machines))
 
     @property
     def engine(self) -> str:
@@ -92,8 +91,8 @@ class Case:
 
 
 @cache
-def calibrated(file: str, hosts: int) -> Cluster:
-    return calibrate(file, f"lab(hosts={hosts}, rate=1000mbit, cpu={QUOTA})")
+def calibrated(file: str, hosts: int, rate: str) -> Cluster:
+    return calibrate(file, f"lab(hosts={hosts}, rate={rate}, cpu={QUOTA})")
 
 
 @dataclass

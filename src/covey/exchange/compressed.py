@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
+
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, Coder, Memory, Sum, seed
 from covey.exchange.collectives import Group, Pattern
@@ -57,11 +59,11 @@ class Means:
             total, self.memory.value = await self.coder.total(vector, self.memory.value, add)
         else:
             wire, self.memory.value = self.coder.encode(vector, self.memory.value)
-            decoded = [self.coder.decode(one) for one in await gather(self.node, wire, group)]
-            self.told = decoded[group.index(self.node.address)]
-            total = decoded[0].clone()
-            for other in decoded[1:]:
-                total.add_(other)
+            total = vector.map(torch.zeros_like)
+            for who, one in zip(group, await gather(self.node, wire, group), strict=True):
+                decoded = self.coder.decode(one)
+                total.add_(decoded)
+                self.told = decoded if who == self.node.address else self.told
         return total
 
     async def _add(self, wire: Vector, *, group: Group, pattern: Pattern) -> None:
