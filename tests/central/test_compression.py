@@ -48,7 +48,11 @@ PUSHES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("strategy", PUSHES)
+ALIKE = {"dssp", "quorum(size=2)", "softsync", "specsync", "tictac", "staggered", "ssp(bound=1)"}
+"""Whose way of sending is another's; tried in full."""
+
+
+@pytest.mark.parametrize("strategy", [pytest.param(s, marks=pytest.mark.full if s in ALIKE else ()) for s in PUSHES])
 def test_an_exact_codec_changes_nothing_either_way(strategy: str) -> None:
     task = mlp(sgd(momentum=0.5), samples=97)
     plain = run(task, strategy, 3, steps=6)

@@ -60,7 +60,14 @@ def normed() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3)).double()
 
 
-@pytest.mark.parametrize("strategy", ALL)
+VARIANTS = {
+    "local_sgd(period=3, momentum=average)", "diloco(period=3)", "easgd(period=2, mode=synchronous)",
+    "eamsgd(period=2, momentum=0.5)", "sgp", "malt", "malt(bound=1)",
+}  # fmt: skip
+"""Whose way of sending is another's; tried in full."""
+
+
+@pytest.mark.parametrize("strategy", [pytest.param(s, marks=pytest.mark.full if s in VARIANTS else ()) for s in ALL])
 def test_an_exact_codec_changes_nothing(strategy: str) -> None:
     task = mlp(sgd(momentum=0.5), samples=120, model=normed)
     plain, coded = (run(task, strategy + tail, 4, steps=6) for tail in ("", " + exact"))

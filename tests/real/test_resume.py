@@ -82,7 +82,7 @@ EXACT += [
         ("p3(slice=50) + int8 + pull", 2), ("allreduce + onebit", None), ("local_sgd(period=3) + qsgd", None),
         ("diloco(period=5) + onebit", None), ("sparknet + topk(density=0.1)", None), ("crossbow + onebit", None),
         ("easgd(period=2, mode=synchronous) + topk(density=0.1)", None), ("dpsgd + onebit", None), ("sgp + int8", None),
-        ("malt(barrier=true) + onebit", None),
+        ("malt(barrier=true) + onebit", None), ("eamsgd(period=4, momentum=0.5, mode=synchronous)", None),
     )
 ]  # fmt: skip
 QUICK = [(CARRIED, 2, ADAM, "interrupt"), ("allreduce", None, SGD, "kill")]

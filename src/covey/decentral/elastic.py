@@ -77,6 +77,7 @@ async def worker(
             force, wire = rope.force(centre.model, trend.pull() if adapt else pull)
             await node.send(MASTER, Elastic(wire), loan=True)
         if momentum:
+            await node.now()  # a checkpoint is of the first await, before which nothing may have moved
             replica.flat.add_(velocity.mul_(momentum))  # Algorithm 2: the gradient is taken where momentum leads
         grad = await replica.gradient(node)
         if momentum:
