@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +24,7 @@ from covey.run.request import options, request
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from covey.strategy import Plan, Role, workers
 from covey.task import Task
+from covey.threads import one_thread
 from covey.vector import Vector
 
 MASTER = Address("master", 0)
@@ -207,17 +207,6 @@ def spread(scale: float = 1.0) -> Callable[[dict[Address, Replica]], None]:
                 part.add_(torch.randn(part.shape, dtype=part.dtype, generator=chance), alpha=scale)
 
     return before
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """As the simulated engine computes: small products are faster on one thread, and every run adds in one order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 # -- watching ---------------------------------------------------------------------------------------------------------

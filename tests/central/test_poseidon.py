@@ -14,8 +14,9 @@ from covey.errors import WireError
 from covey.exchange.collectives import Chunk
 from covey.flat import Slot
 from covey.task import Task
+from covey.threads import one_thread
 from covey.vector import Vector
-from tests.worlds import World, adam, cloud, mlp, one_thread, run, sgd, slowed
+from tests.worlds import World, adam, cloud, mlp, run, sgd, slowed
 
 WIDE = 40 * 48
 

@@ -19,6 +19,7 @@ from covey.message import Address
 from covey.simulate import Cluster, Link, Seconds
 from covey.simulate.machines import machine_name
 from covey.task import Task
+from covey.threads import one_thread
 
 WARM, BATCHES, PATIENCE = 2, 25, 3.0  # batches before, batches that are timed at most, seconds
 
@@ -109,9 +110,8 @@ def time_batch(task: Task) -> Seconds:
     # On a CPU the thread's own time: what a batch takes on a free core, however busy this machine is.
     alone = all(part.device.type == "cpu" for part in replica.flat.parts) and not task.loaders
     clock = time.thread_time if alone else time.perf_counter
-    threads, times = torch.get_num_threads(), []
-    torch.set_num_threads(1)
-    try:
+    times = []
+    with one_thread():
         for step in range(WARM):
             replica.differentiate(step)
         begin = time.perf_counter()
@@ -121,8 +121,6 @@ def time_batch(task: Task) -> Seconds:
             times.append(clock() - before)
             if time.perf_counter() - begin > PATIENCE:
                 break
-    finally:
-        torch.set_num_threads(threads)
     return Seconds(statistics.median(sorted(times)[: len(times) // 2 + 1]))  # other work on the machine only adds
 
 

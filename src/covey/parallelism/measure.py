@@ -17,6 +17,7 @@ from covey.parallelism.chain import Chain
 from covey.parallelism.profile import LayerCost, Profile
 from covey.parallelism.stages import Stage
 from covey.parallelism.trace import Inputs, undisturbed
+from covey.threads import one_thread
 
 Loss = Callable[[Any], Tensor]  # of the model's output
 
@@ -29,7 +30,7 @@ def measure(
     The loss is part of the last layer. With tied="refuse" no cut is allowed between tied weights.
     """
     parts = list(chain.stages(range(len(chain.layers) - 1), tied="sum"))
-    with undisturbed(chain.model), _one_thread(), _gradients_left_alone(chain):
+    with undisturbed(chain.model), one_thread(), _gradients_left_alone(chain):
         keeping = _kept(parts, inputs)
         passes = [_timed(chain, parts, inputs, loss) for _ in range(repeat + 1)][1:]
     bound = chain.bound() if tied == "refuse" else frozenset()
@@ -71,16 +72,6 @@ def _bytes(tensors: Iterator[Tensor], seen: set[int]) -> int:
     found = {id(tensor): tensor for tensor in tensors if id(tensor) not in seen}
     seen.update(found)
     return sum(tensor.numel() * tensor.element_size() for tensor in found.values())
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @contextmanager

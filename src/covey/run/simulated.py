@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-import torch
-
 from covey import build
 from covey.engines.virtual import engine
 from covey.engines.virtual.together import LARGE
@@ -17,6 +15,7 @@ from covey.observe.result import Result, conclude
 from covey.replica import Replica
 from covey.run.request import Request, facts, referee
 from covey.simulate import Cluster
+from covey.threads import one_thread
 
 
 def simulated(asked: Request) -> Result:
@@ -24,9 +23,7 @@ def simulated(asked: Request) -> Result:
     given = asked.options
     if given.checkpoint or given.resume:
         raise PlanError("a simulated run starts again in no time: --checkpoint and --resume are for real engines")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         score, replicas = _replicas(asked)
         judge = referee(asked)
         watching = [Watching(given.watcher, judge, asked.budget)] if given.watcher else []
@@ -52,8 +49,6 @@ def simulated(asked: Request) -> Result:
             if given.save:
                 score.write(os.fspath(given.save))
         return result
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _replicas(asked: Request) -> tuple[build.ScoredModel | None, dict[Address, Replica]]:
