@@ -6,13 +6,17 @@ import json
 
 from benchmarks import (
     all_reduce,
+    cuts,
     data_parallel,
     encryption,
+    hybrids,
     kernels,
     link,
     local_parallelism,
     many_workers,
+    model_parallelism,
     own_cost,
+    pipelines,
     push_pull,
     starting,
     virtual_engine,
@@ -23,6 +27,9 @@ BENCHMARKS = {
     "push_pull": push_pull.measure,
     "all_reduce": all_reduce.measure,
     "data_parallel": data_parallel.measure,
+    "pipelines": pipelines.measure,
+    "cuts": cuts.measure,
+    "hybrids": hybrids.measure,
     "encryption": encryption.measure,
     "kernels": kernels.measure,
     "link": link.measure,
@@ -30,6 +37,7 @@ BENCHMARKS = {
     "virtual_engine": virtual_engine.measure,
     "many_workers": many_workers.measure,
     "local_parallelism": local_parallelism.measure,
+    "model_parallelism": model_parallelism.measure,
 }
 
 

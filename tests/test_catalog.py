@@ -46,8 +46,8 @@ def test_how_the_learning_rate_scales() -> None:
     others = {name: scaling for name in catalog.names() if (scaling := resolve(name, 4).scaling) != KEEP}
     grow = [
         "bsp", "quorum", "a_bsp", "gradient_coding", "sliced", "bigdl", "caffeonspark", "p3", "tictac",
-        "bytescheduler", "staggered", "firecaffe", "allreduce", "poseidon", "local_sgd", "dpsgd", "adpsgd", "sgp",
-        "malt", "butterfly",
+        "bytescheduler", "staggered", "firecaffe", "allreduce", "poseidon", "one_weird_trick", "local_sgd", "dpsgd",
+        "adpsgd", "sgp", "malt", "butterfly",
     ]  # fmt: skip
     assert [name for name, scaling in others.items() if scaling == GROW] == grow
     assert {name: others[name] for name in others if name not in grow} == {

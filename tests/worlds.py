@@ -151,7 +151,7 @@ def run(
     """Train in virtual time as `covey.fit` does; `before` may change the replicas before the first step."""
     asked = request(task, strategy, workers, options({"engine": "simulated", **given}))
     replicas = {
-        role.address: build.replica(task, role.address, role.trains, asked.deal, asked.budget)
+        role.address: build.replica(task, role.address, role.trains, asked.deal, asked.budget, role.part)
         for role in asked.plan.roles
     }
     before(replicas)

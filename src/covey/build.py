@@ -20,11 +20,12 @@ from torch.optim import Optimizer
 from covey.data import Feed, Partitions, Rows, Shards
 from covey.errors import PlanError
 from covey.flat import Flat
-from covey.lessons import Batch, Lessons
+from covey.lessons import Batch, Lessons, seed_of
+from covey.material import Material
 from covey.message import Address
-from covey.replica import NOTHING, Replica, Snapshot
+from covey.replica import Replica, Snapshot
 from covey.task import Data, Task, check_data
-from covey.vector import Piece, chunk, mean_
+from covey.vector import Piece, Vector, chunk, fingerprint, mean_
 
 
 def shards(task: Task, workers: int, seed: int, rows: Rows | None = None, stretch: bool = False) -> Shards:
@@ -111,9 +112,17 @@ def _lone(deal: Shards, rank: int, limit: int, parts: int) -> tuple[int, int] | 
     return None
 
 
-def replica(task: Task, who: Address, trains: bool, deal: Shards, budget: int | None) -> Replica:
-    """One role's copy of the model, with its share of the data if it trains."""
+def replica(
+    task: Task, who: Address, trains: bool, deal: Shards, budget: int | None,
+    part: Callable[[Material], Replica] | None = None,
+) -> Replica:  # fmt: skip
+    """One role's copy of the model, or its `part` of one, with its share of the data if it trains."""
     module = model(task, deal.seed)
+    if part:
+        first = fingerprint(Vector(p.detach().reshape(-1) for p in module.parameters() if p.requires_grad))
+        found = part(Material(task=task, module=module, deal=deal, who=who, trains=trains, budget=budget))
+        found.initial = first
+        return found
     source = Source(task, module, deal, who.rank) if trains else None
     return Replica(
         module, task.optimizer,
@@ -136,27 +145,26 @@ class Source:
         if step != self.next:  # the first one, or after steps that were skipped
             self.batches = self.feed.start(step)
         batch, self.next = next(self.batches), step + 1
-        # chance inside the model (dropout) belongs to (seed, rank, step): the same on every engine and after a restart
-        torch.manual_seed((self.deal.seed * 1_000_003 + self.rank) * 1_000_003 + step)
+        torch.manual_seed(seed_of(self.deal.seed, self.rank, step))
         return Batch(self._backward(batch), self.deal.batch(self.rank, step))
 
     def part(self, rank: int, step: int, part: int, parts: int) -> Batch:
         """The same on one of `parts` equal parts of any worker's batch: whoever computes it gets the same numbers."""
         numbers = self.deal.indices(rank, step)
         start, stop = chunk(len(numbers), parts, part)
-        torch.manual_seed((((self.deal.seed * 1_000_003 + rank) * 1_000_003 + step) * 1_000_003 + part) % (1 << 63))
+        torch.manual_seed(seed_of(self.deal.seed, rank, step, part))
         if start == stop:
             for parameter in self.parameters:
                 parameter.grad = None
             return Batch(float("nan"), 0)
         return Batch(self._backward(self.feed.take(numbers[start:stop])), stop - start)
 
-    def _backward(self, batch: Any) -> float:
+    def _backward(self, batch: Any) -> Tensor:
         for parameter in self.parameters:
             parameter.grad = None
         loss = self.task.forward(self.module, batch)
         loss.backward()
-        return float(loss.item())
+        return loss.detach()
 
 
 class Still(torch.optim.SGD):
@@ -248,14 +256,26 @@ class ScoredModel:
             for piece, group in pieces.items():
                 weights = [snapshot.weight for snapshot in group]
                 mean_(self.flat.params.cut(piece), [snapshot.params for snapshot in group], weights)
-            whole = [snapshot for snapshot in snapshots if snapshot.buffers.parts]
-            if whole:
-                weights = [snapshot.weight for snapshot in whole]
-                mean_(self.flat.buffers, [snapshot.buffers for snapshot in whole], weights)
-            counters = next((snapshot.counters for snapshot in snapshots if snapshot.counters.parts), NOTHING)
-            if counters.parts:
-                for mine, theirs in zip(self.flat.others().values(), counters.parts, strict=True):
-                    mine.copy_(theirs.view(mine.shape))
+            floats: dict[Piece | None, list[Snapshot]] = {}
+            for snapshot in snapshots:
+                if snapshot.buffers.parts:
+                    floats.setdefault(snapshot.floats, []).append(snapshot)
+            for place, group in floats.items():
+                mine = self.flat.buffers if place is None else self.flat.buffers.cut(place)
+                mean_(mine, [snapshot.buffers for snapshot in group], [snapshot.weight for snapshot in group])
+            self._count(snapshots)
+
+    def _count(self, snapshots: Sequence[Snapshot]) -> None:
+        """Take each counter over from the first role that has it."""
+        counters = list(self.flat.others().values())
+        known: set[int] = set()
+        for snapshot in snapshots:
+            if snapshot.counters.parts:
+                places = range(len(counters)) if snapshot.counts is None else snapshot.counts
+                for place, theirs in zip(places, snapshot.counters.parts, strict=True):
+                    if place not in known:
+                        known.add(place)
+                        counters[place].copy_(theirs.view(counters[place].shape))
 
     def evaluate(self) -> Mapping[str, float]:
         return {name: float(value) for name, value in self._evaluate(self.module).items()} if self._evaluate else {}

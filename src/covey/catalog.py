@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
-from torch.optim import Optimizer
-
-from covey import topology
+from covey import compose, topology
 from covey.central.aggressive import ABsp
 from covey.central.cached import Essp, Petuum
 from covey.central.coded import GradientCoding
 from covey.central.downpour import Downpour
 from covey.central.layouts import LAYOUTS
 from covey.central.managed import Bosen
+from covey.central.outer_products import OuterProducts
 from covey.central.parameter_server import (
     Asynchronous,
     BackupWorkers,
@@ -28,13 +26,13 @@ from covey.central.parameter_server import (
 )  # fmt: skip
 from covey.central.poseidon import Poseidon
 from covey.central.replicated import Allreduce
-from covey.central.roles import holding_whole
 from covey.central.sandblaster import Sandblaster
 from covey.central.scheduled import P3, ByteScheduler, Staggered, TicTac
 from covey.central.sliced import BigDl, CaffeOnSpark, Sliced
 from covey.central.speculative import SpecSync
 from covey.central.tree import FireCaffe
 from covey.central.value_bound import Vap
+from covey.central.weird_trick import OneWeirdTrick
 from covey.decentral.butterfly import Butterfly
 from covey.decentral.crossbow import Crossbow
 from covey.decentral.dogwild import Dogwild
@@ -53,8 +51,8 @@ from covey.decentral.sparknet import SparkNet
 from covey.decentral.tree import TreeEasgd
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
-from covey.exchange.codecs import CODECS, WRAPPERS
-from covey.exchange.shadow import refuse_carrying
+from covey.parallelism.hybrid import meshed
+from covey.parallelism.mesh import Mesh
 from covey.spec import Call, Spec, SpecError, bind, parse, unknown
 from covey.strategy import Strategy
 from covey.systems import LATER, SYSTEMS, System
@@ -67,9 +65,10 @@ class Entry:
     settings: type[Any]
     paper: str
     graph: str | None = None
-    codecs: Literal["", "pushes", "exchanges"] = ""  # for what goes to servers, and back with `pull`; both ways anyway
+    codecs: compose.Taken = ""  # for what goes to servers, and back with `pull`; both ways anyway
     plain: str = ""  # why it takes none
     placed: bool = False  # has servers, which `over` places
+    whole: str = ""  # why its workers need the whole model, which then cannot be cut
     example: str = ""  # what trains the digits, where the bare name's defaults are for far longer runs or refuse them
 
     @property
@@ -83,9 +82,16 @@ SEARCHES = "searches along a line, which needs exact losses and gradients"
 OWN_WIRE = "has its own wire; sliced is it with any codec"
 TREE_ADDS = "adds up on the way to its root, and nobody but the root could decode; use allreduce(pattern=binomial)"
 FACTORS = "sends factors, which must make the gradient to the bit; use allreduce"
+EXACT_FACTORS = "sends factors, which must make the gradient to the bit; use asynchronous"
+OUTPUTS = "sends what layers make, not their gradients; use allreduce"
 ONE_MEMORY = "writes into memory that all share: nothing travels"
 LOSSY = "loses blocks on the way, and what a codec carries on must arrive; use gosgd or malt"
 """Why a strategy takes no codec."""
+
+GATES = "looks into one worker's whole forward and backward, of which a stage has a part: use bsp, sliced or allreduce"
+"""Why a strategy takes no cut models."""
+
+CUTS_ITSELF = "divides the layers of its model itself: leave 'with mesh(...)' away"
 
 STRATEGIES: Mapping[str, Entry] = {
     "bsp":          Entry(Bsp, "Valiant 1990; Chen et al. 2016", codecs="pushes", placed=True),
@@ -108,13 +114,15 @@ STRATEGIES: Mapping[str, Entry] = {
     "sliced":       Entry(Sliced, "Dai et al. 2019; Feng et al. 2016", codecs="pushes"),
     "bigdl":        Entry(BigDl, "Dai et al. 2019", plain=OWN_WIRE),
     "caffeonspark": Entry(CaffeOnSpark, "Feng et al. 2016", plain=OWN_WIRE),
-    "p3":           Entry(P3, "Jayarajan et al. 2019", codecs="pushes"),
-    "tictac":       Entry(TicTac, "Hashemi et al. 2019", codecs="pushes"),
-    "bytescheduler": Entry(ByteScheduler, "Peng et al. 2019", codecs="pushes"),
-    "staggered":    Entry(Staggered, "Tsai et al. 2018", codecs="pushes"),
+    "p3":           Entry(P3, "Jayarajan et al. 2019", codecs="pushes", whole=GATES),
+    "tictac":       Entry(TicTac, "Hashemi et al. 2019", codecs="pushes", whole=GATES),
+    "bytescheduler": Entry(ByteScheduler, "Peng et al. 2019", codecs="pushes", whole=GATES),
+    "staggered":    Entry(Staggered, "Tsai et al. 2018", codecs="pushes", whole=GATES),
     "firecaffe":    Entry(FireCaffe, "Iandola et al. 2015", plain=TREE_ADDS),
     "allreduce":    Entry(Allreduce, "Patarasu & Yuan 2009; Li et al. 2020 (PyTorch DDP)", codecs="exchanges"),
-    "poseidon":     Entry(Poseidon, "Zhang et al. 2017", plain=FACTORS),
+    "poseidon":     Entry(Poseidon, "Zhang et al. 2017", plain=FACTORS, whole=GATES),
+    "outer_products": Entry(OuterProducts, "Chilimbi et al. 2014", plain=EXACT_FACTORS, placed=True),
+    "one_weird_trick": Entry(OneWeirdTrick, "Krizhevsky 2014", plain=OUTPUTS, whole=CUTS_ITSELF),
     "local_sgd":    Entry(LocalSgd, "Lin et al. 2018; Stich 2019", codecs="exchanges"),
     "easgd":        Entry(Easgd, "Zhang, Choromanska & LeCun 2015", codecs="exchanges"),
     "gosgd":        Entry(Gosgd, "Blot et al. 2016", graph="complete", codecs="exchanges"),
@@ -157,12 +165,13 @@ def resolve(spec: str | Spec, workers: int) -> Strategy:
             raise SpecError(spec.text, spec.strategy.at, f"{spec.strategy.name} {LATER[spec.strategy.name]}")
         raise unknown(spec.text, spec.strategy.at, "strategy", spec.strategy.name, [*STRATEGIES, *SYSTEMS])
     if spec.mesh:
-        raise SpecError(spec.text, spec.mesh.at, "models are not cut here yet: leave 'with mesh(...)' away")
+        return _meshed(spec, spec.mesh, entry, workers)
     settings = bind(spec.strategy, entry.settings, "strategy", spec.text)
-    coded = _pulling(spec, entry)
+    codec = compose.codec(spec, _takers(), entry.plain)
+    coded = {"codec": codec} if codec else {}
     try:
         strategy: Strategy = settings.strategy(workers, **coded, **_graph(spec, entry, workers))
-        strategy = _placed(spec, entry, _fitting(strategy, **coded), workers)
+        strategy = _placed(spec, entry, compose.fitting(strategy, codec), workers)
     except SpecError:
         raise
     except PlanError as error:
@@ -171,12 +180,33 @@ def resolve(spec: str | Spec, workers: int) -> Strategy:
     return strategy
 
 
+def _meshed(spec: Spec, call: Call, entry: Entry, workers: int) -> Strategy:
+    """The strategy among replicas that are groups of workers, each with a stage of the model."""
+    if call.name != "mesh":
+        raise unknown(spec.text, call.at, "mesh", call.name, ["mesh"])
+    if entry.whole:
+        raise SpecError(spec.text, call.at, f"{spec.strategy.name} {entry.whole}")
+    written = bind(call, Mesh, "mesh", spec.text)
+    try:
+        mesh = written.fitted(workers)
+        assert mesh.replica is not None
+        return meshed(resolve(replace(spec, mesh=None), mesh.replica), mesh)
+    except SpecError:
+        raise
+    except PlanError as error:
+        raise SpecError(spec.text, call.at, str(error)) from None
+
+
 def codec(text: str) -> Codec:
     """The codec that a strategy says it has."""
     if text == dense.name:
         return dense
-    found: Codec = _pulling(parse(f"bsp + {text}"), STRATEGIES["bsp"])["codec"]
-    return found
+    return compose.codec(parse(f"bsp + {text}"), _takers()) or dense
+
+
+def _takers() -> dict[str, compose.Taken]:
+    """What each strategy has codecs for."""
+    return {name: entry.codecs for name, entry in STRATEGIES.items()}
 
 
 def _system(spec: Spec, system: System, workers: int) -> Strategy:
@@ -210,81 +240,3 @@ def _placed(spec: Spec, entry: Entry, strategy: Strategy, workers: int) -> Strat
         raise unknown(spec.text, spec.topology.at, "layout of servers", spec.topology.name, LAYOUTS)
     layout = bind(spec.topology, LAYOUTS[spec.topology.name], "layout", spec.text)
     return layout.place(strategy, workers)
-
-
-PULL = "pull"
-
-
-def _pulling(spec: Spec, entry: Entry) -> dict[str, Any]:
-    """The codec, and whether what servers give back is encoded as well: `+ pull`."""
-    words = [call for call in spec.codecs if call.name == PULL]
-    given = _codec(replace(spec, codecs=tuple(call for call in spec.codecs if call.name != PULL)), entry)
-    if not words:
-        return given
-    (at, *_), takers = words, ", ".join(name for name, other in STRATEGIES.items() if other.codecs == "pushes")
-    if words[0].settings or len(words) > 1:
-        raise SpecError(spec.text, at.at, "pull has no settings, and stands once")
-    if entry.codecs != "pushes":
-        why = "what comes back is encoded anyway" if entry.codecs else f"{spec.strategy.name} {entry.plain}"
-        raise SpecError(spec.text, at.at, f"{why}; pull goes with {takers}")
-    if not given:
-        why = f"pull as what? say a codec too, such as '+ int8 + pull'; any of {', '.join(CODECS)}"
-        raise SpecError(spec.text, at.at, why)
-    codec: Codec = given["codec"]
-    with _told_at(spec, at):
-        refuse_carrying(codec)
-    return {"codec": replace(codec, pull=True, name=f"{codec.name} + {PULL}")}
-
-
-def _fitting(strategy: Strategy, codec: Codec | None = None) -> Strategy:
-    """The strategy with what its codec asks for: an optimizer that it goes with, and servers with whole parameters."""
-    if codec is None:
-        return strategy
-    strategy = holding_whole(strategy, codec.name) if codec.whole else strategy
-    checks = [check for check in (strategy.accept, codec.accept) if check]
-
-    def accept(optimizer: Optimizer) -> None:
-        for check in checks:
-            check(optimizer)
-
-    return replace(strategy, accept=accept if checks else None)
-
-
-def _codec(spec: Spec, entry: Entry) -> dict[str, Any]:
-    """What the strategy's gradients travel as, if it lets one choose: one codec, and what is put around it.
-
-    Of what goes around it, the first that is written is the outermost.
-    """
-    if not spec.codecs:
-        return {}
-    for call in spec.codecs:
-        if call.name not in CODECS and call.name not in WRAPPERS:
-            raise unknown(spec.text, call.at, "codec", call.name, [*CODECS, *WRAPPERS])
-    if not entry.codecs:
-        takers = ", ".join(name for name, other in STRATEGIES.items() if other.codecs)
-        raise SpecError(spec.text, spec.codecs[0].at, f"{spec.strategy.name} {entry.plain}; codecs go with {takers}")
-    codecs = [call for call in spec.codecs if call.name in CODECS]
-    if len(codecs) > 1:
-        both, around = " and ".join(call.name for call in codecs[:2]), ", ".join(WRAPPERS)
-        why = f"one codec is enough: {both} do not combine; around one go {around}"
-        raise SpecError(spec.text, codecs[1].at, why)
-    if not codecs:
-        why = f"{spec.codecs[0].name} goes around a codec: say one too, such as '+ topk'; any of {', '.join(CODECS)}"
-        raise SpecError(spec.text, spec.codecs[0].at, why)
-    with _told_at(spec, codecs[0]):
-        codec: Codec = bind(codecs[0], CODECS[codecs[0].name], "codec", spec.text).codec()
-    for call in reversed([call for call in spec.codecs if call.name in WRAPPERS]):
-        with _told_at(spec, call):
-            codec = bind(call, WRAPPERS[call.name], "wrapper", spec.text).wrap(codec)
-    return {"codec": replace(codec, name=" + ".join(map(str, spec.codecs)))}
-
-
-@contextmanager
-def _told_at(spec: Spec, call: Call) -> Iterator[None]:
-    """What is wrong with a call is told at its place."""
-    try:
-        yield
-    except SpecError:
-        raise
-    except PlanError as error:
-        raise SpecError(spec.text, call.at, str(error)) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -57,19 +57,18 @@ class Form:
 
 
 class Flat:
-    """A module laid out flat. Tied parameters appear once, frozen ones not at all."""
+    """A module laid out flat, or several as one. Tied parameters appear once, frozen ones not at all."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        trainable = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        if not trainable:
+    def __init__(self, *modules: nn.Module) -> None:
+        self.modules = modules
+        self.parameters = _trainable(modules)
+        if not self.parameters:
             raise PlanError("the model has no trainable parameter: nothing can be exchanged")
-        floats = [(name, b) for name, b in module.named_buffers() if b.is_floating_point()]
-        self.slots, self.params = _lay_out(trainable)
-        self.buffer_slots, self.buffers = _lay_out(floats)
+        floats = {name: found for name, found in _buffers(modules).items() if found[2].is_floating_point()}
+        self.slots, self.params = _lay_out(self.parameters)
+        self.buffer_slots, self.buffers = _lay_out({name: buffer for name, (_, _, buffer) in floats.items()})
         self.grads = self.params.map(torch.zeros_like)
-        self.parameters = dict(trainable)
-        self._owners = {name: _owner(module, name) for name, _ in floats}
+        self._owners = {name: (owner, key) for name, (owner, key, _) in floats.items()}
         self._settle()
 
     def move(self, house: Callable[[Vector], Vector]) -> None:
@@ -102,6 +101,10 @@ class Flat:
     def collect(self) -> None:
         """Bring back what the user's code replaced: gradients set to None or made anew, buffers assigned afresh."""
         self.collect_grads(self.slots)
+        self.collect_buffers()
+
+    def collect_buffers(self) -> None:
+        """Bring buffers that were assigned afresh back into the flat vector."""
         for owner, key, view in self._buffer_views:
             current = owner._buffers[key]
             if current is not view:
@@ -111,14 +114,25 @@ class Flat:
 
     def collect_grads(self, slots: Iterable[Slot]) -> None:
         """Bring the gradients of these parameters back into the flat vector, and nothing else."""
+        views, grads = [], []
         for slot in slots:
             parameter, view = self._grad_views[slot.name]
-            if parameter.grad is not view:
-                if parameter.grad is None:
-                    view.zero_()
-                else:
-                    view.copy_(parameter.grad)
-                parameter.grad = view
+            if parameter.grad is None:
+                view.zero_()
+            elif parameter.grad is not view:
+                views.append(view)
+                grads.append(parameter.grad)
+            parameter.grad = view
+        if views and views[0].is_cuda:
+            torch._foreach_copy_(views, grads)  # a few launches for all of them
+        else:
+            for view, grad in zip(views, grads, strict=True):
+                view.copy_(grad)
+
+    def complete_grads(self) -> None:
+        """Leave gradients where backward made them, as an optimizer takes them; what has none has one of zeros."""
+        odd = [slot for slot in self.slots if (grad := self.parameters[slot.name].grad) is None or grad.is_sparse]
+        self.collect_grads(odd)
 
     @property
     def nbytes(self) -> int:
@@ -128,7 +142,7 @@ class Flat:
 
     def others(self) -> dict[str, Tensor]:
         """Buffers that are counted, not averaged: batch counters, masks, frozen parameters' neighbours."""
-        return {name: b for name, b in self.module.named_buffers() if not b.is_floating_point()}
+        return {name: b for name, (_, _, b) in _buffers(self.modules).items() if not b.is_floating_point()}
 
     def whole(self, pieces: int) -> list[Piece]:
         """The parameters in `pieces` contiguous runs of whole parameters, balanced by bytes."""
@@ -158,8 +172,11 @@ class Flat:
 
     def describe(self) -> list[str]:
         """Every parameter's name, shape and dtype."""
-        dtypes = [str(part.dtype).removeprefix("torch.") for part in self.params.parts]
-        return [f"{slot.name} {tuple(slot.shape)} {dtypes[slot.part]}" for slot in self.slots]
+        return _described(self.slots, self.params)
+
+    def describe_floats(self) -> list[str]:
+        """The same of the float buffers."""
+        return _described(self.buffer_slots, self.buffers)
 
     def differs(self, other: list[str]) -> str:
         """How another description differs from this module, in words; empty when it does not."""
@@ -177,22 +194,51 @@ class Flat:
         return list(layers.items())
 
 
-def _lay_out(tensors: Iterable[tuple[str, Tensor]]) -> tuple[list[Slot], Vector]:
-    """One flat tensor per (device, dtype), holding copies of the tensors in their order."""
-    groups: dict[tuple[torch.device, torch.dtype], list[tuple[str, Tensor]]] = {}
-    for name, tensor in tensors:
-        groups.setdefault((tensor.device, tensor.dtype), []).append((name, tensor))
-    slots, parts = [], []
-    for part, ((device, dtype), members) in enumerate(groups.items()):
-        flat = torch.empty(sum(t.numel() for _, t in members), device=device, dtype=dtype)
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """How a module would lie flat, without its numbers; `counters` are the buffers that are not averaged."""
+
+    params: list[Slot]
+    floats: list[Slot]
+    counters: list[str]
+
+    @staticmethod
+    def of(module: nn.Module) -> Outline:
+        buffers = {name: buffer for name, (_, _, buffer) in _buffers([module]).items()}
+        floats = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
+        others = [name for name in buffers if name not in floats]
+        return Outline(_slots(_trainable([module])), _slots(floats), others)
+
+
+def _slots(tensors: Mapping[str, Tensor]) -> list[Slot]:
+    """Side by side in their order, those of one device and dtype in one part."""
+    groups: dict[tuple[torch.device, torch.dtype], list[str]] = {}
+    for name, tensor in tensors.items():
+        groups.setdefault((tensor.device, tensor.dtype), []).append(name)
+    slots = []
+    for part, members in enumerate(groups.values()):
         start = 0
-        for name, tensor in members:
-            stop = start + tensor.numel()
-            flat[start:stop].copy_(tensor.detach().reshape(-1))
-            slots.append(Slot(name, part, start, stop, tensor.shape))
+        for name in members:
+            stop = start + tensors[name].numel()
+            slots.append(Slot(name, part, start, stop, tensors[name].shape))
             start = stop
-        parts.append(flat)
+    return slots
+
+
+def _lay_out(tensors: Mapping[str, Tensor]) -> tuple[list[Slot], Vector]:
+    """One flat tensor per (device, dtype), holding copies of the tensors in their order."""
+    slots = _slots(tensors)
+    sizes: dict[int, int] = {slot.part: slot.stop for slot in slots}
+    likes = {slot.part: tensors[slot.name] for slot in slots}
+    parts = [torch.empty(sizes[part], device=like.device, dtype=like.dtype) for part, like in likes.items()]
+    for slot in slots:
+        parts[slot.part][slot.start : slot.stop].copy_(tensors[slot.name].detach().reshape(-1))
     return slots, Vector(parts)
+
+
+def _described(slots: Iterable[Slot], vector: Vector) -> list[str]:
+    dtypes = [str(part.dtype).removeprefix("torch.") for part in vector.parts]
+    return [f"{slot.name} {tuple(slot.shape)} {dtypes[slot.part]}" for slot in slots]
 
 
 def _layers(slots: Iterable[Slot], first: int, last: int) -> Iterable[Layer]:
@@ -205,9 +251,29 @@ def _layers(slots: Iterable[Slot], first: int, last: int) -> Iterable[Layer]:
             yield Layer(slot.name, start - first, stop - first, (stop - start,))
 
 
-def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    path, _, key = name.rpartition(".")
-    return module.get_submodule(path), key
+def _trainable(modules: Iterable[nn.Module]) -> dict[str, nn.Parameter]:
+    """Each parameter once, under the first of its names."""
+    seen: set[int] = set()
+    found: dict[str, nn.Parameter] = {}
+    for module in modules:
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad and id(parameter) not in seen:
+                seen.add(id(parameter))
+                found[name] = parameter
+    return found
+
+
+def _buffers(modules: Iterable[nn.Module]) -> dict[str, tuple[nn.Module, str, Tensor]]:
+    """Each buffer once, by its name: its owner, its key there, and itself."""
+    seen: set[int] = set()
+    found: dict[str, tuple[nn.Module, str, Tensor]] = {}
+    for module in modules:
+        for path, owner in module.named_modules():
+            for key, buffer in owner._buffers.items():
+                if buffer is not None and id(buffer) not in seen:
+                    seen.add(id(buffer))
+                    found[f"{path}.{key}" if path else key] = (owner, key, buffer)
+    return found
 
 
 def _balanced(sizes: list[int], pieces: int) -> list[tuple[int, int]]:

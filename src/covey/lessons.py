@@ -5,14 +5,79 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from math import isnan
+
+import torch
+from torch import Tensor
+
+AHEAD = 2
+"""Batches that a GPU may be given before the loss of the first of them is there."""
 
 
-class Batch(NamedTuple):
-    """What one forward and backward reports."""
+def seed_of(seed: int, rank: int, step: int, part: int | None = None) -> int:
+    """Chance inside the model (dropout) belongs to the batch, or to a part of it: wherever, whenever it is computed."""
+    whole = (seed * 1_000_003 + rank) * 1_000_003 + step
+    return whole if part is None else (whole * 1_000_003 + part) % (1 << 63)
 
-    loss: float
-    samples: int
+
+class Batch:
+    """What one forward and backward reports. A loss on a GPU is on its way, and waited for when somebody asks."""
+
+    __slots__ = ("_came", "_loss", "samples")
+
+    def __init__(self, loss: float | Tensor, samples: int) -> None:
+        self.samples = samples
+        self._came: torch.cuda.Event | None = None
+        self._loss: float | Tensor = loss if isinstance(loss, Tensor) else float(loss)
+        if isinstance(loss, Tensor) and loss.is_cuda:
+            there = torch.empty(loss.shape, dtype=loss.dtype, pin_memory=True)
+            self._loss = there.copy_(loss.detach(), non_blocking=True)
+            self._came = torch.cuda.current_stream(loss.device).record_event()
+        elif isinstance(loss, Tensor):
+            self._loss = float(loss.item())
+
+    @property
+    def known(self) -> bool:
+        """Whether the loss can be read without waiting."""
+        came = self._came
+        return came is None or came.query()
+
+    @property
+    def loss(self) -> float:
+        loss, came = self._loss, self._came  # two threads may ask at once
+        if isinstance(loss, Tensor):
+            if came is not None:
+                came.synchronize()
+            loss = self._loss = float(loss.item())
+            self._came = None
+        return loss
+
+
+class Losses:
+    """Those of a role's batches, in order; a GPU is not made to wait for whoever tells them."""
+
+    def __init__(self) -> None:
+        self._begun: list[Batch] = []
+        self._untold: list[Batch] = []
+
+    def of(self, source: Callable[[], Batch]) -> Batch:
+        """(On the compute thread) The next batch, begun when the one before the last is through."""
+        if len(self._begun) == AHEAD:
+            self._begun.pop(0).loss  # noqa: B018  # waits
+        batch = source()
+        self._begun.append(batch)
+        return batch
+
+    def add(self, batch: Batch) -> None:
+        """This one is to be told."""
+        self._untold.append(batch)
+
+    def told(self, every: bool = False) -> list[float]:
+        """The losses that have come since, or `every` one that was added; what is no number is not told."""
+        found = []
+        while self._untold and (every or self._untold[0].known):
+            found.append(self._untold.pop(0).loss)
+        return [loss for loss in found if not isnan(loss)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

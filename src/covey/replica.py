@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from math import isnan
 from typing import Any
 
 from torch import nn
 
 from covey.errors import CheckpointError, PlanError
 from covey.flat import Flat, Form, Slot
-from covey.lessons import NONE, Batch, Lessons
+from covey.lessons import NONE, Batch, Lessons, Losses
 from covey.norm import Circle, adopt, together
 from covey.optimizers import MakeOptimizer, check_momentum, elementwise, made
 from covey.program import Compute, Node
@@ -24,13 +23,18 @@ NOTHING = Vector(())
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A role's part of the scored model: a piece of the parameters, the buffers, and how much they count."""
+    """A role's part of the scored model: a piece of the parameters, the buffers, and how much they count.
+
+    Pieces are of the whole model, whatever part of it the role has.
+    """
 
     piece: Piece
     params: Vector
     buffers: Vector  # the float ones, which are averaged
     weight: float
     counters: Vector = NOTHING  # the others, of a role that has seen batches
+    floats: Piece | None = None  # which of the float buffers; None: all
+    counts: tuple[int, ...] | None = None  # which of the counters; None: all
 
 
 class Replica:
@@ -39,11 +43,12 @@ class Replica:
     def __init__(
         self, module: nn.Module, optimizer: MakeOptimizer, lessons: Lessons = NONE, *,
         rate: Callable[[float], float] | None = None, budget: int | None = None, clip_norm: float | None = None,
+        layout: Flat | None = None,
     ) -> None:  # fmt: skip
         self.norms = adopt(module)  # layers that speak with those of the other workers
-        self.layout = Flat(module)
+        self.layout = layout or Flat(module)
         self.module = module
-        self.flat, self.grad, self.buffers = self.layout.params, self.layout.grads, self.layout.buffers
+        self.flat, self.buffers = self.layout.params, self.layout.buffers
         self.optimizer = made(optimizer, list(self.layout.parameters.items()))
         self.lessons, self._make, self._rate, self._budget = lessons, optimizer, rate, budget
         self._working: Vector | None = None  # a second set of parameters, where a companion may write the first
@@ -55,7 +60,17 @@ class Replica:
         self.scored: Vector | None = None  # the model that a program names as its own, where that is not `model`
         self.seen = 0  # samples of the whole run before this step, as far as this role knows
         self.under_way = 0  # and those of this step
-        self.batch = Batch(float("nan"), 0)
+        self.batch, self.losses = Batch(float("nan"), 0), Losses()
+        self._loose = False  # whether the gradient still lies where backward left it
+        self.initial = ""  # the fingerprint of the whole model's first weights, where this is a part of it
+
+    def enter(self, node: Node) -> None:
+        """A program begins, or begins again from the top: recall what the replica itself has to."""
+
+    @property
+    def bulk(self) -> int:
+        """Bytes of the largest thing that messages carry."""
+        return self.model.nbytes
 
     @property
     def model(self) -> Vector:
@@ -73,6 +88,24 @@ class Replica:
         self.batch = await self.differentiation(node, partial(self.differentiate, node.step))
         await self.announce(node)
         return self.clip_(self.grad) if clip else self.grad
+
+    @property
+    def grad(self) -> Vector:
+        """The gradient, flat: put together when somebody asks for it, if that has not been done."""
+        if self._loose:
+            self._loose = False
+            self.layout.collect_grads(self.layout.slots)
+        return self.layout.grads
+
+    async def descend(self, node: Node) -> None:
+        """Differentiate and take a step alone: nobody asks for the gradient, so it stays where backward left it."""
+        self.settle()
+        work = partial(self.differentiate, node.step, self.clip_norm is not None)
+        self.batch = await self.differentiation(node, work)
+        await self.announce(node)
+        if self.clip_norm is not None:
+            self.clip_(self.grad)
+        self.update()
 
     async def gradient_of(self, node: Node, rank: int, step: int, part: int = 0, parts: int = 1) -> Vector:
         """The mean gradient on one of `parts` equal parts of any worker's batch; the program `report`s what counts."""
@@ -93,7 +126,7 @@ class Replica:
     def clip_(self, grad: Vector, norm: float | None = None) -> Vector:
         """Shorten a gradient to the task's `clip_norm`, as torch's clip_grad_norm_; a shard's owner says the `norm`."""
         if self.clip_norm is not None:
-            grad.mul_(min(1.0, self.clip_norm / ((grad.norm() if norm is None else norm) + 1e-6)))
+            grad.shorten_(self.clip_norm, norm)
         return grad
 
     async def report(self, node: Node, batch: Batch) -> None:
@@ -109,28 +142,35 @@ class Replica:
         """Tell whoever watches what the last batch was."""
         self.under_way = self.batch.samples * node.workers
         await node.note("samples", self.batch.samples)
-        if not isnan(self.batch.loss):
-            await node.note("loss", self.batch.loss)
+        self.losses.add(self.batch)
+        for loss in self.losses.told():
+            await node.note("loss", loss)
 
-    def differentiate(self, step: int) -> Batch:
-        """(On the compute thread) Forward and backward on the batch of a step."""
+    def differentiate(self, step: int, flat: bool = True) -> Batch:
+        """(On the compute thread) Forward and backward on the batch of a step; whether the gradient is put together."""
         assert self.lessons.own is not None, "this role has no data"
-        return self._run(partial(self.lessons.own, step))
+        return self._run(partial(self.lessons.own, step), flat)
 
     def settle(self) -> None:
         """Bring the weights to compute on up to date: here, where no companion runs, and not on the compute thread."""
         if self._working is not None:
             self._working.copy_(self.flat)
 
-    def _run(self, source: Callable[[], Batch]) -> Batch:
-        batch = source()
-        self.layout.collect()
+    def _run(self, source: Callable[[], Batch], flat: bool = True) -> Batch:
+        self._loose = False
+        batch = self.losses.of(source)
+        if flat:
+            self.layout.collect_grads(self.layout.slots)
+        else:
+            self.layout.complete_grads()
+        self._loose = not flat
+        self.layout.collect_buffers()
         return batch
 
     def house(self, house: Callable[[Vector], Vector]) -> None:
         """Live elsewhere from now on, gradients and all: `house` brings a vector's numbers there. Before training."""
         self.layout.move(house)
-        self.flat, self.grad, self.buffers = self.layout.params, self.layout.grads, self.layout.buffers
+        self.flat, self.buffers = self.layout.params, self.layout.buffers
 
     def move(self, to: Vector) -> None:
         """Live at another place from now on, with the weights that are there."""
@@ -162,7 +202,7 @@ class Replica:
     def update(self, scale: float = 1.0) -> None:
         """One step of the optimizer with the gradient that lies in `grad`."""
         factor = scale * self.schedule
-        groups = self.optimizer.param_groups
+        groups = self.optimizer.param_groups if factor != 1 else []  # a rate that stays is left alone
         rates = [group["lr"] for group in groups]
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate * factor
@@ -252,7 +292,8 @@ class Replica:
     def state(self) -> dict[str, Any]:
         """Everything a restart needs."""
         return {
-            "layout": self.layout.describe(), "params": self.flat, "buffers": self.buffers,
+            "layout": self.layout.describe(), "params": self.flat,
+            "floats": self.layout.describe_floats(), "buffers": self.buffers,
             "others": self.layout.others(), "optimizer": self.optimizer.state_dict(), "seen": self.seen,
         }  # fmt: skip
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from torch.optim import Optimizer
 
 from covey.errors import PlanError
+from covey.material import Material
 from covey.message import Address
 from covey.program import Effect, Node
 from covey.replica import Replica
@@ -45,6 +46,9 @@ class Role:
     scored: bool = False
     host: Address | None = None  # the role on whose machine it lives; a machine of its own when None
     one_batch: bool = False  # all workers take each step together, at equal weights, as one with a large batch would
+    part: Callable[[Material], Replica] | None = None  # makes the replica of a role that has only a part of the model
+    stage: int = 0  # of a model that is cut into stages
+    alias: Address | None = None  # what it is called by those with whom it runs the strategy, if not by its address
 
     def check(self, replica: Replica) -> None:
         """Refuse a model that asks for what this role's program cannot give."""
@@ -63,6 +67,13 @@ class Role:
     @property
     def home(self) -> Address:
         return self.host or self.address
+
+
+class Mesh(Protocol):
+    """How one model is cut over several workers, which together are one replica."""
+
+    @property
+    def stages(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +99,19 @@ class Strategy:
     # with proxies: (workers, servers, groups, bound, whether lagging ones are answered first)
     grouped: Callable[[int, int, int, int, bool], list[Role]] | None = None
     accept: Callable[[Optimizer], None] | None = None  # refuses an optimizer of the task that cannot work
+    mesh: Mesh | None = None  # where a replica is a group of workers
+
+    def replicas(self, workers: int) -> int:
+        """How many copies of the model so many workers hold: each has its share of the data."""
+        return workers // self.mesh.stages if self.mesh else workers
 
     def check_clip(self, servers: int) -> None:
         """Refuse a task's `clip_norm` that no role could keep to."""
+        if self.mesh and self.clips != "each gradient":
+            raise PlanError(
+                f"{self.name} clips where gradients meet, and a cut model's never do in one place: use a strategy that "
+                "clips each worker's own, such as ssp or local_sgd, or leave clip_norm away"
+            )
         if self.clips == "never":
             raise PlanError(f"{self.name} searches how far to go, so no gradient is clipped: leave clip_norm away")
         if self.clips == "each update of one server" and servers > 1:
@@ -116,12 +137,14 @@ class Strategy:
         """The SPEC of this strategy, with every setting it was given or took by default."""
         settings = ", ".join(f"{key}={_short(value)}" for key, value in self.settings.items() if value is not None)
         codec = f" + {self.codec}" if self.codec != "dense" else ""
-        return self.name + (f"({settings})" if settings else "") + codec + (f" over {self.over}" if self.over else "")
+        over, mesh = f" over {self.over}" if self.over else "", f" with {self.mesh}" if self.mesh else ""
+        return self.name + (f"({settings})" if settings else "") + codec + over + mesh
 
     @property
     def lockstep(self) -> bool:
         """Whether workers wait for one another, so that they must stop at a common step."""
-        return self.taxonomy.scheduling in ("synchronous", "bounded") and not self.leaves_behind
+        waits = self.taxonomy.scheduling in ("synchronous", "bounded") and not self.leaves_behind
+        return waits or self.mesh is not None  # the stages of a replica wait for one another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +166,10 @@ class Plan:
     def shown(self) -> list[Role]:
         """Whose snapshots make the scored model; where no scored role computes, the first worker's counters do too."""
         scored = [role for role in self.roles if role.scored]
-        counting = [] if any(role.trains for role in scored) else [role for role in self.roles if role.trains][:1]
-        return [*scored, *counting]
+        if any(role.trains for role in scored):
+            return scored
+        first = {role.stage: role for role in reversed(self.roles) if role.trains}
+        return [*scored, *(first[stage] for stage in sorted(first))]
 
     def away(self, address: Address) -> list[Address]:
         """The roles that do not live on this one's machine."""

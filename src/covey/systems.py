@@ -62,10 +62,10 @@ SYSTEMS: Mapping[str, System] = {
         CUT + "; copies of ranges (chain replication), and a clock for each range, come with fault tolerance",
     ),
     "project_adam": System(
-        "asynchronous(epoch=0.75) over servers(count=2)",
+        "outer_products(epoch=0.75) over servers(count=2)",
         Row("model + data", "central", "asynchronous", "ad hoc", "distributed servers"),
         "Chilimbi et al. 2014",
-        CUT + ", and so do activations sent to servers",
+        CUT,
     ),
     "pytorch": System(
         "allreduce",

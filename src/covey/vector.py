@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Self
@@ -57,7 +58,7 @@ class Vector:
         return self
 
     def copy_(self, other: Vector) -> Self:
-        for mine, theirs in self._pairs(other):
+        for mine, theirs in self._pairs(other, moved=False):
             mine.copy_(theirs)
         return self
 
@@ -79,7 +80,7 @@ class Vector:
         return self
 
     def __sub__(self, other: Vector) -> Vector:
-        return Vector(mine - theirs for mine, theirs in self._pairs(other))
+        return Vector(_minus(mine, theirs) for mine, theirs in self._pairs(other, moved=False))
 
     def __mul__(self, factor: float) -> Vector:
         return self.map(lambda part: part * factor)
@@ -87,6 +88,16 @@ class Vector:
     def norm(self) -> float:
         """The Euclidean norm over all parts."""
         return math.sqrt(sum(part.double().square().sum().item() for part in self.parts))
+
+    def shorten_(self, most: float, norm: float | None = None) -> Self:
+        """Make its norm, unless another one counts, at most `most`; on a GPU without waiting for the number."""
+        if norm is None and self.parts and all(part.is_cuda for part in self.parts):
+            each = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in self.parts]
+            factor = (most / (torch.linalg.vector_norm(torch.stack(each)) + 1e-6)).clamp(max=1.0)
+            for part in self.parts:
+                part.mul_(factor.to(part.dtype))
+            return self
+        return self.mul_(min(1.0, most / ((self.norm() if norm is None else norm) + 1e-6)))
 
     def finite(self) -> bool:
         """Whether all its floats are numbers, neither NaN nor infinite; it costs one reading of them."""
@@ -97,15 +108,21 @@ class Vector:
         """Whether both have the same parts: lengths and dtypes."""
         return [(p.numel(), p.dtype) for p in self.parts] == [(p.numel(), p.dtype) for p in other.parts]
 
-    def _pairs(self, other: Vector) -> Iterable[tuple[Tensor, Tensor]]:
+    def _pairs(self, other: Vector, moved: bool = True) -> Iterable[tuple[Tensor, Tensor]]:
         for one, against in ((other, self), (self, other)):
             if one.origin is not None and _shapes(one) != _shapes(against):  # torch would stretch and convert it
                 raise WireError(f"{one.origin} sent {one}, which does not fit {against}")
         # what came over a wire lies in the memory of the CPU, wherever the numbers live that it meets
-        return ((mine, theirs.to(mine.device)) for mine, theirs in zip(self.parts, other.parts, strict=True))
+        pairs = zip(self.parts, other.parts, strict=True)
+        return ((mine, theirs.to(mine.device)) for mine, theirs in pairs) if moved else pairs
 
     def __repr__(self) -> str:
         return "Vector(" + ", ".join(f"{p.numel()} x {p.dtype}".replace("torch.", "") for p in self.parts) + ")"
+
+
+def _minus(one: Tensor, other: Tensor) -> Tensor:
+    """On the device of the one that did not come over a wire."""
+    return one.to(other.device) - other if other.is_cuda else one - other.to(one.device)
 
 
 def _shapes(vector: Vector) -> list[tuple[torch.Size, torch.dtype]]:
@@ -136,6 +153,15 @@ def largest(vector: Vector) -> float:
     return max((float(p.abs().max()) for p in vector.parts if p.numel() and not p.is_meta), default=0.0)
 
 
+def fingerprint(vector: Vector) -> str:
+    """Equal for equal numbers."""
+    digest = hashlib.sha256()
+    for part in vector.parts:
+        digest.update(str(part.dtype).encode())
+        digest.update(f"{part.numel()} {part.double().sum().item()!r} {part.double().square().sum().item()!r}".encode())
+    return digest.hexdigest()
+
+
 def mean_(into: Vector, vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
     """Write the weighted mean of `vectors` into `into`, which may be one of them.
 
@@ -152,7 +178,7 @@ def mean_(into: Vector, vectors: Sequence[Vector], weights: Sequence[float]) -> 
 
 def _mean(into: Tensor, given: Sequence[Tensor], shares: Sequence[float]) -> None:
     """A stretch at a time, and only the last addition is written where one of those given may lie."""
-    step = max(1, into.numel()) if into.is_meta else STRETCH
+    step = STRETCH if into.device.type == "cpu" else max(1, into.numel())
     for start in range(0, into.numel(), step):
         total, *others = (tensor[start : start + step] for tensor in given)
         total = torch.mul(total, shares[0], out=None if others else into[start : start + step])

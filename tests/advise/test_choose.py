@@ -71,7 +71,7 @@ def test_a_slow_network_asks_for_fewer_messages(task: Task) -> None:
     order = specs(advice)
     assert order.index("local_sgd(period=32)") < order.index("allreduce")
     assert order.index("alone") < order.index("allreduce")
-    assert order.index("bsp + twobit") < order.index("bsp")
+    assert any(order.index(spec) < order.index("bsp") for spec in order if spec.startswith("bsp + "))
 
 
 def test_one_worker_is_faster_where_all_wait_for_messages(task: Task) -> None:
@@ -139,7 +139,10 @@ def test_the_advised_is_the_best_of_those_that_were_trained(task: Task, monkeypa
     assert alone.relative == 1.0 and alone.seconds is not None
     again = covey.fit(
         DIGITS, advice.choices[0].spec, advice.choices[0].workers, engine="simulated", until="accuracy>=0.85",
-        scores=SCORES, cluster=now.cluster if advice.choices[0].workers > 1 else Cluster(compute=Seconds(0.005)),
+        scores=SCORES,
+        cluster=(
+            now.world(advice.choices[0].spec) if advice.choices[0].workers > 1 else Cluster(compute=Seconds(0.005))
+        ),
     )  # fmt: skip
     assert again.reached is not None
     assert again.reached.seconds == pytest.approx(advice.choices[0].seconds)

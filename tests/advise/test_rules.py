@@ -41,9 +41,9 @@ SIDES: dict[str, tuple[Verdict, Verdict, str]] = {
         rules.bandwidth_poor({"ring": 0.21, "star": 9.0}, 1.0), rules.bandwidth_poor({"ring": 0.19, "star": 9.0}, 1.0),
         "fast enough",
     ),
-    "R13 codec": (rules.combines("twobit", True), rules.combines("twobit", False), "decode first"),
+    "R13 codec": (rules.combines("topk", 2e6, 2e6), rules.combines("topk", 3e6, 2e6), "gather 3 MB of topk"),
     "R13 residuals": (
-        rules.combines("twobit", True, remembers=True), rules.combines("twobit", True, remembers=True, spot=True),
+        rules.combines("twobit", remembers=True), rules.combines("twobit", remembers=True, spot=True),
         "lost when a machine vanishes",
     ),
     "R14 exactly once": (

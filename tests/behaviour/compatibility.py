@@ -72,6 +72,8 @@ OPTIMIZERS: Mapping[str, MakeOptimizer] = {
 REFUSES = {
     ("bigdl", "LARS"): "use an element-wise optimizer",
     ("bigdl", "LAMB"): "use an element-wise optimizer",
+    ("one_weird_trick", "LARS"): "use an element-wise optimizer",
+    ("one_weird_trick", "LAMB"): "use an element-wise optimizer",
     **{
         (name, optimizer): "SGD without momentum"
         for name in ("hogwild", "hogwild++")

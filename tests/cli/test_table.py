@@ -82,3 +82,13 @@ def test_a_bar_never_grows_too_long(shares: tuple[float, float, float]) -> None:
 
 def test_old_terminals_get_plain_characters(result: ResultMaker) -> None:
     assert printed(result(), "accuracy:0.9", encoding="ascii").isascii()
+
+
+def test_what_auto_chose_is_said(result: ResultMaker) -> None:
+    times = {"seconds to exchange dense": 0.4, "seconds to exchange int8": 0.1}
+    assert "codec      auto chose int8: 100 ms an exchange, plain 400 ms" in printed(
+        result(notes={"codec int8": 4, **times})
+    )
+    off = printed(result(notes={"codec dense": 4, **times}))
+    assert "codec      auto found none that pays: plain numbers, 400 ms an exchange" in off
+    assert "codec " not in printed(result())

@@ -10,7 +10,7 @@ import torch
 import covey
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.cores import Cores, Hand
-from covey.simulate import Cluster, Handling, Link, Machine, Seconds, Toll
+from covey.simulate import BytesPerSecond, Cluster, Coding, Handling, Link, Machine, Seconds, Toll
 from covey.simulate.cluster import Sharing
 
 TASK = "examples/digits.py"
@@ -193,3 +193,23 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
         for _ in range(2)
     )
     assert one == other
+
+
+@pytest.mark.parametrize("timing_only", [False, True])
+def test_a_codec_costs_what_the_cluster_says(timing_only: bool) -> None:
+    """A worker encodes once a step, and the server decodes two gradients one after the other."""
+    price = Coding(encode=Toll(each=Seconds(0.1)), decode=Toll(each=Seconds(0.01)))
+    fast = replace(CALM, link=Link(latency=Seconds(0), bandwidth=BytesPerSecond(1e15)))
+
+    def seconds(strategy: str, coding: dict[str, Coding]) -> float:
+        cluster = replace(fast, coding=coding)
+        return covey.fit(
+            TASK, strategy, 2, engine="simulated", cluster=cluster, steps=4, timing_only=timing_only
+        ).seconds  # fmt: skip
+
+    free = seconds("bsp + topk", {})
+    assert seconds("bsp + topk", {"topk": price}) == pytest.approx(free + 4 * 0.12, rel=0.01)
+    assert seconds("bsp + topk(density=0.1)", {"topk(density=0.1)": price}) == pytest.approx(free + 4 * 0.12, rel=0.01)
+    assert seconds("bsp + clip + topk", {"topk": price}) == pytest.approx(free + 4 * 0.12, rel=0.01)
+    assert seconds("bsp + topk", {"int8": price}) == pytest.approx(free, rel=0.01)
+    assert seconds("allreduce + fp16", {"fp16": price}) == pytest.approx(4 * (BATCH + 0.11), rel=0.01)

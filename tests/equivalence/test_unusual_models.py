@@ -7,12 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from covey import catalog
+from covey.errors import PlanError
 from covey.task import Task
 from covey.vector import Vector
-from tests.promises.specs import ALONE_AS, IN_PARTS, ONE_SERVER, PULLED, ROUNDED, UNDIVIDED, workable
+from tests.promises.specs import ALONE_AS, DIVIDING, IN_PARTS, ONE_SERVER, PULLED, ROUNDED, UNDIVIDED, workable
 from tests.worlds import alone, run, sgd
-
-every = pytest.mark.parametrize("name", catalog.names())
 
 
 class Odd(nn.Module):
@@ -50,7 +49,7 @@ def start(task: Task) -> nn.Module:
     return task.model()
 
 
-@pytest.mark.parametrize("name", [name for name in catalog.names() if name not in UNDIVIDED])
+@pytest.mark.parametrize("name", [name for name in catalog.names() if name not in UNDIVIDED | DIVIDING])
 def test_frozen_tied_and_mixed_parameters(name: str) -> None:
     task = odd()
     workers = workable(name, 3)
@@ -78,7 +77,7 @@ def loss(module: nn.Module, task: Task) -> float:
         return task.forward(module, task.data).item()
 
 
-@pytest.mark.parametrize("name", [name for name in catalog.names() if name not in PULLED | ROUNDED])
+@pytest.mark.parametrize("name", [name for name in catalog.names() if name not in PULLED | ROUNDED | DIVIDING])
 def test_one_worker_trains_them_as_a_plain_loop_does(name: str) -> None:
     world = run(odd(), ALONE_AS.get(name, name), 1, steps=12)
     for key, tensor in alone(odd(), steps=12, batch_size=5).items():
@@ -137,7 +136,7 @@ class Unused(nn.Module):
         self.idle = nn.Parameter(torch.ones(3, dtype=torch.float64))
 
 
-@every
+@pytest.mark.parametrize("name", [name for name in catalog.names() if name not in DIVIDING])
 def test_a_parameter_without_gradient_stays_where_it_is(name: str) -> None:
     x = torch.zeros(16, 3, dtype=torch.float64)
     task = Task(
@@ -147,3 +146,10 @@ def test_a_parameter_without_gradient_stays_where_it_is(name: str) -> None:
     world = run(task, name, 2, steps=8)
     assert torch.equal(world.scored["idle"], torch.ones(3, dtype=torch.float64))
     assert (world.scored["used"] < 1).all()
+
+
+@pytest.mark.parametrize("name", sorted(DIVIDING))
+def test_tied_layers_are_not_divided(name: str) -> None:
+    """The head of `Odd` is its embedding too."""
+    with pytest.raises(PlanError, match="needs nn.Linear modules with weights of their own"):
+        run(odd(), name, 3, steps=1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import covey
-from covey import catalog
+from covey import catalog, compose
 from covey.errors import PlanError
 from covey.exchange.bits import Int8, TwoBit, cast
 from covey.exchange.codec import Codec, error_feedback
@@ -29,7 +29,8 @@ TOP = TopK(density=0.1).codec()
 def named(spec: str) -> Codec:
     """The codec that a SPEC's strategy is given."""
     asked = parse(f"bsp + {spec}")
-    found: Codec = catalog._codec(asked, catalog.STRATEGIES["bsp"])["codec"]
+    found = compose.codec(asked, {"bsp": "pushes"})
+    assert found is not None
     return found
 
 

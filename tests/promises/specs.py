@@ -35,6 +35,10 @@ POWERS_OF_TWO = {"butterfly"}
 """Strategies that pair all workers at every distance 1, 2, 4…"""
 
 
+DIVIDING = {"one_weird_trick"}
+"""Strategies that divide the fully connected layers at the end of a model, and refuse models that do not have any."""
+
+
 def workable(name: str, workers: int) -> int:
     """The number of workers to try instead of this one."""
     return 1 << (workers.bit_length() - 1) if name in POWERS_OF_TWO else workers

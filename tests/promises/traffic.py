@@ -31,6 +31,7 @@ class Job:
     width: int = 4  # bytes of a number
     period: int = 1
     gossips: Counter[str] = field(default_factory=Counter)  # by link: only chance knows how many
+    renewed: Counter[str] = field(default_factory=Counter)  # by link: bytes of rows that speeds decide about
 
     @property
     def model(self) -> int:
@@ -142,6 +143,11 @@ def cache(job: Job) -> Links:
     return up | {link: count * job.model for link, count in job.gossips.items()}
 
 
+def rows(job: Job) -> Links:
+    """As `cache`: 40 Mbit/s carry every row of these models up once a step. Down goes a copy, then what has changed."""
+    return {**cache(job), **{link: size + job.gossips[link] * job.model for link, size in job.renewed.items()}}
+
+
 def owners(job: Job) -> Links:
     """To every other owner its slice of the gradient, and one's own slice of the parameters."""
     ranks = range(job.workers)
@@ -162,6 +168,35 @@ def factors(job: Job) -> Links:
         apart = (64 + 64) * sum(sizes) <= 2 * 64 * 64
         for link, size in owners(replace(job, steps=1, numbers=job.numbers - apart * 64 * 64)).items():
             links[link] += size + apart * (64 + 64) * sizes[int(link.split()[1][0])] * job.width
+    return links
+
+
+def products(job: Job) -> Links:
+    """As `server`; but up go K inputs and errors of a layer where they are fewer numbers than its weights.
+
+    Of the digits that is so in short last batches of an epoch only: 32 (64 + 64) is no less than 64 * 64.
+    """
+    deal, links = Shards(1437, job.workers, 32, 0), server(job)
+    for rank in range(job.workers):
+        samples = [deal.batch(rank, step) for step in range(job.steps)]
+        saved = sum(max(0, n * m - k * (n + m)) for k in samples for n, m in ((64, 64), (10, 64)))
+        links[f"worker {rank}->server 0"] -= saved * job.width
+    return links
+
+
+def units(job: Job) -> Links:
+    """Inputs of one's own samples; outputs of one's units, and errors of the receiver's, of everybody's.
+
+    Of the last layer only outputs of the receiver's samples, and errors of one's own. Digits themselves learn nothing.
+    """
+    links: Links = Counter()
+    deal, ranks = Shards(1437, job.workers, 32, 0), range(job.workers)
+    hidden, last = ([stop - start for start, stop in (chunk(n, job.workers, r) for r in ranks)] for n in (64, 10))
+    for step in range(job.steps):
+        sizes = [deal.batch(rank, step) for rank in ranks]
+        for a, b in ((a, b) for a in ranks for b in ranks if a != b):
+            between = sum(sizes) * (hidden[a] + hidden[b]) + sizes[b] * last[a] + sizes[a] * last[b]
+            links[f"worker {a}->worker {b}"] += (sizes[a] * 64 + between) * job.width
     return links
 
 
@@ -187,7 +222,7 @@ FORMULAS: Mapping[str, Callable[[Job], Links]] = {
     "petuum":       cache,
     "firecaffe":    tree,
     "essp":         cache,
-    "bosen":        cache,  # 40 Mbit/s carry every row of these models once a step
+    "bosen":        rows,
     "vap":          cache,
     "value_bound":  server,
     "a_bsp":        server,
@@ -204,6 +239,8 @@ FORMULAS: Mapping[str, Callable[[Job], Links]] = {
     "staggered":    server,
     "allreduce":    lambda job: rings(job, job.steps),
     "poseidon":     factors,
+    "outer_products": products,
+    "one_weird_trick": units,
     "local_sgd":    lambda job: rings(job, job.steps // job.period),
     "easgd":        centre,
     "gosgd":        lambda job: {link: count * (job.model + 8) for link, count in job.gossips.items()},

@@ -19,7 +19,7 @@ from covey.observe.progress import Progress
 from covey.observe.result import Result
 from tests.promises.declared import LACKS
 from tests.promises.specs import SPECS, TRAINED_AS
-from tests.promises.traffic import EXTRA, FORMULAS, PERIODS, Job, cache
+from tests.promises.traffic import EXTRA, FORMULAS, PERIODS, Job, cache, rows
 
 DIGITS = "examples/digits.py"
 DIGITS_NUMBERS = 64 * 64 + 64 + 64 * 10 + 10
@@ -87,7 +87,8 @@ def test_payload_is_what_the_formula_says_and_the_budget_ends_it(name: str) -> N
         planned = positive(FORMULAS[name](job))
         chance = {link: size for link, size in positive(traffic.by_link).items() if link not in planned}
         assert positive(traffic.by_link) == {**planned, **chance}
-        assert not chance or (FORMULAS[name] is cache and all(size % job.model == 0 for size in chance.values()))
+        unit = {cache: job.model, rows: job.width}.get(FORMULAS[name])
+        assert not chance or (unit and all(size % unit == 0 for size in chance.values()))
     assert traffic.bytes == sum(traffic.by_link.values()) == sum(traffic.by_role.values())
 
 

@@ -29,7 +29,8 @@ ALL = [
     "malt(bound=2)", "ako", "hogwild(momentum=drop)", "hogwild++(momentum=drop, hold=4)", "dogwild", "bmuf(period=5)",
     "diloco(period=5)", "sparknet", "crossbow", "butterfly", "eamsgd(period=2, momentum=0.9)",
     "tree_easgd(up=2, down=4)", "mpca", "p3(slice=50)", "tictac", "bytescheduler(partition=400, credit=800)",
-    "staggered", "bosen(bound=2, budget=400kbit, row=50)", "poseidon",
+    "bytescheduler(partition=400, credit=800, exchange=allreduce)", "bytescheduler(partition=auto, credit=auto)",
+    "staggered", "bosen(bound=2, budget=400kbit, row=50)", "poseidon", "outer_products", "one_weird_trick(scheme=c)",
 ]  # fmt: skip
 COMPRESSED = [
     "ssp(bound=2) + topk(density=0.1) + pull", "petuum(bound=2) + topk(density=0.1) + pull",
@@ -38,7 +39,7 @@ COMPRESSED = [
     "local_sgd(period=3) + topk(density=0.1)", "diloco(period=5) + onebit", "easgd(period=2) + topk(density=0.1)",
     "gosgd(probability=0.5) + int8", "dpsgd + onebit", "adpsgd + topk(density=0.1)", "sgp(overlap=1) + int8",
     "sparknet + topk(density=0.1)", "crossbow + onebit", "mpca + int8", "tree_easgd(up=2, down=4) + topk(density=0.1)",
-    "ako + topk(density=0.1)", "malt + int8", "butterfly + onebit",
+    "ako + topk(density=0.1)", "malt + int8", "butterfly + onebit", "ssp(bound=2) + auto", "local_sgd(period=3) + auto",
 ]  # fmt: skip
 FEW = {"ssp(bound=2)", "gosgd(probability=0.5)", "vap", "hogwild++(momentum=drop, hold=4)"}
 OWN_COUNT = ("a_bsp", "gradient_coding", "sandblaster")
@@ -82,7 +83,9 @@ EXACT += [
         ("p3(slice=50) + int8 + pull", 2), ("allreduce + onebit", None), ("local_sgd(period=3) + qsgd", None),
         ("diloco(period=5) + onebit", None), ("sparknet + topk(density=0.1)", None), ("crossbow + onebit", None),
         ("easgd(period=2, mode=synchronous) + topk(density=0.1)", None), ("dpsgd + onebit", None), ("sgp + int8", None),
-        ("malt(barrier=true) + onebit", None), ("eamsgd(period=4, momentum=0.5, mode=synchronous)", None),
+        ("malt(barrier=true) + onebit", None), ("bytescheduler(partition=400, credit=800, exchange=allreduce)", None),
+        ("eamsgd(period=4, momentum=0.5, mode=synchronous)", None), ("one_weird_trick", None),
+        ("one_weird_trick(scheme=b, variable=true)", None),
     )
 ]  # fmt: skip
 QUICK = [(CARRIED, 2, ADAM, "interrupt"), ("allreduce", None, SGD, "kill")]

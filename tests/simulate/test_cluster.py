@@ -122,7 +122,7 @@ def test_kills_in_a_file(tmp_path: Path) -> None:
     [
         (
             "[links]",
-            "the file has no key 'links'; did you mean 'link'? It has: compute, handling, link, local, machine, ",
+            "the file has no key 'links'; did you mean 'link'? It has: compute, handling, coding, link, local, ",
         ),
         ("[compute]\nbach = '1s'", "[compute] has no key 'bach'; did you mean 'batch'?"),
         ("[compute]\nbatch = 0.02", "has no unit"),
@@ -181,6 +181,10 @@ sums_byte = "0.04ns"
 step = "140us"
 report = "0.33ms"
 
+[coding."topk(density=0.1)"]
+encode = "10us"
+encode_byte = "0.5ns"
+
 [link]
 bandwidth = "100mbit"
 latency = "20us"
@@ -223,6 +227,8 @@ def test_what_is_written_reads_the_same() -> None:
     assert text_of(again, "Measured by: covey calibrate") == text
     assert again.machines == read(CALIBRATED).machines and again.place == read(CALIBRATED).place
     assert again.fixed == 0.3
+    coding = again.coding["topk(density=0.1)"]
+    assert coding.encode.of(1000) == pytest.approx(10e-6 + 0.5e-6) and coding.decode.of(1000) == 0
     assert "price" not in text
     with pytest.raises(PlanError, match="by hand"):
         text_of(from_flags(slow=["1:2"]))
@@ -230,7 +236,12 @@ def test_what_is_written_reads_the_same() -> None:
 
 def test_without_new_fields_nothing_is_laborious() -> None:
     assert not load(EXAMPLE).laborious and not from_flags(bandwidth="1gbit").laborious
-    for section in ("[[machine]]\ncores = 1", '[handling]\nsend = "1us"', '[link]\ncpu_byte = "1ns"'):
+    for section in (
+        "[coding.int8]\nencode = '1us'",
+        "[[machine]]\ncores = 1",
+        '[handling]\nsend = "1us"',
+        '[link]\ncpu_byte = "1ns"',
+    ):
         assert read(section).laborious
 
 

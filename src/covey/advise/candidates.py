@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from torch.optim import Optimizer
 
 from covey import build
-from covey.advise import rules
-from covey.advise.predict import period
+from covey.advise import codecs, rules
+from covey.advise.codecs import Offer
+from covey.advise.predict import Load, period
 from covey.advise.rules import Verdict
 from covey.advise.situation import Situation
-from covey.catalog import STRATEGIES, codec, resolve
+from covey.catalog import STRATEGIES, resolve
 from covey.errors import PlanError
 from covey.strategy import Strategy
 from covey.task import Task
 
 ALONE = "local_sgd"  # with one worker: plain training, as without covey
-VARIANTS = ("local_sgd(period=32)", "easgd(period=16)", "bsp + fp16", "bsp + twobit", "asynchronous + twobit")
+VARIANTS = ("local_sgd(period=32)", "easgd(period=16)")
 FOR_STUDY = ("sandblaster", "vap", "gradient_coding", "specsync", "dogwild")  # what a practitioner does not reach for
+BY_LAYERS = ("one_weird_trick",)  # what it costs depends on the layers of a model, which no formula here knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,12 @@ class Candidate:
     spec: str
     strategy: Strategy
     verdicts: tuple[Verdict, ...] = ()
+    offer: Offer | None = None  # what a codec does for it, or would
+
+    @property
+    def compression(self) -> list[str]:
+        """What is to be said of codecs, where it may have one."""
+        return [self.offer.words(coded=self.strategy.codec == self.offer.codec)] if self.offer else []
 
     @property
     def risks(self) -> list[str]:
@@ -34,24 +44,34 @@ class Candidate:
 
 
 def candidates(task: Task, now: Situation) -> Iterator[Candidate]:
-    """Each strategy of the catalog once, as it trains a small task, and a few points in between."""
-    named = [entry.example or name for name, entry in STRATEGIES.items() if name not in FOR_STUDY]
+    """Each strategy of the catalog once, as it trains a small task, with a codec where one pays, and a few more."""
+    named = [entry.example or name for name, entry in STRATEGIES.items() if name not in FOR_STUDY + BY_LAYERS]
     optimizer = build.optimizer(task)
     for spec in (*named, *VARIANTS):
-        try:
-            strategy = resolve(spec, now.workers)
-            strategy.layout(now.workers, None)
-            if strategy.accept:
-                strategy.accept(optimizer)
-            if task.clip_norm is not None:
-                strategy.check_clip(strategy.servers)
-        except PlanError:
-            continue
-        if strategy.taxonomy.architecture == "memory" and not now.one_machine:
-            continue
-        verdicts = tuple(judge(strategy, now))
-        if all(verdict.ok for verdict in verdicts[:MUST]):
-            yield Candidate(spec=spec, strategy=strategy, verdicts=verdicts)
+        if plain := _candidate(spec, task, optimizer, now):
+            found = codecs.offer(spec, now)
+            yield replace(plain, offer=found)
+            coded = _candidate(f"{spec} + {found.codec}", task, optimizer, now) if found and found.pays else None
+            if coded:
+                yield replace(coded, offer=found)
+
+
+def _candidate(spec: str, task: Task, optimizer: Optimizer, now: Situation) -> Candidate | None:
+    """The strategy, if it can run here."""
+    try:
+        strategy = resolve(spec, now.workers)
+        strategy.layout(now.workers, None)
+        if strategy.accept:
+            strategy.accept(optimizer)
+        if task.clip_norm is not None:
+            strategy.check_clip(strategy.servers)
+    except PlanError:
+        return None
+    if strategy.taxonomy.architecture == "memory" and not now.one_machine:
+        return None
+    verdicts = tuple(judge(strategy, now))
+    kept = all(verdict.ok for verdict in verdicts[:MUST])
+    return Candidate(spec=spec, strategy=strategy, verdicts=verdicts) if kept else None
 
 
 MUST = 3  # of the verdicts of `judge`: without these a strategy is no candidate
@@ -73,5 +93,7 @@ def judge(strategy: Strategy, now: Situation) -> Iterator[Verdict]:
         part = now.model / (now.cluster.link_of(host).bandwidth * max(1, strategy.servers))
         yield rules.server_keeps_up(now.workers, part, now.cluster.update * now.model, now.compute * period(strategy))
     if strategy.codec != "dense":
-        remembers = codec(strategy.codec).carrying().carries
-        yield rules.combines(strategy.codec, place.architecture == "server", remembers, now.spot)
+        load, n = Load.of(strategy, now), now.workers
+        gathers = "all-" in place.exchange and not load.codec.adds
+        gathered, summed = ((n - 1) * load.size, 2 * (n - 1) / n * now.model) if gathers else (0.0, 0.0)
+        yield rules.combines(strategy.codec, gathered, summed, load.codec.carries, now.spot)

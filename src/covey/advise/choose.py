@@ -155,10 +155,11 @@ def _concluded(
     for choice in ranked:
         choice.command = findings.command(name, choice.spec, choice.workers, until, command)
     sure, why = _sure(ranked, now)
+    steps = {row.candidate.spec: row.step for row in rows}
+    offers = {row.candidate.spec: row.candidate.offer for row in rows}
     return Advice(
         task=name, workers=now.workers, until=until, choices=ranked,
-        findings=findings.of(ranked, now, {row.candidate.spec: row.step for row in rows}), sure=sure, why_sure=why,
-        compute=now.compute, model=now.model,
+        findings=findings.of(ranked, now, steps, offers), sure=sure, why_sure=why, compute=now.compute, model=now.model,
     )  # fmt: skip
 
 
@@ -200,7 +201,7 @@ def _reasons(row: Row, now: Situation) -> list[str]:
         found.append("slow workers hold nobody up")
     if now.reproducible:
         found.append(rules.repeatable(True, place.scheduling == "synchronous").reason)
-    return [*found, rules.rate_rule(place.optimization, place.scheduling, now.workers)]
+    return [*found, *row.candidate.compression, rules.rate_rule(place.optimization, place.scheduling, now.workers)]
 
 
 def _risks(row: Row) -> list[str]:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from covey.advise.codecs import Offer
 from covey.advise.delay import Network, delay
 from covey.advise.predict import Step
 from covey.advise.rules import bandwidth_poor
@@ -17,14 +18,17 @@ if TYPE_CHECKING:
     from covey.advise.choose import Choice
 
 IDLE = 0.1  # a share of the step: below this the network is no bottleneck
-PAYS = 0.05  # a gain that is worth a codec
 STALE = 4.0  # updates: a gradient this old hurts
+COMPRESSED = {"bsp": "where gradients go to a server", "allreduce": "where they are summed over all workers"}
 PATTERNS = ("star", "a server per worker", "ring", "binomial tree")
 
 
-def of(ranked: Sequence[Choice], now: Situation, steps: Mapping[str, Step]) -> list[str]:
+def of(
+    ranked: Sequence[Choice], now: Situation, steps: Mapping[str, Step], offers: Mapping[str, Offer | None]
+) -> list[str]:  # fmt: skip
     """The findings that hold here."""
-    return [*_alone(ranked, now), *_network(now, steps), *_compression(steps), *_staleness(ranked), *_spread(now)]
+    network = [*_network(now, steps), *_compression(steps, offers)]
+    return [*_alone(ranked, now), *network, *_staleness(ranked), *_spread(now)]
 
 
 def _alone(ranked: Sequence[Choice], now: Situation) -> Iterator[str]:
@@ -58,16 +62,21 @@ def _network(now: Situation, steps: Mapping[str, Step]) -> Iterator[str]:
         yield verdict.reason[:1].upper() + verdict.reason[1:] + "."
 
 
-def _compression(steps: Mapping[str, Step]) -> Iterator[str]:
-    plain, coded = steps.get("bsp"), [(spec, step) for spec, step in steps.items() if spec.startswith("bsp + ")]
-    if plain is None or not coded:
-        return
-    spec, best = min(coded, key=lambda pair: pair[1].seconds)
-    gain = 1 - best.seconds / plain.seconds
-    if gain < PAYS:
-        yield f"Compression does not pay: '{spec}' would make a step of bsp {max(0.0, gain):.0%} shorter."
-    else:
-        yield f"Compression pays where gradients go to a server: '{spec}' makes a step of bsp {gain:.0%} shorter."
+def _compression(steps: Mapping[str, Step], offers: Mapping[str, Offer | None]) -> Iterator[str]:
+    """Of gradients to a server and of sums, which is where most people begin."""
+    for plain, what in COMPRESSED.items():
+        found = offers.get(plain)
+        if found is None or plain not in steps:
+            continue
+        spec = f"{plain} + {found.codec}"
+        gain = 1 - steps[spec].seconds / steps[plain].seconds if spec in steps else found.gain
+        if found.pays:
+            words = f"'{spec}' makes a step {gain:.0%} shorter, and pays {found.where()}"
+            yield f"Compression pays {what}: {words}."
+        else:
+            changed = f"{gain:.0%} shorter" if gain > 0 else f"{-gain:.0%} longer"
+            words = f"'{spec}' would make a step {changed}; it would pay {found.where()}"
+            yield f"Compression does not pay {what}: {words}."
 
 
 def _staleness(ranked: Sequence[Choice]) -> Iterator[str]:

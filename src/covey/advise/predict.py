@@ -11,8 +11,10 @@ import torch
 from covey import catalog
 from covey.advise.delay import rounds
 from covey.advise.situation import Situation
+from covey.exchange.auto import more
 from covey.exchange.codec import Codec
 from covey.flat import Form
+from covey.simulate import Coding, coding_of
 from covey.strategy import Strategy
 from covey.vector import Vector
 
@@ -67,35 +69,60 @@ def slowest(now: Situation, steps: float = 1) -> float:
 
 
 def _together(strategy: Strategy, now: Situation) -> float:
-    """One exchange that all wait for."""
-    n, wire, latency = now.workers, now.model / now.narrowest, now.latency
-    exchange = strategy.taxonomy.exchange
+    """One exchange that all wait for: encode, send, decode."""
+    n, latency, load = now.workers, now.latency, Load.of(strategy, now)
+    wire, exchange = load.size / now.narrowest, strategy.taxonomy.exchange
+    if exchange == "all-gather" or ("all-reduce" in exchange and not load.codec.adds):  # everybody's goes to all
+        return load.encode + (n - 1) * (wire + latency) + n * load.decode
     if "all-reduce" in exchange:
-        codec = catalog.codec(strategy.codec).carrying()
-        if not codec.adds:  # everybody's goes around to all
-            return (n - 1) * (share(codec, now) * wire + latency)
-        return 2 * (n - 1) / n * share(codec, now, n) * wire + 2 * (n - 1) * latency
+        summed = share(load.codec, now, n) * now.model / now.narrowest
+        return load.encode + 2 * (n - 1) / n * summed + 2 * (n - 1) * latency + load.decode
     if exchange == "scatter-reduce":
-        return 2 * (n - 1) / n * wire + 2 * latency
+        return load.encode + (n - 1) / n * (wire + load.back / now.narrowest + load.decode) + 2 * latency
     if exchange == "binomial tree":
-        return 2 * rounds(n + 1) * (wire + latency)
+        return 2 * rounds(n + 1) * (wire + latency + load.decode) + load.encode
     if exchange == "push-sum" or exchange == "pairwise":
-        return wire + latency
+        return load.encode + wire + latency + load.decode
     if exchange == "2:1 reduce":
-        return min(2, n - 1) * wire + latency
-    there, back = _server(strategy, now)
+        return load.encode + min(2, n - 1) * (wire + load.decode) + latency
+    there, back = _server(strategy, now, load)
     # Who is answered first also pushes first: of the quicker way only the last one's transfer is waited for.
-    return max(there, back) + min(there, back) / n + 3 * latency
+    return load.encode + max(there, back) + min(there, back) / n + 3 * latency + load.served(strategy, n)
 
 
-def _server(strategy: Strategy, now: Situation) -> tuple[float, float]:
+def _server(strategy: Strategy, now: Situation, load: Load) -> tuple[float, float]:
     """Seconds in which all gradients get to the servers, and all parameters back."""
     servers = max(1, strategy.servers)
     host = "server 0" if strategy.servers else "master 0"
     rate = min(now.cluster.link_of(host).bandwidth * servers / now.workers, now.narrowest)
-    codec = catalog.codec(strategy.codec)
-    there = share(codec, now)
-    return now.model * there / rate, now.model * (there if codec.pull else 1) / rate
+    return load.size / rate, load.back / rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A vector of all parameters on its way: bytes there and back, seconds of work at either end."""
+
+    codec: Codec
+    size: float
+    back: float
+    encode: float
+    decode: float
+
+    @classmethod
+    def of(cls, strategy: Strategy, now: Situation) -> Load:
+        """As the strategy sends it, on the machines that there are."""
+        codec = catalog.codec(strategy.codec)
+        both = codec.pull or strategy.taxonomy.optimization == "decentral"
+        price, size = coding_of(now.coding, strategy.codec) or Coding(), share(codec, now) * now.model
+        return cls(
+            codec=codec.carrying(), size=size, back=size if both else now.model,
+            encode=price.encode.of(now.model), decode=price.decode.of(now.model),
+        )  # fmt: skip
+
+    def served(self, strategy: Strategy, clients: int) -> float:
+        """The work of each server, for all of its clients, and that of a client with its answer."""
+        answers = (clients * self.encode, self.decode) if self.back == self.size else (0.0, 0.0)
+        return (clients * self.decode + answers[0]) / max(1, strategy.servers) + answers[1]
 
 
 def share(codec: Codec, now: Situation, summed: int = 0) -> float:
@@ -112,13 +139,16 @@ def _apart(strategy: Strategy, now: Situation, mean: float, every: float) -> Ste
         servers = max(1, strategy.servers)
         host = "server 0" if strategy.servers else "master 0"
         part = now.model / (now.cluster.link_of(host).bandwidth * servers)
-        code = share(catalog.codec(strategy.codec), now)
-        own = ((1 + code) * max(wire, part) + 3 * now.latency) / every
-        full = n * part / every  # one direction of the server's card
+        load = Load.of(strategy, now)
+        there, back = load.size / now.model, load.back / now.model
+        own = ((there + back) * max(wire, part) + 3 * now.latency + load.encode + load.decode) / every
+        full = n * (max(there, back) * part + load.decode / servers) / every  # one direction of the server's card
         seconds = max(mean + own, full)
         return Step(seconds=seconds, exchange=seconds - mean, staleness=(n - 1) / every)
     peers = n - 1 if strategy.taxonomy.topology == "peer-to-peer mesh" and every == 1 else 1
-    seconds = max(mean, peers * wire / every)
+    load = Load.of(strategy, now)
+    work = (load.encode + peers * load.decode) / every
+    seconds = max(mean + work, peers * load.size / now.narrowest / every)
     return Step(seconds=seconds, exchange=seconds - mean, staleness=math.sqrt(every))
 
 
@@ -126,7 +156,8 @@ def samples_needed(strategy: Strategy, now: Situation, staleness: float) -> floa
     """How many times the samples of one worker alone this strategy needs at an unchanged learning rate, roughly.
 
     Rules of thumb, for orders of magnitude only: between 1 (n workers are n times as good) and n (they are not), a
-    gradient of n batches is worth the square root; and staleness costs a tenth for every update, up to twice.
+    gradient of n batches is worth the square root; staleness costs a tenth for every update, up to twice; and a codec
+    what `auto` reckons with.
     """
     place, n = strategy.taxonomy, now.workers
     factor = math.sqrt(n)
@@ -136,4 +167,4 @@ def samples_needed(strategy: Strategy, now: Situation, staleness: float) -> floa
         factor *= min(2.0, 1 + 0.1 * late)
     if place.optimization == "decentral":
         factor *= min(2.0, 1 + 0.01 * period(strategy))
-    return factor
+    return factor * more(strategy.codec)

@@ -113,13 +113,16 @@ def bandwidth_poor(delays: dict[str, float], compute: float) -> Verdict:
     return Verdict(True, "no pattern of exchange fits between two steps: compress, exchange less often, or gossip")
 
 
-def combines(codec: str, decodes_at_server: bool, remembers: bool = False, spot: bool = False) -> Verdict:
-    """R13: a codec needs somebody who decodes before adding; what it carries over is lost with its worker."""
-    if not decodes_at_server:
-        return Verdict(False, f"{codec} cannot be added up on the way: it goes to servers, which decode first")
+def combines(
+    codec: str, gathered: float = 0.0, summed: float = 0.0, remembers: bool = False, spot: bool = False
+) -> Verdict:  # fmt: skip
+    """R13: what cannot be added up on its way everybody gathers; what is carried over is lost with its worker."""
+    if gathered > summed:
+        words = f"everybody would gather {format_bytes(gathered)} of {codec}"
+        return Verdict(False, f"{words}, which cannot be added up on its way; a plain sum takes {format_bytes(summed)}")
     if remembers and spot:
         return Verdict(False, f"{codec} carries over what it drops, which is lost when a machine vanishes")
-    return Verdict(True, f"servers decode {codec} before they add")
+    return Verdict(True, f"{codec} is decoded before it is added, or adds up on its way")
 
 
 def exactly_once(wanted: bool, samples: str) -> Verdict:

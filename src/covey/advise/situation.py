@@ -6,17 +6,19 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from covey import build
 from covey.data import Shards
+from covey.exchange.auto import options
+from covey.exchange.paying import prices
 from covey.flat import Flat, Form
 from covey.message import Address
-from covey.simulate import Cluster, Link, Seconds
+from covey.simulate import Cluster, Coding, Link, Seconds
 from covey.simulate.machines import machine_name
 from covey.task import Task
 from covey.threads import one_thread
@@ -34,6 +36,7 @@ class Situation:
     model: int  # bytes
     state: int = 0  # bytes of the optimizer
     form: Form | None = None  # of the model, where its shapes are known
+    coding: Mapping[str, Coding] = field(default_factory=dict)  # what codecs cost
     cluster: Cluster
     skew: float = 0.0  # how much a worker's labels differ from all, at most
     normalized: bool = False  # has batch-norm
@@ -77,6 +80,10 @@ class Situation:
     def latency(self) -> float:
         return max(link.latency for link in self.links)
 
+    def world(self, spec: str) -> Cluster:
+        """The cluster as a run of this strategy meets it: with what its codec costs, if it has one."""
+        return replace(self.cluster, coding=self.coding) if " + " in spec else self.cluster
+
     @property
     def price(self) -> float | None:
         """Money per hour of all workers."""
@@ -92,6 +99,7 @@ def look(task: Task, workers: int, cluster: Cluster, **further: bool) -> Situati
     return Situation(
         workers=workers, samples=deal.samples, batch=task.batch_size, model=trained, form=_form(flat),
         state=_moments(build.optimizer(task)) * trained, cluster=cluster, skew=skew(task, deal),
+        coding=cluster.coding or prices(options()[1:], trained),
         normalized=any(isinstance(m, _BatchNorm) and not isinstance(m, SyncBatchNorm) for m in module.modules()),
         memory=_memory(), **further,
     )  # fmt: skip

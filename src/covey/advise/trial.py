@@ -119,7 +119,7 @@ class Trials:
         return Reached((result.reached.seconds,), result.reached.samples) if result.reached else Reached((math.inf,))
 
     def _run(self, spec: str, world: Situation, **given: Any) -> Result:
-        result = fit(self.task, spec, world.workers, engine="simulated", cluster=world.cluster, **given)
+        result = fit(self.task, spec, world.workers, engine="simulated", cluster=world.world(spec), **given)
         if result.stopped == "interrupted":
             raise KeyboardInterrupt
         return result

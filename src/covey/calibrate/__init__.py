@@ -12,10 +12,13 @@ from covey.calibrate.measuring import BIG, FASTEST, SMALL, Found, cores, measure
 from covey.calibrate.probes import WARM
 from covey.calibrate.roles import Assignment
 from covey.calibrate.roles import __name__ as probes
-from covey.engines.cluster.crew import ClusterCrew, Terms
+from covey.engines.cluster.crew import ClusterCrew
+from covey.engines.cluster.places import Terms
 from covey.engines.local import LocalCrew
 from covey.engines.process.contacts import Contacts
 from covey.errors import PlanError
+from covey.exchange.auto import options
+from covey.exchange.paying import prices
 from covey.run.request import threads_each
 from covey.simulate import BytesPerSecond, Cluster, Link, Machine, Seconds
 from covey.simulate.machines import machine_name
@@ -46,12 +49,17 @@ def calibrate(
         contacts=Contacts(book={}, launcher=""),
     )  # fmt: skip
     if call.name == "local" and not call.settings:
-        return _local(measure(given, LocalCrew(probes), asked), asked)
+        return _priced(_local(measure(given, LocalCrew(probes), asked), asked))
     if call.name != "lab":
         raise PlanError(f"covey calibrates --engine local and --engine 'lab(…)', not {engine}: describe others by hand")
     from covey.engines.lab.settings import read
 
-    return _lab(given, asked, read(2, call.settings))
+    return _priced(_lab(given, asked, read(2, call.settings)))
+
+
+def _priced(cluster: Cluster) -> Cluster:
+    """With what codecs cost here: those among which `auto` chooses."""
+    return replace(cluster, coding=prices(options()[1:]))
 
 
 def _local(found: Found, asked: Assignment) -> Cluster:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from covey.central.pulls import Given, land
 from covey.central.shard import Leave, Params, Pull, Push
+from covey.central.trials import Trials
 from covey.exchange.codec import Codec, dense, seed
 from covey.exchange.shadow import difference_coder
 from covey.message import Address
@@ -29,6 +30,7 @@ class Servers:
             for piece, address in zip(self.pieces, addresses, strict=True)
         ]
         self.memories = [node.remember(coder.memory) for coder in self.coders]
+        self.trials = Trials(node, addresses, self.coders, self.memories) if codec.tries else None
         self.pulls = codec.pull
         self.back = [
             difference_coder(node, replica.form(piece), codec, "pull") if codec.pull else None for piece in self.pieces
@@ -57,10 +59,22 @@ class Servers:
     async def push(self, grad: Vector) -> None:
         """Give each server its piece of the gradient; it is lent until the next pull is answered."""
         samples = self.replica.batch.samples
+        await self.choose(grad)
         for index, address in enumerate(self.addresses):
             buffers = self.replica.buffers if index == 0 else NOTHING
             push = Push(self.node.step, self.versions[index], samples, self.encode(index, grad), buffers)
             await self.node.send(address, push, loan=True)
+        await self.ended()
+
+    async def choose(self, grad: Vector) -> None:
+        """With `auto`: find out, once, what this gradient and all later ones are to travel as."""
+        if self.trials:
+            await self.trials.choose([grad.cut(piece) for piece in self.pieces])
+
+    async def ended(self) -> None:
+        """A push is on its way."""
+        if self.trials:
+            await self.trials.trying.ended()
 
     def encode(self, index: int, grad: Vector) -> Vector:
         """A server's piece of the gradient, as it travels."""

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from covey.central.flow import Forward, leaves
 from covey.lessons import Batch
-from covey.program import Effect, Node
+from covey.program import Compute, Effect, Node
 from covey.replica import Replica
 from covey.vector import Vector
 
@@ -63,6 +63,13 @@ class Gated:
     def urgency(self, slot: int) -> int:
         """How many parameters are used before this one."""
         return self.order.get(slot, len(self.replica.layout.slots))
+
+    def compute(self, step: int, ready: Ready, seen: Forward | None = None) -> Compute[Batch]:
+        """The batch of a step as an effect."""
+        work = partial(self.work, step, ready, seen)
+        if self.replica.norms:
+            return self.replica.differentiation(self.node, work)
+        return self.node.compute(work, talks=True)
 
     def work(self, step: int, ready: Ready, seen: Forward | None = None) -> Batch:
         """(On the compute thread) The batch of a step; `ready` is told of every gradient, with the progress then.

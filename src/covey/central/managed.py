@@ -1,34 +1,33 @@
 """Bösen's managed communication: what a worker has changed leaves row by row, the most changed first, within a budget.
 
 As petuum, workers step their own copies and servers add changes up. But changes gather in rows, and a row leaves when
-a leaky bucket has room, or when the bound requires it, budget or not (Wei et al. 2015).
+a leaky bucket has room, or when the bound requires it, budget or not (Wei et al. 2015); both ways, for servers do the
+same (central/giving.py).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Literal
 
 import torch
 
 from covey.central.cache import Cache, Copy, Read, Retire, Retired
-from covey.central.cached import Table, cached
+from covey.central.cached import cached
+from covey.central.giving import Policy, server
 from covey.central.roles import workers_and_servers
-from covey.central.rows import Changed, Row, Rows, Tick, norms, rows_of, runs_of
+from covey.central.rows import MOST, Changed, Renewed, Row, Rows, Tick, norms, rows_of, runs_of
 from covey.errors import PlanError
-from covey.message import Address
 from covey.program import Node
 from covey.replica import Replica
 from covey.simulate.units import parse_rate
 from covey.strategy import Role, Strategy
 from covey.vector import Vector
 
-Policy = Literal["magnitude", "random", "fifo"]
 NOTHING = Vector(())
-MOST = 1024  # rows of a message
 
 
 class Manager:
@@ -43,7 +42,8 @@ class Manager:
         self.pending = node.remember(replica.flat.map(torch.zeros_like)).value
         self.since: dict[int, int] = node.remember({}).value  # row -> the first step of which it has something
         self.count = node.remember([0] * len(cache.servers)).value  # messages of rows to each server
-        self.sent: list[list[tuple[int, int, torch.Tensor]]] = [[] for _ in cache.servers]  # count, row, change
+        # messages that servers may not have heard: number, row, change
+        self.sent: list[deque[tuple[int, int, torch.Tensor]]] = [deque() for _ in cache.servers]
         self.told = node.remember([0]).value  # the last clock that servers heard
         self.steps = node.remember([0]).value  # that were done
         self.empty_at = 0.0  # when the bucket will have run empty
@@ -90,17 +90,17 @@ class Manager:
 
     async def send(self, rows: Sequence[int]) -> None:
         """Send rows now, and charge the bucket for them."""
-        for server, first in product(range(len(self.count)), range(0, len(rows), MOST)):
-            mine = [row for row in rows[first : first + MOST] if self.rows[row].server == server]
+        for index, first in product(range(len(self.count)), range(0, len(rows), MOST)):
+            mine = [row for row in rows[first : first + MOST] if self.rows[row].server == index]
             if not mine:
                 continue
             changes = Vector(self.of(self.rows[row], self.pending).clone() for row in mine)
             for row, change in zip(mine, changes.parts, strict=True):
                 self.of(self.rows[row], self.pending).zero_()
                 del self.since[row]
-                self.sent[server].append((self.count[server], row, change))
-            self.count[server] += 1
-            await self.node.send(self.cache.servers[server], Rows(mine, changes), loan=True)
+                self.sent[index].append((self.count[index], row, change))
+            self.count[index] += 1
+            await self.node.send(self.cache.servers[index], Rows(mine, changes), loan=True)
             self.empty_at = max(self.empty_at, await self.node.now()) + changes.nbytes / self.rate
 
     @property
@@ -133,24 +133,61 @@ class Manager:
 
 
 class ManagedCache(Cache):
-    """A worker's copy whose own changes are rows."""
+    """A worker's copy whose own changes are rows, and into which servers' rows come unasked."""
 
     manager: Manager
 
+    def __init__(self, node: Node, replica: Replica, count: int, bound: int) -> None:
+        super().__init__(node, replica, count, bound, eager=False)
+        while node.receive_nowait(Renewed):
+            pass  # of before a restart, after which all is read anew
+
+    async def refresh(self) -> None:
+        """Take what has come; ask only where the copy is still too old."""
+        need = max(0, self.node.step - self.bound)
+        for index, address in enumerate(self.servers):
+            while came := self.node.receive_nowait(Renewed, sender=address):
+                self.renew(index, came)
+            if self.clocks[index] < need:
+                await self.node.send(address, Read(need))
+            while self.clocks[index] < need:
+                answer = await self.node.receive_any(Copy, Renewed, sender=address)
+                if isinstance(answer, Copy):
+                    self.take(index, answer)
+                elif isinstance(answer, Renewed):
+                    self.renew(index, answer)
+        await self.node.note("staleness", self.node.step - min(self.clocks))
+
     def take(self, index: int, copy: Copy) -> None:
         """Replace the copy, and keep one's own changes that are not in it; `mine` counts messages of rows."""
-        assert copy.clock >= self.clocks[index], "a copy never goes back in time"
         manager, flat = self.manager, self.replica.flat
         flat.cut(self.pieces[index]).copy_(copy.params).add_(manager.pending.cut(self.pieces[index]))
-        manager.sent[index] = [item for item in manager.sent[index] if item[0] >= copy.mine]
-        for _, row, change in manager.sent[index]:
+        for row, change in self.unheard(index, copy.mine):
             manager.of(manager.rows[row], flat).add_(change)
         self.clocks[index] = copy.clock
+
+    def renew(self, index: int, came: Renewed) -> None:
+        """The same for some rows."""
+        assert came.clock >= self.clocks[index], "a copy never goes back in time"
+        manager, flat, rows = self.manager, self.replica.flat, set(came.rows)
+        here, mine = (Vector(manager.of(manager.rows[row], v) for row in came.rows) for v in (flat, manager.pending))
+        here.copy_(came.values).add_(mine)
+        for row, change in self.unheard(index, came.mine):
+            if row in rows:
+                manager.of(manager.rows[row], flat).add_(change)
+        self.clocks[index] = came.clock
+
+    def unheard(self, index: int, heard: int) -> list[tuple[int, torch.Tensor]]:
+        """One's own changes that a server had not heard when it had heard so many messages."""
+        sent = self.manager.sent[index]
+        while sent and sent[0][0] < heard:
+            sent.popleft()
+        return [(row, change) for _, row, change in sent]
 
 
 async def worker(node: Node, replica: Replica, *, count: int, share: float, settings: Bosen) -> None:
     """Read when the copy is too old, step on it, let the manager send what has changed."""
-    cache = ManagedCache(node, replica, count, settings.bound, eager=False)
+    cache = ManagedCache(node, replica, count, settings.bound)
     manager = Manager(node, replica, cache, parse_rate(settings.budget), settings.row, settings.policy)
     cache.manager = manager
     await node.spawn(manager.run())
@@ -167,62 +204,12 @@ async def worker(node: Node, replica: Replica, *, count: int, share: float, sett
         await node.receive(Retired, sender=address)
 
 
-class ManagedTable(Table):
-    """One server: rows are added as they come; a worker's clock is what it says it is."""
-
-    def __init__(self, node: Node, replica: Replica, index: int, count: int, length: int) -> None:
-        super().__init__(node, replica, index, eager=False)
-        self.rows = rows_of(replica, count, length)
-        self.heard = node.remember([0] * node.workers).value  # messages of rows from each worker
-
-    async def serve(self) -> None:
-        while len(self.left) < self.node.workers:
-            message = await self.node.receive_any(Read, Rows, Tick, Retire)
-            rank = message.sender.rank
-            if isinstance(message, Read):
-                self.parked[rank] = message
-            elif isinstance(message, Rows):
-                self.heard[rank] += 1
-                self.add_rows(message)
-            elif isinstance(message, Tick):
-                self.clocks.done[rank] = message.clock
-                if message.samples:
-                    await self.keep(message)
-            else:
-                self.clocks.done.pop(rank, None)
-                self.left.add(rank)
-                await self.node.send(message.sender, Retired())
-            await self.answer()
-
-    def add_rows(self, message: Rows) -> None:
-        flat = self.replica.flat
-        found = [self.rows[row] for row in message.rows]
-        Vector(flat.parts[row.part][row.start : row.stop] for row in found).add_(message.changes)
-
-    async def keep(self, tick: Tick) -> None:
-        self.replica.seen += tick.samples
-        if self.first:
-            await self.node.note("update")
-            if self.replica.buffers.parts:
-                self.replica.buffers.lerp_(tick.buffers, 1 / self.node.workers)
-
-    async def give(self, rank: int) -> None:
-        copy = Copy(self.clocks.slowest, self.heard[rank], self.params)
-        await self.node.send(Address("worker", rank), copy)
-
-
-async def server(node: Node, replica: Replica, *, index: int, count: int, length: int) -> None:
-    """Hold one piece of the parameters until every worker has retired."""
-    replica.keep(replica.pieces(count)[index], buffers=index == 0)
-    await ManagedTable(node, replica, index, count, length).serve()
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bosen:
-    """Petuum, whose workers send changes row by row within a budget, the most changed first, and by the bound all."""
+    """Petuum, whose workers and servers send rows within a budget, the most changed first, and by the bound all."""
 
     bound: int = 3
-    budget: str = "40mbit"  # of each worker
+    budget: str = "40mbit"  # of each worker, and of each server
     policy: Policy = "magnitude"  # which row goes next: the relatively most changed, any, the longest waiting
     row: int = 1024  # numbers
     weight: float | None = None  # what a change counts; 1 / workers
@@ -230,12 +217,13 @@ class Bosen:
     def strategy(self, workers: int) -> Strategy:
         if self.row < 1:
             raise PlanError(f"bosen(row={self.row}): a row has at least 1 number")
-        parse_rate(self.budget)
+        rate = float(parse_rate(self.budget))
         petuum = cached("bosen", self.bound, self.weight, eager=False, workers=workers)
         share = petuum.settings["weight"]
 
         def roles(workers: int, servers: int) -> list[Role]:
             work = partial(worker, count=servers, share=share, settings=self)
-            return workers_and_servers(workers, work, servers, partial(server, length=self.row))
+            serve = partial(server, length=self.row, rate=rate, policy=self.policy)
+            return workers_and_servers(workers, work, servers, serve)
 
         return replace(petuum, roles=roles, settings={**asdict(self), "weight": share})

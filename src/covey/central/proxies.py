@@ -61,11 +61,13 @@ class Proxy(Shard):
         grad = mean_(grads[0].map(lambda part: part.new_empty(part.shape)), grads, choice.weights)
         buffers = mean_(pushes[0].buffers.clone(), [push.buffers for push in pushes], [1.0] * len(pushes))
         version, samples = min(push.version for push in pushes), sum(push.samples for push in pushes)
+        await self.above.choose(grad)
         self.board.version = self.clock if self.keeping.rule.bounds and self.board.clocks else self.board.version + 1
         for index, address in enumerate(self.above.addresses):
             wire, more = self.above.encode(index, grad), buffers if index == 0 else NOTHING
             push = Push(self.board.version - 1, version, samples, wire, more, len(pushes))
             await self.node.send(address, push, loan=True)
+        await self.above.ended()
         self.forget(choice)
 
     def admits(self, rank: int) -> bool:

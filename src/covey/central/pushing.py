@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from covey.central.slices import Confirmed, Gradient, Manner, Slice, of_slot
+from covey.central.slices import Confirmed, Gradient, Manner, Slice, of_slot, span
+from covey.central.tuning import Setting
 from covey.exchange.codec import Coder
 from covey.message import Address, Message
 from covey.program import Node
@@ -35,6 +36,15 @@ class Turn(Message):
     counted = False
 
 
+def posting(node: Node, urgency: Callable[[int], int], step: int) -> Callable[[int, Vector, float], None]:
+    """(On the compute thread) Hand gradients over to the role's own program, as soon as backward has made them."""
+
+    def ready(slot: int, grad: Vector, progress: float) -> None:
+        node.host.post(Ready(step, slot, urgency(slot), grad, sender=node.address), progress)
+
+    return ready
+
+
 class Pushing:
     """What waits to be pushed, and the program that pushes it."""
 
@@ -46,7 +56,7 @@ class Pushing:
         self.memories = node.remember([coder.memory for coder in coders])
         self.of_slot = of_slot(slices)
         self.queue: list[tuple[int, int, Gradient]] = node.remember([]).value  # sorted
-        self.credit = manner.credit
+        self.setting = Setting(1, manner.credit or 0)
         self.under_way = 0  # bytes that no server has confirmed
         self.wished: set[int] = set()
         self.turns: set[int] = set()  # servers to which this worker may push
@@ -68,20 +78,22 @@ class Pushing:
             self.wished.discard(message.sender.rank)
 
     def take(self, ready: Ready) -> None:
-        """Put the slices of a gradient in line."""
+        """Put the slices of a gradient in line, as many together as the setting says."""
         places = self.of_slot[ready.slot]
         begin, numbers = self.slices[places[0]].start, ready.grad.parts[0]
-        for place in places:
-            where, self.serial = self.slices[place], self.serial + 1
-            memories, part = self.memories.value, Vector([numbers[where.start - begin : where.stop - begin]])
-            grad, memories[place] = self.coders[place].encode(part, memories[place])
-            first = ready.urgency if self.manner.order == "layers" else 0
-            insort(self.queue, (first, self.serial, Gradient(ready.step, place, ready.urgency, grad)))
+        first = ready.urgency if self.manner.order == "layers" else 0
+        for place in places[:: self.setting.together]:
+            count, self.serial = min(self.setting.together, places[-1] + 1 - place), self.serial + 1
+            where = span(self.slices, place, count)
+            grad = Vector([numbers[where.start - begin : where.stop - begin]])
+            if count == 1:  # a codec sees each slice by itself, and so always in slices of one size
+                grad, self.memories.value[place] = self.coders[place].encode(grad, self.memories.value[place])
+            insort(self.queue, (first, self.serial, Gradient(ready.step, place, ready.urgency, grad, count)))
 
     async def push(self) -> None:
         """Send what may leave, the most urgent first; what has become ready meanwhile may overtake."""
         while (gradient := await self.next()) is not None:
-            if self.credit:
+            if self.setting.credit:
                 self.under_way += gradient.grad.nbytes
             priority = -gradient.urgency if self.manner.order == "layers" else 0
             server = self.slices[gradient.place].server
@@ -92,13 +104,14 @@ class Pushing:
 
     async def next(self) -> Gradient | None:
         """The slice that goes next, if one may."""
+        credit = self.setting.credit
         if self.manner.flows:
             await self.wish()
         for place, (_, _, gradient) in enumerate(self.queue):
             if self.manner.flows and self.slices[gradient.place].server not in self.turns:
                 continue
             # one larger than all credit goes alone
-            if self.credit and self.under_way and self.under_way + gradient.grad.nbytes > self.credit:
+            if credit and self.under_way and self.under_way + gradient.grad.nbytes > credit:
                 return None
             return self.queue.pop(place)[2]
         return None

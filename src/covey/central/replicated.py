@@ -9,10 +9,11 @@ from typing import Literal
 
 from covey.errors import PlanError
 from covey.exchange import patterns
+from covey.exchange.auto import means as means_of
 from covey.exchange.averaging import mean_gradient
 from covey.exchange.codec import Codec, dense
 from covey.exchange.collectives import Group, Pattern
-from covey.exchange.compressed import Means, check_pattern, gradient_coder
+from covey.exchange.compressed import check_pattern, gradient_coder
 from covey.exchange.machines import MachineMeans
 from covey.exchange.probe import Choice, Trial, Wish
 from covey.exchange.slices import Frame
@@ -29,7 +30,7 @@ async def compressed(node: Node, replica: Replica, *, codec: Codec, summing: Pat
 
     With `local` they are summed as they are on machines of so many, and compressed between those.
     """
-    means = MachineMeans(node, codec, local) if local else Means(node, gradient_coder(node, replica, codec))
+    means = MachineMeans(node, codec, local) if local else means_of(node, gradient_coder(node, replica, codec))
     for step in node.steps():
         present = node.present(step)
         await replica.gradient(node, clip=False)

@@ -11,6 +11,8 @@ from covey.message import Message
 from covey.replica import Replica
 from covey.vector import Vector, ranges
 
+MOST = 1024  # rows of a message
+
 
 class Row(NamedTuple):
     """Numbers that travel together."""
@@ -28,6 +30,18 @@ class Rows(Message):
     changes: Vector
 
 
+class Renewed(Message):
+    """Rows as a server has them, with the first `mine` messages of the worker that they go to.
+
+    After them it lacks nothing that anybody changed in the first `clock` steps.
+    """
+
+    clock: int
+    mine: int
+    rows: list[int]
+    values: Vector
+
+
 class Tick(Message):
     """All changes of a worker's first `clock` steps have been sent; after a step also what is kept of it."""
 
@@ -37,7 +51,7 @@ class Tick(Message):
 
 
 class Changed(Message):
-    """There is something to send (from a worker to itself)."""
+    """There is something to send (from a role to itself)."""
 
     counted = False
 

@@ -13,12 +13,13 @@ from typing import Literal
 
 from covey.central.flow import Forward
 from covey.central.gates import Gated
+from covey.central.interleaved import interleaved
 from covey.central.pulls import Given, land
-from covey.central.pushing import Pushing, Ready
+from covey.central.pushing import Pushing, posting
 from covey.central.roles import addresses, workers_and_servers
-from covey.central.slices import Finished, Manner, Order, Statistics, Updated, form, of_slot, slices, view
+from covey.central.slices import Finished, Manner, Order, Statistics, Updated, form, of_slot, slices, span, view
 from covey.central.tac import tac
-from covey.central.tuning import Search
+from covey.central.tuning import Tuning
 from covey.central.updating import server
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense, seed
@@ -26,7 +27,6 @@ from covey.exchange.shadow import difference_coder
 from covey.program import Node
 from covey.replica import Replica
 from covey.strategy import GROW, Role, Strategy, Taxonomy
-from covey.vector import Vector
 
 
 class Copy:
@@ -66,9 +66,10 @@ class Copy:
 
     def install(self, message: Updated) -> None:
         assert message.step <= self.done[0], "an update before this worker's gradient"
-        numbers = view(self.replica.flat, self.slices[message.place])
+        numbers = view(self.replica.flat, span(self.slices, message.place, message.count))
         land(numbers, Given(message.params, message.whole), self.back[message.place])
-        self.have[message.place] = message.step
+        for place in range(message.place, message.place + message.count):
+            self.have[place] = message.step
 
     def install_arrived(self) -> None:
         while message := self.node.receive_nowait(Updated):
@@ -81,15 +82,12 @@ async def worker(node: Node, replica: Replica, *, count: int, manner: Manner, co
     copy = Copy(node, replica, count, manner, codec)
     gated = Gated(node, replica, copy.fresh, copy.freshen)
     pushing = Pushing(node, servers, copy.slices, manner, copy.coders)
-    search = Search(node, manner.most) if manner.tuned else None
+    tuning = Tuning(node, manner.grid(replica), manner.smallest(replica))
     await node.spawn(pushing.run())
-
-    def ready(step: int, slot: int, grad: Vector, progress: float) -> None:
-        node.host.post(Ready(step, slot, gated.urgency(slot), grad, sender=node.address), progress)
 
     timing, seen = manner.timed and not gated.blind, None
     for step in node.steps():
-        pushing.credit = await search.credit() if search else manner.credit
+        pushing.setting = await tuning.setting(step)
         copy.install_arrived()
         if seen and seen.end is not None:
             gated.order = await by_times(copy, seen, gated.order)
@@ -97,9 +95,7 @@ async def worker(node: Node, replica: Replica, *, count: int, manner: Manner, co
         if gated.blind or timing:
             await copy.freshen(everything)
         seen = Forward(replica) if timing else None
-        work = partial(gated.work, step, partial(ready, step), seen)
-        compute = replica.differentiation(node, work) if replica.norms else node.compute(work, talks=True)
-        replica.batch = await compute
+        replica.batch = await gated.compute(step, posting(node, gated.urgency, step), seen)
         copy.done[0] = step
         await replica.announce(node)
         if replica.buffers.parts:
@@ -116,12 +112,16 @@ async def by_times(copy: Copy, seen: Forward, used: Iterable[int]) -> dict[int, 
     return {slot: place for place, slot in enumerate(order)}
 
 
-def scheduled(name: str, manner: Manner, settings: dict[str, object], codec: Codec) -> Strategy:
-    """The family: slices in any manner; a codec sees each slice by itself, and one that looks at shapes whole ones."""
-    manner = replace(manner, most=0) if codec.whole else manner
+def check(name: str, settings: dict[str, object]) -> None:
     for key, value in settings.items():
         if isinstance(value, int) and value < 0:
             raise PlanError(f"{name}({key}={value}): must be 0 or more; 0 sets no limit")
+
+
+def scheduled(name: str, manner: Manner, settings: dict[str, object], codec: Codec) -> Strategy:
+    """The family: slices in any manner; a codec sees each slice by itself, and one that looks at shapes whole ones."""
+    manner = replace(manner, most=0) if codec.whole else manner
+    check(name, settings)
 
     def roles(workers: int, servers: int) -> list[Role]:
         work = partial(worker, count=servers, manner=manner, codec=codec)
@@ -164,16 +164,24 @@ class TicTac:
 class ByteScheduler:
     """Partitions of so many bytes, the first layers' first; no more than `credit` bytes are on their way."""
 
-    partition: int = 4_096_000  # bytes
+    partition: int | Literal["auto"] = 4_096_000  # bytes; auto: measured
     credit: int | Literal["auto"] = 16_384_000  # bytes of a worker that servers have not confirmed; auto: measured
+    exchange: Literal["servers", "allreduce"] = "servers"  # allreduce: workers sum partitions, and there is no server
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
-        tuned = self.credit == "auto"
-        if tuned and not self.partition:
+        settings: dict[str, object] = {"partition": self.partition, "credit": self.credit}
+        most, credit = 0 if self.partition == "auto" else self.partition, None if self.credit == "auto" else self.credit
+        manner = Manner(most=most, in_bytes=True, credit=credit, sized=self.partition == "auto")
+        if credit is None and self.partition == 0:
             raise PlanError("bytescheduler(partition=0, credit=auto): credits are tried in partitions, so give a size")
-        credit = self.partition if self.credit == "auto" else self.credit
-        manner = Manner(most=self.partition, in_bytes=True, credit=credit, tuned=tuned)
-        return scheduled("bytescheduler", manner, {"partition": self.partition, "credit": self.credit}, codec)
+        if manner.sized and not codec.lossless:
+            raise PlanError(f"bytescheduler(partition=auto) with {codec.name}: it sees slices of one size, so give one")
+        if self.exchange == "servers":
+            return scheduled("bytescheduler", manner, settings, codec)
+        check("bytescheduler", settings)
+        if not codec.lossless:
+            raise PlanError(f"bytescheduler(exchange=allreduce) adds plain numbers: {codec.name} goes with servers")
+        return interleaved("bytescheduler", manner, {**settings, "exchange": self.exchange})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

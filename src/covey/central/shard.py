@@ -8,12 +8,13 @@ from typing import Any, ClassVar, Protocol
 
 from covey.central.clipping import clip_part
 from covey.central.pulls import Given, Pulls
+from covey.central.trials import Sample, Samples
 from covey.central.versions import Versions
 from covey.exchange.codec import Codec, dense, seed
 from covey.message import Address, Message
 from covey.program import Node
 from covey.replica import Replica
-from covey.synchronization import Arrival, Board, Choice, Ending, Epochs, Rule
+from covey.synchronization import Arrival, Board, Choice, Ending, Epochs, Everyone, Rule
 from covey.vector import Vector, mean_
 
 
@@ -93,7 +94,7 @@ class Keeping:
 class Shard:
     """One server, message by message. Its clients are workers, or proxies, known by their ranks."""
 
-    hears: ClassVar[tuple[type[Message], ...]] = (Pull, Push, Leave)
+    hears: ClassVar[tuple[type[Message], ...]] = (Pull, Push, Leave, Sample)
 
     def __init__(
         self, node: Node, replica: Replica, keeping: Keeping, clients: Iterable[int], shards: Sequence[Address] = ()
@@ -110,6 +111,7 @@ class Shard:
         form = replica.form(replica.trained)
         self.coder = keeping.codec.made(form, seed(node))
         self.pulls = Pulls(node, form, keeping.codec, keeping.rule.lends) if keeping.codec.pull else None
+        self.samples = Samples(node, self.coder, together=isinstance(keeping.rule.gather, Everyone))
         self.parked: dict[int, Pull] = {}
 
     async def serve(self) -> None:
@@ -122,8 +124,11 @@ class Shard:
             self.own(message)
             self.end_epochs()
             await self.answer()
+            await self.samples.answer(len(self.board.clocks))
 
     async def hear(self, message: Message) -> None:
+        if isinstance(message, Sample):
+            return self.samples.hear(message)
         rank = message.sender.rank
         if self.versions:
             self.versions.back(rank)

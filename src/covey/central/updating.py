@@ -4,18 +4,41 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from covey.central.clipping import clip_part
 from covey.central.pulls import Pulls
 from covey.central.pushing import Turn, Wish
 from covey.central.roles import addresses
-from covey.central.slices import Confirmed, Finished, Gradient, Manner, Statistics, Updated, form, piece, slices, view
+from covey.central.slices import (
+    Confirmed,
+    Finished,
+    Gradient,
+    Manner,
+    Statistics,
+    Updated,
+    form,
+    runs,
+    slices,
+    span,
+    view,
+)
+from covey.central.stepping import Stepping
 from covey.exchange.codec import Codec, seed
 from covey.message import Address
-from covey.optimizers import ELEMENTWISE
 from covey.program import Node
 from covey.replica import Replica
-from covey.vector import mean_
+from covey.vector import Vector, mean_
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Neighbouring slices whose gradient of a step is whole: the first of them, how many, and how urgent they are."""
+
+    step: int
+    place: int
+    count: int
+    urgency: int
 
 
 class Keeper:
@@ -28,19 +51,14 @@ class Keeper:
         self.peers, self.first = addresses(count), index == 0
         self.slices = slices(replica, manner, count)
         mine = [place for place, where in enumerate(self.slices) if where.server == index]
-        # by the norm of all of it, or by an optimizer that counts its steps itself, a step is taken as a whole; and so
-        # it is where workers wait for their turns, which would stand in line behind the updates
-        timed = any(part.is_meta for part in replica.flat.parts)
-        alone = timed or type(replica.optimizer) in ELEMENTWISE
-        self.apart = alone and replica.clip_norm is None and not manner.flows
-        owned = [self.slices[place] for place in mine]
-        replica.keep(piece(len(replica.flat.parts), owned, self.apart and not timed), buffers=index == 0)
-        self.shards = {p.data_ptr(): (g, p) for g in replica.optimizer.param_groups for p in g["params"] if p.numel()}
+        # where workers wait for their turns, those would stand in line behind the updates
+        together = bool(manner.flows)
+        self.stepping = Stepping(replica, self.slices, mine, buffers=index == 0, together=together)
         forms = {place: form(replica, self.slices[place]) for place in mine}
         self.coders = {place: codec.made(forms[place], seed(node, place)) for place in mine}
         self.pulls = {place: Pulls(node, forms[place], codec, together=True) for place in mine if codec.pull}
-        self.came: dict[int, dict[int, Gradient]] = {place: {} for place in mine}
-        self.whole: list[Gradient] = []  # one for each slice of this step that every worker has pushed
+        self.came: dict[int, dict[int, Vector]] = {place: {} for place in mine}
+        self.whole: list[Fresh] = []  # of this step, what every worker has pushed
         self.statistics: dict[int, Statistics] = {}
         self.pushing: set[int] = set()
         self.wishes: deque[Address] = deque()
@@ -64,64 +82,66 @@ class Keeper:
                 await self.node.send(self.wishes.popleft(), Turn(), priority=1)
 
     async def take(self, gradient: Gradient) -> None:
+        """Lay a gradient to those of the others; slices that now have all of them are stepped on and given back.
+
+        Workers that change their partitions, one before the other, send slices that are whole at different times.
+        """
         self.pushing.discard(gradient.sender.rank)
-        if self.manner.credit:
+        if self.manner.credit != 0:
             await self.node.send(gradient.sender, Confirmed(gradient.grad.nbytes), priority=1)
-        came, present = self.came[gradient.place], self.node.present(gradient.step)
-        came[gradient.sender.rank] = gradient
-        if len(came) < len(present):
-            return
+        present = self.node.present(gradient.step)
+        for place, grad in self.parts(gradient):
+            self.came[place][gradient.sender.rank] = grad
         samples = [self.replica.lessons.samples(rank, gradient.step) for rank in present]
-        grads = [self.coders[gradient.place].decode(came[rank].grad) for rank in present]
-        mean_(view(self.replica.grad, self.slices[gradient.place]), grads, samples)
-        came.clear()
-        self.whole.append(gradient)
-        if self.apart:
-            self.update(gradient.place)
-            await self.give([gradient], present)
-        if len(self.whole) == len(self.came):
+        places = range(gradient.place, gradient.place + gradient.count)
+        for place, count in runs(place for place in places if len(self.came[place]) == len(present)):
+            for whole in range(place, place + count):
+                grads = [self.coders[whole].decode(self.came[whole][rank]) for rank in present]
+                mean_(view(self.replica.grad, self.slices[whole]), grads, samples)
+                self.came[whole].clear()
+            self.whole.append(Fresh(gradient.step, place, count, gradient.urgency))
+            if self.stepping.apart:
+                self.stepping.step(range(place, place + count))
+                await self.give(self.whole[-1], present)
+        if sum(fresh.count for fresh in self.whole) == len(self.came):
             await self.end_step(gradient.step, present, sum(samples))
+
+    def parts(self, gradient: Gradient) -> list[tuple[int, Vector]]:
+        """What came of each slice, as it came."""
+        if gradient.count == 1:
+            return [(gradient.place, gradient.grad)]
+        places = range(gradient.place, gradient.place + gradient.count)
+        begin, numbers = self.slices[gradient.place].start, gradient.grad
+        ends = [(self.slices[place].start - begin, self.slices[place].stop - begin) for place in places]
+        return [(place, numbers.cut((end,))) for place, end in zip(places, ends, strict=True)]
 
     async def end_step(self, step: int, present: Sequence[int], samples: int) -> None:
         """All slices of a step are there; here they are also stepped on, where none could be alone."""
         in_order = self.manner.order != "fifo"
-        whole = sorted(self.whole, key=lambda gradient: gradient.urgency if in_order else 0)
+        whole = sorted(self.whole, key=lambda fresh: fresh.urgency if in_order else 0)
         self.whole.clear()
         if self.first:
             await self.node.note("update")
             await self.node.note("staleness", 0)
-        if not self.apart:
+        if not self.stepping.apart:
             await clip_part(self.node, self.replica, self.replica.grad.cut(self.replica.trained), step, self.peers)
             self.replica.update()
             self.replica.seen += samples
-            await self.give(whole, present)
+            for fresh in whole:
+                await self.give(fresh, present)
         else:
             self.replica.seen += samples
 
-    def update(self, place: int) -> None:
-        """Step the optimizer on one slice only; each slice has its own state."""
-        optimizer = self.replica.optimizer
-        found = self.shards.get(view(self.replica.flat, self.slices[place]).parts[0].data_ptr())
-        if found is None:  # no numbers
-            return
-        groups, (group, shard) = optimizer.param_groups, found
-        params = group["params"]
-        optimizer.param_groups, group["params"] = [group], [shard]
-        try:
-            self.replica.update()
-        finally:
-            optimizer.param_groups, group["params"] = groups, params
-
-    async def give(self, gradients: Sequence[Gradient], present: Sequence[int]) -> None:
+    async def give(self, fresh: Fresh, present: Sequence[int]) -> None:
         """Send the new numbers to all who took part; lent where nobody can change them before all have them."""
-        for gradient in gradients:
-            fresh = Updated(gradient.step, gradient.place, view(self.replica.flat, self.slices[gradient.place]))
-            if pulls := self.pulls.get(gradient.place):
-                fresh.params, fresh.whole = pulls.give(0, fresh.params, gradient.step)
-            lent = self.node.present(gradient.step + 1) == present
-            priority = 0 if self.manner.order == "fifo" else -gradient.urgency
-            for rank in present:
-                await self.node.send(Address("worker", rank), fresh, loan=lent, priority=priority)
+        numbers = view(self.replica.flat, span(self.slices, fresh.place, fresh.count))
+        updated = Updated(fresh.step, fresh.place, numbers, count=fresh.count)
+        if pulls := self.pulls.get(fresh.place):
+            updated.params, updated.whole = pulls.give(0, numbers, fresh.step)
+        lent = self.node.present(fresh.step + 1) == present
+        priority = 0 if self.manner.order == "fifo" else -fresh.urgency
+        for rank in present:
+            await self.node.send(Address("worker", rank), updated, loan=lent, priority=priority)
 
     def keep_buffers(self, message: Statistics) -> None:
         """Keep the mean of all workers' float buffers, as far as they are of all."""

@@ -82,7 +82,7 @@ def command(
         )
         if stages is None and machines is None:
             stages = 2
-        terms = Terms(stages=stages, machines=machines, schedule=plan, bandwidth=rate, memory=limit)
+        terms = Terms(stages=stages, machines=machines, schedule=plan, bandwidth=rate, memory=limit, trains=True)
         chain, profile = _measured(load_task(task), plan, after or [], tied, teller(manner))
         answer = Answer.of(task, chain, profile, terms, wait)
         json_file.write(json, answer.to_json())

@@ -70,15 +70,15 @@ def command(
 
 def describe(spec: str) -> dict[str, Any]:
     """All that is known of a strategy, as it goes to JSON."""
-    from covey import catalog, topology
+    from covey import catalog, compose, topology
     from covey.central.layouts import LAYOUTS
-    from covey.exchange.codecs import CODECS
     from covey.spec import parse
     from covey.systems import CATEGORIES, LACKING, ROWS, SYSTEMS
 
     strategy = catalog.resolve(spec, WORKERS)
     system = SYSTEMS.get(strategy.name)
-    entry = catalog.STRATEGIES[parse(system.spec).strategy.name if system else strategy.name]
+    made_of = parse(system.spec).strategy.name if system else strategy.name
+    entry = catalog.STRATEGIES[made_of]
     row = system.row if system else ROWS.get(strategy.name)
     hints = get_type_hints(entry.settings)
     return {
@@ -99,7 +99,7 @@ def describe(spec: str) -> dict[str, Any]:
         "servers": strategy.servers,
         "over": strategy.over,
         "topologies": list(topology.GRAPHS) if entry.graph else list(LAYOUTS) if entry.placed else [],
-        "codecs": list(CODECS) if entry.codecs else [],
+        "codecs": compose.names(made_of, entry.codecs),
         "pull": entry.codecs == "pushes",
         "plain": entry.plain,
         "paper": system.paper if system else entry.paper,

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from covey.cli.moments import number
+from covey.observe import choices
 from covey.observe.referee import Row
 from covey.observe.result import Result, Shares
 from covey.simulate.units import format_bytes, format_duration
@@ -47,6 +48,8 @@ def _facts(result: Result, target: Target | None, files: Mapping[str, Path | Non
         yield "final", Text("  ".join(f"{name} {number(value)}" for name, value in scores.items()))
     yield "speed", Text(_speed(result))
     yield "traffic", Text(_traffic(result))
+    if chosen := _chosen(result):
+        yield "codec", Text(chosen)
     if result.staleness.mean is not None:
         yield "staleness", Text(f"mean {result.staleness.mean:.2f}, max {result.staleness.max}")
     for failure in result.failures:
@@ -104,6 +107,19 @@ def _traffic(result: Result) -> str:
         return "nothing was sent"
     pairs = "".join(f"\n{pair} {format_bytes(size)}" for pair, size in traffic.by_role.items())
     return f"{format_bytes(traffic.bytes)} in {_count(traffic.messages, 'message')}{pairs}"
+
+
+def _chosen(result: Result) -> str:
+    """What `auto` chose, and how long an exchange was with it and without."""
+    lines = []
+    for one in choices.chosen(result.notes):
+        what = f"{one.what}: " if one.what else ""
+        took, plain = format_duration(one.seconds), format_duration(one.plain)
+        if one.codec == choices.PLAIN:
+            lines.append(f"{what}auto found none that pays: plain numbers, {took} an exchange")
+        else:
+            lines.append(f"{what}auto chose {one.codec}: {took} an exchange, plain {plain}")
+    return "\n".join(lines)
 
 
 def _roles(roles: Mapping[str, Shares], everything: bool, ascii_only: bool) -> Table:

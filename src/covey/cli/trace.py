@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 Picture = Annotated[Path, flag("--picture", "FILE", "Where the picture goes, an SVG.", options.KEEP)]
 Chrome = Annotated[Path | None, flag("--chrome", "FILE", "Also for Chrome's and Perfetto's viewers.", options.KEEP)]
+Timetable = Annotated[
+    Path | None, flag("--timetable", "FILE", "Of a cut model: its pipeline, the bubble shaded, an SVG.", options.KEEP)
+]
 Begin = Annotated[str, flag("--from", "TIME", "Where the picture begins.", options.BUDGET)]
 Length = Annotated[str | None, flag("--length", "TIME", "How much the picture shows. (usual: all)", options.BUDGET)]
 Steps = Annotated[int, flag("--steps", "S", "End a worker after so many steps of its own.", options.BUDGET, least=1)]
@@ -33,6 +36,7 @@ def command(
     length: Length = None,
     picture: Picture = Path("trace.svg"),
     chrome: Chrome = None,
+    timetable: Timetable = None,
     cluster: simulate.ClusterFile = None,
     bandwidth: simulate.Bandwidth = None,
     latency: simulate.Latency = None,
@@ -58,6 +62,7 @@ def command(
         refuse_early(request)
         json_file.check(picture, "--picture", "trace.svg")
         json_file.check(chrome, "--chrome", "trace.json")
+        json_file.check(timetable, "--timetable", "timetable.svg")
         from covey.run import fit
         from covey.simulate import parse_duration
 
@@ -69,8 +74,18 @@ def command(
         )  # fmt: skip
         assert result.recording is not None, "a traced run has a recording"
         _write(result.recording, picture, chrome, json, since, until)
+        if timetable:
+            _write_timetable(result.recording, timetable)
         if manner != "quiet" and json != json_file.OUTPUT:
-            print("\n".join(str(path) for path in (picture, chrome, json) if path))
+            print("\n".join(str(path) for path in (picture, chrome, timetable, json) if path))
+
+
+def _write_timetable(recording: Recording, file: Path) -> None:
+    from covey.report import gantt
+    from covey.report.pipelines import timetable_of
+
+    seen = timetable_of(recording)
+    json_file.write(file, gantt.draw(seen, f"{recording.strategy} · bubble {seen.bubble():.0%}"))
 
 
 def _write(

@@ -43,6 +43,8 @@ class Feed:
 def _selection(data: object) -> Callable[[Tensor], tuple[Tensor, ...]] | None:
     """How to take a batch out of tensors at once; None where samples must be asked for one by one."""
     if isinstance(data, tuple):
+        if data[0].is_cuda and len({column.device for column in data}) == 1:
+            return lambda numbers: _on_gpu(data, numbers)
         if any(column.device.type != "cpu" for column in data):
             return lambda numbers: tuple([column[numbers] for column in data])
         # It takes half the time of column[numbers], but wants the numbers on the column's device.
@@ -54,3 +56,9 @@ def _selection(data: object) -> Callable[[Tensor], tuple[Tensor, ...]] | None:
         kept = torch.as_tensor(data.indices)
         return lambda numbers: inner(kept[numbers])
     return None
+
+
+def _on_gpu(columns: tuple[Tensor, ...], numbers: Tensor) -> tuple[Tensor, ...]:
+    """The numbers go there without anybody waiting for what the GPU is busy with."""
+    there = numbers.pin_memory().to(columns[0].device, non_blocking=True)
+    return tuple([column.index_select(0, there) for column in columns])

@@ -10,10 +10,11 @@ from covey.decentral.momentum import Moments, Momentum
 from covey.decentral.settings import written
 from covey.errors import PlanError
 from covey.exchange import patterns
+from covey.exchange.auto import means
 from covey.exchange.averaging import mean_gradient
 from covey.exchange.codec import Codec, dense
 from covey.exchange.collectives import Group, Pattern
-from covey.exchange.compressed import Means, change_coder, check_pattern, gradient_coder
+from covey.exchange.compressed import change_coder, check_pattern, gradient_coder
 from covey.message import Address
 from covey.program import Node
 from covey.replica import Replica
@@ -45,8 +46,10 @@ class Common:
 
     def __init__(self, node: Node, replica: Replica, codec: Codec, together: bool) -> None:
         self.model = node.remember(replica.model.clone()).value
-        self.changes = Means(node, change_coder(node, replica, codec, "models"))
-        self.gradients = Means(node, gradient_coder(node, replica, codec, "gradients")) if together else None
+        self.changes = means(node, change_coder(node, replica, codec, "models"))
+        self.gradients = (
+            means(node, gradient_coder(node, replica, codec, "gradients"), "gradients") if together else None
+        )
 
     async def average(self, replica: Replica, members: Group, pattern: Pattern) -> None:
         """Move on from the common model by the mean change, and begin there."""
@@ -61,11 +64,11 @@ async def worker(
     ends, end = periods.ends(), -1
     common = None if codec.lossless else Common(node, replica, codec, periods.after > 0)
     for step in node.steps():
-        await replica.gradient(node, clip=step >= periods.after)
         if step < periods.after:
+            await replica.gradient(node, clip=False)
             await step_together(node, replica, step, pattern, common)
             continue
-        replica.update()
+        await replica.descend(node)
         await node.note("update")
         while end < step:
             end = next(ends)

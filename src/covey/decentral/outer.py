@@ -14,9 +14,10 @@ from covey.decentral.local_sgd import average, group
 from covey.decentral.momentum import Momentum
 from covey.decentral.settings import written
 from covey.errors import PlanError
+from covey.exchange.auto import means as means_of
 from covey.exchange.codec import Codec, dense
 from covey.exchange.collectives import Group, ring
-from covey.exchange.compressed import Means, change_coder
+from covey.exchange.compressed import change_coder
 from covey.message import Address
 from covey.program import Node, Program
 from covey.replica import Replica
@@ -37,7 +38,7 @@ async def worker(
     block = node.remember(fresh(replica)).value
     done = node.remember([0]).value  # steps
     replica.scored = block["published"].join(block["buffers"])
-    means = None if codec.lossless else Means(node, change_coder(node, replica, codec))
+    means = None if codec.lossless else means_of(node, change_coder(node, replica, codec))
 
     async def end_block(members: Group) -> None:
         if means:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from covey.engines.cluster import here
-from covey.engines.cluster.crew import Places
+from covey.engines.cluster.places import Places
 from covey.engines.cluster.ranks import Presence, RankPlaces, attend, call_off, machine, presence, read_native
 from covey.engines.native.mpi_service import NATIVE, Service
 from covey.engines.started import Started, by_mpi, choose_gpu

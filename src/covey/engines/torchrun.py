@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from covey.engines.cluster.crew import Places
+from covey.engines.cluster.places import Places
 from covey.engines.cluster.ranks import HERE, Presence, RankPlaces, attend, call_off, presence, read_native
 from covey.engines.started import Started, by_torchrun, choose_gpu
 from covey.errors import PeerLost, PlanError

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from covey.errors import WireError
+from covey.exchange.watching import told, watched
 from covey.flat import Form
 from covey.program import Node
 from covey.vector import Vector
@@ -66,6 +67,7 @@ class Coder:
     encode: Callable[[Vector, Memory], tuple[Vector, Memory]]
     decode: Callable[[Vector], Vector]
     total: Total | None = None
+    options: tuple[Coder, ...] = ()  # of one that chooses among them, and remembers first which it is
 
     @property
     def memory(self) -> Memory:
@@ -86,6 +88,7 @@ class Codec:
     carries: bool = False  # it carries on what it drops
     whole: bool = False  # it looks at the shapes of parameters: servers are to hold whole ones
     fused: Codec | None = None  # its own error feedback, in the same pass
+    tries: bool = False  # it is chosen among others, as they are measured in the run
     pull: bool = False  # what servers give back travels encoded, too, as what has changed
     inside: Callable[[], Codec] | None = None  # of a wrapper: the same around what carries on what it drops
     accept: Callable[[Optimizer], None] | None = None  # refuses an optimizer of the task that cannot work with it
@@ -97,7 +100,9 @@ class Codec:
     def made(self, form: Form, seed: int) -> Coder:
         """A coder for vectors of this form; the number seeds what it leaves to chance."""
         place, empty = Seed.of(seed), any(part.is_meta for part in form.like.parts)
-        return _timed(self, form, place) if empty and not self.lossless else self.make(form, place)
+        whole = self.lossless or self.tries  # else, where there are no numbers, only sizes count
+        coder = self.make(form, place) if whole or not empty else _timed(self, form, place)
+        return coder if whole or not watched() else _telling(self.name, form.like.nbytes, coder)
 
     def carrying(self) -> Codec:
         """This codec as gradients use it: with error feedback where it needs it."""
@@ -123,6 +128,28 @@ def _timed(codec: Codec, form: Form, place: Seed) -> Coder:
     return Coder(
         lambda: None, lambda vector, memory: (wire(size), None), lambda wire: like(), total if codec.adds else None
     )
+
+
+def _telling(name: str, size: int, coder: Coder) -> Coder:
+    """A coder that tells whoever watches what it does."""
+
+    def encode(vector: Vector, memory: Memory) -> tuple[Vector, Memory]:
+        with told(name, "encode", size):
+            return coder.encode(vector, memory)
+
+    def decode(wire: Vector) -> Vector:
+        with told(name, "decode", size):
+            return coder.decode(wire)
+
+    async def total(vector: Vector, memory: Memory, add: Sum) -> tuple[Vector, Memory]:
+        assert coder.total is not None
+        with told(name, "encode", size):
+            pass  # others run while what travels is added up
+        found = await coder.total(vector, memory, add)
+        with told(name, "decode", size):
+            return found
+
+    return replace(coder, encode=encode, decode=decode, total=total if coder.total else None)
 
 
 def _plainly(form: Form, seed: Seed) -> Coder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from covey.exchange.auto import Auto
 from covey.exchange.bits import Bf16, Fixed16, Fp16, Int8, Natural, Truncated, TwoBit
 from covey.exchange.dgc import Dgc
 from covey.exchange.levels import DoReFa, OneBit, TernGrad
@@ -20,7 +21,7 @@ CODECS: Mapping[str, type[Any]] = {
     "fp16": Fp16, "bf16": Bf16, "truncated": Truncated, "fixed16": Fixed16, "int8": Int8, "natural": Natural,
     "dorefa": DoReFa, "qsgd": Qsgd, "terngrad": TernGrad, "twobit": TwoBit, "onebit": OneBit, "strom": Strom,
     "topk": TopK, "mstopk": MsTopK, "randomk": RandomK, "threshold": Threshold, "entropy": Entropy, "dgc": Dgc,
-    "sbc": Sbc, "powersgd": PowerSgd,
+    "sbc": Sbc, "powersgd": PowerSgd, "auto": Auto,
 }  # fmt: skip
 
 WRAPPERS: Mapping[str, type[Any]] = {

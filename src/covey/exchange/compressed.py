@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 
 from covey.errors import PlanError
@@ -36,6 +34,22 @@ async def gather(node: Node, wire: Vector, group: Group) -> list[Vector]:
     return [found[place] for place in range(size)]
 
 
+async def totalled(
+    node: Node, coder: Coder, memory: Memory, vector: Vector, group: Group, pattern: Pattern
+) -> tuple[Vector, Memory, Vector | None]:
+    """The sum over a group, the coder's memory, and what everybody made of one's own vector where it was gathered."""
+    if coder.total:
+        total, memory = await coder.total(vector, memory, lambda wire: node.sum(wire, group, pattern))
+        return total, memory, None
+    wire, memory = coder.encode(vector, memory)
+    total, told = vector.map(torch.zeros_like), None
+    for who, one in zip(group, await gather(node, wire, group), strict=True):
+        decoded = coder.decode(one)
+        total.add_(decoded)
+        told = decoded if who == node.address else told
+    return total, memory, told
+
+
 class Means:
     """Means of vectors of one form over groups; what the coder carries on from one to the next is remembered.
 
@@ -54,20 +68,10 @@ class Means:
 
     async def total(self, vector: Vector, group: Group, pattern: Pattern) -> Vector:
         """The sum."""
-        if self.coder.total:
-            add = partial(self._add, group=group, pattern=pattern)
-            total, self.memory.value = await self.coder.total(vector, self.memory.value, add)
-        else:
-            wire, self.memory.value = self.coder.encode(vector, self.memory.value)
-            total = vector.map(torch.zeros_like)
-            for who, one in zip(group, await gather(self.node, wire, group), strict=True):
-                decoded = self.coder.decode(one)
-                total.add_(decoded)
-                self.told = decoded if who == self.node.address else self.told
+        total, self.memory.value, self.told = await totalled(
+            self.node, self.coder, self.memory.value, vector, group, pattern
+        )
         return total
-
-    async def _add(self, wire: Vector, *, group: Group, pattern: Pattern) -> None:
-        await self.node.sum(wire, group, pattern)
 
 
 def check_pattern(name: str, pattern: str, codec: Codec) -> None:
@@ -108,4 +112,5 @@ def beside(coder: Coder, count: int) -> Coder:
         await add(rest)
         return summed.join(rest), memory
 
-    return Coder(coder.start, encode, decode, total if coder.total else None)
+    options = tuple(beside(option, count) for option in coder.options)
+    return Coder(coder.start, encode, decode, total if coder.total else None, options)

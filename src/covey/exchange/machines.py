@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from covey.exchange.auto import means
 from covey.exchange.codec import Codec, seed
 from covey.exchange.collectives import Group, Pattern, around, ring
 from covey.exchange.compressed import Means
@@ -35,7 +36,7 @@ class MachineMeans:
         mine = gather(row[(place + 1) % local] for row in grid).vector
         if self.between is None:
             made = self.codec.carrying().made(Form.plain(mine), seed(self.node, "between"))
-            self.between = Means(self.node, made)
+            self.between = means(self.node, made)
         mine.copy_(await self.between.total(mine, alike, pattern))
         await around(self.node, grid, machine, local - 1, 2 * (local - 1))
         return summed.mul_(1 / len(group))

@@ -55,6 +55,8 @@ def _best(profile: Profile, terms: Terms, machines: int) -> Cut | None:
     chunks, end = terms.schedule.chunks, len(profile) - 1
 
     def pace(run: Run) -> float:
+        if terms.trains and not profile.weights(run.first, run.last):
+            return math.inf
         if chunks == 1 and terms.memory < math.inf and _memory(profile, terms, run, machines) > terms.memory:
             return math.inf
         link = link_time(profile, terms, run.last) if run.last < end else 0.0
@@ -89,6 +91,8 @@ def _refusal(profile: Profile, terms: Terms) -> str:
     """By how much the best cut misses the limit, and what would meet it."""
     if terms.parts is not None and len(_open(profile)) < terms.parts - 1:
         return _too_few(profile, terms.parts)
+    if terms.trains and _best(profile, replace(terms, memory=math.inf), terms.hosts) is None:
+        return f"no cut into {terms.parts} parts leaves each something to train: ask for fewer stages"
     need = least_memory(profile, terms)
     what = f"{terms.stages} stages" if terms.stages is not None else f"{terms.machines} machines"
     ways = ", ".join([*_ways(profile, terms), f"{format_bytes(need)} of memory"])

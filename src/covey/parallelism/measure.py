@@ -14,6 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from covey.optimizers import MakeOptimizer
 from covey.parallelism.chain import Chain
+from covey.parallelism.estimate import counted
 from covey.parallelism.profile import LayerCost, Profile
 from covey.parallelism.stages import Stage
 from covey.parallelism.trace import Inputs, undisturbed
@@ -23,16 +24,19 @@ Loss = Callable[[Any], Tensor]  # of the model's output
 
 
 def measure(
-    chain: Chain, inputs: Inputs, loss: Loss | None = None, *, repeat: int = 5, state: float = 0.0, tied: str = "refuse"
-) -> Profile:
+    chain: Chain, inputs: Inputs, loss: Loss | None = None, *,
+    repeat: int = 5, state: float = 0.0, tied: str = "refuse",
+) -> Profile:  # fmt: skip
     """The median of `repeat` passes forward and backward; on a CPU the thread's own time, so that others do not count.
 
-    The loss is part of the last layer. With tied="refuse" no cut is allowed between tied weights.
+    With repeat=0 nothing is timed, but counted, which every machine does alike. The loss is part of the last layer.
+    With tied="refuse" no cut is allowed between tied weights.
     """
     parts = list(chain.stages(range(len(chain.layers) - 1), tied="sum"))
     with undisturbed(chain.model), one_thread(), _gradients_left_alone(chain):
         keeping = _kept(parts, inputs)
-        passes = [_timed(chain, parts, inputs, loss) for _ in range(repeat + 1)][1:]
+        passes = [_timed(chain, parts, inputs, loss) for _ in range(repeat + 1 if repeat else 0)][1:]
+        passes = passes or [counted(parts, inputs)]
     bound = chain.bound() if tied == "refuse" else frozenset()
     layers = []
     seen: set[int] = set()

@@ -47,6 +47,10 @@ class Tie:
     names: tuple[str, ...]
     stages: tuple[int, ...]
 
+    def of(self, stage: int) -> str:
+        """What it is called there."""
+        return self.names[self.stages.index(stage)]
+
 
 @dataclass(frozen=True, eq=False)
 class Stages:

@@ -21,6 +21,7 @@ class Terms:
     schedule: Schedule = field(default_factory=Schedule)
     bandwidth: float = math.inf  # bytes a second
     memory: float = math.inf  # bytes of each machine
+    trains: bool = False  # every part has something to train, as a run needs it
 
     @property
     def parts(self) -> int | None:

@@ -152,20 +152,21 @@ def pipedream(mine: Sequence[int], warm: int, oldest: int | None = None) -> Iter
     for move in one_f_one_b(mine, warm):
         if move.what == "F":
             used[move.batch] = updates if oldest is None else max(0, move.batch - oldest)
-        yield Move(move.what, move.batch, version=used[move.batch])
-        if move.what == "B":
+            yield Move("F", move.batch, version=used[move.batch])
+        else:
+            yield Move("B", move.batch, version=used.pop(move.batch))
             yield Move("U", updates)
             updates += 1
 
 
-def two_buffers(mine: Sequence[int], warm: int, together: int, batches: int) -> Iterator[Move]:
+def two_buffers(mine: range, warm: int, together: int, batches: int) -> Iterator[Move]:
     """Stage 1 of 2 (warm=0), updates of two micro-batches:  F0 B0 F1 B1 U0 F2 B2 F3 B3 U1 …
 
     Micro-batches of update t use version t - 1 on all stages (Narayanan et al. 2021: a delay of one, everywhere).
     """
-    last = {batch // together: batch for batch in mine}
     for move in one_f_one_b(mine, warm):
         update = move.batch // together
         yield Move(move.what, move.batch, version=max(0, update - 1))
-        if move.what == "B" and move.batch == last[update] and (update + 1) * together <= batches:
+        end = (update + 1) * together
+        if move.what == "B" and move.batch + mine.step >= end and end <= batches:
             yield Move("U", update)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from covey.engines import handover
-from covey.engines.cluster.crew import ClusterCrew, Places, Terms
+from covey.engines.cluster.crew import ClusterCrew
+from covey.engines.cluster.places import Places, Terms
 from covey.errors import PlanError
 from covey.observe.result import Result
 from covey.run.processes import on_processes
@@ -61,10 +63,12 @@ def cluster(asked: Request, name: str, settings: Mapping[str, Any]) -> Result:
 def at(asked: Request, places: Places) -> Result:
     """Roles at the places of an engine."""
     given = asked.options
-    if given.insecure and given.watcher:
-        given.watcher.say(INSECURE)
     task = os.path.abspath(asked.name) if asked.name else ""
     terms = Terms(place=given.place, interface=given.interface, insecure=given.insecure)
+    if given.watcher:
+        terms = replace(terms, say=given.watcher.say)
+        if given.insecure:
+            given.watcher.say(INSECURE)
 
     def muster(asked: Request, warm: str, handed: bytes) -> ClusterCrew:
         return ClusterCrew(places, terms, warm, task, handed, asked.plan.roles)

@@ -7,6 +7,7 @@ import runpy
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from covey.data import Feed, Shards
 from covey.engines.interrupt import Interrupt, interruptible
 from covey.engines.local import LocalCrew
 from covey.engines.process.contacts import Contacts
+from covey.engines.process.lane import lane_of
 from covey.engines.process.role import Post, play, tell_failure
 from covey.engines.process.shots import SCORER
 from covey.engines.process.supervisor import Supervisor, Wishes
@@ -55,6 +57,8 @@ def launch(
     if not path.is_file():
         raise PlanError(f"there is no script {script}")
     chosen = catalog.resolve(strategy, workers)
+    if chosen.mesh:
+        raise PlanError("a script's own loop has the whole model: give covey run a Task, whose model covey can cut")
     if chosen.chooses:
         raise PlanError(
             f"{chosen.name} says itself which samples a gradient is of, and a script's own loop cannot: give covey run "
@@ -218,7 +222,8 @@ class JoinedMember(Member):
         super().__init__(model, optimizer)
         self.rank, self.workers, self.seed = seat.me.rank, seat.work.workers, seat.work.seed
         self.replica = replica
-        self.turns = Turns(lambda post: play(post, seat.plan, replica, None, lambda desk: desk.serve()))
+        run = partial(play, plan=seat.plan, replica=replica, kept=None, serve=lambda desk: desk.serve())
+        self.turns = Turns(run, lane_of(replica.flat))
         self.post = lambda: Post(seat.me, seat.work.contacts)
         replica.lessons = replace(replica.lessons, own=self.turns.compute)
         self.samples = 0
@@ -235,7 +240,7 @@ class JoinedMember(Member):
     def step(self, loss: torch.Tensor | float | None = None) -> None:
         if not self.turns.mine:
             return  # the run has ended; the loop over the shard ends by itself
-        self.turns.give(float("nan") if loss is None else torch.as_tensor(loss).item(), self.samples)
+        self.turns.give(float("nan") if loss is None else loss, self.samples)
         self.turns.wait()
         self._clear()
 

@@ -22,6 +22,7 @@ from covey.errors import CheckpointError
 from covey.observe.recording import joined
 from covey.observe.result import Result, conclude
 from covey.run import roles
+from covey.run.kept import uncut
 from covey.run.request import Request, facts, referee
 from covey.run.roles import Work
 from covey.simulate import parse_duration
@@ -59,7 +60,7 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     handed = b"" if asked.name else handover.pack(asked.task)
 
     def pack(contacts: Contacts) -> bytes:
-        return msgspec.msgpack.encode(_work(asked, contacts, kept))
+        return msgspec.msgpack.encode(_work(asked, contacts, kept, run))
 
     with interruptible(interrupt), muster(asked, roles.__name__, handed) as crew:
         board = crew.start(asked.plan.roles, f"{roles.__name__}:enter", pack, handed)
@@ -86,14 +87,16 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     return result
 
 
-def _work(asked: Request, contacts: Contacts, kept: Path | None) -> Work:
+def _work(asked: Request, contacts: Contacts, kept: Path | None, run: Run | None) -> Work:
     given = asked.options
     return Work(
         task=os.path.abspath(asked.name) if asked.name else "",
-        strategy=asked.strategy.text, workers=len(asked.plan.limits), servers=given.servers,
-        limits=list(asked.plan.limits), seed=given.seed, rate=given.rate, threads=asked.threads, budget=asked.budget,
-        contacts=contacts, kept=str(kept.resolve()) if kept else "", rows=asked.rows,
+        strategy=asked.strategy.text, workers=len(asked.plan.limits), replicas=asked.deal.workers,
+        servers=given.servers, limits=list(asked.plan.limits), seed=given.seed, rate=given.rate,
+        threads=asked.threads, budget=asked.budget, contacts=contacts, rows=asked.rows,
+        kept=str(kept.resolve()) if kept else "",
         traced=given.traced, allowance=asked.plan.allowance,
+        recut=run.strategy if run and run.strategy != asked.strategy.text else "",
     )  # fmt: skip
 
 
@@ -124,14 +127,16 @@ def _kept(asked: Request) -> tuple[Path | None, Run | None]:
         return None, None
     vault, here = Vault(Path(asked.options.resume)), _run(asked)
     place, run = vault.newest()
-    if run.ended and run.limits != here.limits and (earlier := vault.unended()):
+    past, here = uncut(run), uncut(here)
+    if run.ended and past.limits != here.limits and (earlier := vault.unended()):
         place, run = vault.checked(earlier)  # a longer run: nobody may have said goodbye yet
+        past = uncut(run)
     for name in ("strategy", "workers", "servers", "seed", "samples", "batch_size"):
-        if getattr(run, name) != getattr(here, name):
+        if getattr(past, name) != getattr(here, name):
             raise CheckpointError(
-                f"{place} is of a run with {name} {getattr(run, name)!r}, this one has {getattr(here, name)!r}"
+                f"{place} is of a run with {name} {getattr(past, name)!r}, this one has {getattr(here, name)!r}"
             )
-    if run.ended and run.limits != here.limits:
+    if run.ended and past.limits != here.limits:
         raise CheckpointError(
             f"{place}: worker {run.ended[0]} had already ended after its {run.limits[run.ended[0]]} steps; "
             "go on with the --epochs or --steps that the run had"

@@ -6,9 +6,11 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from covey import build, catalog
+from covey.checkpoint import Vault
 from covey.data import Rows, Shards
 from covey.engines import machine
 from covey.errors import PlanError
@@ -105,12 +107,12 @@ def threads_each(workers: int) -> int:
 def request(task: Task | str, strategy: str, workers: int, given: Options, rows: Rows | None = None) -> Request:
     """Check everything that can be checked before a process starts; `rows` replace the task's own data."""
     chosen = catalog.resolve(strategy, workers)
+    _check_mesh(chosen, given, rows)
     if rows and chosen.chooses:
         raise PlanError(
             f"{chosen.name} says itself which samples a gradient is of, so every worker needs them all; with rows that "
             "stay where they are, use a strategy that leaves the batches to the worker, such as bsp or sparknet"
         )
-    roles = chosen.layout(workers, given.servers)
     target = parse_target(given.until) if given.until else None
     name = task if isinstance(task, str) else ""
     task = load_task(task) if isinstance(task, str) else task
@@ -120,12 +122,17 @@ def request(task: Task | str, strategy: str, workers: int, given: Options, rows:
     if chosen.accept:
         chosen.accept(build.optimizer(task))
     task = at_rate(task, given.rate)
-    deal = build.shards(task, workers, given.seed, rows, stretch=given.timing_only and given.steps is not None)
+    stretch = given.timing_only and given.steps is not None
+    deal = build.shards(task, chosen.replicas(workers), given.seed, rows, stretch=stretch)
+    chosen = _cut(chosen, task, workers, deal, given)
+    roles = chosen.layout(workers, given.servers)
     limits = budgets(deal, given)
     if not given.timing_only:
         build.check_batches(task, deal, limits, chosen.parts)
     allowance = parse_rate(given.budget) if given.budget else None
-    plan = Plan(roles=tuple(roles), limits=limits, lockstep=chosen.lockstep, seed=given.seed, allowance=allowance)
+    group = workers // deal.workers
+    each = tuple(limit for limit in limits for _ in range(group))
+    plan = Plan(roles=tuple(roles), limits=each, lockstep=chosen.lockstep, seed=given.seed, allowance=allowance)
     servers = sum(role.address.role == "server" for role in roles)
     if task.clip_norm is not None:
         chosen.check_clip(servers)
@@ -134,6 +141,26 @@ def request(task: Task | str, strategy: str, workers: int, given: Options, rows:
         task=task, name=name, strategy=chosen, plan=plan, deal=deal, servers=servers, budget=total, target=target,
         options=given, rows=rows,
     )  # fmt: skip
+
+
+def _check_mesh(chosen: Strategy, given: Options, rows: Rows | None) -> None:
+    """Refuse what a cut model cannot have."""
+    if chosen.mesh and rows:
+        raise PlanError("two stages of a cut model need the same samples, and rows stay where they are: use covey.fit")
+    if chosen.mesh and given.timing_only:
+        raise PlanError("--timing-only has no model that could be cut: leave it away, or see `covey cut`")
+
+
+def _cut(chosen: Strategy, task: Task, workers: int, deal: Shards, given: Options) -> Strategy:
+    """The strategy with its model's cut decided, if it is cut: by measuring, in virtual time by counting."""
+    if chosen.mesh is None:
+        return chosen
+    from covey.run.cutting import settled  # tracing models takes long to import
+
+    simulated = given.engine == "simulated"
+    bandwidth = given.cluster.link.bandwidth if simulated and given.cluster else math.inf
+    before = Vault(Path(given.resume)).newest()[1].strategy if given.resume else ""
+    return settled(chosen, task, workers, deal, counted=simulated, bandwidth=bandwidth, before=before)
 
 
 def at_rate(task: Task, factor: float) -> Task:

@@ -8,7 +8,6 @@ import msgspec
 import torch
 
 from covey import build, catalog
-from covey.checkpoint import RoleState
 from covey.data import Rows
 from covey.engines import handover
 from covey.engines.process.contacts import Contacts
@@ -17,6 +16,7 @@ from covey.engines.process.role import Post, play
 from covey.engines.process.scorer import Scorer
 from covey.engines.process.shots import SCORER
 from covey.message import Address
+from covey.run.kept import recalled
 from covey.run.request import at_rate
 from covey.strategy import Plan
 
@@ -28,6 +28,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     arguments: list[str] = []
     strategy: str
     workers: int
+    replicas: int = 0  # that share the data, where several workers are one
     servers: int | None
     limits: list[int | None]
     seed: int
@@ -38,6 +39,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     traced: bool = False
     allowance: float | None = None
     kept: str = ""
+    recut: str = ""  # the strategy of what was kept, where that has another cut
     rows: Rows | None = None  # of the workers, where each has its own
 
     def plan(self) -> Plan:
@@ -45,7 +47,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         roles = tuple(chosen.layout(self.workers, self.servers))
         return Plan(
             roles=roles, limits=tuple(self.limits), lockstep=chosen.lockstep, seed=self.seed, traced=self.traced,
-            allowance=self.allowance, sites=self.contacts.sites,
+            allowance=self.allowance, sites=self.contacts.machines,
         )  # fmt: skip
 
 
@@ -59,13 +61,14 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
         task = at_rate(task, work.rate if work.task else 1.0)  # a task that was handed over has its rate already
         if work.rows:
             task = build.with_rows(task, work.rows, parcel.rows)
-        deal = build.shards(task, work.workers, work.seed, work.rows)
         plan = work.plan()
+        deal = build.shards(task, work.replicas or work.workers, work.seed, work.rows)
         if me == SCORER:
             score_for(post, plan, build.ScoredModel(build.model(task, work.seed), task.evaluate))
         else:
-            replica = build.replica(task, me, plan.role(me).trains, deal, work.budget)
-            kept = RoleState.read(Path(work.kept), me) if work.kept else None
+            role = plan.role(me)
+            replica = build.replica(task, me, role.trains, deal, work.budget, role.part)
+            kept = recalled(Path(work.kept), role, replica, work.recut, work.strategy) if work.kept else None
             play(post, plan, replica, kept, Desk.serve)
 
 

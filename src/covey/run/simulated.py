@@ -60,6 +60,6 @@ def _replicas(asked: Request) -> tuple[build.ScoredModel | None, dict[Address, R
         }
     score = build.ScoredModel(build.model(asked.task, asked.options.seed), asked.task.evaluate)
     return score, {
-        role.address: build.replica(asked.task, role.address, role.trains, asked.deal, asked.budget)
+        role.address: build.replica(asked.task, role.address, role.trains, asked.deal, asked.budget, role.part)
         for role in asked.plan.roles
     }

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
 
+from torch import Tensor
+
+from covey.engines.process.lane import Lane, Mark, follow, mark
 from covey.engines.process.role import Post
 from covey.engines.process.running import Over
 from covey.lessons import Batch
@@ -14,10 +17,11 @@ from covey.lessons import Batch
 class Turns:
     """The program asks for a gradient on the compute thread; the user's loop gives it on its own."""
 
-    def __init__(self, play: Callable[[Post], None]) -> None:
-        self._play = play
-        self._ask: SimpleQueue[bool] = SimpleQueue()  # True: a gradient is wanted; False: none will be any more
-        self._give: SimpleQueue[Batch | BaseException] = SimpleQueue()
+    def __init__(self, play: Callable[[Post], None], lane: Lane | None = None) -> None:
+        self._play, self._lane = play, lane
+        # True: a gradient is wanted; False: none will be any more
+        self._ask: SimpleQueue[tuple[bool, Mark | None]] = SimpleQueue()
+        self._give: SimpleQueue[tuple[Batch | BaseException, Mark | None]] = SimpleQueue()
         self._thread: Thread | None = None
         self.mine = False
 
@@ -29,32 +33,34 @@ class Turns:
                 with post() as line:
                     self._play(line)
             finally:
-                self._ask.put(False)
+                self._ask.put((False, None))
 
         self._thread = Thread(target=run, name="role", daemon=True)
         self._thread.start()
 
     def compute(self, step: int) -> Batch:
         """(Compute thread) Let the user's loop do one forward and backward."""
-        self._ask.put(True)
-        given = self._give.get()
+        self._ask.put((True, mark(self._lane)))
+        given, there = self._give.get()
+        follow(self._lane, there)
         if isinstance(given, BaseException):
             raise given
         return given
 
     def wait(self) -> None:
         """(User's thread) Wait until the weights are ready for a gradient, or the run is over."""
-        self.mine = self._ask.get()
+        self.mine, there = self._ask.get()
+        follow(self._lane, there)
 
-    def give(self, loss: float, samples: int) -> None:
+    def give(self, loss: float | Tensor, samples: int) -> None:
         """(User's thread) The gradient is there."""
         self.mine = False
-        self._give.put(Batch(loss, samples))
+        self._give.put((Batch(loss, samples), mark(self._lane)))
 
     def finish(self, error: BaseException | None) -> None:
         """(User's thread) The loop is left: say goodbye, or pass on what went wrong."""
         if self.mine:
             self.mine = False
-            self._give.put(error if error is not None else Over())
+            self._give.put((error if error is not None else Over(), None))
         assert self._thread is not None
         self._thread.join()

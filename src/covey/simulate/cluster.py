@@ -10,7 +10,7 @@ from random import Random
 from typing import Literal
 
 from covey.errors import PlanError
-from covey.simulate.machines import EASY, FREE, LINK, Handling, Link, Machine
+from covey.simulate.machines import EASY, FREE, LINK, Coding, Handling, Link, Machine
 from covey.simulate.units import AT_ONCE, Seconds, parse_duration, parse_rate
 
 Host = str  # "worker 3", "server 0": as roles are shown to people
@@ -37,6 +37,7 @@ class Cluster:
     update: Seconds = AT_ONCE  # of an optimizer step, per byte
     threads: int = 1  # that compute a batch
     handling: Handling = EASY
+    coding: Mapping[str, Coding] = field(default_factory=dict)  # by the name of a codec; of others it is arithmetic
     local: Link | None = None  # between roles of one machine; None: at once
     machines: tuple[Machine, ...] = ()  # that roles share; none: each role has one of its own
     place: str = ""  # which roles live on which machine, written as for --place
@@ -57,7 +58,7 @@ class Cluster:
     def laborious(self) -> bool:
         """Whether also what roles do besides computing takes their cores' time."""
         links = (self.link, *self.links.values(), *([self.local] if self.local else []))
-        return bool(self.machines) or self.handling != EASY or any(link.cpu != FREE for link in links)
+        return bool(self.machines or self.coding) or self.handling != EASY or any(link.cpu != FREE for link in links)
 
     def link_of(self, host: Host) -> Link:
         """The link of one host."""

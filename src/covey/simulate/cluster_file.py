@@ -12,15 +12,16 @@ from typing import Any, TypeVar
 
 from covey.errors import PlanError
 from covey.simulate.cluster import Cluster, Host, Sharing, parse_host, parse_jitter
-from covey.simulate.machines import Handling, Link, Machine, Toll, machine_name
+from covey.simulate.machines import FREE, Coding, Handling, Link, Machine, Toll, machine_name
 from covey.simulate.units import AT_ONCE, BytesPerSecond, Seconds, parse_duration, parse_rate
 
 T = TypeVar("T")
 Table = Mapping[str, Any]
 
-SECTIONS = ("compute", "handling", "link", "local", "machine", "group", "host", "kill", "place")
+SECTIONS = ("compute", "handling", "coding", "link", "local", "machine", "group", "host", "kill", "place")
 COMPUTE = ("batch", "jitter", "fixed", "update", "threads")
 HANDLING = ("send", "send_byte", "receive", "receive_byte", "sums", "sums_byte", "step", "report")
+CODING = ("encode", "encode_byte", "decode", "decode_byte")
 LOCAL = ("bandwidth", "latency", "cpu", "cpu_byte")
 LINK = ("bandwidth", "latency", "sharing", "headers", "cpu", "cpu_byte")
 HOST = ("bandwidth", "latency")
@@ -74,6 +75,7 @@ def _cluster(document: Table) -> Cluster:
         machines=tuple(_machine(table) for table in machines),
         place=_text(document, "place", usual.place),
         handling=_handling(document, usual.handling),
+        coding=_coding(document),
         sharing=_sharing(link, usual.sharing),
         kills=_kills(document),
         slowdowns=_per_worker(groups, "slow"),
@@ -120,6 +122,15 @@ def _handling(document: Table, usual: Handling) -> Handling:
         step=_read(table, "step", parse_duration, usual.step, "[handling]"),
         report=_read(table, "report", parse_duration, usual.report, "[handling]"),
     )
+
+
+def _coding(document: Table) -> dict[str, Coding]:
+    found = {}
+    for name, table in _table(document, "coding", None).items():
+        where = f'[coding."{name}"]'
+        _only(table, CODING, where)
+        found[name] = Coding(encode=_toll(table, "encode", FREE, where), decode=_toll(table, "decode", FREE, where))
+    return found
 
 
 def _toll(table: Table, key: str, usual: Toll, where: str) -> Toll:

@@ -25,7 +25,8 @@ def written(cluster: Cluster, heading: str = "") -> str:
     sections = [
         [f"# {line}" for line in heading.splitlines()],
         [f'place = "{cluster.place}"'] if cluster.place else [],
-        _compute(cluster), _handling(cluster.handling), _link(cluster), _local(cluster), *_machines(cluster),
+        _compute(cluster), _handling(cluster.handling), *_codings(cluster), _link(cluster), _local(cluster),
+        *_machines(cluster),
     ]  # fmt: skip
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
 
@@ -50,6 +51,15 @@ def _handling(handling: Handling) -> list[str]:
         _line("step", handling.step, "an optimizer step, besides [compute] update"),
         _line("report", handling.report, "a report to the launcher, every 20 ms"),
     ]
+
+
+def _codings(cluster: Cluster) -> Iterator[list[str]]:
+    for name, coding in cluster.coding.items():
+        yield [
+            f'[coding."{name}"]',
+            *_toll("encode", coding.encode, "CPU time to encode a vector", "and for each byte of its plain numbers"),
+            *_toll("decode", coding.decode, "to decode it", "for each byte of its plain numbers"),
+        ]
 
 
 def _link(cluster: Cluster) -> list[str]:

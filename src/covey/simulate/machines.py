@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from covey.simulate.units import AT_ONCE, BytesPerSecond, Seconds
@@ -58,6 +59,21 @@ class Handling:
 
 
 EASY = Handling()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Coding:
+    """CPU time of a codec, for a vector of so many bytes of plain numbers."""
+
+    encode: Toll = FREE
+    decode: Toll = FREE
+
+
+def coding_of(known: Mapping[str, Coding], codec: str) -> Coding | None:
+    """What is known of a codec as a SPEC writes it: with these settings, or with any; nothing of what is around it."""
+    words = codec.split(" + ")
+    names = (codec, *words, *(word.partition("(")[0] for word in words))
+    return next((known[name] for name in names if name in known), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import TypeVar
 
 import msgspec
 import zmq
 
 from covey.engines.cluster import here
 from covey.engines.cluster.gate import Gate
-from covey.engines.cluster.placement import place, sites_of
-from covey.engines.cluster.words import Arrived, Bear, Failed, Gone, Leave, Letter
+from covey.engines.cluster.keeper import new_secret
+from covey.engines.cluster.placement import Site, place, sites_of
+from covey.engines.cluster.places import Places, Terms
+from covey.engines.cluster.sharing import Sharing
+from covey.engines.cluster.words import Arrived, Bear, Failed, Fetch, Gone, Lay, Leave, Letter, Shares, Upward
 from covey.engines.process.brood import Brood
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.lines import Switchboard
@@ -29,37 +31,9 @@ from covey.message import Address
 from covey.strategy import Role
 
 COMING = 90.0  # seconds until all sites must be there
+ANSWER = 10.0  # seconds in which a site has laid or fetched memory
 
-
-class Places(Protocol):
-    """What an engine gives: as many sites as it has names of hosts, and news of those that died."""
-
-    address: str  # at which the launcher is found from the sites
-
-    def open(self) -> list[str]:
-        """The host of each site, which will be invited."""
-        ...
-
-    def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
-        """Have one site begin for each letter."""
-        ...
-
-    def lost(self) -> str:
-        """What the engine itself knows to have died, in words; nothing if all is well."""
-        ...
-
-    def close(self, well: bool) -> None:
-        """The run is over: leave nothing behind. Sites were told to leave if all went `well`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """How the hosts of a run meet."""
-
-    place: str = ""
-    interface: str = ""
-    insecure: bool = False
+W = TypeVar("W")
 
 
 class ClusterCrew:
@@ -80,7 +54,7 @@ class ClusterCrew:
             self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
             self.stack.callback(lambda: self.context.destroy(linger=1000))
             self.names = [Address("site", site.number) for site in self.sites]
-            self.token = new_token()
+            self.token, self.secret = new_token(), new_secret()
             self.pairs = {who: new_pair() for who in (LAUNCHER, *self.names)}
             self.guard = None if terms.insecure else Guard(self.context, self._ring(LAUNCHER))
             self.address = here.interface_address(terms.interface) if terms.interface else places.address
@@ -124,20 +98,26 @@ class ClusterCrew:
         book = {str(who): here.endpoint(self.arrived[site.number].address) for who, site in homes.items()}
         book[str(SCORER)] = here.endpoint(self.address)
         sites = {str(who): site.number for who, site in homes.items()}
-        contacts = Contacts(book=book, launcher=board.endpoint, native=self.native, sites=sites, token=self.token)
-        for site in self.sites:
-            mine = [who for who, home in homes.items() if home == site]
-            alone = len(set(homes.values())) == 1
-            self.gate.tell(site.number, Bear(entry, mine, pack(self._with_keys(contacts, mine)), alone))
+        shared = self._share(homes)
+        contacts = Contacts(
+            book=book, launcher=board.endpoint, native=self.native, sites=sites, machines=shared.places(),
+            token=self.token,
+        )  # fmt: skip
+        for number in range(len(self.sites)):
+            mine = [who for who, home in homes.items() if home.number == number]
+            work = pack(self._with_keys(contacts, mine))
+            self.gate.tell(number, Bear(entry, mine, work, shared.alone, shared.roles(number)))
         self.away = {who: site.number for who, site in homes.items()}
         work = pack(self._with_keys(contacts, [SCORER]))
-        self.brood.bear(Job(entry=entry, roles=[SCORER], work=work, handed=handed))
+        scoring = Job(entry=entry, roles=[SCORER], work=work, alone=shared.alone, sharing=shared.scorers, handed=handed)
+        self.brood.bear(scoring, shared.handles)
+        shared.close()
         return board
 
     def exits(self) -> list[tuple[Address, str]]:
         """Who has ended: told by a site, or lost with it."""
         gone = self.brood.exits()
-        for word in self._hear():
+        for _, word in self._hear():
             if isinstance(word, Gone):
                 self.away.pop(word.who, None)
                 gone.append((word.who, word.how))
@@ -161,23 +141,9 @@ class ClusterCrew:
 
     def _await(self) -> dict[int, Arrived]:
         """Everybody's arrival; hosts with other versions than this one are named."""
-        arrived: dict[int, Arrived] = {}
-        poller = zmq.Poller()
-        for bell in self.bells:
-            poller.register(bell, zmq.POLLIN)
-        until = time.monotonic() + COMING
-        while len(arrived) < len(self.sites):
-            poller.poll(50)
-            for word in self._hear(arrived):
-                if isinstance(word, Gone):
-                    raise PeerLost(f"{word.who} {word.how}")
-            if news := self.places.lost():
-                raise PeerLost(news)
-            if time.monotonic() > until:
-                missing = [self._called(n) for n in range(len(self.sites)) if n not in arrived]
-                raise PeerLost(
-                    f"not heard of within {COMING:g} s: {', '.join(missing)}; can they reach {self.address}?"
-                )
+        arrived = self._gather(Arrived, range(len(self.sites)), COMING)
+        if missing := [self._called(n) for n in range(len(self.sites)) if n not in arrived]:
+            raise PeerLost(f"not heard of within {COMING:g} s: {', '.join(missing)}; can they reach {self.address}?")
         mine = here.versions(self.task)
         for number, other in sorted(arrived.items()):
             for what, version in mine.items():
@@ -189,18 +155,48 @@ class ClusterCrew:
                     )
         return arrived
 
-    def _hear(self, arrived: dict[int, Arrived] | None = None) -> list[Gone]:
+    def _gather(self, kind: type[W], sites: Iterable[int], patience: float) -> dict[int, W]:
+        """One such word from each of these sites, or from those that say it in time."""
+        found: dict[int, W] = {}
+        missing, until = set(sites), time.monotonic() + patience
+        poller = zmq.Poller()
+        for bell in self.bells:
+            poller.register(bell, zmq.POLLIN)
+        while missing - found.keys() and time.monotonic() < until:
+            poller.poll(50)
+            for number, word in self._hear():
+                if isinstance(word, Gone):
+                    raise PeerLost(f"{word.who} {word.how}")
+                if isinstance(word, kind):
+                    found[number] = word
+            if news := self.places.lost():
+                raise PeerLost(news)
+        return found
+
+    def _hear(self) -> list[tuple[int, Upward]]:
         if self.guard:
             self.guard.answer()
-        gone = []
-        for number, word in self.gate.words():
+        words = self.gate.words()
+        for number, word in words:
             if isinstance(word, Failed):
                 raise PlanError(f"{self._called(number)}: {word.reason}")
-            if isinstance(word, Arrived) and arrived is not None:
-                arrived[number] = word
-            if isinstance(word, Gone):
-                gone.append(word)
-        return gone
+        return words
+
+    def _share(self, homes: Mapping[Address, Site]) -> Sharing:
+        """Have the roles of each machine share its memory."""
+        machines = {number: site.machine for number, site in self.arrived.items()}
+        shared = Sharing(homes, machines, here.machine())
+        self.stack.callback(shared.close)
+        shared.settle(self.secret, self._ask)
+        for line in shared.lines(self._called, getattr(self.places, "apart", False)):
+            self.terms.say(line)
+        return shared
+
+    def _ask(self, words: Mapping[int, Lay | Fetch]) -> dict[int, Shares]:
+        for number, word in words.items():
+            self.gate.tell(number, word)
+        answers = self._gather(Shares, words, ANSWER)
+        return {number: answers.get(number, Shares(why=f"no answer within {ANSWER:g} s")) for number in words}
 
     def _dismiss(self) -> None:
         for site in self.sites:
@@ -234,7 +230,7 @@ class ClusterCrew:
             interface=self.terms.interface,
             key="" if self.terms.insecure else self.pairs[LAUNCHER].public,
             pair=None if self.terms.insecure else self.pairs[self.names[number]],
-            roles=[str(who) for who, site in self.homes.items() if site.number == number],
+            roles=[str(who) for who, site in self.homes.items() if site.number == number], secret=self.secret,
         )  # fmt: skip
 
     def _ring(self, who: Address) -> Ring:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import platform
 import socket
 import struct
@@ -11,12 +12,33 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from secrets import token_hex
+
+import msgspec
 
 from covey import __version__
 from covey.errors import PlanError
 
 SIOCGIFADDR = 0x8915
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+UNKNOWN = token_hex(8)
 LOOPBACK = ("127.0.0.1", "::1")
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """Where a process lives: in a kernel that was booted once, in one of its networks, as one of its users.
+
+    Those for which all three are the same may share memory; a network of its own stands for a machine of its own.
+    """
+
+    kernel: str
+    network: int
+    user: tuple[int, int]  # the number, and the namespace in which it counts
+
+
+def machine() -> Machine:
+    """This one."""
+    return Machine(_kernel(), _space("net"), (os.geteuid(), _space("user")))
 
 
 def versions(task: str) -> dict[str, str]:
@@ -96,6 +118,20 @@ def resolved(host: str) -> str:
 
 def endpoint(address: str, port: str = "*") -> str:
     return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
+
+
+def _kernel() -> str:
+    try:
+        return BOOT.read_text().strip()
+    except OSError:  # a sandbox that does not tell: as if this process had a kernel of its own
+        return UNKNOWN
+
+
+def _space(kind: str) -> int:
+    try:
+        return os.stat(f"/proc/self/ns/{kind}").st_ino
+    except OSError:
+        return 0
 
 
 def _ipv6_of(interface: str) -> str:

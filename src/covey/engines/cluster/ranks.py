@@ -10,13 +10,12 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
 import msgspec
 
-from covey.engines.cluster import site
+from covey.engines.cluster import here, site
 from covey.engines.cluster.words import Letter
 from covey.errors import PeerLost, PlanError
 
@@ -135,8 +134,8 @@ def presence(leader: str = "") -> Presence:
 
 def machine() -> str:
     """One kernel, booted once, and one network of it."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
+    found = here.machine()
+    return f"{found.kernel} {found.network}"
 
 
 def names(present: Sequence[Presence]) -> list[str]:

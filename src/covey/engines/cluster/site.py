@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from threading import Thread
 from types import TracebackType
 
@@ -19,7 +19,8 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from covey.engines.cluster import here, shipping
-from covey.engines.cluster.words import Arrived, Beat, Downward, Failed, Gone, Leave, Letter, Upward, downward
+from covey.engines.cluster.keeper import Share
+from covey.engines.cluster.words import Arrived, Bear, Beat, Downward, Failed, Gone, Leave, Letter, Upward, downward
 from covey.engines.process.brood import Brood, Start
 from covey.engines.process.lines import MOST_DOWN
 from covey.engines.process.nursery import Job
@@ -41,14 +42,16 @@ def host(letter: Letter, handed: bytes = b"", start: Start | None = None) -> boo
             letter, handed = shipping.settled(letter, handed, brood.directory / "task")
             address = here.address_towards(letter.launcher, letter.interface)
             cores = len(os.sched_getaffinity(0))
-            line.tell(Arrived(socket.gethostname(), address, cores, here.versions(letter.task)))
-            return _stay(line, brood, handed)
+            versions = here.versions(letter.task)
+            line.tell(Arrived(socket.gethostname(), address, cores, versions, here.machine()))
+            with closing(Share(letter.secret)) as share:
+                return _stay(line, brood, share, handed)
         except CoveyError as error:
             line.tell(Failed(str(error)))
             raise
 
 
-def _stay(line: Line, brood: Brood, handed: bytes) -> bool:
+def _stay(line: Line, brood: Brood, share: Share, handed: bytes) -> bool:
     poller = zmq.Poller()
     poller.register(line.socket, zmq.POLLIN)
     poller.register(brood.line, zmq.POLLIN)
@@ -62,14 +65,20 @@ def _stay(line: Line, brood: Brood, handed: bytes) -> bool:
                 if not word.well:
                     brood.alive.clear()  # nobody has told them to go, so there is nothing to wait for
                 return word.well
-            job = Job(entry=word.entry, roles=word.roles, work=word.work, alone=word.alone, handed=handed)
-            Thread(target=_bear, args=(brood, job), daemon=True).start()
+            if isinstance(word, Bear):
+                job = Job(
+                    entry=word.entry, roles=word.roles, work=word.work, alone=word.alone, sharing=word.sharing,
+                    handed=handed,
+                )  # fmt: skip
+                Thread(target=_bear, args=(brood, job, share.passed_on()), daemon=True).start()
+            else:
+                line.tell(share.obey(word))
 
 
-def _bear(brood: Brood, job: Job) -> None:
+def _bear(brood: Brood, job: Job, share: Share) -> None:
     """(Beside the signs of life) A nursery that still imports torch, or a large task, can take longer than they may."""
-    with suppress(PeerLost, OSError):  # `exits` tells of a dead nursery
-        brood.bear(job)
+    with closing(share), suppress(PeerLost, OSError):  # `exits` tells of a dead nursery
+        brood.bear(job, share.handles if job.sharing else ())
 
 
 class Line:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from covey.engines.cluster.here import Machine
 from covey.engines.transport.keys import Discreet, Pair
 from covey.engines.transport.token import NONE
 from covey.message import Address
@@ -22,6 +23,7 @@ class Letter(Discreet, frozen=True, kw_only=True):
     interface: str = ""  # where the roles shall hear: the name of an interface, or an address
     code: bytes = b""  # the task's file and the modules beside it, for a host that does not have them
     roles: list[str] = msgspec.field(default_factory=list)  # who will live there, for engines that show names
+    secret: bytes = b""  # of the sites, by which those of one machine know each other when they share memory
 
     @property
     def called(self) -> str:
@@ -39,6 +41,14 @@ class Arrived(Word, frozen=True):
     address: str  # where its roles hear
     cores: int
     versions: dict[str, str]
+    machine: Machine = Machine("", 0, (0, 0))
+
+
+class Shares(Word, frozen=True):
+    """The site has laid memory, which others find behind this door, or has fetched it; or why it could not."""
+
+    door: str = ""
+    why: str = ""
 
 
 class Failed(Word, frozen=True):
@@ -58,13 +68,27 @@ class Beat(Word, frozen=True):
     """The site is still there."""
 
 
+class Lay(Word, frozen=True):
+    """Lay memory for these roles of this machine; `common`: and for what all roles of the run have in common."""
+
+    roles: list[Address]
+    common: bool
+
+
+class Fetch(Word, frozen=True):
+    """Fetch the memory of this machine, behind this door."""
+
+    door: str
+
+
 class Bear(Discreet, Word, frozen=True):
     """Have these roles born."""
 
     entry: str
     roles: list[Address]
     work: bytes  # with the keys of these roles
-    alone: bool  # no other site has roles
+    alone: bool  # all roles of the run are born here, or share memory with these
+    sharing: list[Address] = []  # the roles that share the memory of this machine; none: those that are born here
 
 
 class Leave(Word, frozen=True):
@@ -73,8 +97,8 @@ class Leave(Word, frozen=True):
     well: bool = True
 
 
-Upward = Arrived | Failed | Gone | Beat
-Downward = Bear | Leave
+Upward = Arrived | Shares | Failed | Gone | Beat
+Downward = Lay | Fetch | Bear | Leave
 
 upward: msgspec.msgpack.Decoder[Upward] = msgspec.msgpack.Decoder(Upward)
 downward: msgspec.msgpack.Decoder[Downward] = msgspec.msgpack.Decoder(Downward)

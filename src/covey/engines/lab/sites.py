@@ -29,6 +29,8 @@ PATIENCE, HASTE = 8.0, 1.0  # seconds that sites have to leave by themselves, af
 class LabPlaces:
     """A lab, from its making to its end."""
 
+    apart = True  # its networks stand for machines
+
     def __init__(self, settings: Settings) -> None:
         self.settings, self.hosts, self.address = settings, settings.hosts, ""
         self.lab: Lab | None = None

@@ -1,7 +1,8 @@
 """Sums over roles of one host, in the memory they share: each role sums one slice of everybody's numbers, in place.
 
 Small vectors are laid out, and everybody sums them all. Numbers are always added in the order of the group, so all
-members have the same bits. Nobody waits in here: a role that must wait goes on listening until its bell rings.
+members have the same bits. Nobody waits in here: a role that must wait goes on listening until its bell rings. Those of
+a GPU are brought into that memory, which it reaches by itself, and back.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from covey.engines.process.native import Done, Group, Wanted
 from covey.engines.transport.arena import Place, Shelf, rounded
 from covey.engines.transport.ground import SLOT
 from covey.engines.transport.memory import Memory
+from covey.engines.transport.staging import arrival
 from covey.errors import WireError
 from covey.message import Address
 from covey.program import Collective
@@ -63,7 +65,7 @@ class Assembly:
     def take(self, program: Any, effect: Collective) -> bool:
         """Whether the sum is under way; `advance` at once, and again when the bell rings."""
         here = all(who in self.signs for who in effect.group) and len(effect.group) > 1
-        if not here or any(part.device.type != "cpu" for part in effect.vector.parts):
+        if not here or any(part.device.type not in ("cpu", "cuda") for part in effect.vector.parts):
             return False
         self.wanted.append(Wanted(program, effect))
         return True
@@ -126,7 +128,10 @@ class Assembly:
         theirs = [self._spread(who, parts) for who in group]
         shares = [_share.unpack_from(self.ground.slot(who))[0] for who in group]
         for part, *tensors in zip(parts, *theirs, strict=True):
-            add_up(tensors, shares, part, group)
+            total = torch.empty_like(part, device="cpu") if part.is_cuda else part
+            add_up(tensors, shares, total, group)
+            if part.is_cuda:
+                part.copy_(total)
         self._tell(others)
         return True
 
@@ -144,6 +149,7 @@ class Assembly:
         others, me, size = tuple(who for who in group if who != self.me), group.index(self.me), len(group)
         arena = self.memory.arena
         shelf = arena.shelve(self.me, parts, lent=True)
+        arrival(parts, 0)
         self._lay_out(Offer(shelf, share))
         yield self._tell(others)
         offers = [self._offer_of(who) for who in group]
@@ -157,14 +163,12 @@ class Assembly:
             start, stop = chunk(part.numel(), size, me)
             add_up([tensor[start:stop] for tensor in tensors], shares, part[start:stop], group)
         yield self._tell(others)
-        for place in (*range(me + 1, size), *range(me)):  # not all from the same one first
-            for part, theirs_there in zip(mine, theirs[place], strict=True):
+        for place in (*range(me, size), *range(me)):  # not all from the same one first
+            for part, theirs_there in zip(parts, theirs[place], strict=True):
                 start, stop = chunk(part.numel(), size, place)
-                part[start:stop].copy_(theirs_there[start:stop])
+                if part.data_ptr() != theirs_there.data_ptr():  # what one has summed oneself may be in place
+                    part[start:stop].copy_(theirs_there[start:stop])
         yield self._tell(others)  # nobody changes its numbers before all have taken them
-        for part, copy in zip(parts, mine, strict=True):
-            if part.data_ptr() != copy.data_ptr():
-                part.copy_(copy)
         arena.take_back(shelf)
         return True
 

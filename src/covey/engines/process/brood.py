@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +21,7 @@ import msgspec
 
 from covey.engines.process import nursery
 from covey.engines.process.nursery import Exit, Job, read, write
+from covey.engines.transport import handles
 from covey.errors import PeerLost
 from covey.message import Address
 
@@ -57,9 +58,11 @@ class Brood:
     def __enter__(self) -> Brood:
         return self
 
-    def bear(self, job: Job) -> None:
+    def bear(self, job: Job, memory: Sequence[int] = ()) -> None:
+        """Have roles born; `memory` are the handles of what they share with others of this machine."""
         try:
-            write(self.line, msgspec.msgpack.encode(job))
+            write(self.line, msgspec.msgpack.encode(msgspec.structs.replace(job, handles=len(memory))))
+            handles.give(self.line, memory)
         except OSError:
             raise self._lost() from None
         self.alive = set(job.roles)

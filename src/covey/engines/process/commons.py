@@ -1,4 +1,4 @@
-"""Memory that all roles of one machine share: one anonymous file, made by their parent before they are born."""
+"""Memory that all roles of one machine share: one anonymous file, which their parent has before they are born."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from covey.vector import Vector
 FILE: list[int] = []  # inherited by the roles; without a name, so that nothing can be left behind
 
 
-def lay() -> None:
-    """Make the file; it takes no memory before somebody shares a vector."""
-    FILE.append(new_file())
+def lay(file: int | None = None) -> None:
+    """Make the file, or take one that others have too; it takes no memory before somebody shares a vector."""
+    FILE.append(new_file() if file is None else file)
 
 
 def share(vector: Vector, place: int) -> Vector:

@@ -23,6 +23,7 @@ class Contacts(Discreet, frozen=True, kw_only=True):
     token: bytes = NONE  # of the run, in front of everything that its roles say
     native: str = ""  # "module arguments": a way to sum over roles that is not covey's own
     sites: dict[str, int] = msgspec.field(default_factory=dict)  # the number of the site where each role lives
+    machines: dict[str, int] = msgspec.field(default_factory=dict)  # the same number: they share memory
 
     def ring(self, me: Address) -> Ring | None:
         return Ring(self.pairs[str(me)], by_address(self.public)) if self.public else None

@@ -48,4 +48,4 @@ class Counsel:
         self.asking = self._found = None
         driver.account.computing()
         driver.account.waited(self._since, "an answer for its work")
-        question.answer.put(done)
+        driver.desk.reply(question, done)

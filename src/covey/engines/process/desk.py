@@ -6,9 +6,20 @@ import os
 from collections import deque
 from collections.abc import Callable, Coroutine
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from covey.engines.process.lane import Lane, Mark, follow, mark
 from covey.program import Effect
+
+T = TypeVar("T")
+
+
+class Todo(NamedTuple):
+    """A piece of work."""
+
+    work: Callable[[], Any]
+    through: bool
+    begun: Mark | None
 
 
 class Done(NamedTuple):
@@ -22,7 +33,7 @@ class Question(NamedTuple):
     """A program that work wants done before it goes on, and where its answer goes."""
 
     program: Coroutine[Effect[Any], Any, Any]
-    answer: SimpleQueue[Done]
+    answer: SimpleQueue[tuple[Done, Mark | None]]
 
 
 class Closed(Exception):
@@ -30,33 +41,41 @@ class Closed(Exception):
 
 
 class Desk:
-    """Work goes in from the driver's thread; the thread that calls `serve` does it and rings the bell."""
+    """Work goes in from the driver's thread; the thread that calls `serve` does it and rings the bell.
 
-    def __init__(self) -> None:
+    On a GPU both have streams, and with all that is handed over goes a mark of how far the giver's had come.
+    """
+
+    def __init__(self, lane: Lane | None = None) -> None:
+        self.lane = lane
         self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._todo: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
-        self._done: deque[Done] = deque()
-        self._posted: deque[Any] = deque()
-        self._asked: deque[Question] = deque()
+        self._todo: SimpleQueue[Todo | None] = SimpleQueue()
+        self._done: deque[tuple[Done, Mark | None]] = deque()
+        self._posted: deque[tuple[Any, Mark | None]] = deque()
+        self._asked: deque[tuple[Question, Mark | None]] = deque()
         self._open: deque[Question] = deque()  # not answered yet
         self._closed = False
 
-    def put(self, work: Callable[[], Any]) -> None:
-        self._todo.put(work)
+    def put(self, work: Callable[[], Any], through: bool = False) -> None:
+        """Work to be done, on a GPU too where it has to be `through` before anything else happens."""
+        self._todo.put(Todo(work, through, mark(self.lane)))
 
     def serve(self) -> None:
         """Do the work that comes, until closed."""
-        while (work := self._todo.get()) is not None:
+        while (todo := self._todo.get()) is not None:
             try:
-                done = Done(work(), None)
+                follow(self.lane, todo.begun)
+                done = Done(todo.work(), None)
+                if self.lane and todo.through:
+                    self.lane.mark().synchronize()
             except BaseException as error:  # the driver passes it on; this thread stays
                 done = Done(None, error)
-            self._done.append(done)
+            self._done.append((done, mark(self.lane)))
             self.ring()
 
     def post(self, message: Any) -> None:
         """Hand the driver a message from inside a piece of work."""
-        self._posted.append(message)
+        self._posted.append((message, mark(self.lane)))
         self.ring()
 
     def consult(self, program: Coroutine[Effect[Any], Any, Any]) -> Any:
@@ -65,9 +84,10 @@ class Desk:
         self._open.append(question)
         if self._closed:
             raise Closed
-        self._asked.append(question)
+        self._asked.append((question, mark(self.lane)))
         self.ring()
-        value, error = question.answer.get()
+        (value, error), found = question.answer.get()
+        follow(self.lane, found)
         self._open.remove(question)
         if error is not None:
             raise error
@@ -82,14 +102,27 @@ class Desk:
             os.eventfd_read(self.bell)
         except BlockingIOError:
             return [], [], []
-        done = [self._done.popleft() for _ in range(len(self._done))]
-        asked = [self._asked.popleft() for _ in range(len(self._asked))]
-        posted = [self._posted.popleft() for _ in range(len(self._posted))]
+        done = self._taken(self._done)
+        asked = self._taken(self._asked)
+        posted = self._taken(self._posted)
         return posted, asked, done
+
+    def reply(self, question: Question, done: Done) -> None:
+        """Let work go on with the answer to its question."""
+        question.answer.put((done, mark(self.lane)))
+
+    def _taken(self, given: deque[tuple[T, Mark | None]]) -> list[T]:
+        """All that was handed over."""
+        found = []
+        for _ in range(len(given)):
+            what, how_far = given.popleft()
+            follow(self.lane, how_far)
+            found.append(what)
+        return found
 
     def close(self) -> None:
         """No more work; work that waits for an answer is broken off."""
         self._closed = True
         for question in list(self._open):
-            question.answer.put(Done(None, Closed()))
+            question.answer.put((Done(None, Closed()), None))
         self._todo.put(None)

@@ -144,6 +144,7 @@ class Driver:
         for companion in self.programs:
             companion.coroutine.close()
         self.programs.clear()
+        self.tell_losses()
         self.ended = True
         self.account.close()
 
@@ -227,7 +228,8 @@ class Driver:
             self.account.computing()
             effect = self.computing.effect
             assert isinstance(effect, Compute)
-            self.desk.put(effect.work)
+            # while programs do something besides, nothing of theirs shall wait for a GPU that is behind
+            self.desk.put(effect.work, through=len(self.programs) > 1)
 
     def hear_desk(self) -> None:
         posted, asked, done = self.desk.collect()
@@ -276,8 +278,15 @@ class Driver:
             self.line.tell(control.Cramped(why))
 
     def report(self, now: bool = False) -> None:
+        if now:
+            self.tell_losses()
         main = self.counsel.asking or next((running for running in self.programs if running.main), None)
         self.account.report(self.pace.step, None if main is self.held else main, now)
+
+    def tell_losses(self) -> None:
+        """Those of a GPU may come after the step that they belong to."""
+        for loss in self.replica.losses.told(every=True):
+            self.account.noted("loss", loss)
 
 
 def placed(message: Message, want: Receive) -> Message:

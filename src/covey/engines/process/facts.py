@@ -24,7 +24,7 @@ class Facts:
         self.me, self.limits, self.sites, self.desk, self.kept = role.address, plan.limits, plan.sites, desk, kept
         self.pace = Pace(plan.limits[role.address.rank] if role.trains else 0, kept.done if kept else 0)
         self.mailbox = Mailbox()
-        self.seed, self.rng = plan.seed, chance(plan.seed, role.address)
+        self.seed, self.rng = plan.seed, chance(plan.seed, role.alias or role.address)
         self.memories: list[Memory[Any]] = []
         self.past: list[Any] = []  # what the program had remembered when it began again
         if kept:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.desk import Desk
+from covey.engines.process.lane import Lane
 from covey.errors import CoveyError, RoleFailed
 from covey.message import Address, Message
 from covey.program import Collective
@@ -55,9 +56,9 @@ class Done(NamedTuple):
 class Sums:
     """The native sums of one role, one after the other."""
 
-    def __init__(self, collectives: Collectives) -> None:
+    def __init__(self, collectives: Collectives, lane: Lane | None = None) -> None:
         self.collectives = collectives
-        self.desk = Desk()
+        self.desk = Desk(lane)
         self.bells = (self.desk.bell,)
         self.wanted: deque[Wanted] = deque()
         Thread(target=self.desk.serve, name="native sums", daemon=True).start()
@@ -87,9 +88,9 @@ class Sums:
             raise RoleFailed(f"the native sum over {len(effect.group)} roles failed: {error}") from error
 
 
-def find(me: Address, contacts: Contacts) -> Sums | None:
+def find(me: Address, contacts: Contacts, lane: Lane | None = None) -> Sums | None:
     """The way of summing that the engine offers, if it does."""
     if not contacts.native:
         return None
     module, *arguments = contacts.native.split(" ")
-    return Sums(import_module(module).Collectives(me, contacts, *arguments))
+    return Sums(import_module(module).Collectives(me, contacts, *arguments), lane)

@@ -26,6 +26,7 @@ import msgspec
 
 from covey.engines.process import commons
 from covey.engines.transport import ground
+from covey.engines.transport.handles import take
 from covey.engines.transport.keys import Discreet
 from covey.message import Address
 
@@ -38,7 +39,9 @@ class Job(Discreet, frozen=True, kw_only=True):
     entry: str  # "module:function", called with the work, what was handed over, and the role's address
     roles: list[Address]
     work: bytes
-    alone: bool = True  # all roles of the run are born here, so that they can share memory
+    alone: bool = True  # all roles of the run are born here, or share memory with these
+    sharing: list[Address] = msgspec.field(default_factory=list)  # all that share memory; none: those born here
+    handles: int = 0  # of that memory, which follow; the last one is of what all roles of the run have in common
     handed: bytes = b""  # a task of the launcher's memory; it came through pipes, never through a socket of covey's
 
 
@@ -99,9 +102,10 @@ def _raise_roles(line: socket.socket, children: dict[int, Address]) -> None:
     job = msgspec.msgpack.decode(read(line), type=Job)
     module, _, function = job.entry.partition(":")
     entry = getattr(import_module(module), function)
+    memory = take(line, job.handles)
     if job.alone:
-        commons.lay()
-    ground.lay(job.roles)
+        commons.lay(memory.pop() if memory else None)
+    ground.lay(job.sharing or job.roles, memory)
     gc.freeze()  # keeps the collector from touching, and so copying, the pages that all roles share
     for who in job.roles:
         children[_fork(line, job, entry, who)] = who

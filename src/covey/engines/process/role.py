@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import sysconfig
@@ -21,6 +20,7 @@ from covey.engines.process.assembly import Assembly
 from covey.engines.process.contacts import Contacts, by_address
 from covey.engines.process.desk import Desk
 from covey.engines.process.driver import Driver
+from covey.engines.process.lane import lane_of
 from covey.engines.process.lines import RoleLine
 from covey.engines.process.obedience import obey
 from covey.engines.transport.ground import GROUND, WITHOUT
@@ -30,6 +30,7 @@ from covey.errors import CoveyError
 from covey.message import Address
 from covey.replica import Replica
 from covey.strategy import Plan
+from covey.vector import fingerprint
 
 OURS = str(Path(__file__).parents[2])
 LARGEST, ROOM = 8, 1 << 20  # a message is at most so many models and so many bytes (sparse ones carry their keys)
@@ -88,8 +89,8 @@ def tell_failure(me: Address, contacts: Contacts, error: Exception) -> NoReturn:
 
 def play(post: Post, plan: Plan, replica: Replica, kept: RoleState | None, serve: Callable[[Desk], None]) -> None:
     """Drive the role's program; `serve` is what this thread does meanwhile: the computing."""
-    desk = Desk()
-    links = post.open(plan.window, replica.model.nbytes)
+    desk = Desk(lane_of(replica.flat))
+    links = post.open(plan.window, replica.bulk)
     if links.memory:
         replica.house(links.memory.arena.house)
     elif WITHOUT:
@@ -98,12 +99,15 @@ def play(post: Post, plan: Plan, replica: Replica, kept: RoleState | None, serve
         links.allow(plan.allowance, plan.away(post.me))
     driver = Driver(plan, plan.role(post.me), replica, links, post.line, desk, obey, kept)
     if not plan.allowance:  # what the engine sums by itself passes no link of covey's
-        driver.sums = native.find(post.me, post.contacts) or (Assembly(post.me, links.memory) if links.memory else None)
-    post.ready(replica.flat.numel, fingerprint(replica) if kept is None else "")
+        found = native.find(post.me, post.contacts, desk.lane)
+        driver.sums = found or (Assembly(post.me, links.memory) if links.memory else None)
+    post.ready(replica.flat.numel, "" if kept else replica.initial or fingerprint(replica.flat))
     failure: list[BaseException] = []
 
     def drive() -> None:
         try:
+            if desk.lane:
+                desk.lane.enter()
             driver.run()
         except BaseException as error:
             failure.append(error)
@@ -116,15 +120,6 @@ def play(post: Post, plan: Plan, replica: Replica, kept: RoleState | None, serve
     thread.join()
     if failure:
         raise failure[0]
-
-
-def fingerprint(replica: Replica) -> str:
-    """Equal for equal initial weights."""
-    digest = hashlib.sha256()
-    for part in replica.flat.parts:
-        digest.update(str(part.dtype).encode())
-        digest.update(f"{part.numel()} {part.double().sum().item()!r} {part.double().square().sum().item()!r}".encode())
-    return digest.hexdigest()
 
 
 def told(error: BaseException) -> control.Failed:

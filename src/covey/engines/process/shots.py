@@ -17,14 +17,16 @@ class Shot(Message):
     params: Vector
     buffers: Vector
     counters: Vector
+    floats: tuple[tuple[int, ...], ...] | None
+    counts: tuple[int, ...] | None
 
     counted = False
 
 
 def shot(snapshot: Snapshot, sender: Address) -> Shot:
     vectors = snapshot.params, snapshot.buffers, snapshot.counters
-    return Shot(snapshot.weight, snapshot.piece, *vectors, sender=sender)
+    return Shot(snapshot.weight, snapshot.piece, *vectors, snapshot.floats, snapshot.counts, sender=sender)
 
 
 def snapshot(shot: Shot) -> Snapshot:
-    return Snapshot(shot.piece, shot.params, shot.buffers, shot.weight, shot.counters)
+    return Snapshot(shot.piece, shot.params, shot.buffers, shot.weight, shot.counters, shot.floats, shot.counts)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from covey.engines.transport.semaphore import SIZE, Semaphore
 from covey.engines.transport.spare import spare_memory
+from covey.engines.transport.staging import brought, pin
 from covey.message import Address
 from covey.vector import Vector
 
@@ -56,6 +57,7 @@ class Region:
         self.map = mmap.mmap(file, span.size, offset=span.start)
         self.bytes = torch.frombuffer(self.map, dtype=torch.uint8)
         self.address = self.bytes.data_ptr()
+        pin(self.address, span.size)
 
     def tensor(self, offset: int, dtype: torch.dtype, numel: int) -> Tensor:
         return self.bytes[offset : offset + numel * dtype.itemsize].view(dtype)
@@ -79,8 +81,8 @@ class Block(Region):
         self.reader: Address | None = None
 
     def put(self, offset: int, tensor: Tensor) -> Place:
-        """Copy a tensor to this offset."""
-        self.tensor(offset, tensor.dtype, tensor.numel()).view(tensor.shape).copy_(tensor.detach())
+        """Copy a tensor to this offset; from a GPU it comes by and by."""
+        brought(tensor, self.tensor(offset, tensor.dtype, tensor.numel()).view(tensor.shape))
         return Place(self.span, offset)
 
     def free(self) -> bool:

@@ -6,6 +6,7 @@ import zmq
 
 from covey.engines.transport.bucket import Bucket
 from covey.engines.transport.outbox import Outbox, Parcel
+from covey.engines.transport.staging import LOOK
 
 FRAMES_AHEAD = 4  # what ZeroMQ has accepted can no longer be overtaken, so it gets little at a time
 
@@ -38,8 +39,16 @@ class Link:
                 # A send looks only now and then whether earlier frames have left; a poll always does.
                 self.blocked = not self.socket.poll(0, zmq.POLLOUT)
 
+    @property
+    def staging(self) -> bool:
+        """Whether what goes next is still on its way from a GPU."""
+        parcel = self.outbox.next()
+        return parcel is not None and not parcel.ready()
+
     def pause(self) -> float:
         """Seconds until what waits may leave."""
+        if self.staging:
+            return LOOK
         return self.bucket.pause() if self.bucket and self.outbox.pending else 0.0
 
     def _step(self, parcel: Parcel) -> None:

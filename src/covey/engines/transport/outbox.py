@@ -12,6 +12,7 @@ from torch import Tensor
 
 from covey.engines.transport.arena import Shelf
 from covey.engines.transport.frames import DATA, MAX_OPEN, OPEN, SHARED, SMALL, Frame, cut
+from covey.engines.transport.staging import arrival, staged
 from covey.message import Message, pack, raw
 
 Shelve = Callable[[Sequence[Tensor], bool], Shelf | None]
@@ -26,9 +27,15 @@ class Rank(NamedTuple):
 
 
 class Parcel:
-    """A message in its frames, as far as they have not left. Takes a copy of what it holds now, unless it is lent."""
+    """A message in its frames, as far as they have not left. Takes a copy of what it holds now, unless it is lent.
 
-    __slots__ = ("_header", "head", "kind", "latest", "left", "number", "offset", "pieces", "rank", "sender", "shelf")
+    The copy of what lies on a GPU comes by and by; until then the parcel is not ready to leave.
+    """
+
+    __slots__ = (
+        "_arrival", "_header", "head", "kind", "latest", "left", "number", "offset", "pieces", "rank", "sender",
+        "shelf",
+    )  # fmt: skip
 
     def __init__(
         self, rank: Rank, sender: int, message: Message, frame: int, *, loan: bool, latest: bool,
@@ -53,8 +60,17 @@ class Parcel:
         else:
             # Copied piece by piece into memory of Python's: a piece is free again as soon as it has left. Tensors would
             # be freed by pyzmq's thread, and torch's allocator gives such memory back to this one only much later.
-            self.pieces.extend(piece if loan else bytes(piece) for piece in cut(tensors, frame))
+            for tensor in tensors:
+                lent = loan or tensor.is_cuda  # what is staged is a copy already
+                self.pieces.extend(piece if lent else bytes(piece) for piece in cut([staged(tensor)], frame))
+        self._arrival = arrival(tensors, size) if size > SMALL else None
         self.left = len(self.head) + sum(map(len, self.pieces))
+
+    def ready(self) -> bool:
+        """Whether all its bytes are there."""
+        if self._arrival is not None and self._arrival.query():
+            self._arrival = None
+        return self._arrival is None
 
     def opening(self, number: int, token: bytes) -> bytes:
         """The frame that leaves first, if this is the message number `number` to leave."""

@@ -131,11 +131,11 @@ class ZmqTransport:
         self._watch(tuple(others))
         if self.home:
             timeout = 0.0
-        pauses = [link.pause() for link in self.links.values() if link.bucket and link.outbox.pending]
+        pauses = [link.pause() for link in self.links.values() if link.outbox.pending and (link.bucket or link.staging)]
         timeout = min([*pauses, *([] if timeout is None else [timeout])], default=None)
         ready = dict(self.poller.poll(None if timeout is None else math.ceil(timeout * 1000)))
         for link in self.links.values():
-            if (link.blocked and link.socket in ready) or (link.bucket and not link.blocked):
+            if (link.blocked and link.socket in ready) or (not link.blocked and link.outbox.pending):
                 self._flush(link)
         if self.guard and any(bell in ready for bell in self.guard.bells):
             self.guard.answer()

@@ -11,16 +11,17 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from covey.simulate import Cluster
+from covey.exchange.watching import Act, watching
+from covey.simulate import Cluster, coding_of
 
 
 class Effort(TorchDispatchMode):
-    """While it is entered: the calls of torch and the bytes they read, and the steps of optimizers, which are apart."""
+    """While it is entered: the calls of torch and the bytes they read; apart, optimizer steps and priced codecs."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._handling, self._update = cluster.handling, cluster.update
-        self._stepping = False
+        self._handling, self._update, self._prices = cluster.handling, cluster.update, cluster.coding
+        self._apart = False
         self.seconds = 0.0  # of CPU time that the cluster model charges for it
 
     def take(self) -> float:
@@ -31,25 +32,37 @@ class Effort(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if not self._stepping and not func.is_view:
+        if not self._apart and not func.is_view:
             self.seconds += self._handling.sums.of(sum(arg.nbytes for arg in args if isinstance(arg, torch.Tensor)))
         return func(*args, **(kwargs or {}))
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Know optimizer steps from other arithmetic."""
+        """Know optimizer steps and codecs from other arithmetic."""
         before = register_optimizer_step_pre_hook(self._begin)
         after = register_optimizer_step_post_hook(self._end)
         try:
-            yield
+            with watching(self._coding):
+                yield
         finally:
             before.remove()
             after.remove()
 
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._stepping = True
+        self._apart = True
 
     def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._stepping = False
+        self._apart = False
         held = sum(parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
         self.seconds += self._handling.step + self._update * held
+
+    @contextmanager
+    def _coding(self, codec: str, act: Act, size: int) -> Iterator[None]:
+        price, before = coding_of(self._prices, codec), self._apart
+        self._apart = before or price is not None
+        try:
+            yield
+        finally:
+            self._apart = before
+        if price is not None and not before:
+            self.seconds += (price.encode if act == "encode" else price.decode).of(size)

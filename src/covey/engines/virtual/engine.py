@@ -153,6 +153,8 @@ class VirtualEngine:
         seat.mailbox.waiting.clear()
         seat.ended = True
         self._open -= 1
+        for loss in seat.replica.losses.told(every=True):  # those of a GPU may come after their steps
+            self._watch.noted(self._agenda.now, seat.address, "loss", loss)
         self._watch.noted(self._agenda.now, seat.address, "memory", _footprint(seat.replica))
         self._watch.ended(self._agenda.now, seat.address)
 

@@ -169,7 +169,7 @@ class LaboriousEngine(VirtualEngine):
 
     def _asked(self, thread: Thread, effect: Effect[Any], desk: Desk) -> Any:
         """Perform an effect once the work for it is done; what costs nothing and waits for nothing comes at once."""
-        if isinstance(effect, Note | Now):
+        if isinstance(effect, Note) or (isinstance(effect, Now) and not desk.debt):
             return self._perform[type(effect)](thread, effect)
         cost, desk.debt = desk.debt, 0.0
         if isinstance(effect, Send):

@@ -75,7 +75,7 @@ class Seat:
         self.pace = Pace(plan.limits[role.address.rank] if role.trains else None)
         self.step = self.pace.step
         self.cells = Cells()
-        self.node = Node(role.address, plan.limits, self, chance(plan.seed, role.address), plan.seed)
+        self.node = Node(role.address, plan.limits, self, chance(plan.seed, role.alias or role.address), plan.seed)
         self.jitter = chance(plan.seed, role.address, "jitter")
         self.threads: list[Thread] = []
         self.waiting: list[Thread] = []  # in a Receive, in the order in which they began to wait

@@ -1,0 +1,94 @@
+"""Would a codec pay here? Reckoned before a run as `+ auto` reckons in one: encode, send and decode, against plain."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from covey.advise import predict
+from covey.advise.situation import Situation
+from covey.catalog import resolve
+from covey.errors import PlanError
+from covey.exchange.auto import more, options
+from covey.exchange.paying import WORTH, best
+from covey.simulate import BytesPerSecond, Link, format_rate
+from covey.strategy import Strategy
+
+WIDEST = 1e6  # times the links that there are, and as much narrower: further nobody looks
+HALVINGS = 24  # of that range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """The codec that would help a strategy most, whether it pays here, and on which links it would."""
+
+    codec: str
+    pays: bool
+    gain: float  # the share of a step that it saves; less than 0: it costs
+    below: float  # bytes per second of the narrowest link
+
+    def where(self) -> str:
+        """The links on which it pays, in words."""
+        if self.below == 0:
+            return "on no network"
+        return "on any network" if math.isinf(self.below) else f"below {format_rate(self.below)}"
+
+    def words(self, coded: bool) -> str:
+        """What it means for the strategy with this codec, or without."""
+        if not self.pays:
+            return f"no codec pays: {self.codec} would {self.where()}"
+        what = f"{self.codec} makes a step {self.gain:.0%} shorter"
+        return f"{what}; it pays {self.where()}" if coded else f"with + {what}"
+
+
+def offer(spec: str, now: Situation) -> Offer | None:
+    """What codecs would do for a strategy; None where it takes none."""
+    calm = replace(now, cluster=replace(now.cluster, jitter=0.0))  # which lengthens steps with and without a codec
+    plain = _strategy(spec, now.workers)
+    coded = [found for option in options()[1:] if (found := _strategy(f"{spec} + {option.name}", now.workers))]
+    if plain is None or not coded:
+        return None
+    steps = [predict.step(strategy, calm).seconds for strategy in (plain, *coded)]
+    whole = [step * more(strategy.codec) for step, strategy in zip(steps, (plain, *coded), strict=True)]
+    chosen = best(0.0, whole)
+    place = chosen or min(range(1, len(whole)), key=lambda number: whole[number])
+    strategy = coded[place - 1]
+    return Offer(
+        codec=strategy.codec, pays=chosen > 0, gain=1 - steps[place] / steps[0], below=_below(plain, strategy, calm)
+    )
+
+
+def _strategy(spec: str, workers: int) -> Strategy | None:
+    try:
+        return resolve(spec, workers)
+    except PlanError:
+        return None
+
+
+def _below(plain: Strategy, coded: Strategy, now: Situation) -> float:
+    """Bytes per second of the narrowest link below which the codec pays, if all links were wider or narrower alike."""
+
+    def pays(width: float) -> bool:
+        there = _wider(now, width)
+        whole = predict.step(coded, there).seconds * more(coded.codec)
+        return predict.step(plain, there).seconds > WORTH * whole
+
+    if not pays(1 / WIDEST):
+        return 0.0
+    if pays(WIDEST):
+        return math.inf
+    low, high = -math.log(WIDEST), math.log(WIDEST)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if pays(math.exp(middle)) else (low, middle)
+    return now.narrowest * math.exp(low)
+
+
+def _wider(now: Situation, width: float) -> Situation:
+    def wide(link: Link) -> Link:
+        return replace(link, bandwidth=BytesPerSecond(link.bandwidth * width))
+
+    world = now.cluster
+    links = {host: wide(link) for host, link in world.links.items()}
+    local = wide(world.local) if world.local else None
+    return replace(now, cluster=replace(world, link=wide(world.link), links=links, local=local))

@@ -1,0 +1,127 @@
+"""Which codec does a SPEC put together? One codec, what goes around it, and whether answers travel in it as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Literal
+
+from torch.optim import Optimizer
+
+from covey.central.roles import holding_whole
+from covey.errors import PlanError
+from covey.exchange.codec import Codec
+from covey.exchange.codecs import CODECS, WRAPPERS
+from covey.exchange.shadow import refuse_carrying
+from covey.spec import Call, Spec, SpecError, bind, unknown
+from covey.strategy import Strategy
+
+Taken = Literal["", "pushes", "exchanges"]
+"""What a strategy has codecs for: nothing, what goes to servers (and back with `pull`), or both ways anyway."""
+
+PULL = "pull"
+
+TRYING = (
+    "bsp", "ssp", "asynchronous", "dssp", "quorum", "softsync", "dc_asgd", "value_bound", "allreduce", "local_sgd",
+    "bmuf", "diloco",
+)  # fmt: skip
+"""With `auto` these measure which codec pays."""
+
+
+def names(strategy: str, taken: Taken) -> list[str]:
+    """The codecs that a strategy takes, if it takes any."""
+    return [name for name in CODECS if name != "auto" or strategy in TRYING] if taken else []
+
+
+def codec(spec: Spec, takers: Mapping[str, Taken], plain: str = "") -> Codec | None:
+    """The codec that a SPEC names, if it does; `takers` says of every strategy what it takes, `plain` why none."""
+    words = [call for call in spec.codecs if call.name == PULL]
+    found = _codec(replace(spec, codecs=tuple(call for call in spec.codecs if call.name != PULL)), takers, plain)
+    return _pulling(spec, words, found, takers, plain) if words else found
+
+
+def fitting(strategy: Strategy, codec: Codec | None) -> Strategy:
+    """The strategy with what its codec asks for: an optimizer that it goes with, and servers with whole parameters."""
+    if codec is None:
+        return strategy
+    strategy = holding_whole(strategy, codec.name) if codec.whole else strategy
+    checks = [check for check in (strategy.accept, codec.accept) if check]
+
+    def accept(optimizer: Optimizer) -> None:
+        for check in checks:
+            check(optimizer)
+
+    return replace(strategy, accept=accept if checks else None)
+
+
+def _pulling(spec: Spec, words: list[Call], found: Codec | None, takers: Mapping[str, Taken], plain: str) -> Codec:
+    """The codec for both ways: `+ pull`."""
+    at, taken = words[0], takers[spec.strategy.name]
+    if at.settings or len(words) > 1:
+        raise SpecError(spec.text, at.at, "pull has no settings, and stands once")
+    if taken != "pushes":
+        why = "what comes back is encoded anyway" if taken else f"{spec.strategy.name} {plain}"
+        goes = ", ".join(name for name, other in takers.items() if other == "pushes")
+        raise SpecError(spec.text, at.at, f"{why}; pull goes with {goes}")
+    if found is None:
+        why = f"pull as what? say a codec too, such as '+ int8 + pull'; any of {', '.join(CODECS)}"
+        raise SpecError(spec.text, at.at, why)
+    if found.tries:
+        raise SpecError(spec.text, at.at, f"{found.name} chooses for what goes to servers; name a codec for both ways")
+    with _told_at(spec, at):
+        refuse_carrying(found)
+    return replace(found, pull=True, name=f"{found.name} + {PULL}")
+
+
+def _codec(spec: Spec, takers: Mapping[str, Taken], plain: str) -> Codec | None:
+    """What vectors travel as: one codec, and what is put around it. Of that the first written is the outermost."""
+    if not spec.codecs:
+        return None
+    for call in spec.codecs:
+        if call.name not in CODECS and call.name not in WRAPPERS:
+            raise unknown(spec.text, call.at, "codec", call.name, [*CODECS, *WRAPPERS])
+    if not takers[spec.strategy.name]:
+        goes = ", ".join(name for name, taken in takers.items() if taken)
+        raise SpecError(spec.text, spec.codecs[0].at, f"{spec.strategy.name} {plain}; codecs go with {goes}")
+    call, around = _one(spec), [call for call in spec.codecs if call.name in WRAPPERS]
+    with _told_at(spec, call):
+        found: Codec = bind(call, CODECS[call.name], "codec", spec.text).codec()
+    if found.tries:
+        _check_trying(spec, call, around)
+    for wrapper in reversed(around):
+        with _told_at(spec, wrapper):
+            found = bind(wrapper, WRAPPERS[wrapper.name], "wrapper", spec.text).wrap(found)
+    return replace(found, name=" + ".join(map(str, spec.codecs)))
+
+
+def _one(spec: Spec) -> Call:
+    """The only codec among what is written."""
+    codecs = [call for call in spec.codecs if call.name in CODECS]
+    if len(codecs) > 1:
+        both, around = " and ".join(call.name for call in codecs[:2]), ", ".join(WRAPPERS)
+        why = f"one codec is enough: {both} do not combine; around one go {around}"
+        raise SpecError(spec.text, codecs[1].at, why)
+    if not codecs:
+        why = f"{spec.codecs[0].name} goes around a codec: say one too, such as '+ topk'; any of {', '.join(CODECS)}"
+        raise SpecError(spec.text, spec.codecs[0].at, why)
+    return codecs[0]
+
+
+def _check_trying(spec: Spec, call: Call, around: list[Call]) -> None:
+    """Refuse `auto` where nothing can be tried out."""
+    if around:
+        raise SpecError(spec.text, around[0].at, f"{call.name} chooses among codecs as they are: name one")
+    if spec.strategy.name not in TRYING:
+        raise SpecError(spec.text, call.at, f"{call.name} goes with {', '.join(TRYING)}; name a codec here")
+
+
+@contextmanager
+def _told_at(spec: Spec, call: Call) -> Iterator[None]:
+    """What is wrong with a call is told at its place."""
+    try:
+        yield
+    except SpecError:
+        raise
+    except PlanError as error:
+        raise SpecError(spec.text, call.at, str(error)) from None

@@ -1,0 +1,41 @@
+"""What an engine gives a run, and on which terms the hosts of a run meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from covey.engines.cluster.words import Letter
+
+
+class Places(Protocol):
+    """As many sites as the engine has names of hosts, and news of those that died."""
+
+    address: str  # at which the launcher is found from the sites
+
+    def open(self) -> list[str]:
+        """The host of each site, which will be invited."""
+        ...
+
+    def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
+        """Have one site begin for each letter."""
+        ...
+
+    def lost(self) -> str:
+        """What the engine itself knows to have died, in words; nothing if all is well."""
+        ...
+
+    def close(self, well: bool) -> None:
+        """The run is over: leave nothing behind. Sites were told to leave if all went `well`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How the hosts of a run meet."""
+
+    place: str = ""
+    interface: str = ""
+    insecure: bool = False
+    say: Callable[[str], None] = lambda line: None  # tells a person

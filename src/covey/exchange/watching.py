@@ -1,0 +1,36 @@
+"""Who wants to know when something is encoded or decoded? In imagined time that has to be charged for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Literal
+
+Act = Literal["encode", "decode"]
+Watch = Callable[[str, Act, int], AbstractContextManager[None]]
+"""Entered around the work: of which codec, what, and the bytes of plain numbers."""
+
+_watches: list[Watch] = []
+
+
+@contextmanager
+def watching(watch: Watch) -> Iterator[None]:
+    """Coders that are made meanwhile tell what they do."""
+    _watches.append(watch)
+    try:
+        yield
+    finally:
+        _watches.remove(watch)
+
+
+def watched() -> bool:
+    return bool(_watches)
+
+
+@contextmanager
+def told(codec: str, act: Act, size: int) -> Iterator[None]:
+    """Around the work of a coder."""
+    with ExitStack() as stack:
+        for watch in _watches:
+            stack.enter_context(watch(codec, act, size))
+        yield

@@ -1,0 +1,95 @@
+"""From a whole model to one role's part of it: the same cut on every role, then the rest is let go."""
+
+from __future__ import annotations
+
+from functools import partial
+from inspect import signature
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from covey.data import Feed, Shards
+from covey.errors import PlanError
+from covey.flat import Flat, Outline
+from covey.lessons import Lessons
+from covey.material import Material
+from covey.parallelism.chain import Chain, chain_of
+from covey.parallelism.ends import Entrance, inputs_of
+from covey.parallelism.line import Place
+from covey.parallelism.mesh import Mesh
+from covey.parallelism.pipeline import Parts, StageReplica
+from covey.parallelism.stages import Stages, Tie
+from covey.parallelism.whereabouts import Whereabouts
+from covey.parallelism.workshop import Ends, Lectern, Workshop
+from covey.task import Task
+
+
+def chain_for(task: Task, module: nn.Module, feed: Feed, samples: int) -> Chain:
+    """The task's model as a chain of layers, looked at with some of its samples."""
+    batch = feed.take(torch.arange(samples))
+    return chain_of(module, inputs_of(task, module, batch))
+
+
+def stage_replica(mesh: Mesh, stage: int, given: Material) -> StageReplica:
+    """What a role of this stage has of the model; a worker's also computes."""
+    assert mesh.settled, f"{mesh} does not say where the model is cut"
+    task, deal, rank = given.task, given.deal, given.who.rank // mesh.stages
+    assert task.data is not None
+    feed = Feed(task.data, deal, rank, task.loaders)
+    whole = Outline.of(given.module)
+    chain = chain_for(task, given.module, feed, micro_samples(task, deal, mesh))
+    cut = checked(chain.stages(mesh.after, mesh.tied), mesh)
+    mine = list(cut)[stage :: mesh.stages]
+    layout = Flat(*(part.module for part in mine))
+    ends = Ends(Entrance(task, signature(given.module.forward)), partial(_rebuilt, chain.traced.spec))
+    lectern, ties = Lectern(task, feed, deal, rank), _ties(cut, mesh.stages)
+    parts = Parts(
+        place=Place(
+            stage=stage, stages=mesh.stages, schedule=mesh.schedule, loads=tuple(mesh.loads[stage :: mesh.stages])
+        ),
+        layout=layout,
+        whole=Whereabouts(layout, whole, [tie.of(stage) for tie in ties if stage in tie.stages[1:]]),
+        workshop=Workshop(mine, len(cut), lectern, ends, mesh.recompute) if given.trains else None,
+        ties=ties,
+        bulk=max(sum(value.bytes for value in part.takes) for part in cut),
+    )  # fmt: skip
+    return StageReplica(
+        parts, task.optimizer, Lessons(samples=deal.batch, steps=deal.steps),
+        rate=task.rate, budget=given.budget, clip_norm=task.clip_norm,
+    )  # fmt: skip
+
+
+def checked(cut: Stages, mesh: Mesh) -> Stages:
+    """Refuse a cut whose stages could not be trained."""
+    for number in range(mesh.stages):
+        mine = list(cut)[number :: mesh.stages]
+        if not any(p.requires_grad for part in mine for p in part.module.parameters()):
+            layers = ", ".join(f"{part.layers[0]} to {part.layers[-1]}" for part in mine)
+            raise PlanError(
+                f"stage {number} (layers {layers}) has nothing to train: cut elsewhere, or into fewer stages"
+            )
+        if any(isinstance(layer, nn.SyncBatchNorm) for part in mine for layer in part.module.modules()):
+            raise PlanError(
+                "nn.SyncBatchNorm speaks with other workers in its forward, which a stage cannot: use nn.BatchNorm"
+            )
+    return cut
+
+
+def micro_samples(task: Task, deal: Shards, mesh: Mesh) -> int:
+    """In a micro-batch; one is too few to see what depends on their number."""
+    return min(deal.samples, max(2, -(-task.batch_size // mesh.schedule.microbatches)))
+
+
+def _ties(cut: Stages, stages: int) -> list[Tie]:
+    """Weights that several workers have: what each calls them. On one worker they are one, whatever its parts are."""
+    found = []
+    for tie in cut.ties:
+        owners = {number % stages: name for number, name in reversed(list(zip(tie.stages, tie.names, strict=True)))}
+        if len(owners) > 1:
+            found.append(Tie(tuple(owners[owner] for owner in sorted(owners)), tuple(sorted(owners))))
+    return found
+
+
+def _rebuilt(spec: pytree.TreeSpec, given: list[torch.Tensor]) -> object:
+    return pytree.tree_unflatten(list(given), spec)

@@ -1,0 +1,117 @@
+"""Where is a model cut? Decided once, by the launcher, and written into the SPEC, so that every role cuts alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from covey import build, catalog
+from covey.data import Feed, Shards
+from covey.errors import PlanError
+from covey.parallelism.chain import Chain, chain_of
+from covey.parallelism.cut import best_cut, equal_cut
+from covey.parallelism.ends import inputs_of, loss_of
+from covey.parallelism.making import checked, micro_samples
+from covey.parallelism.measure import measure, optimizer_state
+from covey.parallelism.mesh import BEST, EQUAL, Mesh
+from covey.parallelism.profile import Profile
+from covey.parallelism.terms import Cut, Terms, memories
+from covey.run.kept import mesh_of
+from covey.simulate.units import format_bytes, parse_size
+from covey.spec import parse, parse_call
+from covey.strategy import Strategy
+from covey.task import Task
+
+
+def settled(
+    strategy: Strategy, task: Task, workers: int, deal: Shards, *, counted: bool, bandwidth: float, before: str = ""
+) -> Strategy:
+    """The strategy with its mesh's cut and loads said; `counted` for runs that must not depend on this machine.
+
+    A run that goes on keeps the cut that it had `before`, unless another was asked for.
+    """
+    mesh = strategy.mesh
+    if isinstance(mesh, Mesh) and before:
+        mesh = _as_before(mesh, mesh_of(before))
+    if not isinstance(mesh, Mesh):
+        return strategy
+    if mesh.settled:
+        return strategy if mesh == strategy.mesh else _with(strategy, mesh, workers)
+    if mesh.schedule.divides and mesh.schedule.microbatches > task.batch_size:
+        raise PlanError(
+            f"a batch of {task.batch_size} cannot be cut into {mesh.schedule.microbatches} micro-batches: use fewer, "
+            f"as in mesh(stage={mesh.stage}, microbatches={min(4, task.batch_size)})"
+        )
+    chain, profile = _profile(task, mesh, deal, counted)
+    cut = _cut(chain, profile, mesh, bandwidth)
+    checked(chain.stages(cut.after, mesh.tied), mesh)
+    whole = sum(profile.compute(*part) for part in cut.parts(len(profile))) or 1.0
+    shares = [100 * profile.compute(*part) / whole for part in cut.parts(len(profile))]
+    said = replace(
+        mesh,
+        cut=":".join(map(str, cut.after)) or BEST,
+        load=mesh.load or ":".join(f"{max(share, 0.1):.1f}" for share in shares),
+    )
+    if len(said.loads) != mesh.parts:
+        raise PlanError(
+            f"load={mesh.load}: say the share of each of {mesh.parts} parts, such as {said.load or '50:50'}"
+        )
+    return _with(strategy, said, workers)
+
+
+def _with(strategy: Strategy, mesh: Mesh, workers: int) -> Strategy:
+    return catalog.resolve(replace(parse(strategy.text), mesh=parse_call(str(mesh))), workers)
+
+
+def _as_before(mesh: Mesh, old: Mesh) -> Mesh:
+    same = replace(old, cut=mesh.cut, load=mesh.load) == mesh and mesh.cut in (BEST, old.cut) and not mesh.load
+    return replace(mesh, cut=old.cut, load=old.load) if same else mesh
+
+
+def _profile(task: Task, mesh: Mesh, deal: Shards, counted: bool) -> tuple[Chain, Profile]:
+    """The layers of the task's model, and what they cost for a (micro-)batch."""
+    feed = Feed(build.data_of(task), deal, 0)
+    batch = feed.take(torch.arange(micro_samples(task, deal, mesh)))
+    model = build.model(task, deal.seed)
+    state = optimizer_state(task.optimizer, build.model(task, deal.seed)) if mesh.memory else 0.0
+    inputs = inputs_of(task, model, batch)
+    chain = chain_of(model, inputs)
+    loss = partial(loss_of, task, batch)
+    return chain, measure(chain, inputs, loss, repeat=0 if counted else 3, state=state, tied=mesh.tied)
+
+
+def _cut(chain: Chain, profile: Profile, mesh: Mesh, bandwidth: float) -> Cut:
+    limit = parse_size(mesh.memory) if mesh.memory else math.inf
+    if mesh.cut == BEST:
+        terms = Terms(stages=mesh.stages, schedule=mesh.schedule, bandwidth=bandwidth, memory=limit, trains=True)
+        return best_cut(profile, terms)
+    if mesh.cut == EQUAL:
+        cut = equal_cut(profile, mesh.parts)
+    else:
+        cut = Cut(tuple(_layer(chain, border) for border in mesh.borders), (1,) * mesh.parts)
+        if len(cut.after) != mesh.parts - 1:
+            raise PlanError(f"cut={mesh.cut}: {mesh.parts} parts have {mesh.parts - 1} cuts, not {len(cut.after)}")
+        chain.stages(cut.after, mesh.tied)
+    largest = max(memories(profile, cut, mesh.schedule))
+    if largest > limit:
+        raise PlanError(
+            f"with cut={mesh.cut} the largest stage needs {format_bytes(largest)}, more than {mesh.memory}: leave cut "
+            "away for the best one, or see what `covey cut` says"
+        )
+    return cut
+
+
+def _layer(chain: Chain, border: str) -> int:
+    """The number of the last layer of that name, or inside the module of that name."""
+    if border.isdigit():
+        return int(border)
+    found = [
+        number for number, layer in enumerate(chain.layers)
+        if layer.name == border or layer.name.startswith(f"{border}.")
+    ]  # fmt: skip
+    if not found:
+        raise PlanError(f"cut={border}: the layers are {', '.join(layer.name for layer in chain.layers)}")
+    return found[-1]

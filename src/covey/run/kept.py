@@ -1,0 +1,43 @@
+"""What a run goes on from: a checkpoint of the same run, or of the same with its model cut in another way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from covey.checkpoint import RoleState, Run
+from covey.message import Address
+from covey.parallelism.mesh import Mesh
+from covey.replica import Replica
+from covey.spec import bind, parse
+from covey.strategy import Role
+
+
+def mesh_of(strategy: str) -> Mesh:
+    """How a SPEC that was written by covey cuts its model; one that does not has a single stage."""
+    call = parse(strategy).mesh
+    return bind(call, Mesh, "mesh", strategy) if call else Mesh(replica=1, stage=1, timetable="plain")
+
+
+def uncut(run: Run) -> Run:
+    """The run as it would be with whole models, in which two with different cuts are the same."""
+    stages = mesh_of(run.strategy).stages
+    return msgspec.structs.replace(
+        run, strategy=str(replace(parse(run.strategy), mesh=None)), workers=run.workers // stages,
+        servers=run.servers // stages, limits=run.limits[::stages],
+    )  # fmt: skip
+
+
+def recalled(place: Path, role: Role, replica: Replica, before: str, now: str) -> RoleState:
+    """What a role kept; with the cut that it had `before`, if that was another."""
+    if not before:
+        return RoleState.read(place, role.address)
+    from covey.parallelism.recut import recut
+
+    old, new, me = mesh_of(before), mesh_of(now), role.alias or role.address
+    states = [
+        RoleState.read(place, Address(me.role, me.rank * old.stages + stage)) for stage in range(old.stages)
+    ]  # fmt: skip
+    return recut(states, replica, forget=not old.schedule.flushes, begin=not new.schedule.flushes)

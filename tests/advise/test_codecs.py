@@ -1,0 +1,87 @@
+"""Whether a codec is advised: encode, send and decode against sending plainly, and the links on which it pays."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from covey.advise import predict
+from covey.advise.candidates import Candidate, candidates
+from covey.advise.codecs import offer
+from covey.advise.findings import COMPRESSED
+from covey.advise.situation import Situation, look
+from covey.advise.trial import Trials
+from covey.catalog import resolve
+from covey.exchange.auto import more, options
+from covey.simulate import Coding, Seconds, Toll, from_flags
+from covey.task import Task, load_task
+
+DIGITS = "examples/digits.py"
+QUICK = Coding(encode=Toll(byte=Seconds(1e-9)), decode=Toll(byte=Seconds(1e-9)))
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return load_task(DIGITS)
+
+
+def situation(task: Task, coding: Coding = QUICK, **flags: object) -> Situation:
+    now = look(task, 4, from_flags(**flags))  # type: ignore[arg-type]
+    return replace(now, coding={option.name: coding for option in options()[1:]})
+
+
+@pytest.mark.parametrize("spec", ["bsp", "allreduce", "local_sgd", "sliced", "dpsgd", "easgd", "gosgd"])
+def test_it_pays_just_below_the_bandwidth_that_is_told(spec: str, task: Task) -> None:
+    now = situation(task, compute="2ms", bandwidth="100mbit")
+    found = offer(spec, now)
+    assert found is not None and 0 < found.below < math.inf
+    for share, pays in ((0.97, True), (1.03, False)):
+        there = situation(task, compute="2ms", bandwidth=f"{share * found.below * 8 / 1e6}mbit")
+        plain, coded = (predict.step(resolve(one, 4), there).seconds for one in (spec, f"{spec} + {found.codec}"))
+        assert (plain > 1.05 * coded * more(found.codec)) == pays
+
+
+def test_slow_codecs_pay_on_slower_links_only(task: Task) -> None:
+    slow = Coding(encode=Toll(byte=Seconds(1e-6)), decode=Toll(byte=Seconds(1e-6)))
+    quick, late = (offer("bsp", situation(task, coding, compute="1ms")) for coding in (QUICK, slow))
+    assert quick and late and late.below < quick.below / 10
+
+
+def test_a_strategy_without_codecs_has_no_offer(task: Task) -> None:
+    assert offer("bosen", situation(task)) is None
+
+
+def test_candidates_have_a_codec_where_one_pays(task: Task) -> None:
+    found = _by_spec(task, compute="1ms", bandwidth="1mbit")
+    coded = [candidate for candidate in found.values() if candidate.strategy.codec != "dense"]
+    assert len(coded) > 20 and {"bsp", "allreduce", "local_sgd"} <= {one.strategy.name for one in coded}
+    assert all("makes a step" in one.compression[0] and "pays below" in one.compression[0] for one in coded)
+    assert "with + " in found["bsp"].compression[0]
+
+
+def test_where_none_pays_it_is_said_where_one_would(task: Task) -> None:
+    found = _by_spec(task, compute="1s", bandwidth="100gbit")
+    assert all(one.strategy.codec == "dense" for one in found.values())
+    assert all(found[spec].compression[0].startswith("no codec pays: ") for spec in COMPRESSED)
+    assert "would below" in found["allreduce"].compression[0]
+    assert found["bosen"].compression == []
+
+
+def _by_spec(task: Task, **flags: object) -> dict[str, Candidate]:
+    return {one.spec: one for one in candidates(task, situation(task, **flags))}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "spec", ["bsp + int8", "allreduce + topk(density=0.1)", "allreduce + fp16", "local_sgd(period=1) + onebit"]
+)
+def test_formulas_with_a_codec_are_near_the_virtual_engine(spec: str, task: Task) -> None:
+    """Also where coding takes longer than sending."""
+    for byte in (1e-9, 1e-6):
+        price = Coding(encode=Toll(byte=Seconds(byte)), decode=Toll(byte=Seconds(byte)))
+        now = situation(task, price, bandwidth="100mbit", compute="10ms")
+        strategy = resolve(spec, 4)
+        timed = Trials(DIGITS, now, 0.001).timed(Candidate(spec=spec, strategy=strategy))
+        assert timed is not None
+        assert predict.step(strategy, now).seconds == pytest.approx(timed.seconds, rel=0.25), byte

@@ -1,0 +1,348 @@
+"""A cut model in virtual time: what it learns is what the uncut model, or the paper's recurrence, would learn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import covey
+from covey import build
+from covey.catalog import resolve
+from covey.data import Feed, Shards
+from covey.errors import PlanError
+from covey.lessons import seed_of
+from covey.message import Address
+from covey.report import gantt
+from covey.report.pipelines import timetable_of
+from covey.simulate import Cluster
+from covey.simulate.units import Seconds
+from covey.spec import SpecError
+from covey.task import Task, check_data
+from covey.vector import chunk
+from tests.worlds import run
+
+RATE = 0.05
+
+
+def mlp() -> nn.Module:
+    layers: list[nn.Module] = [nn.Flatten(), nn.Linear(64, 24), nn.Tanh()]
+    for _ in range(3):
+        layers += [nn.Linear(24, 24), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(24, 10))
+
+
+class Residual(nn.Module):
+    """Convolutions with batch-norm, a connection that skips, and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = nn.Conv2d(1, 6, 3), nn.Conv2d(6, 6, 3, padding=1), nn.Conv2d(6, 4, 3)
+        self.norm, self.other = nn.BatchNorm2d(6), nn.BatchNorm2d(4)
+        self.drop, self.head = nn.Dropout(0.3), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.one(x.view(-1, 1, 8, 8))).relu()
+        x = self.other(self.three(self.drop(self.two(x)) + x)).relu()
+        return self.head(self.drop(x.flatten(1)))
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.all, self.out = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.inner, self.outer = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.all(self.norm(x)).chunk(3, -1)
+        x = x + self.out(nn.functional.scaled_dot_product_attention(q, k, v))
+        return x + self.outer(self.inner(x).relu())
+
+
+class Transformer(nn.Module):
+    """Eight rows of a digit as words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(8, 12), nn.Linear(12, 10)
+        self.blocks = nn.Sequential(*(Attention(12) for _ in range(3)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks(self.embed(x.view(-1, 8, 8))).mean(1))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {"mlp": mlp, "Residual": Residual, "Transformer": Transformer}
+
+
+def task(model: Callable[[], nn.Module] = mlp, **given: Any) -> Task:
+    return Task(
+        model=model, data=covey.data.digits(train=True), loss=nn.functional.cross_entropy,
+        **{"batch_size": 16, "optimizer": lambda p: torch.optim.SGD(p, lr=RATE, momentum=0.9), **given},
+    )  # fmt: skip
+
+
+def farthest(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
+
+
+class Alone:
+    """One process and a plain loop over the very micro-batches: what a cut model has to be equal to."""
+
+    def __init__(self, task: Task, parts: int = 1) -> None:
+        self.task, self.parts = task, parts
+        self.deal = Shards(check_data(build.data_of(task)), 1, task.batch_size, 0)
+        self.feed, self.module = Feed(build.data_of(task), self.deal, 0), build.model(task, 0)
+        self.losses: list[float] = []
+
+    def micro(self, step: int, part: int) -> tuple[Any, float]:
+        """A micro-batch, its chance drawn, and what it counts."""
+        numbers = self.deal.indices(0, step)
+        start, stop = chunk(len(numbers), self.parts, part)
+        torch.manual_seed(seed_of(0, 0, step, part if self.parts > 1 else None))
+        return self.feed.take(numbers[start:stop]), (stop - start) / len(numbers)
+
+    def train(self, steps: int) -> dict[str, Tensor]:
+        optimizer = self.task.optimizer(iter(list(self.module.named_parameters())))
+        for step in range(steps):
+            optimizer.zero_grad()
+            loss = 0.0
+            for part in range(self.parts):
+                batch, share = self.micro(step, part)
+                found = self.task.forward(self.module, batch) * share
+                found.backward()
+                loss += found.item()
+            self.losses.append(loss)
+            optimizer.step()
+        return {name: value.detach() for name, value in self.module.state_dict().items()}
+
+
+SHORT = [("plain", 3, "mlp"), ("gpipe", 4, "Residual"), ("1f1b", 2, "Transformer"), ("1f1b", 3, "Residual")]
+EVERY = [(name, stages, model) for name in ("plain", "gpipe", "1f1b") for stages in (2, 3, 4) for model in MODELS]
+
+
+@pytest.mark.parametrize(
+    ("timetable", "stages", "named"),
+    [pytest.param(*case, marks=() if case in SHORT else pytest.mark.full) for case in EVERY],
+)
+def test_a_cut_model_learns_what_the_uncut_one_learns(timetable: str, stages: int, named: str) -> None:
+    model, parts = MODELS[named], 1 if timetable == "plain" else 4
+    alone = Alone(task(model), parts)
+    expected = alone.train(50)
+    world = run(task(model), f"allreduce with mesh(stage={stages}, timetable={timetable})", stages, steps=50)
+    assert farthest(expected, world.scored) < 1e-5
+    told = [note.value for note in world.log.notes if note.kind == "loss"]
+    assert told == pytest.approx(alone.losses, abs=1e-5)
+
+
+@pytest.mark.parametrize("model", [mlp, Residual])
+def test_interleaved_and_recomputed_too(model: Callable[[], nn.Module]) -> None:
+    expected = Alone(task(model), 4).train(20)
+    for mesh in ("timetable=interleaved", "timetable=gpipe, recompute=true", "timetable=1f1b, recompute=true"):
+        world = run(task(model), f"allreduce with mesh(stage=2, {mesh})", 2, steps=20)
+        assert farthest(expected, world.scored) < 1e-5, mesh
+
+
+class Versions:
+    """PipeDream's recurrence by hand: each stage's weights after every update, and a gradient at a mix of them."""
+
+    def __init__(self, task: Task, parts: int, borders: Sequence[int]) -> None:
+        self.alone = Alone(task, parts)
+        named = dict(self.alone.module.named_parameters())
+        self.stage = {name: sum(int(name.split(".")[0]) > border for border in borders) for name in named}
+        self.kept = [{name: value.detach().clone() for name, value in named.items()}]
+
+    def step(self, version: Callable[[int], int]) -> None:
+        """One update; `version` says which weights stage k uses for this batch."""
+        number = len(self.kept) - 1
+        mixed = {
+            name: self.kept[max(0, version(stage))][name].clone().requires_grad_()
+            for name, stage in self.stage.items()
+        }  # fmt: skip
+        for part in range(self.alone.parts):
+            (x, y), share = self.alone.micro(number, part)
+            output = functional_call(self.alone.module, mixed, (x,))
+            (nn.functional.cross_entropy(output, y) * share).backward()  # type: ignore[no-untyped-call]
+        newest = self.kept[-1]
+        self.kept.append({name: newest[name] - RATE * mixed[name].grad for name in newest})  # type: ignore[operator]
+
+
+def plain_sgd(**given: Any) -> Task:
+    return task(optimizer=lambda p: torch.optim.SGD(p, lr=RATE), **given)
+
+
+CUT = {2: [4], 3: [2, 6]}  # after these layers of the mlp
+
+
+def cut(stages: int) -> str:
+    return ":".join(map(str, CUT[stages]))
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("vertical", [False, True])
+def test_pipedream_is_its_recurrence(stages: int, vertical: bool) -> None:
+    """Backward with the very weights of forward: with the newest ones, or with equal ones on all stages, it differs."""
+    hand = Versions(plain_sgd(), 1, CUT[stages])
+    for number in range(24):
+        hand.step(lambda stage, t=number: t - (stages - 1) + (0 if vertical else stage))
+    mesh = f"mesh(stage={stages}, timetable=pipedream, vertical={str(vertical).lower()}, cut={cut(stages)})"
+    world = run(plain_sgd(), f"allreduce with {mesh}", stages, steps=24)
+    assert farthest(hand.kept[-1], world.scored) < 1e-6
+    ages = [world.log.values("staleness", Address("worker", stage))[-1] for stage in range(stages)]
+    assert ages == [stages - 1 if vertical else stages - 1 - stage for stage in range(stages)]
+
+
+def test_pipedream_of_one_stage_is_plain_training() -> None:
+    world = run(plain_sgd(), "allreduce with mesh(stage=1, timetable=pipedream)", 1, steps=12)
+    assert farthest(Alone(plain_sgd()).train(12), world.scored) < 1e-6
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_2bw_is_one_update_late_everywhere(stages: int) -> None:
+    hand = Versions(plain_sgd(), 4, CUT[stages])
+    for number in range(16):
+        hand.step(lambda stage, t=number: t - 1)
+    world = run(plain_sgd(), f"allreduce with mesh(stage={stages}, timetable=2bw, cut={cut(stages)})", stages, steps=16)
+    assert farthest(hand.kept[-1], world.scored) < 1e-6
+    assert set(world.log.values("staleness")) == {0.0, 1.0}
+
+
+INSTANT = Cluster(compute=Seconds(0.3), link=Cluster().link.__class__(bandwidth=math.inf, latency=Seconds(0.0)))
+
+
+@pytest.mark.parametrize(
+    ("timetable", "stages", "parts", "bubble"),
+    [
+        ("plain", 3, 1, 2 / 3), ("gpipe", 2, 4, 1 / 5), ("gpipe", 3, 8, 2 / 10), ("1f1b", 3, 4, 2 / 6),
+        ("1f1b", 2, 8, 1 / 9), ("interleaved", 2, 4, 1 / 9),
+    ],
+)  # fmt: skip
+def test_the_bubble_is_the_formulas(timetable: str, stages: int, parts: int, bubble: float) -> None:
+    chunks = 2 if timetable == "interleaved" else 1
+    micro = "" if timetable == "plain" else f", microbatches={parts}"
+    load = ":".join(["1"] * stages * chunks)
+    mesh = f"mesh(stage={stages}, timetable={timetable}{micro}, load={load})"
+    world = run(task(), f"allreduce with {mesh}", stages, cluster=INSTANT, steps=3)
+    busy = sum(end - begin for begin, end, _ in world.log.computes)
+    assert 1 - busy / (stages * world.outcome.seconds) == pytest.approx(bubble)
+
+
+def test_a_pipeline_that_never_flushes_has_no_bubble_but_its_ends() -> None:
+    world = run(task(), "allreduce with mesh(stage=2, timetable=pipedream, load=1:1)", 2, cluster=INSTANT, steps=40)
+    busy = sum(end - begin for begin, end, _ in world.log.computes)
+    assert busy / (2 * world.outcome.seconds) > 0.97
+
+
+class Tied(nn.Module):
+    """What turns words into numbers turns them back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn, self.inner, self.head = nn.Linear(64, 32), nn.Linear(32, 32), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inner(self.turn(x.flatten(1)).tanh()).tanh()
+        return self.head(nn.functional.linear(h, self.turn.weight.t()).tanh())
+
+
+def test_tied_weights_are_refused_or_summed() -> None:
+    with pytest.raises(PlanError, match="tied"):
+        run(task(Tied), "allreduce with mesh(stage=2, cut=inner)", 2, steps=1)
+    world = run(task(Tied), "allreduce with mesh(stage=2, cut=inner, tied=sum)", 2, steps=20)
+    assert farthest(Alone(task(Tied), 4).train(20), world.scored) < 1e-5
+    with pytest.raises(PlanError, match="tied"):
+        run(task(Tied), "allreduce with mesh(stage=2, timetable=pipedream, cut=inner, tied=sum)", 2, steps=1)
+
+
+def test_a_gradient_is_clipped_as_a_whole() -> None:
+    clipped = task(clip_norm=0.3)
+    world = run(clipped, "local_sgd(period=4) with mesh(stage=3, timetable=plain)", 3, steps=15)
+    uncut = run(clipped, "local_sgd(period=4)", 1, steps=15)
+    assert farthest(uncut.scored, world.scored) < 1e-5
+    assert farthest(run(task(), "local_sgd(period=4)", 1, steps=15).scored, world.scored) > 1e-3
+    with pytest.raises(PlanError, match="clip"):
+        run(clipped, "bsp with mesh(stage=2)", 2, steps=1)
+
+
+SYNCHRONOUS = ("bsp", "allreduce", "local_sgd(period=4)", "dpsgd over ring", "sliced", "ssp(bound=0)")
+
+
+@pytest.mark.parametrize("strategy", SYNCHRONOUS)
+def test_a_strategy_among_replicas_is_the_same_as_among_workers(strategy: str) -> None:
+    world = run(task(), f"{strategy} with mesh(replica=2, stage=2, timetable=plain)", 4, steps=16)
+    assert farthest(run(task(), strategy, 2, steps=16).scored, world.scored) < 1e-5
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "ssp", "asynchronous", "allreduce", "local_sgd", "easgd"])
+@pytest.mark.parametrize("timetable", ["1f1b", "pipedream"])
+def test_stages_times_replicas_learn(strategy: str, timetable: str) -> None:
+    learner = task(batch_size=32, evaluate=covey.accuracy(covey.data.digits(train=False)))
+    mesh = f"mesh(replica=2, stage=2, timetable={timetable})"
+    result = covey.fit(learner, f"{strategy} with {mesh}", workers=4, engine="simulated", epochs=4)
+    assert result.history[-1]["accuracy"] > 0.3
+    assert result.samples == 4 * check_data(build.data_of(learner))
+    assert result.taxonomy["parallelism"] == "model + data"
+
+
+CHOOSING = ("a_bsp", "specsync", "gradient_coding", "sandblaster")
+LOOKING_INSIDE = ("p3", "tictac", "bytescheduler", "staggered", "poseidon")
+
+
+@pytest.mark.parametrize("name", [*CHOOSING, *LOOKING_INSIDE])
+def test_who_cannot_be_cut_says_so_before_anything_starts(name: str) -> None:
+    with pytest.raises(SpecError, match="use"):
+        resolve(f"{name} with mesh(stage=2)", 4)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "workers", "why"),
+    [
+        ("mesh(stage=3)", 4, "multiple of 3"), ("mesh(replica=2, stage=2)", 3, "4 workers"), ("mesh()", 2, "stage=2"),
+        ("mesh(stage=0)", 2, "at least"), ("grid(stage=2)", 2, "mesh"), ("mesh(stages=2)", 2, "did you mean 'stage'"),
+        ("mesh(stage=2, timetable=plain, microbatches=4)", 2, "whole"), ("mesh(stage=2, chunks=2)", 2, "interleaved"),
+        ("mesh(stage=3, timetable=2bw, microbatches=2)", 3, "at least 3"),
+        ("mesh(stage=2, vertical=true)", 2, "pipedream"),
+        ("mesh(stage=1, timetable=interleaved)", 1, "several stages"),
+    ],
+)  # fmt: skip
+def test_a_mesh_that_cannot_be_is_told_what_would_work(mesh: str, workers: int, why: str) -> None:
+    with pytest.raises(SpecError, match=why):
+        resolve(f"bsp with {mesh}", workers)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "why"),
+    [
+        ("stage=2, cut=nowhere", "the layers are"), ("stage=2, cut=3:5", "not 2"), ("stage=2, memory=1kB", "no cut"),
+        ("stage=2, cut=0", "nothing to train"), ("stage=2, microbatches=32", "use fewer"), ("stage=2, cut=99", "0 to"),
+        ("stage=2, cut=equal, memory=1kB", "largest stage"), ("stage=9", "fewer stages"),
+        ("stage=2, load=1:2:3", "2 parts"),
+    ],
+)  # fmt: skip
+def test_a_cut_that_cannot_be_is_told_what_would_work(mesh: str, why: str) -> None:
+    with pytest.raises(PlanError, match=why):
+        run(task(), f"bsp with mesh({mesh})", int(mesh[6]), steps=1)
+
+
+def test_the_spec_says_where_it_was_cut_and_gives_the_same_again() -> None:
+    first = covey.fit(task(), "bsp with mesh(stage=2)", workers=2, engine="simulated", steps=3)
+    assert "cut=" in first.strategy and "load=" in first.strategy
+    again = covey.fit(task(), first.strategy, workers=2, engine="simulated", steps=3)
+    assert again.strategy == first.strategy and str(again.history) == str(first.history)
+
+
+def test_a_recording_is_a_timetable_with_its_bubble() -> None:
+    result = covey.fit(
+        task(), "allreduce with mesh(stage=2, timetable=gpipe, load=1:1)", workers=2, engine="simulated", steps=2,
+        cluster=INSTANT, traced=True,
+    )  # fmt: skip
+    assert result.recording is not None
+    seen = timetable_of(result.recording)
+    assert str(seen.timetable.rows[0]) == "F0 F1 F2 F3 B3 B2 B1 B0 F4 F5 F6 F7 B7 B6 B5 B4"
+    assert seen.bubble() == pytest.approx(1 / 5)
+    assert "hatched" in gantt.draw(seen) or "bubble" in gantt.draw(seen)
