@@ -231,3 +231,17 @@ def test_differences_are_told_in_words() -> None:
     other = Flat(nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))).describe()
     assert flat.differs(other) == "it has 0.weight (5, 3) float32 where this has 0.weight (4, 3) float32"
     assert flat.differs(flat.describe()[:-1]) == "it has 5 parameters, this has 6"
+
+
+def test_gradients_may_stay_where_backward_made_them_and_what_has_none_has_zeros() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    flat = Flat(module)
+    flat.grads.map(lambda part: part.fill_(7))
+    module.zero_grad()
+    module[0](torch.ones(1, 2)).sum().backward()
+    made = module[0].weight.grad
+    flat.complete_grads()
+    assert module[0].weight.grad is made
+    assert module[1].weight.grad is not None and not module[1].weight.grad.any()
+    flat.collect()
+    assert flat.grads.parts[0].tolist() == [1, 1, 1, 1, 1, 1] + [0] * 6

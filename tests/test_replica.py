@@ -81,6 +81,40 @@ def test_gradient_and_step_are_those_of_the_plain_loop() -> None:
     assert replica.batch.samples == 5
 
 
+class Idle(nn.Module):
+    """Of its two layers only the first is used after the first step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.used, self.idle, self.step = nn.Linear(3, 2).double(), nn.Linear(3, 2).double(), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.step += 1
+        return self.used(x) + self.idle(x) if self.step == 1 else self.used(x)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.1])
+@pytest.mark.parametrize("make", [network, Idle])
+def test_a_step_alone_is_that_of_the_gradient(make: Callable[[], nn.Module], clip_norm: float | None) -> None:
+    """Also of parameters that a batch does not use: their momentum goes on, as with a gradient of zeros."""
+    optimizer = sgd(0.1, momentum=0.9, weight_decay=0.1)
+    one, other = (trained(make(), optimizer, clip_norm=clip_norm) for _ in range(2))
+
+    async def alone(node: Node, replica: Replica) -> None:
+        for _ in node.steps():
+            await replica.descend(node)
+
+    async def in_two(node: Node, replica: Replica) -> None:
+        for _ in node.steps():
+            replica.apply(await replica.gradient(node))
+
+    steps(one, alone, count=3)
+    steps(other, in_two, count=3)
+    assert torch.equal(one.flat.parts[0], other.flat.parts[0])
+    assert torch.equal(one.grad.parts[0], other.grad.parts[0]), "and whoever asks for the gradient has it"
+
+
 def test_a_gradient_from_elsewhere_is_applied_and_a_scale_counts_once() -> None:
     replica = Replica(nn.Linear(2, 1, bias=False).double(), sgd(0.5))
     replica.flat.copy_(vector(1, 1))

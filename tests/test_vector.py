@@ -117,3 +117,12 @@ def test_a_mean_may_take_the_place_of_one_of_its_vectors(own: int) -> None:
     for mine, elsewhere, expected in zip(vectors[own].parts, apart.parts, naive.parts, strict=True):
         assert torch.equal(mine, elsewhere)
         assert torch.equal(mine, expected)
+
+
+def test_a_vector_is_shortened_to_a_norm_and_never_made_longer() -> None:
+    one = Vector([torch.tensor([3.0, 0.0]), torch.tensor([4.0], dtype=torch.float64)])
+    assert one.shorten_(10.0).norm() == 5.0
+    assert one.shorten_(2.5).norm() == pytest.approx(2.5, abs=1e-5)
+    assert one.shorten_(1.0, norm=4.0).norm() == pytest.approx(0.625, abs=1e-5), (
+        "of a longer one that this is a part of"
+    )

@@ -16,7 +16,9 @@ from covey.errors import PeerLost
 from covey.observe.result import Result
 from covey.run.clusters import at
 from covey.run.request import options, request
-from tests.clusters.harness import GONE_WITHIN
+from tests.clusters.harness import GONE_WITHIN, NUMBERS, finish
+from tests.clusters.machines import machines, needs_namespaces
+from tests.clusters.test_torchrun import asked, on_machine, result
 from tests.real.harness import SLOW, Room, Watch, differing, fit, trained
 
 LARGE: dict[str, Any] = {
@@ -65,6 +67,22 @@ def test_servers_and_hogwild_on_two_sites(room: Room, strategy: str) -> None:
     assert result.samples == 2 * 12 * 4
     if strategy == "bsp":
         assert not differing(result.weights, covey.fit(task, strategy, 2, steps=12, engine="simulated").weights)
+
+
+@pytest.mark.full
+@needs_namespaces
+def test_two_machines_of_two_sites_each(room: Room) -> None:
+    """Each machine sums in its own memory, which on the second one a site has laid; one exchange goes between them."""
+    pattern = "allreduce(pattern=hierarchical, local=0)"
+    command = [*asked(room, pattern, "--steps", "10"), "--workers", "4"]
+    with machines() as both:
+        ended = [finish(agent) for agent in [on_machine(room, both, number, command, 2) for number in (0, 1)]]
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    links = result(room).traffic.by_link
+    home = {f"worker {rank}": rank // 2 for rank in range(4)}
+    away = {link: size for link, size in links.items() if len({home[end] for end in link.split("->")}) == 2}
+    assert away == {"worker 0->worker 2": 10 * 4 * NUMBERS, "worker 2->worker 0": 10 * 4 * NUMBERS}
+    assert result(room).notes["native bytes"] == result(room).traffic.bytes - sum(away.values())
 
 
 @pytest.mark.full

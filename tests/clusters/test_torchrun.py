@@ -149,6 +149,7 @@ def test_two_machines(room: Room, strategy: str) -> None:
         ended = [finish(agent) for agent in agents]
     assert [code for code, _, _ in ended] == [0, 0], ended
     assert ended[1][1] == ""
+    assert "they live in networks of their own" in " ".join(ended[0][2].split())  # so they share no memory
     check(result(room), strategy, "torchrun")
 
 
@@ -165,9 +166,9 @@ def test_native_sums_between_machines_need_a_word(room: Room) -> None:
     assert json.loads((room.path / "result.json").read_text())["notes"]["native bytes"] > 0
 
 
-def on_machine(room: Room, both: Machines, number: int, command: list[str]) -> subprocess.Popen[str]:
+def on_machine(room: Room, both: Machines, number: int, command: list[str], ranks: int = 1) -> subprocess.Popen[str]:
     rendezvous = [
-        "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", both.mark,
+        "--nnodes", "2", "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d", "--rdzv-id", both.mark,
         "--rdzv-endpoint", f"{both.address(0)}:29411", "--local-addr", both.address(number),
         "--rdzv-conf", f"is_host={number == 0}",  # torchrun guesses it from the host's name, which both share
     ]  # fmt: skip

@@ -20,6 +20,7 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from covey.engines.transport import outbox as outbox_module
 from covey.engines.transport.frames import DATA, MAX_OPEN, OPEN, SMALL, Frame
 from covey.engines.transport.inbox import Inbox
 from covey.engines.transport.outbox import Outbox, Parcel, Rank
@@ -186,6 +187,31 @@ def test_a_higher_priority_overtakes_at_frames(two: Two) -> None:
     two.a.offer(B, note(3), priority=9)
     two.a.offer(B, note(4))
     assert [message.step for message in two.collect(5)] == [3, 1, 2, 0, 4]
+
+
+class Copying:
+    """Stands for the event of a GPU that is still bringing a message's numbers."""
+
+    done = False
+
+    def query(self) -> bool:
+        return self.done
+
+
+def test_what_a_gpu_still_brings_does_not_leave_and_what_comes_after_it_waits(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Copying()
+    monkeypatch.setattr(outbox_module, "arrival", lambda tensors, size: copy)
+    two.a.offer(B, load(0))
+    two.a.offer(B, note(1))
+    two.a.offer(B, note(2), priority=1)
+    assert [message.step for message in two.collect(1)] == [2], "what is more urgent overtakes"
+    for _ in range(5):
+        two.a.poll(0)
+        assert not two.b.poll(0.01)[0]
+    copy.done = True
+    assert [message.step for message in two.collect(2)] == [0, 1]
 
 
 def test_no_more_messages_are_interrupted_than_the_receiver_takes(two: Two) -> None:

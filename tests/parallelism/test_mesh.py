@@ -356,3 +356,9 @@ def test_a_recording_is_a_timetable_with_its_bubble() -> None:
     assert str(seen.timetable.rows[0]) == "F0 F1 F2 F3 B3 B2 B1 B0 F4 F5 F6 F7 B7 B6 B5 B4"
     assert seen.bubble() == pytest.approx(1 / 5)
     assert "hatched" in gantt.draw(seen) or "bubble" in gantt.draw(seen)
+
+
+def test_distbelief_is_stages_times_downpour() -> None:
+    system = run(task(), "distbelief with mesh(replica=2, stage=2)", 4, steps=6)
+    assert farthest(system.scored, run(task(), "downpour with mesh(replica=2, stage=2)", 4, steps=6).scored) == 0
+    assert {event.sender.role for event in system.log.sends} == {"worker", "server"}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 IDLE = 0.1  # a share of the step: below this the network is no bottleneck
 STALE = 4.0  # updates: a gradient this old hurts
-COMPRESSED = {"bsp": "where gradients go to a server", "allreduce": "where they are summed over all workers"}
+COMPRESSED = {"bsp": "where gradients go to a server", "allreduce": "where workers sum them"}
 PATTERNS = ("star", "a server per worker", "ring", "binomial tree")
 
 

@@ -28,7 +28,8 @@ class Lane:
 
     def mark(self) -> Mark:
         """How far the stream of this thread has come."""
-        return torch.cuda.current_stream(self.device).record_event()
+        here: Mark = torch.cuda.current_stream(self.device).record_event()
+        return here
 
     def follow(self, mark: Mark) -> None:
         """Let the stream of this thread go on only after the mark."""

@@ -36,7 +36,7 @@ def arrival(tensors: Sequence[Tensor], size: int) -> torch.cuda.Event | None:
     device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
     if device is None:
         return None
-    event = torch.cuda.current_stream(device).record_event()
+    event: torch.cuda.Event = torch.cuda.current_stream(device).record_event()
     if size > PROMPT:
         return event
     event.synchronize()
@@ -47,6 +47,6 @@ def pin(address: int, size: int) -> None:
     """Let a GPU that this process uses reach so many bytes by itself; where that cannot be, it only takes longer."""
     if size < LEAST or not torch.cuda.is_initialized():
         return
-    if int(torch.cuda.cudart().cudaHostRegister(address, size, 0)):  # type: ignore[no-untyped-call]
+    if int(torch.cuda.cudart().cudaHostRegister(address, size, 0)):
         with suppress(RuntimeError):  # the same failure, told again to whoever comes next: now it is told
             torch.zeros(1, device="cuda")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from covey.exchange.kernels import chance, gpu_choice, gpu_top, plain, plain_choice
 
-TILE, WIDE, SAMPLE, DRAWN, COUNT = 2048, 64, 16384, 512, 2048
+TILE, WIDE, SAMPLE, DRAWN, COUNT = 2048, 32, 16384, 512, 2048
 TAKE_WARPS, ORDER_WARPS, COUNT_WARPS, FLOOR_WARPS = 1, 4, 4, 8
 
 
@@ -179,8 +179,7 @@ def _chosen(
     of_tiles, of_groups = marks[: taken.tiles], marks[taken.tiles + taken.tiles % 2 :]
     for turn in range(3):
         gpu_top.histogram[(-(-taken.room // COUNT),)](
-            taken.values, taken.pool, taken.tops, floor, table, k + (rounds > 0), taken.room, taken.groups, turn, COUNT,
-            num_warps=COUNT_WARPS,
+            taken.values, taken.pool, table, k + (rounds > 0), taken.room, turn, COUNT, num_warps=COUNT_WARPS
         )  # fmt: skip
     gpu_top.judge[(taken.groups,)](
         table, floor, taken.pool, taken.values, *taken.of_tiles, taken.tops, taken.totals, limits,

@@ -43,44 +43,34 @@ def settle_floor(bins, floor, rank):
     tl.store(floor, digit << 18)
 
 
-@triton.jit
-def shifts(most, least):
-    """How far the digits of sizes above the floor are to be shifted: of 11 bits, 10 and 10 at the most."""
-    first = tl.maximum(((most - least).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 126 - 11, 0)
-    return first, tl.maximum(first - 10, 0)
-
-
-@triton.jit(do_not_specialize=["rank", "room", "groups"])
-def histogram(values, pool, tops, floor, table, rank, room, groups, ROUND: tl.constexpr, TILE: tl.constexpr):
+@triton.jit(do_not_specialize=["rank", "room"])
+def histogram(values, pool, table, rank, room, ROUND: tl.constexpr, TILE: tl.constexpr):
     """How often each digit occurs among the candidates that share the digits found before."""
     begin, many = tl.program_id(0) * TILE, tl.minimum(tl.load(pool), room)
     if begin < many:
         at = begin + tl.arange(0, TILE)
-        least = tl.load(floor)
-        one, two = shifts(most_of(tops, groups), least)
-        above = sized(tl.load(values + at, mask=at < many, other=0.0)) - least
+        here = at < many
+        size = sized(tl.load(values + at, mask=here, other=0.0))
         bins: tl.constexpr = FIRST if ROUND == 0 else NEXT
-        here, digit, out = at < many, above >> one, table
+        digit, out = size >> 20, table
         if ROUND > 0:
             first, rank = pick(table, rank, FIRST)
             out = table + FIRST
             if ROUND == 1:
                 here &= digit == first
-                digit = (above >> two) - (first << (one - two))
+                digit = (size >> 10) & 1023
             else:
                 second, rank = pick(out, rank, NEXT)
-                both = (first << (one - two)) + second
-                here &= (above >> two) == both
-                digit = above - (both << two)
+                here &= (size >> 10) == (first << 10 | second)
+                digit = size & 1023
                 out += NEXT
-        here &= (digit >= 0) & (digit < bins)  # where the pool was too small it has holes, with anything in them
-        counted = tl.histogram(tl.where(here, digit, 0), bins, mask=here)
+        counted = tl.histogram(digit, bins, mask=here)
         lane = tl.arange(0, bins)
         tl.atomic_add(out + lane, counted, mask=counted > 0, sem="relaxed")
 
 
 @triton.jit
-def verdict(table, most, least, k, n, totals, groups, ROUNDS: tl.constexpr):
+def verdict(table, most, k, n, totals, groups, ROUNDS: tl.constexpr):
     """The two limits, as bits.
 
     ROUNDS 0 is the exact k largest: those above the k-th, then its equals. Else by bisection between mean and maximum
@@ -90,8 +80,7 @@ def verdict(table, most, least, k, n, totals, groups, ROUNDS: tl.constexpr):
     first, rank = pick(table, rank, FIRST)
     second, rank = pick(table + FIRST, rank, NEXT)
     third, rank = pick(table + FIRST + NEXT, rank, NEXT)
-    one, two = shifts(most, least)
-    found = least + (first << one) + (second << two) + third
+    found = first << 20 | second << 10 | third
     upper, lower = found + 1, found
     if ROUNDS > 0:
         top = number(most)
@@ -131,7 +120,7 @@ def judge(
     """The limits, and how many of each tile and of the group count, and may; and whether all that stands."""
     group = tl.program_id(0)
     every, most, least = tl.load(pool), most_of(tops, groups), tl.load(floor)
-    upper, lower = verdict(table, most, least, k, n, totals, groups, ROUNDS)
+    upper, lower = verdict(table, most, k, n, totals, groups, ROUNDS)
     tile = group * TILES + tl.arange(0, TILES)
     here = tl.load(tile_many + tile, mask=tile < tiles, other=0)
     base = tl.load(tile_base + tile, mask=tile < tiles, other=0)
