@@ -91,7 +91,11 @@ class Kept:
             self.file.write_text(json.dumps(self.found, indent=1))
 
     def runs(self, subject: str, codec: str) -> list[dict[str, float]]:
-        return [found for key, found in self.found.items() if key.startswith(f"{subject} | {codec} | seed ")]
+        """With every seed that all codecs have had, or where there is none with any."""
+        seeds = [seed for seed in range(99) if f"{subject} | {PLAIN} | seed {seed}" in self.found]
+        whole = [seed for seed in seeds if all(f"{subject} | {one} | seed {seed}" in self.found for one in CODECS)]
+        keys = (f"{subject} | {codec} | seed {seed}" for seed in whole or seeds)
+        return [self.found[key] for key in keys if key in self.found]
 
     def cost(self, subject: str, codec: str) -> Cost | None:
         found = self.found.get(f"{subject} | {codec} | cost")
@@ -156,7 +160,7 @@ def _scores(subject: Subject, runs: Sequence[dict[str, float]], plain: Sequence[
     found, without = ([scale * run["score"] for run in many] for many in (runs, plain))
     mean, spread = statistics.fmean(found), (max(found) - min(found)) / 2
     worse = (mean - statistics.fmean(without)) * subject.better
-    told = f"{mean:.{subject.digits}f} ± {spread:.{subject.digits}f}"
+    told = f"{mean:.{subject.digits}f}" + (f" ± {spread:.{subject.digits}f}" if len(found) > 1 else "")
     return told if runs is plain or runs == plain else f"{told} ({worse:+.{subject.digits}f})"
 
 
@@ -174,7 +178,8 @@ def _costs(kept: Kept, codec: str) -> list[str]:
 def table(kept: Kept) -> str:
     """All that was found, as Markdown."""
     units = {"accuracy": "%", "bits": "bits"}
-    heads = [f"{name}: times smaller | {units[one.metric]}" for name, one in SUBJECTS.items()]
+    seeds = {name: len(kept.runs(name, PLAIN)) for name in SUBJECTS}
+    heads = [f"{name}: times smaller | {units[one.metric]}, seeds: {seeds[name]}" for name, one in SUBJECTS.items()]
     columns = " | ".join(["codec", *heads, "encode, ms/MB", "decode, ms/MB", "pays below"])
     rows = [" | ".join(row(kept, codec)) for codec in (PLAIN, *CODECS) if kept.runs(next(iter(SUBJECTS)), codec)]
     return "\n".join([f"| {columns} |", "|" + "---|" * (2 * len(SUBJECTS) + 4), *(f"| {one} |" for one in rows)])

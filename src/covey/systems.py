@@ -37,7 +37,7 @@ class Category:
 
 
 EITHER = "bounded (in practice synchronous or asynchronous)"
-CUT = "its model-parallel half comes with cut models"
+STAGES = "its early ends of epochs with stages: project_adam(epoch=1) with mesh(...), whose pushes are plain gradients"
 
 SYSTEMS: Mapping[str, System] = {
     # Langer et al. 2020, Table 1; systems that are strategies of their own have their row in ROWS
@@ -45,7 +45,6 @@ SYSTEMS: Mapping[str, System] = {
         "downpour",
         Row("model + data", "central", "asynchronous", "ad hoc", "distributed servers"),
         "Dean et al. 2012",
-        CUT,
     ),
     "mxnet": System(
         "bsp over colocated",
@@ -53,25 +52,24 @@ SYSTEMS: Mapping[str, System] = {
             "model + data", "central", EITHER, "scatter-reduce / ad hoc", "distributed servers, usually one per worker"
         ),
         "Chen et al. 2015",
-        CUT,
     ),
     "parameter_server": System(
         "ssp",
         Row("model + data", "central", "bounded", "reduce / ad hoc", "distributed servers"),
         "Li et al. 2014",
-        CUT + "; copies of ranges (chain replication), and a clock for each range, come with fault tolerance",
+        "copies of ranges (chain replication), and a clock for each range, come with fault tolerance",
     ),
     "project_adam": System(
         "outer_products(epoch=0.75) over servers(count=2)",
         Row("model + data", "central", "asynchronous", "ad hoc", "distributed servers"),
         "Chilimbi et al. 2014",
-        CUT,
+        STAGES,
     ),
     "pytorch": System(
         "allreduce",
         Row("model + data", "central", "synchronous", "all-reduce", "single or replicated server"),
         "Li et al. 2020",
-        CUT + ", and buckets that leave while backward runs with the scheduling of messages",
+        "buckets that leave while backward runs, which are pytorch(bucket=25MB)",
     ),
     "tensorflow": System(
         "quorum(count=gradients) over colocated",
@@ -83,7 +81,6 @@ SYSTEMS: Mapping[str, System] = {
             "distributed servers, usually one per worker",
         ),
         "Abadi et al. 2016",
-        CUT,
     ),
     # Mayer & Jacobsen 2020, Tables 2 and 3
     "dynssp": System(
@@ -117,7 +114,6 @@ SYSTEMS: Mapping[str, System] = {
         "asynchronous",
         Row("model + data", "central", "synchronous or asynchronous", "ad hoc", "worker groups x server groups"),
         "Ooi et al. 2015",
-        CUT,
     ),
     "caffe2": System("allreduce", Row("data", "central", "synchronous", "all-reduce", "replicated"), "Jia et al. 2017"),
 }
@@ -139,7 +135,7 @@ ROWS: Mapping[str, Row] = {
 """The printed rows of systems that are strategies of their own."""
 
 LACKING: Mapping[str, str] = {
-    "petuum": CUT + " (STRADS), its managed communication (Bösen) with the scheduling of messages",
+    "petuum": "its scheduler of variables (STRADS); its managed communication is bosen",
 }
 """What is still missing of those."""
 

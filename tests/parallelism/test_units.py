@@ -37,6 +37,7 @@ def test_all_of_a_model() -> None:
     assert found.front is None and not found.returns, "what the data is made of learns nothing"
     assert [block.units for block in found.blocks] == [8, 3]
     assert not ends(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), 2, 3).returns
+    assert ends(nn.Linear(6, 3), 6).names == {"weight", "bias"}
 
 
 @pytest.mark.parametrize("between", [nn.BatchNorm1d(8), nn.LayerNorm(8), nn.PReLU(), nn.Softmax(1), nn.Flatten()])

@@ -6,6 +6,7 @@ import pytest
 
 import covey
 from covey.systems import SYSTEMS
+from tests.worlds import mlp
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -13,3 +14,12 @@ def test_a_system_trains_digits_under_its_name(name: str) -> None:
     result = covey.fit("examples/digits.py", name, 4, engine="simulated", until="accuracy>=0.95")
     assert result.stopped == "target"
     assert result.strategy.startswith(name)
+
+
+@pytest.mark.parametrize("name", [name for name, system in SYSTEMS.items() if "model" in system.row.parallelism])
+def test_the_model_parallel_half_of_a_system_is_a_mesh(name: str) -> None:
+    """DistBelief's is Downpour between replicas that are stages."""
+    spec = f"{'project_adam(epoch=1)' if name == 'project_adam' else name} with mesh(replica=2, stage=2, cut=equal)"
+    result = covey.fit(mlp(), spec, 4, engine="simulated", steps=3)
+    assert result.strategy.startswith(name) and result.taxonomy["parallelism"] == "model + data"
+    assert result.samples == 3 * 2 * 8

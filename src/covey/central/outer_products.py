@@ -199,5 +199,5 @@ class OuterProducts(Unheld):
             work = partial(worker, servers=addresses(servers))
             return workers_and_servers(workers, work, servers, partial(server, clients=workers, keeping=keeping))
 
-        found = parameter_server(name, "asynchronous", keeping, {"weight": each.share})
+        found = parameter_server(name, "asynchronous", keeping, {"weight": each.share, "epoch": self.epoch})
         return replace(found, roles=roles, grouped=None)

@@ -33,7 +33,7 @@ from covey.vector import Piece, chunk
 T = TypeVar("T")
 FORWARD, BACKWARD = 1 / 3, 2 / 3  # of the time of a batch
 LOOK = 4  # samples with which a model is looked at
-FRONT = ""  # its name among the costs
+FRONT = "/"  # its name among the costs, which no module has
 
 
 def share_of(material: Material, *, strategy: str, workers: int) -> Share:
@@ -50,7 +50,7 @@ def share_of(material: Material, *, strategy: str, workers: int) -> Share:
             if parameter.requires_grad:
                 starts[name] += first * prod(parameter.shape[1:])
         block.keep(workers, rank)
-    return Share(material, ends, feed, costs, starts)
+    return Share(material, replace(ends, middle=None), feed, costs, starts)
 
 
 def _costs(ends: Ends, inputs: Inputs) -> dict[str, float]:

@@ -71,7 +71,7 @@ class Ends:
 
     chain: Chain
     front: Stage | None  # None: the first block takes what the model is given
-    middle: Stage  # the blocks as one, of the whole model
+    middle: Stage | None  # the blocks as one, of the whole model
     blocks: tuple[Block, ...]
     head: Stage | None
     returns: bool  # whether the front learns from errors
@@ -84,6 +84,8 @@ class Ends:
 
 def fully_connected(strategy: str, chain: Chain) -> Ends:
     """The longest run of fully connected layers at the end of a model; refused where there is none."""
+    if type(layer := chain.model) is nn.Linear and not _hooked(layer):  # its own forward is no module
+        return Ends(chain, None, chain.stages([])[0], (Block("", layer, layer.out_features),), None, False)
     steps = steps_of(chain.traced.graph)
     able = _Able(chain, steps)
     last = next((place for place in reversed(range(len(steps))) if able.has_numbers(steps[place])), 0)
