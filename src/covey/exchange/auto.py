@@ -36,7 +36,7 @@ def options() -> tuple[Codec, ...]:
     return dense, Fp16().codec(), Int8().codec(), few, OneBit().codec(), fewer
 
 
-MORE = (1.0, 1.0, 1.0, 1.1, 1.1, 1.5)
+MORE = (1.0, 1.0, 1.0, 1.1, 1.3, 1.5)
 """With each so many times the steps of plain numbers are reckoned with: rules of thumb (docs/compression.md)."""
 
 
