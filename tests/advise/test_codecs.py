@@ -34,11 +34,11 @@ def situation(task: Task, coding: Coding = QUICK, **flags: object) -> Situation:
 
 @pytest.mark.parametrize("spec", ["bsp", "allreduce", "local_sgd", "sliced", "dpsgd", "easgd", "gosgd"])
 def test_it_pays_just_below_the_bandwidth_that_is_told(spec: str, task: Task) -> None:
-    now = situation(task, compute="2ms", bandwidth="100mbit")
+    now = situation(task, compute="2ms", latency="1us", bandwidth="100mbit")
     found = offer(spec, now)
     assert found is not None and 0 < found.below < math.inf
     for share, pays in ((0.97, True), (1.03, False)):
-        there = situation(task, compute="2ms", bandwidth=f"{share * found.below * 8 / 1e6}mbit")
+        there = situation(task, compute="2ms", latency="1us", bandwidth=f"{share * found.below * 8 / 1e6}mbit")
         plain, coded = (predict.step(resolve(one, 4), there).seconds for one in (spec, f"{spec} + {found.codec}"))
         assert (plain > 1.05 * coded * more(found.codec)) == pays
 

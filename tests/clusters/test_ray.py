@@ -20,7 +20,7 @@ from covey.engines.cluster import den
 from covey.errors import PlanError
 from tests.clusters.harness import DIGITS, GONE_WITHIN, every_strategy, keeps_promises, names_the_dead
 from tests.clusters.shared import SharedRoom, appears, ended, inside, its_own_goes_with_the_dead, names_the_dead_site
-from tests.real.harness import SLOW, Room, Watch, differing, trained
+from tests.real.harness import SLOW, Room, Watch, trained
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.xdist_group("ray")
@@ -83,7 +83,9 @@ def test_a_task_of_this_process(shared: SharedRoom) -> None:
         optimizer=lambda params: torch.optim.SGD(params, lr=0.1), loss=nn.functional.cross_entropy,
     )  # fmt: skip
     result = covey.fit(task, "allreduce", 3, engine="ray(sites=2, cpus=0.5)", steps=20, threads=1)
-    assert not differing(result.weights, covey.fit(task, "allreduce", 3, engine="simulated", steps=20).weights)
+    expected = covey.fit(task, "allreduce", 3, engine="simulated", steps=20).weights
+    for name, value in result.weights.items():  # sums in shared memory add in another order than a ring
+        assert torch.allclose(value, expected[name], atol=1e-6), name
 
 
 def test_a_dead_worker_is_named(shared: SharedRoom) -> None:

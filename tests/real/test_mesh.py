@@ -85,6 +85,15 @@ def test_a_checkpoint_of_one_cut_goes_on_with_another(room: Room, strategy: str,
         assert float((value.double() - resumed.weights[name].double()).abs().max()) < 1e-5, name
 
 
+def test_a_pipeline_that_never_flushes_goes_on_with_another_cut(room: Room) -> None:
+    """What was in flight sets out again, with the newest weights."""
+    kept, mesh = room.path / "kept", "bsp with mesh(stage={}, timetable=pipedream, cut={})"
+    watch = Watch(trained(200), interrupt)
+    fit(deep(room), mesh.format(3, "3:5"), 3, epochs=12, checkpoint=kept, every="1h", watcher=watch)
+    resumed = fit(deep(room), mesh.format(2, "4"), 2, epochs=12, resume=kept)
+    assert resumed.samples == 12 * 64 and resumed.stopped == "budget"
+
+
 def test_what_another_cut_cannot_have_is_said(room: Room) -> None:
     kept = room.path / "kept"
     watch = Watch(trained(100), interrupt)

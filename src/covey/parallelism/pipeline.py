@@ -110,7 +110,7 @@ class StageReplica(Replica):
         assert stash is not None, "a program begins with `enter`"
         stash.keep(node.step, self.flat)
         for move in line.set_out():
-            await line.do(node, move, Version(stash.weights(move.version), seen=True))
+            await line.do(node, move, Version(stash.weights(stash.nearest(move.version)), seen=True))
         moves = line.itinerary.step(node.step)
         for move in moves:
             await line.do(node, move, Version(stash.weights(move.version)) if move.what == "F" else None)

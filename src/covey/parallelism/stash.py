@@ -21,6 +21,10 @@ class Stash:
         if version not in self._kept.value:
             self._kept.value[version] = weights.clone()
 
+    def nearest(self, version: int) -> int:
+        """This version, or the newest, where it was not kept: the model was cut in another way then."""
+        return version if version in self._kept.value else max(self._kept.value)
+
     def weights(self, version: int) -> dict[str, Tensor]:
         """A version by name; gradients of it are added to the replica's."""
         if version not in self._leaves:

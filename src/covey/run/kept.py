@@ -18,7 +18,15 @@ from covey.strategy import Role
 def mesh_of(strategy: str) -> Mesh:
     """How a SPEC that was written by covey cuts its model; one that does not has a single stage."""
     call = parse(strategy).mesh
-    return bind(call, Mesh, "mesh", strategy) if call else Mesh(replica=1, stage=1, timetable="plain")
+    if call is None:
+        return Mesh(replica=1, stage=1, timetable="plain", microbatches=1, chunks=1)
+    written = bind(call, Mesh, "mesh", strategy)
+    return written.fitted((written.replica or 1) * (written.stage or 1))
+
+
+def same_cut(one: str, other: str) -> bool:
+    """Whether two SPECs cut their model alike; what its parts are said to cost does not matter."""
+    return replace(mesh_of(one), load="") == replace(mesh_of(other), load="")
 
 
 def uncut(run: Run) -> Run:

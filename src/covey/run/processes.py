@@ -22,7 +22,7 @@ from covey.errors import CheckpointError
 from covey.observe.recording import joined
 from covey.observe.result import Result, conclude
 from covey.run import roles
-from covey.run.kept import uncut
+from covey.run.kept import same_cut, uncut
 from covey.run.request import Request, facts, referee
 from covey.run.roles import Work
 from covey.simulate import parse_duration
@@ -96,7 +96,7 @@ def _work(asked: Request, contacts: Contacts, kept: Path | None, run: Run | None
         threads=asked.threads, budget=asked.budget, contacts=contacts, rows=asked.rows,
         kept=str(kept.resolve()) if kept else "",
         traced=given.traced, allowance=asked.plan.allowance,
-        recut=run.strategy if run and run.strategy != asked.strategy.text else "",
+        recut=run.strategy if run and not same_cut(run.strategy, asked.strategy.text) else "",
     )  # fmt: skip
 
 
