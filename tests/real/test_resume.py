@@ -98,7 +98,8 @@ QUICK = [(CARRIED, 2, ADAM, "interrupt"), ("allreduce", None, SGD, "kill")]
 def test_the_weights_of_an_uninterrupted_run(
     room: Room, strategy: str, servers: int | None, optimizer: str, stop: str
 ) -> None:
-    task, kept = hard(room, optimizer=optimizer), room.path / "kept"
+    # long enough for two checkpoints and a kill before its end, also on a busy machine
+    task, kept = hard(room, optimizer=optimizer, before_step="time.sleep(0.015)"), room.path / "kept"
     asked: dict[str, Any] = {"epochs": 12, "servers": servers}
     whole = fit(task, strategy, 3, **asked)
     if stop == "interrupt":
