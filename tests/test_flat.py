@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from covey.errors import PlanError
-from covey.flat import Flat
+from covey.flat import Flat, read_description
 from covey.vector import Piece
 
 
@@ -245,3 +245,9 @@ def test_gradients_may_stay_where_backward_made_them_and_what_has_none_has_zeros
     assert module[1].weight.grad is not None and not module[1].weight.grad.any()
     flat.collect()
     assert flat.grads.parts[0].tolist() == [1, 1, 1, 1, 1, 1] + [0] * 6
+
+
+def test_a_description_says_where_everything_lies() -> None:
+    module = nn.ModuleDict({"a b": nn.Linear(3, 2), "c": nn.Linear(2, 1).double()})
+    flat = Flat(module)
+    assert read_description(flat.describe()) == flat.slots

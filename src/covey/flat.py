@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -239,6 +240,21 @@ def _lay_out(tensors: Mapping[str, Tensor]) -> tuple[list[Slot], Vector]:
 def _described(slots: Iterable[Slot], vector: Vector) -> list[str]:
     dtypes = [str(part.dtype).removeprefix("torch.") for part in vector.parts]
     return [f"{slot.name} {tuple(slot.shape)} {dtypes[slot.part]}" for slot in slots]
+
+
+def read_description(lines: Iterable[str]) -> list[Slot]:
+    """Where the described tensors lie, as `describe` wrote them: those of one dtype side by side."""
+    slots, ends = [], dict[str, int]()
+    for line in lines:
+        name, dims, dtype = _DESCRIBED.fullmatch(line).groups()  # type: ignore[union-attr]  # written by `_described`
+        shape = torch.Size(int(dim) for dim in dims.split(",") if dim.strip())
+        start = ends.setdefault(dtype, 0)
+        ends[dtype] = start + shape.numel()
+        slots.append(Slot(name, list(ends).index(dtype), start, ends[dtype], shape))
+    return slots
+
+
+_DESCRIBED = re.compile(r"(.*) \(([0-9, ]*)\) (\w+)")
 
 
 def _layers(slots: Iterable[Slot], first: int, last: int) -> Iterable[Layer]:

@@ -26,7 +26,7 @@ def meshed(strategy: Strategy, mesh: Mesh) -> Strategy:
             for stage in range(stages)
         ]
 
-    kind = "model" if mesh.replica == 1 else "model + data" if stages > 1 else "data"
+    kind = "data" if stages == 1 else "model" if mesh.replica == 1 else "model + data"
     return replace(
         strategy, roles=roles, mesh=mesh, parts=mesh.schedule.microbatches, grouped=None,
         taxonomy=replace(strategy.taxonomy, parallelism=kind),

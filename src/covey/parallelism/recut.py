@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -11,21 +10,11 @@ from torch import Tensor
 
 from covey.checkpoint import RoleState
 from covey.errors import CheckpointError
-from covey.flat import Slot
+from covey.flat import Slot, read_description
 from covey.message import Message
 from covey.parallelism.line import Told
 from covey.replica import Replica
 from covey.vector import Vector, ranges
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """One tensor in a flat vector: its name, part and range."""
-
-    name: str
-    part: int
-    start: int
-    stop: int
 
 
 def recut(kept: Sequence[RoleState], replica: Replica, *, forget: bool, begin: bool) -> RoleState:
@@ -62,7 +51,7 @@ class _New:
 
     def __init__(self, kept: Sequence[RoleState], replica: Replica) -> None:
         self.states, self.replica = [state.replica for state in kept], replica
-        self.old = [(_stretches(state["layout"]), _stretches(state["floats"])) for state in self.states]
+        self.old = [(read_description(state["layout"]), read_description(state["floats"])) for state in self.states]
 
     def replica_state(self) -> dict[str, Any]:
         layout, optimizer = self.replica.layout, self.replica.optimizer.state_dict()
@@ -150,18 +139,3 @@ class _New:
 def _same(given: Sequence[Any]) -> None:
     if any(one != given[0] for one in given):
         raise CheckpointError("its stages remember different things: go on with the same cut")
-
-
-def _stretches(described: Sequence[str]) -> list[Stretch]:
-    """Where each tensor lies: those of one dtype side by side, in their order."""
-    found, ends, parts = [], dict[str, int](), dict[str, int]()
-    for line in described:
-        name, shape, dtype = line.split(" ", 1)[0], line[line.index("(") : line.rindex(")") + 1], line.rsplit(" ", 1)[1]
-        size = 1
-        for dim in shape.strip("()").split(","):
-            size *= int(dim) if dim.strip() else 1
-        part = parts.setdefault(dtype, len(parts))
-        start = ends.get(dtype, 0)
-        ends[dtype] = start + size
-        found.append(Stretch(name, part, start, start + size))
-    return found
