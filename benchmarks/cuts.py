@@ -21,8 +21,8 @@ import torch
 
 import covey
 from benchmarks.data_parallel import Clocked
-from covey.cli.cut import _measured
 from covey.parallelism import Schedule, Terms, best_cut, equal_cut, predict
+from covey.run.cutting import profiled
 from covey.task import Task, load_task
 from examples import characters
 
@@ -59,7 +59,7 @@ def step_time(cut: str) -> float:
 
 def foreseen() -> float:
     """How many times faster the planner's cut should be, if messages took no time."""
-    _, profile = _measured(unbalanced(), TERMS.schedule, [], "refuse", lambda line: None)
+    _, profile = profiled(unbalanced(), TERMS.schedule)
     equal, best = equal_cut(profile, 2), best_cut(profile, TERMS)
     return predict(profile, equal, TERMS).step / predict(profile, best, TERMS).step
 

@@ -331,7 +331,9 @@ def test_a_mesh_that_cannot_be_is_told_what_would_work(mesh: str, workers: int, 
         ("stage=2, cut=nowhere", "the layers are"), ("stage=2, cut=3:5", "not 2"), ("stage=2, memory=1kB", "no cut"),
         ("stage=2, cut=0", "nothing to train"), ("stage=2, microbatches=32", "use fewer"), ("stage=2, cut=99", "0 to"),
         ("stage=2, cut=equal, memory=1kB", "largest stage"), ("stage=9", "fewer stages"),
-        ("stage=2, load=1:2:3", "2 parts"),
+        ("stage=2, load=1:2:3", "2 parts"), ("stage=2, cut=4, load=1:2:3", "such as 50:50"),
+        ("stage=2, cut=0, load=1:1", "nothing to train"), ("stage=2, load=much:more", "such as 60:40"),
+        ("stage=2, cut=4, load=0:1", "2 parts"), ("stage=2, cut=4, load=1:1, memory=1kB", "largest stage"),
     ],
 )  # fmt: skip
 def test_a_cut_that_cannot_be_is_told_what_would_work(mesh: str, why: str) -> None:

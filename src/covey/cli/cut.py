@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +13,7 @@ from covey.errors import PlanError
 
 if TYPE_CHECKING:
     from covey.cli.cut_table import Answer
-    from covey.parallelism import Chain, Profile, Schedule, Terms
-    from covey.task import Task
+    from covey.parallelism import Terms
 
 CUT, NETWORK = "How to cut", "The machines"
 
@@ -75,6 +73,7 @@ def command(
             raise PlanError(f"--tied {tied}: weights in two stages can be refused or summed; write refuse or sum")
         from covey.cli.cut_table import Answer, print_cut
         from covey.parallelism import Schedule, Terms
+        from covey.run.cutting import profiled
         from covey.task import load_task
 
         plan = Schedule(
@@ -83,35 +82,12 @@ def command(
         if stages is None and machines is None:
             stages = 2
         terms = Terms(stages=stages, machines=machines, schedule=plan, bandwidth=rate, memory=limit, trains=True)
-        chain, profile = _measured(load_task(task), plan, after or [], tied, teller(manner))
+        chain, profile = profiled(load_task(task), plan, after=after or [], tied=tied, told=teller(manner))
         answer = Answer.of(task, chain, profile, terms, wait)
         json_file.write(json, answer.to_json())
         _draw(answer, task, terms, picture)
         if manner != "quiet":
             print_cut(json_file.console(json), answer, picture, everything=manner == "verbose")
-
-
-def _measured(
-    task: Task, plan: Schedule, after: list[str], tied: str, told: Callable[[str], None]
-) -> tuple[Chain, Profile]:
-    """The layers of the task's model, and what they cost for a (micro-)batch."""
-    from covey import build
-    from covey.data import Feed, Shards
-    from covey.parallelism import chain_of, inputs_of, loss_of, measure, optimizer_state
-    from covey.task import check_data
-
-    size = math.ceil(task.batch_size / plan.microbatches) if plan.divides else task.batch_size
-    if plan.divides and plan.microbatches > task.batch_size:
-        raise PlanError(f"a batch of {task.batch_size} cannot be cut into {plan.microbatches} micro-batches: use fewer")
-    data = build.data_of(task)
-    batch = next(Feed(data, Shards(check_data(data), 1, size, 0), 0).start(0))
-    state = optimizer_state(task.optimizer, build.model(task, 0))
-    model = build.model(task, 0)
-    inputs = inputs_of(task, model, batch)
-    chain = chain_of(model, inputs, after)
-    told(f"measuring {len(chain.layers)} layers on {size} samples")
-    profile = measure(chain, inputs, lambda output: loss_of(task, batch, output), state=state, tied=tied)
-    return chain, profile
 
 
 def _draw(answer: Answer, task: str, terms: Terms, picture: Path | None) -> None:

@@ -9,26 +9,20 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from covey.data import Feed, Shards
+from covey.data import Feed
 from covey.errors import PlanError
 from covey.flat import Flat, Outline
 from covey.lessons import Lessons
 from covey.material import Material
-from covey.parallelism.chain import Chain, chain_of
+from covey.parallelism.chain import chain_of
 from covey.parallelism.ends import Entrance, inputs_of
 from covey.parallelism.line import Place
 from covey.parallelism.mesh import Mesh
 from covey.parallelism.pipeline import Parts, StageReplica
+from covey.parallelism.schedule import Schedule
 from covey.parallelism.stages import Stages, Tie
 from covey.parallelism.whereabouts import Whereabouts
 from covey.parallelism.workshop import Ends, Lectern, Workshop
-from covey.task import Task
-
-
-def chain_for(task: Task, module: nn.Module, feed: Feed, samples: int) -> Chain:
-    """The task's model as a chain of layers, looked at with some of its samples."""
-    batch = feed.take(torch.arange(samples))
-    return chain_of(module, inputs_of(task, module, batch))
 
 
 def stage_replica(mesh: Mesh, stage: int, given: Material) -> StageReplica:
@@ -38,7 +32,8 @@ def stage_replica(mesh: Mesh, stage: int, given: Material) -> StageReplica:
     assert task.data is not None
     feed = Feed(task.data, deal, rank, task.loaders)
     whole = Outline.of(given.module)
-    chain = chain_for(task, given.module, feed, micro_samples(task, deal, mesh))
+    batch = feed.take(torch.arange(micro_samples(task.batch_size, deal.samples, mesh.schedule)))
+    chain = chain_of(given.module, inputs_of(task, given.module, batch))
     cut = checked(chain.stages(mesh.after, mesh.tied), mesh)
     mine = list(cut)[stage :: mesh.stages]
     layout = Flat(*(part.module for part in mine))
@@ -76,9 +71,9 @@ def checked(cut: Stages, mesh: Mesh) -> Stages:
     return cut
 
 
-def micro_samples(task: Task, deal: Shards, mesh: Mesh) -> int:
+def micro_samples(batch: int, samples: int, schedule: Schedule) -> int:
     """In a micro-batch; one is too few to see what depends on their number."""
-    return min(deal.samples, max(2, -(-task.batch_size // mesh.schedule.microbatches)))
+    return min(samples, max(2, -(-batch // schedule.microbatches) if schedule.divides else batch))
 
 
 def _ties(cut: Stages, stages: int) -> list[Tie]:

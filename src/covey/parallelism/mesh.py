@@ -93,8 +93,11 @@ class Mesh:
     @property
     def loads(self) -> list[float]:
         """Each part's share of the computing of a batch."""
-        percents = [float(part) for part in str(self.load).split(":")]
-        return [percent / sum(percents) for percent in percents]
+        try:
+            percents = [float(part) for part in str(self.load).split(":")]
+        except ValueError:
+            raise PlanError(f"load={self.load}: shares are numbers, with colons between them, such as 60:40") from None
+        return [percent / (sum(percents) or 1.0) for percent in percents]
 
     def __str__(self) -> str:
         usual = Mesh()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,12 +19,13 @@ from covey.parallelism.making import checked, micro_samples
 from covey.parallelism.measure import measure, optimizer_state
 from covey.parallelism.mesh import BEST, EQUAL, Mesh
 from covey.parallelism.profile import Profile
+from covey.parallelism.schedule import Schedule
 from covey.parallelism.terms import Cut, Terms, memories
 from covey.run.kept import mesh_of
 from covey.simulate.units import format_bytes, parse_size
 from covey.spec import parse, parse_call
 from covey.strategy import Strategy
-from covey.task import Task
+from covey.task import Task, check_data
 
 
 def settled(
@@ -38,28 +40,23 @@ def settled(
         mesh = _as_before(mesh, mesh_of(before))
     if not isinstance(mesh, Mesh):
         return strategy
-    if mesh.settled:
-        return strategy if mesh == strategy.mesh else _with(strategy, mesh, workers)
-    if mesh.schedule.divides and mesh.schedule.microbatches > task.batch_size:
-        raise PlanError(
-            f"a batch of {task.batch_size} cannot be cut into {mesh.schedule.microbatches} micro-batches: use fewer, "
-            f"as in mesh(stage={mesh.stage}, microbatches={min(4, task.batch_size)})"
-        )
-    chain, profile = _profile(task, mesh, deal, counted)
+    repeat = 0 if counted or mesh.load else 3  # who says what its parts cost need not measure it
+    chain, profile = profiled(
+        task, mesh.schedule, repeat=repeat, seed=deal.seed, tied=mesh.tied, state=bool(mesh.memory)
+    )
     cut = _cut(chain, profile, mesh, bandwidth)
     checked(chain.stages(cut.after, mesh.tied), mesh)
     whole = sum(profile.compute(*part) for part in cut.parts(len(profile))) or 1.0
     shares = [100 * profile.compute(*part) / whole for part in cut.parts(len(profile))]
-    said = replace(
-        mesh,
-        cut=":".join(map(str, cut.after)) or BEST,
-        load=mesh.load or ":".join(f"{max(share, 0.1):.1f}" for share in shares),
-    )
-    if len(said.loads) != mesh.parts:
-        raise PlanError(
-            f"load={mesh.load}: say the share of each of {mesh.parts} parts, such as {said.load or '50:50'}"
-        )
-    return _with(strategy, said, workers)
+    load = mesh.load or ":".join(f"{max(share, 0.1):.1f}" for share in shares)
+    said = replace(mesh, cut=":".join(map(str, cut.after)) or BEST, load=load)
+    if len(said.loads) != mesh.parts or min(said.loads) <= 0:
+        raise PlanError(f"load={load}: say the share of each of {mesh.parts} parts, such as {_alike(mesh.parts)}")
+    return strategy if said == strategy.mesh else _with(strategy, said, workers)
+
+
+def _alike(parts: int) -> str:
+    return ":".join([f"{100 / parts:.0f}"] * parts)
 
 
 def _with(strategy: Strategy, mesh: Mesh, workers: int) -> Strategy:
@@ -71,16 +68,26 @@ def _as_before(mesh: Mesh, old: Mesh) -> Mesh:
     return replace(mesh, cut=old.cut, load=old.load) if same else mesh
 
 
-def _profile(task: Task, mesh: Mesh, deal: Shards, counted: bool) -> tuple[Chain, Profile]:
-    """The layers of the task's model, and what they cost for a (micro-)batch."""
-    feed = Feed(build.data_of(task), deal, 0)
-    batch = feed.take(torch.arange(micro_samples(task, deal, mesh)))
-    model = build.model(task, deal.seed)
-    state = optimizer_state(task.optimizer, build.model(task, deal.seed)) if mesh.memory else 0.0
+def profiled(
+    task: Task, schedule: Schedule, *,
+    repeat: int = 5, seed: int = 0, after: Sequence[str] = (), tied: str = "refuse", state: bool = True,
+    told: Callable[[str], None] = lambda line: None,
+) -> tuple[Chain, Profile]:  # fmt: skip
+    """The layers of the task's model, and what they cost for a (micro-)batch; `state`: the optimizer's memory too."""
+    if schedule.divides and schedule.microbatches > task.batch_size:
+        raise PlanError(
+            f"a batch of {task.batch_size} cannot be cut into {schedule.microbatches} micro-batches: use fewer, "
+            f"such as {min(4, task.batch_size)}"
+        )
+    data = build.data_of(task)
+    samples = micro_samples(task.batch_size, check_data(data), schedule)
+    batch = Feed(data, Shards(check_data(data), 1, samples, seed), 0).take(torch.arange(samples))
+    kept = optimizer_state(task.optimizer, build.model(task, seed)) if state else 0.0
+    model = build.model(task, seed)
     inputs = inputs_of(task, model, batch)
-    chain = chain_of(model, inputs)
-    loss = partial(loss_of, task, batch)
-    return chain, measure(chain, inputs, loss, repeat=0 if counted else 3, state=state, tied=mesh.tied)
+    chain = chain_of(model, inputs, after)
+    told(f"measuring {len(chain.layers)} layers on {samples} samples")
+    return chain, measure(chain, inputs, partial(loss_of, task, batch), repeat=repeat, state=kept, tied=tied)
 
 
 def _cut(chain: Chain, profile: Profile, mesh: Mesh, bandwidth: float) -> Cut:
