@@ -18,9 +18,10 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.optim import Optimizer
 
 from covey.data import Feed, Partitions, Rows, Shards
+from covey.drawing import seed_of, sow
 from covey.errors import PlanError
 from covey.flat import Flat
-from covey.lessons import Batch, Lessons, seed_of
+from covey.lessons import Batch, Lessons
 from covey.material import Material
 from covey.message import Address
 from covey.replica import Replica, Snapshot
@@ -145,14 +146,14 @@ class Source:
         if step != self.next:  # the first one, or after steps that were skipped
             self.batches = self.feed.start(step)
         batch, self.next = next(self.batches), step + 1
-        torch.manual_seed(seed_of(self.deal.seed, self.rank, step))
+        sow(seed_of(self.deal.seed, self.rank, step))
         return Batch(self._backward(batch), self.deal.batch(self.rank, step))
 
     def part(self, rank: int, step: int, part: int, parts: int) -> Batch:
         """The same on one of `parts` equal parts of any worker's batch: whoever computes it gets the same numbers."""
         numbers = self.deal.indices(rank, step)
         start, stop = chunk(len(numbers), parts, part)
-        torch.manual_seed(seed_of(self.deal.seed, rank, step, part))
+        sow(seed_of(self.deal.seed, rank, step, part))
         if start == stop:
             for parameter in self.parameters:
                 parameter.grad = None

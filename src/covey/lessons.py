@@ -14,12 +14,6 @@ AHEAD = 2
 """Batches that a GPU may be given before the loss of the first of them is there."""
 
 
-def seed_of(seed: int, rank: int, step: int, part: int | None = None) -> int:
-    """Chance inside the model (dropout) belongs to the batch, or to a part of it: wherever, whenever it is computed."""
-    whole = (seed * 1_000_003 + rank) * 1_000_003 + step
-    return whole if part is None else (whole * 1_000_003 + part) % (1 << 63)
-
-
 class Batch:
     """What one forward and backward reports. A loss on a GPU is on its way, and waited for when somebody asks."""
 

@@ -74,9 +74,7 @@ def test_without_a_network_the_error_says_which_files_go_where(server: Path, tmp
         fashion_mnist(root=tmp_path / "cache")
 
 
-def test_the_folder_comes_from_the_environment(
-    server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folder_comes_from_the_environment(server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COVEY_DATA", str(tmp_path / "home"))
     fashion_mnist(train=False)
     assert len(list((tmp_path / "home" / "fashion-mnist").iterdir())) == 2

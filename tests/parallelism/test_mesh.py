@@ -15,8 +15,8 @@ import covey
 from covey import build
 from covey.catalog import resolve
 from covey.data import Feed, Shards
+from covey.drawing import seed_of
 from covey.errors import PlanError
-from covey.lessons import seed_of
 from covey.message import Address
 from covey.report import gantt
 from covey.report.pipelines import timetable_of

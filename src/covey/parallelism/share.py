@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from covey.data import Feed
+from covey.drawing import Chance, seed_of, sow
 from covey.errors import PlanError
 from covey.flat import Outline, Slot
-from covey.lessons import Lessons, seed_of
+from covey.lessons import Lessons
 from covey.material import Material
 from covey.norm import Circle, together
 from covey.parallelism.chain import chain_of
@@ -25,7 +26,6 @@ from covey.parallelism.ends import Entrance, inputs_of, loss_of
 from covey.parallelism.estimate import counted
 from covey.parallelism.trace import Inputs, undisturbed
 from covey.parallelism.units import Block, Ends, fully_connected
-from covey.parallelism.workshop import Chance
 from covey.program import Compute, Node
 from covey.replica import NOTHING, Replica, Snapshot
 from covey.vector import Piece, chunk
@@ -139,7 +139,7 @@ class Share(Replica):
     def start(self, step: int) -> None:
         """Forget the gradients of the last step; chance belongs to (seed, rank, step), as everywhere."""
         self.layout.clear()
-        torch.manual_seed(seed_of(self.feed.shards.seed, self.rank, step))
+        sow(seed_of(self.feed.shards.seed, self.rank, step))
         self.fresh = self.drawn = self.chance.state()
 
     def _forward(self, step: int) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from covey.data import Feed, Shards
-from covey.lessons import seed_of
+from covey.drawing import Chance, seed_of, sow
 from covey.parallelism.ends import Entrance, loss_of
 from covey.parallelism.stages import Stage
 from covey.parallelism.values import Value
@@ -75,24 +75,6 @@ class Lectern:
         return seed_of(self.deal.seed, self.rank, micro.step, micro.number if micro.parts > 1 else None)
 
 
-class Chance:
-    """The state of what a model's layers draw from, which goes with a micro-batch from stage to stage."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device if device.type == "cuda" else None
-
-    def state(self) -> Tensor:
-        here = torch.get_rng_state()
-        return torch.cat([torch.cuda.get_rng_state(self.device), here]) if self.device else here
-
-    def restore(self, state: Tensor) -> None:
-        if self.device:
-            there = len(torch.cuda.get_rng_state(self.device))
-            torch.cuda.set_rng_state(state[:there].clone(), self.device)
-            state = state[there:]
-        torch.set_rng_state(state.clone())
-
-
 @dataclass(slots=True)
 class Flight:
     """A micro-batch that went forward through a part of the model, and has to come back."""
@@ -127,7 +109,7 @@ class Workshop:
     ) -> tuple[Values, Tensor]:
         """What the part gives, and the state of chance behind it; empty where nothing was drawn so far."""
         part = self.parts[chunk]
-        torch.manual_seed(self.lectern.seed(micro))
+        sow(self.lectern.seed(micro))
         fresh = self.chance.state()
         if part.number == 0:
             values = self.ends.entrance(self.lectern.batch(micro))
@@ -178,7 +160,7 @@ class Workshop:
         if part.number < self.count - 1:
             return given
         state = self.chance.state()
-        torch.manual_seed(self.lectern.seed(micro))  # what the task draws before it asks its model
+        sow(self.lectern.seed(micro))  # what the task draws before it asks its model
         batch = self.lectern.batch(micro)
         loss = loss_of(self.lectern.task, batch, self.ends.rebuild(given), lambda: self.chance.restore(state))
         self.losses[micro] = loss.detach()
