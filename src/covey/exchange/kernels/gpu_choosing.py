@@ -9,58 +9,95 @@ import struct
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from covey.exchange.kernels import chance, gpu_choice, gpu_top, plain, plain_choice
 
-TILE, SAMPLE = 4096, 16384
-EACH = TILE // 32
-# Numbers (or words of 32) to a program, and warps
-LEDGER, COLLECT, COUNT, JUDGE = (8192, 8), (128, 1), (2048, 4), (512, 4)
+TILE, WIDE, SAMPLE, DRAWN, COUNT = 2048, 32, 16384, 128, 2048
+TABLES = (8192, 2048 + 4096, 4)  # the sample's sizes, the digits of candidates, and the floor
+TAKE_WARPS, ORDER_WARPS, COUNT_WARPS, FLOOR_WARPS = 1, 4, 4, 8
 
 
-class Marked(NamedTuple):
-    """One pass over all: which numbers reach the floor, and what is to be told of them."""
+class Taken(NamedTuple):
+    """What one pass over all has found: the pool, and of tiles and groups what `gpu_choice` says."""
 
-    words: Tensor
-    counts: Tensor
+    pool: Tensor
+    indices: Tensor
+    values: Tensor
+    of_tiles: tuple[Tensor, Tensor]  # how many of each, and where they begin
+    tile_tops: Tensor
+    many: Tensor
     tops: Tensor
-    ends: Tensor
+    totals: Tensor
     told: Tensor
 
+    @property
+    def tiles(self) -> int:
+        return self.tile_tops.numel()
 
-def _mark(x: Tensor, residual: Tensor | None, floor: Tensor | float) -> Marked:
+    @property
+    def each(self) -> int:
+        """Tiles of a group: of many tiles there are not too many groups to sum up."""
+        return in_group(self.tiles)
+
+    @property
+    def groups(self) -> int:
+        return -(-self.tiles // self.each)
+
+    @property
+    def room(self) -> int:
+        return self.indices.numel()
+
+    def put_back(self, residual: Tensor) -> None:
+        """Let the residual hold v again, also of what left."""
+        counts, bases = self.of_tiles
+        held = (bases + counts <= self.room) & (counts > 0)
+        starts, lengths = bases[held].long(), counts[held].long()
+        first = torch.repeat_interleave(starts - (lengths.cumsum(0) - lengths), lengths)
+        place = first + torch.arange(first.numel(), device=first.device)
+        residual[self.indices[place].long()] = self.values[place]
+
+
+def in_group(tiles: int) -> int:
+    return 16 if tiles <= 1 << 15 else 64
+
+
+class Zeros(NamedTuple):
+    """All that begins at zero, filled at once."""
+
+    told: Tensor
+    totals: Tensor
+    pool: Tensor
+    many: Tensor
+    tops: Tensor
+    tables: tuple[Tensor, Tensor, Tensor]
+
+
+def _zeros(x: Tensor) -> Zeros:
     tiles = -(-x.numel() // TILE)
+    groups = -(-tiles // (4 * in_group(tiles))) * 4  # so that all of their numbers begin on 16 bytes
+    whole = torch.zeros(8 + 2 * groups + 4 + 2 * groups + sum(TABLES), dtype=torch.int32, device=x.device)
+    told, totals, pool, many, tops, *tables = whole.split([8, 2 * groups, 4, groups, groups, *TABLES])
+    bins, digits, floor = tables
+    return Zeros(told.view(torch.float64), totals.view(torch.float64), pool, many, tops, (bins, digits, floor))
+
+
+def _take(x: Tensor, residual: Tensor | None, floor: Tensor | float, room: int, zero: bool, zeros: Zeros) -> Taken:
     assert x.numel() < 2**31 - TILE, f"{x.numel()} numbers at once: at most 2^31 - {TILE} fit these kernels"
-    words = torch.empty(tiles * EACH, dtype=torch.int32, device=x.device)
-    counts, tops, ends = torch.empty((3, tiles), dtype=torch.int32, device=x.device)
-    totals, told = x.new_empty(tiles), torch.empty(4, dtype=torch.float64, device=x.device)
-    r = x if residual is None else residual
-    known, bits = (False, 0) if isinstance(floor, Tensor) else (True, bits_of(floor))
-    if not tiles:
-        told.zero_()
-        return Marked(words, counts, tops, ends, told)
-    gpu_choice.mark[(tiles,)](
-        x, r, words if known else floor, bits, words, counts, tops, totals, x.numel(), known,
-        residual is not None, TILE,
+    tiles = -(-x.numel() // TILE)
+    tile_many, tile_base, tile_tops = torch.empty((3, tiles), dtype=torch.int32, device=x.device)
+    taken = Taken(
+        zeros.pool, torch.empty(room, dtype=torch.int32, device=x.device), x.new_empty(room), (tile_many, tile_base),
+        tile_tops, zeros.many, zeros.tops, zeros.totals, zeros.told,
     )  # fmt: skip
-    wide, warps = LEDGER
-    loops = triton.next_power_of_2(-(-tiles // wide))
-    gpu_choice.ledger[(1,)](counts, tops, totals, ends, told, tiles, loops, wide, num_warps=warps)
-    return Marked(words, counts, tops, ends, told)
-
-
-def _collect(marked: Marked, source: Tensor, room: int, zero: bool) -> tuple[Tensor, Tensor]:
-    out = torch.empty(room, dtype=torch.int32, device=source.device), source.new_empty(room)
-    wide, warps = COLLECT
-    grid = (-(-source.numel() // (32 * wide)),)
-    if grid[0] and room:
-        gpu_choice.collect[grid](
-            source, marked.words, marked.counts, marked.ends, marked.told, *out, room, source.numel(), zero, EACH,
-            wide, num_warps=warps,
+    if tiles:
+        known, bits = (False, 0) if isinstance(floor, Tensor) else (True, bits_of(floor))
+        gpu_choice.take[(tiles,)](
+            x, x if residual is None else residual, tile_many if known else floor, bits, taken.pool, taken.indices,
+            taken.values, tile_many, tile_base, tile_tops, taken.many, taken.tops, taken.totals, room, x.numel(),
+            known, residual is not None, zero, taken.each, TILE, num_warps=TAKE_WARPS,
         )  # fmt: skip
-    return out
+    return taken
 
 
 def bits_of(number: float) -> int:
@@ -69,26 +106,42 @@ def bits_of(number: float) -> int:
     return bits
 
 
-def _refuse(x: Tensor, residual: Tensor | None, tops: Tensor) -> None:
-    """Tiles without NaN and infinity hold v: bring back what was there."""
+def _refuse(x: Tensor, residual: Tensor | None, taken: Taken, zeroed: bool) -> None:
+    """Tiles without NaN and infinity hold v, or nothing of what left: bring back what was there."""
     if residual is not None:
-        residual -= torch.where(plain.spread((tops < plain.EXPONENT).float(), x.numel(), TILE) > 0, x, 0.0)
+        if zeroed:
+            taken.put_back(residual)
+        fine = plain.spread((taken.tile_tops < plain.EXPONENT).float(), x.numel(), TILE) > 0
+        residual -= torch.where(fine, x, 0.0)
     raise plain.refused()
 
 
 def select(x: Tensor, residual: Tensor | None, threshold: float, wait: bool = True) -> tuple[Tensor, Tensor]:
-    source, zero = (x, False) if residual is None else (residual, True)
-    marked = _mark(x, residual, threshold)
-    room = x.numel() // 16 + 1024  # most choices are smaller; a larger one is collected when its size is known
-    indices, values = _collect(marked, source, room, zero)
+    room = x.numel() // 16 + 1024  # most choices are smaller
+    taken = _take(x, residual, threshold, room, True, _zeros(x))
+    out = torch.empty(room, dtype=torch.int32, device=x.device), x.new_empty(room)
+    if taken.groups:
+        gpu_choice.put_in_order[(taken.groups,)](
+            taken.pool, taken.indices, taken.values, *taken.of_tiles, taken.many, taken.tops, taken.told, *out, room,
+            taken.tiles, taken.groups, taken.each, WIDE, num_warps=ORDER_WARPS,
+        )  # fmt: skip
     if not wait:
-        return indices, values
-    many, top, _, _ = marked.told.tolist()
+        return out
+    many, top, _, _ = taken.told.tolist()
     if not top < float("inf"):
-        _refuse(x, residual, marked.tops)
-    if many > room:
-        indices, values = _collect(marked, source, int(many), zero)
-    return indices[: int(many)].clone(), values[: int(many)].clone()
+        _refuse(x, residual, taken, zeroed=True)
+    if many <= room:
+        return out[0][: int(many)].clone(), out[1][: int(many)].clone()
+    if residual is None:
+        return plain_choice.select(x, None, threshold)
+    taken.put_back(residual)
+    return _left(residual, plain_choice.select(residual, None, threshold))
+
+
+def _left(residual: Tensor, chosen: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """What was chosen of a residual that holds v leaves it."""
+    residual[chosen[0].long()] = 0
+    return chosen
 
 
 def topk(x: Tensor, residual: Tensor | None, k: int, wait: bool = True) -> tuple[Tensor, Tensor]:
@@ -109,52 +162,51 @@ def _otherwise(x: Tensor, residual: Tensor | None, k: int, rounds: int, seed: in
 
 
 def _top(x: Tensor, residual: Tensor | None, k: int, rounds: int, seed: int, wait: bool) -> tuple[Tensor, Tensor]:
-    count, keep = x.numel(), residual is not None
+    count = x.numel()
     share = k * SAMPLE / max(count, 1)
     rank = int(share + 4 * share**0.5 + 4)
     if count < 4 * SAMPLE or rank >= SAMPLE or k == 0:
         return _otherwise(x, residual, k, rounds, seed)
     source = x if residual is None else residual
-    floor = torch.empty(1, dtype=torch.int32, device=x.device)
+    zeros = _zeros(x)
+    bins, digits, floor = zeros.tables
     keys = tuple(chance.signed(key) for key in chance.keys(0))
-    gpu_top.sample_floor[(1,)](x, source, floor, count, rank, *keys, keep, SAMPLE, num_warps=16)
-    marked = _mark(x, residual, floor)
-    room = min(count, int(1.5 * rank * count / SAMPLE) + 4096)
-    candidates = _collect(marked, source, room, False)
-    out = _chosen(marked, floor, candidates, source, keep, count, k, rounds, seed)
+    gpu_top.sample[(SAMPLE // DRAWN,)](
+        x, source, bins, count, *keys, residual is not None, SAMPLE, DRAWN, num_warps=COUNT_WARPS
+    )  # fmt: skip
+    gpu_top.settle_floor[(1,)](bins, floor, rank, num_warps=FLOOR_WARPS)
+    taken = _take(x, residual, floor, min(count, 3 * rank * count // SAMPLE + 4096), False, zeros)
+    out = _chosen(taken, digits, floor, source, residual is not None, k, rounds, seed)
     if not wait:
         return out
-    _, top, _, stands = marked.told.tolist()
+    _, top, stands, _ = taken.told.tolist()
     if not top < float("inf"):
-        _refuse(x, residual, marked.tops)
+        _refuse(x, residual, taken, zeroed=False)
     if stands:
         return out
-    out = _otherwise(source, None, k, rounds, seed)  # by now the residual holds v
-    if residual is not None:
-        residual[out[0].long()] = 0
-    return out
+    chosen = _otherwise(source, None, k, rounds, seed)  # by now the residual holds v
+    return chosen if residual is None else _left(residual, chosen)
 
 
 def _chosen(
-    marked: Marked, floor: Tensor, candidates: tuple[Tensor, Tensor], source: Tensor, keep: bool, count: int, k: int,
-    rounds: int, seed: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    indices, values = candidates
-    room, told = values.numel(), marked.told
-    table = torch.zeros(4096, dtype=torch.int32, device=source.device)
-    limits = torch.empty(3, dtype=torch.int32, device=source.device)
-    marks = torch.empty(room, dtype=torch.int64, device=source.device)
-    tile, warps = COUNT
-    for turn in range(3):
-        grid = (-(-room // tile),)
-        gpu_top.histogram[grid](values, told, table, k + (rounds > 0), room, turn, tile, num_warps=warps)
-    word = plain_choice.draw(seed) if rounds else 0
-    gpu_top.verdict[(1,)](table, told, floor, limits, count, k, word, room, rounds)
-    tile, warps = JUDGE
-    grid = (-(-room // tile),)
-    gpu_top.judge[grid](values, told, limits, marks, room, tile, num_warps=warps)
+    taken: Taken, table: Tensor, floor: Tensor, source: Tensor, keep: bool, k: int, rounds: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    limits = torch.empty(2, dtype=torch.int32, device=source.device)
+    marks = torch.empty(taken.tiles + 1 + taken.groups, dtype=torch.int64, device=source.device)
+    of_tiles, of_groups = marks[: taken.tiles], marks[taken.tiles + taken.tiles % 2 :]
+    for last in (False, True):
+        gpu_top.histogram[(-(-taken.room // COUNT),)](
+            taken.values, taken.pool, floor, table, k + (rounds > 0), taken.room, last, COUNT, num_warps=COUNT_WARPS
+        )  # fmt: skip
+    gpu_top.judge[(taken.groups,)](
+        table, floor, taken.pool, taken.values, *taken.of_tiles, taken.tops, taken.totals, limits,
+        taken.told, of_tiles, of_groups, source.numel(), k, taken.room, taken.tiles, taken.groups, rounds, taken.each,
+        WIDE, num_warps=ORDER_WARPS,
+    )  # fmt: skip
     out = torch.empty(k, dtype=torch.int32, device=source.device), source.new_empty(k)
-    gpu_top.hand_out[grid](
-        indices, values, told, limits, marks.cumsum(0), source, *out, k, room, keep, tile, num_warps=warps
+    gpu_top.hand_out[(taken.groups,)](
+        limits, taken.told, taken.indices, taken.values, *taken.of_tiles, of_tiles, of_groups, source, *out, k,
+        plain_choice.draw(seed) if rounds else 0, taken.tiles, taken.groups, keep, taken.each, WIDE,
+        num_warps=ORDER_WARPS,
     )  # fmt: skip
     return out

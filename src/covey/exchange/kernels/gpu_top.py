@@ -1,8 +1,9 @@
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
 """Triton: the k largest among candidates, without waiting for the device in between.
 
-A sample gives a size that somewhat more than k numbers reach; a radix select over those finds the k-th; from it follow
-two limits: all that reach the upper count, and of those between both a run.
+A sample gives a floor that somewhat more than k numbers reach, and the k-th of them is not far above it: a radix select
+over what they exceed the floor by finds it in two rounds, or gives up. From it follow two limits: all that reach the
+upper count, and of those between both a run.
 """
 
 from __future__ import annotations
@@ -10,23 +11,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from covey.exchange.kernels.gpu_rows import mix, sized, wanted
+from covey.exchange.kernels.gpu_choice import most_of, number, sum_of
+from covey.exchange.kernels.gpu_rows import INFINITE, mix, sized, wanted
 
-FIRST, NEXT = tl.constexpr(2048), tl.constexpr(1024)  # 11, 10 and 10 bits make the 31 of a size
-
-
-@triton.jit(do_not_specialize=["rank", "one", "two"])
-def sample_floor(x, r, floor, n, rank, one, two, KEEP: tl.constexpr, SAMPLE: tl.constexpr):
-    """About the rank-th largest of a sample, one from each of SAMPLE stretches: its first 16 bits."""
-    lane = tl.arange(0, SAMPLE)
-    stretch = n // SAMPLE
-    at = lane * stretch + (mix(lane, one, two) >> 8).to(tl.int32) % stretch
-    size = sized(wanted(x, r, at, lane >= 0, KEEP))
-    found = rank * 0
-    for step in range(16):
-        tried = found | (1 << (30 - step))
-        found = tl.where(tl.sum((size >= tried).to(tl.int32)) >= rank, tried, found)
-    tl.store(floor, found)
+SAMPLED, FIRST, NEXT = tl.constexpr(8192), tl.constexpr(2048), tl.constexpr(4096)  # 13, 11 and 12 bits
+FINE = tl.constexpr(12)  # bits of the last round: both reach to twice the floor
 
 
 @triton.jit
@@ -36,54 +25,66 @@ def pick(table, rank, BINS: tl.constexpr):
     here = tl.load(table + lane)
     from_here = tl.sum(here) - tl.cumsum(here, 0) + here
     digit = tl.max(tl.where(from_here >= rank, lane, 0))
-    above = tl.sum(tl.where(lane > digit, here, 0))
-    return digit, rank - above
+    return digit, rank - tl.sum(tl.where(lane > digit, here, 0))
+
+
+@triton.jit(do_not_specialize=["one", "two"])
+def sample(x, r, bins, n, one, two, KEEP: tl.constexpr, SAMPLE: tl.constexpr, TILE: tl.constexpr):
+    """How many of a sample, one from each of SAMPLE stretches, have each of the first 13 bits of a size."""
+    lane = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    stretch = n // SAMPLE
+    at = lane * stretch + (mix(lane, one, two) >> 8).to(tl.int32) % stretch
+    size = sized(wanted(x, r, at, lane >= 0, KEEP))
+    tl.atomic_add(bins + (size >> 18), tl.full((TILE,), 1, tl.int32), sem="relaxed")
 
 
 @triton.jit(do_not_specialize=["rank"])
-def histogram(values, told, table, rank, room, ROUND: tl.constexpr, TILE: tl.constexpr):
-    """How often each digit occurs among the candidates that share the digits found before."""
-    at = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    here = (at < tl.load(told)) & (at < room)
-    size = sized(tl.load(values + at, mask=here, other=0.0))
-    bins: tl.constexpr = FIRST if ROUND == 0 else NEXT
-    out = table
-    digit = size >> 20
-    if ROUND > 0:
-        first, rank = pick(table, rank, FIRST)
-        out = table + FIRST
-        if ROUND == 1:
-            here &= digit == first
-            digit = (size >> 10) & 1023
+def settle_floor(bins, floor, rank):
+    """The size that about so many of the sample reach."""
+    digit, rank = pick(bins, rank, SAMPLED)
+    tl.store(floor, digit << 18)
+
+
+@triton.jit
+def coarse(above):
+    """The first digit of what a size exceeds the floor by; the last one means too much, and nobody has less than 0."""
+    return tl.maximum(tl.minimum(above >> FINE, FIRST - 1), 0)
+
+
+@triton.jit(do_not_specialize=["rank", "room"])
+def histogram(values, pool, floor, table, rank, room, LAST: tl.constexpr, TILE: tl.constexpr):
+    """How often each first digit occurs among the candidates, or each last one of those that have the right first."""
+    begin, many = tl.program_id(0) * TILE, tl.minimum(tl.load(pool), room)
+    if begin < many:
+        at = begin + tl.arange(0, TILE)
+        here = at < many
+        above = sized(tl.load(values + at, mask=here, other=0.0)) - tl.load(floor)
+        if LAST:
+            first, rank = pick(table, rank, FIRST)
+            here &= coarse(above) == first
+            to = table + FIRST + (above & (NEXT - 1))
+            tl.atomic_add(to, tl.full((TILE,), 1, tl.int32), mask=here, sem="relaxed")
         else:
-            second, rank = pick(out, rank, NEXT)
-            here &= (size >> 10) == (first << 10 | second)
-            digit = size & 1023
-            out += NEXT
-    counted = tl.histogram(digit, bins, mask=here)
-    lane = tl.arange(0, bins)
-    tl.atomic_add(out + lane, counted, mask=counted > 0)
+            counted = tl.histogram(coarse(above), FIRST, mask=here)
+            tl.atomic_add(table + tl.arange(0, FIRST), counted, mask=counted > 0, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["k", "word"])
-def verdict(
-    table, told, floor, limits, n, k, word, room, ROUNDS: tl.constexpr
-):  # fmt: skip
-    """The two limits, as bits, and `word` to draw the run with (0: the first of them).
+@triton.jit
+def verdict(table, least, most, k, n, totals, groups, ROUNDS: tl.constexpr):
+    """The two limits, as bits, and whether the k-th was found.
 
     ROUNDS 0 is the exact k largest: those above the k-th, then its equals. Else by bisection between mean and maximum
     (Shi et al. 2021): whether more than k reach a threshold is whether the next after the k largest does.
     """
     rank = k + (1 if ROUNDS > 0 else 0)
     first, rank = pick(table, rank, FIRST)
-    second, rank = pick(table + FIRST, rank, NEXT)
-    third, rank = pick(table + FIRST + NEXT, rank, NEXT)
-    found = first << 20 | second << 10 | third
+    last, rank = pick(table + FIRST, rank, NEXT)
+    found = least + (first << FINE | last)
     upper, lower = found + 1, found
-    many, top = tl.load(told), tl.load(told + 1)
     if ROUNDS > 0:
+        top = number(most)
         after = found.to(tl.float32, bitcast=True)
-        mean = tl.load(told + 2) / n
+        mean = sum_of(totals, groups, top * 0.0) / n
         low, high = mean * 0.0, mean * 0.0 + 1.0
         above, below = after * 0.0 + float("inf"), after * 0.0
         for _ in range(ROUNDS):
@@ -95,47 +96,81 @@ def verdict(
             high = tl.where(few, ratio, high)
             low = tl.where(few, low, ratio)
         upper, lower = sized(above), sized(below)
-    tl.store(limits, upper)
-    tl.store(limits + 1, lower)
-    tl.store(limits + 2, word)
-    stands = (many > k) & (many <= room) & (top < float("inf")) & (lower >= tl.load(floor))
-    tl.store(told + 3, stands.to(tl.float64))
+    return upper, lower, first < FIRST - 1
 
 
 @triton.jit
-def judged(size, limits):
+def judged(size, upper, lower):
     """1 in the upper half of a word for what counts, 1 in the lower for what may."""
-    upper, lower = tl.load(limits), tl.load(limits + 1)
-    sure = (size >= upper).to(tl.int64)
-    return (sure << 32) | (((size >= lower) & (size < upper)).to(tl.int64))
+    return ((size >= upper).to(tl.int32) << 16) | ((size >= lower) & (size < upper)).to(tl.int32)
 
 
 @triton.jit
-def judge(values, told, limits, marks, room, TILE: tl.constexpr):
-    at = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    here = (at < tl.load(told)) & (at < room)
-    size = sized(tl.load(values + at, mask=here, other=0.0))
-    tl.store(marks + at, tl.where(here, judged(size, limits), 0), mask=at < room)
+def wide(marks):
+    """The same in a word of twice the length, in which there is room for all."""
+    return ((marks >> 16).to(tl.int64) << 32) | (marks & 0xFFFF).to(tl.int64)
 
 
-@triton.jit(do_not_specialize=["k"])
+@triton.jit(do_not_specialize=["k", "room", "tiles", "groups"])
+def judge(
+    table, floor, pool, values, tile_many, tile_base, tops, totals, limits, told, tile_marks, marks, n, k, room, tiles,
+    groups, ROUNDS: tl.constexpr, TILES: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """The limits, and how many of each tile and of the group count, and may; and whether all that stands."""
+    group = tl.program_id(0)
+    every, most, least = tl.load(pool), most_of(tops, groups), tl.load(floor)
+    upper, lower, known = verdict(table, least, most, k, n, totals, groups, ROUNDS)
+    tile = group * TILES + tl.arange(0, TILES)
+    here = tl.load(tile_many + tile, mask=tile < tiles, other=0)
+    base = tl.load(tile_base + tile, mask=tile < tiles, other=0)
+    found = tl.zeros((TILES,), tl.int64)
+    stands = (every > k) & (every <= room) & (most < INFINITE) & (lower >= least) & known
+    if stands:
+        for first in range(0, tl.max(here), WIDE):
+            lane = first + tl.arange(0, WIDE)[None, :]
+            mask = lane < here[:, None]
+            size = sized(tl.load(values + base[:, None] + lane, mask=mask, other=0.0))
+            found += wide(tl.sum(tl.where(mask, judged(size, upper, lower), 0), axis=1))
+    tl.store(tile_marks + tile, found, mask=tile < tiles)
+    tl.store(marks + group, tl.sum(found))
+    if group == 0:
+        tl.store(limits, upper)
+        tl.store(limits + 1, lower)
+        tl.store(told, every.to(tl.float64))
+        tl.store(told + 1, number(most))
+        tl.store(told + 2, stands.to(tl.float64))
+
+
+@triton.jit(do_not_specialize=["k", "word", "tiles", "groups"])
 def hand_out(
-    indices, values, told, limits, sums, r, out_indices, out_values, k, room, KEEP: tl.constexpr, TILE: tl.constexpr
-):
-    """Each chosen one to its place: after those before it that are sure, or in the run."""
-    at = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    here = (at < tl.load(told) * tl.load(told + 3)) & (at < room)
-    value = tl.load(values + at, mask=here, other=0.0)
-    mine = judged(sized(value), limits)
-    before = tl.load(sums + at, mask=here, other=0) - mine
-    every = tl.load(sums + room - 1)
-    need = k - (every >> 32)
-    start = tl.load(limits + 2).to(tl.int64) % tl.maximum((every & 0xFFFFFFFF) - need + 1, 1)
-    passed = (before & 0xFFFFFFFF) - start
-    chosen = here & (((mine >> 32) != 0) | ((mine != 0) & (passed >= 0) & (passed < need)))
-    to = (before >> 32) + tl.minimum(tl.maximum(passed, 0), need)
-    index = tl.load(indices + at, mask=chosen, other=0)
-    tl.store(out_indices + to, index, mask=chosen)
-    tl.store(out_values + to, value, mask=chosen)
-    if KEEP:
-        tl.store(r + index, tl.zeros((TILE,), tl.float32), mask=chosen)
+    limits, told, indices, values, tile_many, tile_base, tile_marks, marks, r, out_indices, out_values, k, word, tiles,
+    groups, KEEP: tl.constexpr, TILES: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Each chosen one to its place: after those before it that are sure, or in the run that `word` draws."""
+    group = tl.program_id(0)
+    if tl.load(told + 2) > 0:
+        upper, lower = tl.load(limits), tl.load(limits + 1)
+        nothing = (group * 0).to(tl.int64)
+        before, every = sum_of(marks, group, nothing), sum_of(marks, groups, nothing)
+        need = k - (every >> 32)
+        start = word.to(tl.int64) % tl.maximum((every & 0xFFFFFFFF) - need + 1, 1)
+        tile = group * TILES + tl.arange(0, TILES)
+        here = tl.load(tile_many + tile, mask=tile < tiles, other=0)
+        base = tl.load(tile_base + tile, mask=tile < tiles, other=0)
+        own = tl.load(tile_marks + tile, mask=tile < tiles, other=0)
+        reached = before + tl.cumsum(own, 0) - own
+        for first in range(0, tl.max(here), WIDE):
+            lane = first + tl.arange(0, WIDE)[None, :]
+            mask = lane < here[:, None]
+            value = tl.load(values + base[:, None] + lane, mask=mask, other=0.0)
+            mine = tl.where(mask, judged(sized(value), upper, lower), 0)
+            so_far = reached[:, None] + wide(tl.cumsum(mine, 1) - mine)
+            passed = (so_far & 0xFFFFFFFF) - start
+            chosen = ((mine >> 16) != 0) | ((mine != 0) & (passed >= 0) & (passed < need))
+            to = (so_far >> 32) + tl.minimum(tl.maximum(passed, 0), need)
+            index = tl.load(indices + base[:, None] + lane, mask=chosen, other=0)
+            tl.store(out_indices + to, index, mask=chosen)
+            tl.store(out_values + to, value, mask=chosen)
+            if KEEP:
+                tl.store(r + index, tl.zeros((TILES, WIDE), tl.float32), mask=chosen)
+            reached += wide(tl.sum(mine, axis=1))
