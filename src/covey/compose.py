@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from torch.optim import Optimizer
@@ -14,8 +15,9 @@ from covey.errors import PlanError
 from covey.exchange.codec import Codec
 from covey.exchange.codecs import CODECS, WRAPPERS
 from covey.exchange.shadow import refuse_carrying
+from covey.exchange.warming import warm
 from covey.spec import Call, Spec, SpecError, bind, unknown
-from covey.strategy import Strategy
+from covey.strategy import Role, Strategy
 
 Taken = Literal["", "pushes", "exchanges"]
 """What a strategy has codecs for: nothing, what goes to servers (and back with `pull`), or both ways anyway."""
@@ -43,9 +45,9 @@ def codec(spec: Spec, takers: Mapping[str, Taken], plain: str = "") -> Codec | N
 
 def fitting(strategy: Strategy, codec: Codec | None) -> Strategy:
     """The strategy with what its codec asks for: an optimizer that it goes with, and servers with whole parameters."""
-    if codec is None:
+    if codec is None or codec.lossless:
         return strategy
-    strategy = holding_whole(strategy, codec.name) if codec.whole else strategy
+    strategy = _prepared(holding_whole(strategy, codec.name) if codec.whole else strategy, codec)
     checks = [check for check in (strategy.accept, codec.accept) if check]
 
     def accept(optimizer: Optimizer) -> None:
@@ -53,6 +55,16 @@ def fitting(strategy: Strategy, codec: Codec | None) -> Strategy:
             check(optimizer)
 
     return replace(strategy, accept=accept if checks else None)
+
+
+def _prepared(strategy: Strategy, codec: Codec) -> Strategy:
+    """Its roles have tried the codec before the run's clock starts."""
+
+    def preparing(roles: Callable[..., list[Role]]) -> Callable[..., list[Role]]:
+        return lambda *given: [replace(role, prepare=partial(warm, codec)) for role in roles(*given)]
+
+    grouped = preparing(strategy.grouped) if strategy.grouped else None
+    return replace(strategy, roles=preparing(strategy.roles), grouped=grouped)
 
 
 def _pulling(spec: Spec, words: list[Call], found: Codec | None, takers: Mapping[str, Taken], plain: str) -> Codec:

@@ -13,6 +13,7 @@ from covey.material import Material
 from covey.message import Address
 from covey.program import Effect, Node
 from covey.replica import Replica
+from covey.vector import Vector
 
 Scheduling = Literal["synchronous", "bounded", "soft", "asynchronous"]
 Clips = Literal["each gradient", "each update", "each update of one server", "never"]
@@ -49,6 +50,7 @@ class Role:
     part: Callable[[Material], Replica] | None = None  # makes the replica of a role that has only a part of the model
     stage: int = 0  # of a model that is cut into stages
     alias: Address | None = None  # what it is called by those with whom it runs the strategy, if not by its address
+    prepare: Callable[[Vector], None] | None = None  # what takes long the first time, for weights such as these
 
     def check(self, replica: Replica) -> None:
         """Refuse a model that asks for what this role's program cannot give."""
