@@ -18,7 +18,7 @@ import sys, torch
 from covey import catalog
 from covey.vector import Vector
 (role, *_) = catalog.resolve("local_sgd(period=2) + onebit", 2).layout(2, None)
-assert "numba" not in sys.modules
+assert "covey.exchange.kernels.cpu" not in sys.modules
 role.prepare(Vector([torch.zeros(10)]))
 assert "covey.exchange.kernels.cpu" in sys.modules
 """
