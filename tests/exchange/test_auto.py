@@ -79,7 +79,7 @@ def test_proxies_choose_for_themselves() -> None:
 def test_what_encoding_and_decoding_take_counts(strategy: str) -> None:
     """The link is as slow as before, but to make a vector small takes longer than it is on its way as it is."""
     slowly = Coding(encode=Toll(each=Seconds(0.2)), decode=Toll(each=Seconds(0.2)))
-    priced = replace(SLOW, coding={"topk": slowly, "onebit": slowly, "int8": slowly})
+    priced = replace(SLOW, coding=dict.fromkeys(("topk", "onebit", "int8", "powersgd"), slowly))
     auto = fit(f"{strategy} + auto", priced)
     assert choice(auto).codec == "fp16"
     took = auto.notes["seconds to exchange onebit"]

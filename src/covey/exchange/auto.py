@@ -19,6 +19,7 @@ from covey.exchange.codec import Codec, Coder, Memory, Seed, dense, expect, refu
 from covey.exchange.collectives import Group, Pattern
 from covey.exchange.compressed import Means, gather, totalled
 from covey.exchange.levels import OneBit
+from covey.exchange.low_rank import PowerSgd
 from covey.exchange.paying import best
 from covey.exchange.sparse import TopK
 from covey.flat import Form
@@ -27,16 +28,18 @@ from covey.program import Node
 from covey.vector import Vector
 
 TURNS = 2  # of each option that count, after one in which it may have to get ready
+RANK = 16  # of factors: with fewer columns more is lost than saved
 
 
 @cache
 def options() -> tuple[Codec, ...]:
     """What there is to choose from; those that lose least come first."""
     few, fewer = (replace(TopK(density=share).codec(), name=f"topk(density={share})") for share in (0.1, 0.01))
-    return dense, Fp16().codec(), Int8().codec(), few, OneBit().codec(), fewer
+    factors = replace(PowerSgd(rank=RANK).codec(), name=f"powersgd(rank={RANK})")
+    return dense, Fp16().codec(), Int8().codec(), few, factors, OneBit().codec(), fewer
 
 
-MORE = (1.0, 1.0, 1.0, 1.1, 1.3, 1.5)
+MORE = (1.0, 1.0, 1.0, 1.1, 1.1, 1.3, 1.5)
 """With each so many times the steps of plain numbers are reckoned with: rules of thumb (docs/compression.md)."""
 
 
