@@ -59,9 +59,7 @@ def engine(name: str, case: str) -> tuple[float, float]:
     import covey
 
     begin = time.perf_counter()
-    result = covey.fit(
-        f"{HERE / 'shapes.py'}:{case}", "allreduce", WORKERS, epochs=1, threads=1, engine=ENGINES[name]
-    )
+    result = covey.fit(f"{HERE / 'shapes.py'}:{case}", "allreduce", WORKERS, epochs=1, threads=1, engine=ENGINES[name])
     return result.seconds, time.perf_counter() - begin
 
 
