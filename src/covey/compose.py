@@ -44,7 +44,7 @@ def codec(spec: Spec, takers: Mapping[str, Taken], plain: str = "") -> Codec | N
 
 
 def fitting(strategy: Strategy, codec: Codec | None) -> Strategy:
-    """The strategy with what its codec asks for: an optimizer that it goes with, and servers with whole parameters."""
+    """The strategy with what its codec asks for: an optimizer, servers with whole parameters, roles that tried it."""
     if codec is None or codec.lossless:
         return strategy
     strategy = _prepared(holding_whole(strategy, codec.name) if codec.whole else strategy, codec)

@@ -56,6 +56,12 @@ class Form:
         """Of vectors whose parts are one layer each."""
         return Form(like, tuple((Layer("", 0, part.numel(), (part.numel(),)),) for part in like.parts))
 
+    @staticmethod
+    def matrix(numbers: Tensor, columns: int) -> Form:
+        """Of one matrix, to try something out with; these are its numbers, in a row."""
+        shape = numbers.numel() // columns, columns
+        return Form(Vector([numbers]), ((Layer("weight", 0, numbers.numel(), shape),),), epoch=1)
+
 
 class Flat:
     """A module laid out flat, or several as one. Tied parameters appear once, frozen ones not at all."""

@@ -13,10 +13,9 @@ from time import thread_time
 import torch
 
 from covey.exchange.codec import Codec
-from covey.flat import Form, Layer
+from covey.flat import Form
 from covey.simulate import Coding, Seconds, Toll
 from covey.threads import one_thread
-from covey.vector import Vector
 
 WORTH = 1.05  # time to the goal may be so many times the shortest, if less is lost on the way
 TURNS = 4  # of encoding and decoding; the quickest of each counts
@@ -67,16 +66,15 @@ def timed(codec: Codec, form: Form, turns: int = TURNS) -> Cost:
 def prices(codecs: Sequence[Codec], size: float = SAMPLE) -> Mapping[str, Coding]:
     """What codecs cost on this machine, by their names; timed on a matrix of at most so many bytes."""
     rows = max(1, round(min(size, SAMPLE) / (4 * COLUMNS)))
-    like = Vector([torch.empty(rows * COLUMNS)])
-    form = Form(like, ((Layer("weight", 0, rows * COLUMNS, (rows, COLUMNS)),),), epoch=1)
+    form = Form.matrix(torch.empty(rows * COLUMNS), COLUMNS)
     found = {codec.name: timed(codec, form) for codec in codecs}
     return {
-        name: Coding(encode=_each(cost.encode, like.nbytes), decode=_each(cost.decode, like.nbytes))
+        name: Coding(encode=_each(cost.encode, cost.plain), decode=_each(cost.decode, cost.plain))
         for name, cost in found.items()
     }
 
 
-def _each(seconds: float, size: int) -> Toll:
+def _each(seconds: float, size: float) -> Toll:
     return Toll(byte=Seconds(seconds / size))
 
 

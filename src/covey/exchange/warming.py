@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from covey.exchange.codec import Codec, Coder, Seed
-from covey.flat import Form, Layer
+from covey.flat import Form
 from covey.vector import Vector
 
 SIDE = 320
@@ -18,8 +18,8 @@ def warm(codec: Codec, like: Vector) -> None:
     if part is None or part.is_meta:
         return
     some = torch.linspace(-1, 1, SIDE * SIDE, device=part.device).to(part.dtype)
-    form = Form(Vector([some]), ((Layer("warm", 0, some.numel(), (SIDE, SIDE)),),), epoch=1)
-    for each in (codec, codec.carrying()):
+    form = Form.matrix(some, SIDE)
+    for each in dict.fromkeys((codec, codec.carrying())):
         coder = each.make(form, Seed(0))
         for option in coder.options or (coder,):
             _try(option, form)

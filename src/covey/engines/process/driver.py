@@ -38,8 +38,6 @@ class Driver:
         self.role, self.replica, self.links, self.line, self.desk = role, replica, links, line, desk
         self.address, self.obey = role.address, obey
         role.check(replica)
-        if role.prepare:
-            role.prepare(replica.flat)
         if kept:
             restore(replica, kept.replica)
         self.homes = plan.homes()

@@ -97,7 +97,10 @@ def play(post: Post, plan: Plan, replica: Replica, kept: RoleState | None, serve
         post.line.tell(control.Cramped(WITHOUT[0]))
     if plan.allowance:
         links.allow(plan.allowance, plan.away(post.me))
-    driver = Driver(plan, plan.role(post.me), replica, links, post.line, desk, obey, kept)
+    role = plan.role(post.me)
+    driver = Driver(plan, role, replica, links, post.line, desk, obey, kept)
+    if role.prepare:
+        role.prepare(replica.flat)
     if not plan.allowance:  # what the engine sums by itself passes no link of covey's
         found = native.find(post.me, post.contacts, desk.lane)
         driver.sums = found or (Assembly(post.me, links.memory) if links.memory else None)
