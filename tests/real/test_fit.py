@@ -200,3 +200,13 @@ def test_threads(room: Room) -> None:
     result = fit(task, "local_sgd", 1, epochs=1, threads=3)
     assert result.threads == 3 and result.history[-1]["threads"] == 3
     assert threads_each(2) == max(1, len(os.sched_getaffinity(0)) // 2)
+
+
+def test_a_codec_is_ready_before_the_first_step(room: Room) -> None:
+    """Long before anything is exchanged, so that nothing is compiled or loaded on the run's clock."""
+    seen = room.path / "seen"
+    loaded = "str('covey.exchange.kernels.cpu' in sys.modules)"
+    task = room.task(before_step=f"import sys; open({str(seen)!r}, 'w').write({loaded})")
+    for strategy, ready in (("local_sgd(period=50) + onebit", "True"), ("local_sgd(period=50)", "False")):
+        fit(task, strategy, 2, steps=1)
+        assert seen.read_text() == ready, strategy
