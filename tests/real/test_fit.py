@@ -202,6 +202,20 @@ def test_threads(room: Room) -> None:
     assert threads_each(2) == max(1, len(os.sched_getaffinity(0)) // 2)
 
 
+@pytest.mark.parametrize("engine", ["local", "torchrun"])
+def test_one_thread_is_one_in_convolutions_too(room: Room, engine: str) -> None:
+    """Those of torch for ARM have threads of their own, which listen to nothing but the environment."""
+    count = "before = len(os.listdir('/proc/self/task')); convolve(image)"
+    told = "CALLS[0] > 1 or print('threads', before, len(os.listdir('/proc/self/task')), os.environ.get('OMP_NUM_THREADS'))"
+    parts = "convolve, image = nn.Conv2d(1, 16, 3, padding=1), torch.randn(64, 1, 28, 28)"
+    path = room.task(before_step=f"{count}; {told}", more=parts)
+    script = f"import covey; covey.fit({str(path)!r}, 'allreduce', 1, engine={engine!r}, steps=2, threads=1)"
+    code, out, err = finish(room.start(room.script(script)))
+    assert (code, err) == (0, "")
+    word, before, after, given = next(line.split() for line in out.splitlines() if line.startswith("threads"))
+    assert (int(before), given) == (int(after), "1")
+
+
 def test_a_codec_is_ready_before_the_first_step(room: Room) -> None:
     """Long before anything is exchanged, so that nothing is compiled or loaded on the run's clock."""
     seen = room.path / "seen"

@@ -49,7 +49,7 @@ def calibrate(
         contacts=Contacts(book={}, launcher=""),
     )  # fmt: skip
     if call.name == "local" and not call.settings:
-        return _priced(_local(measure(given, LocalCrew(probes), asked), asked))
+        return _priced(_local(measure(given, LocalCrew(probes, asked.threads), asked), asked))
     if call.name != "lab":
         raise PlanError(f"covey calibrates --engine local and --engine 'lab(…)', not {engine}: describe others by hand")
     from covey.engines.lab.settings import read
@@ -89,7 +89,7 @@ def _lab(task: Task, asked: Assignment, settings: Settings) -> Cluster:
     asked = msgspec.structs.replace(asked, sizes=(SMALL, big), beside=(), workers=2)
     host = rates.index(slowest)
     pair = Settings((settings.rates[host],) * 2, (settings.cpus[host],) * 2)
-    crew = ClusterCrew(LabPlaces(pair), Terms(), probes, asked.task, b"", asked.plan().roles)
+    crew = ClusterCrew(LabPlaces(pair), Terms(threads=asked.threads), probes, asked.task, b"", asked.plan().roles)
     found = measure(task, crew, asked)
     handling, cpu = found.handling(), found.toll("network")
     latency = found.latency("there and back", [handling.send, handling.receive, cpu, cpu])

@@ -21,6 +21,7 @@ from covey.engines.process.brood import describe, forked
 from covey.engines.process.leash import leashed
 from covey.engines.started import by_torchrun, choose_gpu
 from covey.errors import CoveyError
+from covey.threads import limited_to
 
 PATIENCE = 8.0  # seconds that the agent has to leave by itself
 MODULE = "covey.engines.elastic"
@@ -47,8 +48,7 @@ class ElasticPlaces:
         self.mailbox = Mailbox(letters, handed)
         environment = {
             **os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # roles say themselves how many; torchrun warns
-            MAIL: self.mailbox.path,
+            **limited_to(letters[0].threads), MAIL: self.mailbox.path,
         }  # fmt: skip
         self.agent = subprocess.Popen(
             leashed([sys.executable, "-m", MODULE, str(self.workers)]),

@@ -21,8 +21,8 @@ from covey.strategy import Role
 class LocalCrew:
     """All roles of a run, on this machine."""
 
-    def __init__(self, warm: str) -> None:
-        self.brood = Brood(warm)
+    def __init__(self, warm: str, threads: int = 1) -> None:
+        self.brood = Brood(warm, threads)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.bells = (self.brood.line.fileno(),)
 

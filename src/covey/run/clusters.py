@@ -64,7 +64,7 @@ def at(asked: Request, places: Places) -> Result:
     """Roles at the places of an engine."""
     given = asked.options
     task = os.path.abspath(asked.name) if asked.name else ""
-    terms = Terms(place=given.place, interface=given.interface, insecure=given.insecure)
+    terms = Terms(place=given.place, interface=given.interface, insecure=given.insecure, threads=asked.threads)
     if given.watcher:
         terms = replace(terms, say=given.watcher.say)
         if given.insecure:

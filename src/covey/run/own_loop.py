@@ -68,14 +68,15 @@ def launch(
     plan = Plan(roles=roles, limits=(asked.steps,) * workers, lockstep=chosen.lockstep, seed=asked.seed)
     judge = Referee(sys.maxsize)
     interrupt = Interrupt()
-    with interruptible(interrupt), LocalCrew(__name__) as crew:
+    threads = asked.threads or threads_each(workers)
+    with interruptible(interrupt), LocalCrew(__name__, threads) as crew:
 
         def pack(contacts: Contacts) -> bytes:
             return msgspec.msgpack.encode(msgspec.structs.replace(work, contacts=contacts))
 
         work = Work(
             task=str(path), arguments=list(arguments), strategy=chosen.text, workers=workers, servers=asked.servers,
-            limits=list(plan.limits), seed=asked.seed, threads=asked.threads or threads_each(workers),
+            limits=list(plan.limits), seed=asked.seed, threads=threads,
             contacts=Contacts(book={}, launcher=""),
         )  # fmt: skip
         board = crew.start(roles, f"{__name__}:enter", pack)

@@ -47,7 +47,7 @@ Muster = Callable[[Request, str, bytes], Crew]
 
 def local(asked: Request) -> Result:
     """Roles as processes of this machine."""
-    return on_processes(asked, "local", lambda asked, warm, handed: LocalCrew(warm))
+    return on_processes(asked, "local", lambda asked, warm, handed: LocalCrew(warm, asked.threads))
 
 
 def on_processes(asked: Request, name: str, muster: Muster) -> Result:

@@ -50,7 +50,7 @@ class ClusterCrew:
             self.hosts = places.open()
             self.sites = sites_of(self.hosts)
             self.homes = place(roles, self.sites, terms.place)
-            self.brood = self.stack.enter_context(Brood(warm))
+            self.brood = self.stack.enter_context(Brood(warm, terms.threads))
             self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
             self.stack.callback(lambda: self.context.destroy(linger=1000))
             self.names = [Address("site", site.number) for site in self.sites]
@@ -226,8 +226,8 @@ class ClusterCrew:
 
     def _letter(self, number: int, warm: str) -> Letter:
         return Letter(
-            site=number, token=self.token, launcher=self.gate.endpoint, warm=warm, task=self.task,
-            interface=self.terms.interface,
+            site=number, token=self.token, launcher=self.gate.endpoint, warm=warm, threads=self.terms.threads,
+            task=self.task, interface=self.terms.interface,
             key="" if self.terms.insecure else self.pairs[LAUNCHER].public,
             pair=None if self.terms.insecure else self.pairs[self.names[number]],
             roles=[str(who) for who, site in self.homes.items() if site.number == number], secret=self.secret,

@@ -38,4 +38,5 @@ class Terms:
     place: str = ""
     interface: str = ""
     insecure: bool = False
+    threads: int = 1  # with which a role computes
     say: Callable[[str], None] = lambda line: None  # tells a person

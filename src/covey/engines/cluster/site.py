@@ -37,7 +37,7 @@ EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOS
 
 def host(letter: Letter, handed: bytes = b"", start: Start | None = None) -> bool:
     """Be a site until the run is over, and tell whether all went well; `handed` is a task of the launcher's memory."""
-    with Brood(letter.warm, start) as brood, Line(letter) as line:
+    with Brood(letter.warm, letter.threads, start) as brood, Line(letter) as line:
         try:
             letter, handed = shipping.settled(letter, handed, brood.directory / "task")
             address = here.address_towards(letter.launcher, letter.interface)

@@ -19,6 +19,7 @@ class Letter(Discreet, frozen=True, kw_only=True):
     key: str = ""  # the launcher's public key; none: --insecure
     pair: Pair | None = None
     warm: str  # the module that roles need
+    threads: int = 1  # with which a role computes
     task: str = ""  # the file that must be the same everywhere
     interface: str = ""  # where the roles shall hear: the name of an interface, or an address
     code: bytes = b""  # the task's file and the modules beside it, for a host that does not have them

@@ -22,6 +22,7 @@ from covey.engines.lab.settings import Settings
 from covey.engines.process.brood import describe
 from covey.engines.process.nursery import read, write
 from covey.errors import PlanError
+from covey.threads import limited_to
 
 PATIENCE, HASTE = 8.0, 1.0  # seconds that sites have to leave by themselves, after a good run and after a bad one
 
@@ -54,7 +55,7 @@ class LabPlaces:
         if letters[0].interface:
             raise PlanError(f"--interface {letters[0].interface}: in the lab roles speak on its shaped links")
         assert self.lab is not None, "a lab is opened first"
-        self.line = self._start(letters[0].warm)
+        self.line = self._start(letters[0])
         self.living = set(self.hosts)
         invitations = [
             Invitation(
@@ -90,13 +91,14 @@ class LabPlaces:
             if self.lab:
                 self.lab.remove()
 
-    def _start(self, warm: str) -> socket.socket:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    def _start(self, letter: Letter) -> socket.socket:
+        path = os.pathsep.join(path for path in sys.path if path)
+        environment = {**os.environ, **limited_to(letter.threads), "PYTHONPATH": path}
         ours, theirs = socket.socketpair()
         with theirs:
-            given = [str(theirs.fileno()), warm, " " * 32]  # the last is room for a title
+            told = [str(theirs.fileno()), letter.warm, " " * 32]  # the last is room for a title
             self.parent = subprocess.Popen(
-                [sys.executable, "-m", hatchery.__name__, *given],
+                [sys.executable, "-m", hatchery.__name__, *told],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment, process_group=0,
             )  # fmt: skip
         return ours

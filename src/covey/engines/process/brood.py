@@ -13,6 +13,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -24,6 +25,7 @@ from covey.engines.process.nursery import Exit, Job, read, write
 from covey.engines.transport import handles
 from covey.errors import PeerLost
 from covey.message import Address
+from covey.threads import limited_to
 
 PATIENCE = 5.0  # seconds that the roles have to end by themselves, once told to
 HASTE = 1.0  # seconds that a nursery has which may still be importing torch, after a failure
@@ -45,14 +47,17 @@ Start = Callable[[socket.socket, socket.socket, Path, str], Parent]
 class Brood:
     """The processes of a run on this machine."""
 
-    def __init__(self, warm: str, start: Start | None = None) -> None:
-        """Start the parent of the roles, which imports the module `warm` while this process does other things."""
+    def __init__(self, warm: str, threads: int = 1, start: Start | None = None) -> None:
+        """Start the parent of the roles, which imports the module `warm` while this process does other things.
+
+        `threads` is with how many a role computes; a parent that is not started here knows that already.
+        """
         where = None if len(os.fsencode(tempfile.gettempdir())) <= LONG else "/tmp"
         # mode 0700: the sockets in it are this user's alone
         self.directory = Path(tempfile.mkdtemp(prefix="covey-", dir=where))
         self.line, theirs = socket.socketpair()
         with theirs, _undisturbed():
-            self.nursery = (start or spawned)(self.line, theirs, self.directory, warm)
+            self.nursery = (start or partial(spawned, threads))(self.line, theirs, self.directory, warm)
         self.alive: set[Address] = set()
 
     def __enter__(self) -> Brood:
@@ -111,14 +116,15 @@ class Brood:
         self.nursery.wait()
 
 
-def spawned(ours: socket.socket, theirs: socket.socket, directory: Path, warm: str) -> Parent:
+def spawned(threads: int, ours: socket.socket, theirs: socket.socket, directory: Path, warm: str) -> Parent:
     """A nursery as a program of its own."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    given = [str(theirs.fileno()), str(directory), warm, " " * 32]  # the last is room for a title
+    path = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, **limited_to(threads), "PYTHONPATH": path}
+    told = [str(theirs.fileno()), str(directory), warm, " " * 32]  # the last is room for a title
     # A group of its own, which the terminal's Ctrl-C does not reach, but no session: Linux shares the CPU out among
     # sessions first, and on a busy machine busy roles in one of their own can keep the launcher waiting for seconds.
     return subprocess.Popen(
-        [sys.executable, "-m", nursery.__name__, *given],
+        [sys.executable, "-m", nursery.__name__, *told],
         pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment, process_group=0,
     )  # fmt: skip
 
