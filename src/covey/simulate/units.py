@@ -80,7 +80,7 @@ def format_duration(seconds: float) -> str:
 
 
 def _quantity(text: str, what: str, examples: str) -> tuple[float, str]:
-    match = _QUANTITY.fullmatch(text)
+    match = _QUANTITY.fullmatch(str(text))  # from Python a bare number may come
     if match is None or math.isinf(float(match["number"])):
         raise _unreadable(text, what, examples)
     return float(match["number"]), match["unit"]
