@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -14,12 +15,14 @@ from covey.advise import predict
 from covey.advise.candidates import candidates
 from covey.advise.choose import Advice, advise
 from covey.advise.situation import Situation, look, skew, time_batch
-from covey.advise.trial import SCORES, Trials
-from covey.advise.world import fastest, sized
+from covey.advise.trial import SCORES, Reached, Trials
+from covey.advise.world import fastest, sized, slowness
 from covey.build import shards
 from covey.catalog import resolve
+from covey.observe.result import Result
 from covey.simulate import Cluster, Seconds, from_flags
 from covey.simulate.cluster_file import read
+from covey.simulate.machines import Machine
 from covey.task import Task, load_task
 
 DIGITS = "examples/digits.py"
@@ -155,6 +158,49 @@ def test_runs_that_are_too_short_tell_nothing(task: Task, monkeypatch: pytest.Mo
     advice = advise(task, DIGITS, now, until="accuracy>=0.99", trials=Trials(DIGITS, now, pace=1.0))
     assert not any(choice.missed for choice in advice.choices)
     assert advice.sure == "a rough guess"
+
+
+def test_who_falls_behind_is_left_there(task: Task) -> None:
+    now = look(task, 4, from_flags(compute="10ms"))
+    alone, trials = Reached((100.0,), 1000.0), Trials(DIGITS, now, 0.001)
+    assert trials.limit(alone, None, step=0.5) == 400  # twice as long as one worker alone
+    assert trials.limit(alone, 10.0, step=0.5) == 26  # a third longer than the best so far
+    machines = tuple(Machine(cores=cores) for cores in (1.0, 1.0, 1.0, 0.25))
+    uneven = Trials(DIGITS, replace(now, cluster=replace(now.cluster, machines=machines)), 0.001)
+    assert uneven.limit(alone, 10.0, step=0.5) == 32  # the fast ones do more steps than the mean one
+    passes = now.samples / now.batch / now.workers
+    assert Trials(DIGITS, now, pace=1.0).limit(Reached((math.inf,)), None, step=0.5) == math.ceil(passes)
+
+
+def test_the_slow_ones_are_trained_for_a_short_time_only(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, int] = {}
+
+    def watched(task: Task | str, spec: str, workers: int, **options: Any) -> Result:
+        if "until" in options and workers > 1:
+            given.setdefault(spec, options["steps"])
+        return covey.fit(task, spec, workers, **options)
+
+    monkeypatch.setattr("covey.advise.trial.fit", watched)
+    monkeypatch.setattr("covey.advise.trial.FEWEST", 3)
+    monkeypatch.setattr("covey.advise.trial.MOST", 3)
+    now = look(task, 3, from_flags(bandwidth="1mbit", compute="5ms"))
+    advice = advise(task, DIGITS, now, until="accuracy>=0.85", trials=Trials(DIGITS, now, pace=0.001))
+    rows = {choice.spec: choice for choice in advice.choices}
+    best = min(row.seconds for row in rows.values() if row.times and not row.missed and row.seconds)
+    slow = max(given, key=lambda spec: rows[spec].step)
+    assert rows[slow].step > 5 * min(row.step for row in rows.values()) and rows[slow].missed
+    assert given[slow] * rows[slow].step < 2 * best + rows[slow].step
+
+
+def test_with_a_share_of_a_core_a_worker_is_slow(task: Task) -> None:
+    machines = tuple(Machine(cores=cores) for cores in (0.1, 0.4, 0.4, 2.0))
+    cluster = replace(Cluster(), machines=machines, slowdowns={3: 2.0})
+    assert slowness(cluster, 4) == pytest.approx([10, 2.5, 2.5, 2])
+    assert slowness(cluster, 5) == pytest.approx([20, 2.5, 2.5, 2, 20])  # the fifth lives with the first
+    alone, rank = fastest(cluster, 3)
+    assert rank == 1 and slowness(alone, 1) == [2.5]
+    assert look(task, 4, cluster).spread > 0.5  # so rules know that someone is waited for
+    assert look(task, 4, replace(cluster, machines=(), slowdowns={})).spread == 0
 
 
 def test_a_target_is_found_where_none_was_given(task: Task) -> None:

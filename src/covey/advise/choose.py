@@ -13,7 +13,7 @@ from covey.advise.candidates import ALONE, Candidate, candidates
 from covey.advise.predict import Step
 from covey.advise.situation import Situation
 from covey.advise.trial import Reached, Trials
-from covey.advise.world import fastest
+from covey.advise.world import fastest, slowness
 from covey.task import Task
 
 SCHEMA = "covey.advice/1"
@@ -78,7 +78,7 @@ class Row:
 
     def guess(self, now: Situation) -> float:
         """Its time to the target in that of one worker alone, as far as rules of thumb tell."""
-        single = now.compute * fastest(now.cluster, now.workers)[0].slowdowns.get(0, 1.0)
+        single = now.compute * slowness(fastest(now.cluster, now.workers)[0], 1)[0]
         return self.step.seconds * self.factor / now.workers / single
 
 
@@ -95,7 +95,7 @@ def advise(
         told("training one worker alone, in virtual time")
         alone, until = trials.alone(until)
         many = trials.runs(alone)
-        _trained(shortlist(rows, many), trials, until, alone, told)
+        _trained(sorted(shortlist(rows, many), key=lambda row: row.guess(now)), trials, until, alone, told)
         if not any(row.reached.seconds for row in rows) and not alone.seconds:
             for row in rows:  # nobody came to the target in so short a time, which tells nothing of any of them
                 row.missed, row.basis = False, "timed in virtual time"
@@ -120,10 +120,10 @@ def _timed(rows: list[Row], trials: Trials, now: Situation, told: Callable[[str]
 
 
 def _trained(rows: list[Row], trials: Trials, until: str, alone: Reached, told: Callable[[str], None]) -> None:
-    """Train them, as rules of thumb say little of how many samples a strategy needs."""
+    """Train them, as rules of thumb say little of how many samples a strategy needs; who falls behind is left there."""
     for row in rows:
         told(f"training with {row.candidate.spec}, in virtual time")
-        row.reached = trials.to_target(row.candidate, until, trials.passes(alone, row.step.seconds))
+        row.reached = trials.to_target(row.candidate, until, trials.limit(alone, _best(rows), row.step.seconds))
         row.basis, row.missed = "trained in virtual time", row.reached.seconds is None
 
 
@@ -132,8 +132,15 @@ def _repeated(rows: list[Row], trials: Trials, until: str, alone: Reached, told:
     best = sorted((row for row in rows if row.reached.seconds), key=lambda row: row.reached.seconds or 0.0)
     for row in best[:FINALISTS]:
         told(f"training with {row.candidate.spec} again")
-        row.reached = trials.again(row.candidate, until, trials.passes(alone, row.step.seconds), row.reached)
+        row.reached = trials.again(
+            row.candidate, until, trials.limit(alone, _best(rows), row.step.seconds), row.reached
+        )
         row.missed = row.reached.seconds is None
+
+
+def _best(rows: Sequence[Row]) -> float | None:
+    """When the first of them was at the target."""
+    return min((seconds for row in rows if (seconds := row.reached.seconds)), default=None)
 
 
 def shortlist(rows: Sequence[Row], many: int) -> list[Row]:
@@ -186,10 +193,10 @@ def _alone(alone: Reached, now: Situation) -> Choice:
     world, rank = fastest(now.cluster, now.workers)
     price, seconds = world.price.get(0), alone.seconds
     return Choice(
-        spec=ALONE, workers=1, relative=1.0, seconds=seconds, step=now.compute * world.slowdowns.get(0, 1.0),
+        spec=ALONE, workers=1, relative=1.0, seconds=seconds, step=now.compute * slowness(world, 1)[0],
         exchange=0.0, family="one worker", money=seconds * price / 3600 if price and seconds else None,
         basis="trained in virtual time" if seconds is not None else "formulas",
-        reasons=[f"worker {rank}, the fastest, by itself" if now.cluster.slowdowns else "nobody to wait for"],
+        reasons=[f"worker {rank}, the fastest, by itself" if len(set(now.slownesses)) > 1 else "nobody to wait for"],
     )  # fmt: skip
 
 
@@ -205,7 +212,7 @@ def _reasons(row: Row, now: Situation) -> list[str]:
 
 
 def _risks(row: Row) -> list[str]:
-    found = ["a short run did not come to the target"] if row.missed else []
+    found = ["a run of it was not at the target when others, or one worker alone, had long been"] if row.missed else []
     found += row.candidate.risks
     place = row.candidate.strategy.taxonomy
     if place.optimization == "central" and place.scheduling != "synchronous" and row.step.staleness >= 1:

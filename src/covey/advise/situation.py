@@ -13,6 +13,7 @@ import torch
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from covey import build
+from covey.advise.world import slowness
 from covey.data import Shards
 from covey.exchange.auto import options
 from covey.exchange.paying import prices
@@ -53,7 +54,7 @@ class Situation:
 
     @property
     def slownesses(self) -> list[float]:
-        return [self.cluster.slowdowns.get(rank, 1.0) for rank in range(self.workers)]
+        return slowness(self.cluster, self.workers)
 
     @property
     def spread(self) -> float:

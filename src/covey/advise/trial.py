@@ -22,8 +22,9 @@ EFFECTS = 1_500_000  # that a timed run of one strategy may have, about a minute
 PASSES = 3  # over the data, to find a target where nobody gave one
 FEWEST, MOST = 6, 12  # strategies that are trained
 SLOWER = 2.0  # than one worker alone: nobody wants to know how much more
+BEHIND = 1.3  # times the best so far: the same
 AGAIN = 2  # further runs of the best of them
-SCORES = 4  # in a pass over the data: how exactly the moment is known in which a target is reached
+SCORES = 8  # in a pass over the data: how exactly the moment is known in which a target is reached
 SPEND = 20.0  # seconds of this machine's own time that one run to the target may take
 
 
@@ -75,32 +76,37 @@ class Trials:
             # a little above, as another order of the same samples ends a little elsewhere
             until = f"loss<={losses[-1] * 1.05:.4g}"
             return Reached((result.seconds,), result.samples), until
-        return self._reached(ALONE, world, until, self._passes()), until
+        return self._reached(ALONE, world, until, epochs=self._passes()), until
 
     def runs(self, alone: Reached) -> int:
         """How many runs to the target there is time for."""
         batches = (alone.samples or self.now.samples * PASSES) / self.now.batch
         return max(FEWEST, min(MOST, int(SPEND / (2 * batches * self.pace))))
 
-    def to_target(self, candidate: Candidate, until: str, passes: int) -> Reached:
+    def to_target(self, candidate: Candidate, until: str, steps: int) -> Reached:
         """A run with the real model."""
-        return self._reached(candidate.spec, self.now, until, passes)
+        return self._reached(candidate.spec, self.now, until, steps=steps)
 
-    def again(self, candidate: Candidate, until: str, passes: int, first: Reached) -> Reached:
+    def again(self, candidate: Candidate, until: str, steps: int, first: Reached) -> Reached:
         """The same with other seeds: one run may be luck."""
-        more = (self._reached(candidate.spec, self.now, until, passes, k + 1) for k in range(AGAIN))
+        more = (self._reached(candidate.spec, self.now, until, k + 1, steps=steps) for k in range(AGAIN))
         return Reached((*first.times, *(reached.times[0] for reached in more)), first.samples)
 
-    def passes(self, alone: Reached, step: float) -> int:
-        """Passes over the data in which this strategy must come to the target to be of interest."""
-        if alone.seconds is None:
-            return self._passes()
-        one = self.now.samples / self.now.batch / self.now.workers * step
-        return max(1, min(self._passes(), math.ceil(SLOWER * alone.seconds / one)))
+    def limit(self, alone: Reached, best: float | None, step: float) -> int:
+        """Steps of a worker in which this strategy must come to the target to be of interest.
+
+        `best` is when another one did; `step` is that of the mean worker, and the fastest does more of them.
+        """
+        now = self.now
+        times = [*([SLOWER * alone.seconds] if alone.seconds else []), *([BEHIND * best] if best else [])]
+        if not times:
+            return math.ceil(self._passes() * now.samples / now.batch / now.workers)
+        quick = min(now.slownesses) * sum(1 / slow for slow in now.slownesses) / now.workers
+        return max(1, math.ceil(min(times) / (step * quick)))
 
     def alone_again(self, until: str, first: Reached) -> Reached:
         """The same of one worker alone."""
-        more = (self._reached(ALONE, self._single(), until, self._passes(), k + 1) for k in range(AGAIN))
+        more = (self._reached(ALONE, self._single(), until, k + 1, epochs=self._passes()) for k in range(AGAIN))
         return Reached((*first.times, *(reached.times[0] for reached in more)), first.samples)
 
     def _single(self) -> Situation:
@@ -111,9 +117,9 @@ class Trials:
         batches = self.now.samples / self.now.batch
         return max(1, min(100, int(SPEND / (batches * self.pace))))
 
-    def _reached(self, spec: str, world: Situation, until: str, passes: int, other: int = 0) -> Reached:
+    def _reached(self, spec: str, world: Situation, until: str, other: int = 0, **limit: int) -> Reached:
         try:
-            result = self._run(spec, world, until=until, epochs=passes, seed=self.seed + other, scores=SCORES)
+            result = self._run(spec, world, until=until, seed=self.seed + other, scores=SCORES, **limit)
         except CoveyError:
             return Reached((math.inf,))
         return Reached((result.reached.seconds,), result.reached.samples) if result.reached else Reached((math.inf,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from covey.simulate import BytesPerSecond, Cluster, Host, Link, Seconds
@@ -26,13 +27,25 @@ def sized(cluster: Cluster, workers: int) -> Cluster:
     )  # fmt: skip
 
 
+def slowness(cluster: Cluster, workers: int) -> list[float]:
+    """How many times as long as the cluster says each worker takes for a batch: it may have less than its cores."""
+    slow, machines = [cluster.slowdowns.get(rank, 1.0) for rank in range(workers)], cluster.machines
+    if not machines:
+        return slow
+    homes = [rank % len(machines) for rank in range(workers)]  # as roles are spread where nobody places them
+    crowd = Counter(homes)
+    strain = [max(1.0, cluster.threads * crowd[home] / machines[home].cores) for home in homes]
+    return [own * more for own, more in zip(slow, strain, strict=True)]
+
+
 def fastest(cluster: Cluster, workers: int) -> tuple[Cluster, int]:
     """The fastest of these workers as a cluster of its own, and which it is; of equal ones the cheapest."""
-    slow, price = cluster.slowdowns, cluster.price
-    best = min(range(workers), key=lambda rank: (slow.get(rank, 1.0), price.get(rank, 0.0), rank))
+    slow, price, machines = slowness(cluster, workers), cluster.price, cluster.machines
+    best = min(range(workers), key=lambda rank: (slow[rank], price.get(rank, 0.0), rank))
     links = {host: link for host, link in cluster.links.items() if not host.startswith("worker ")}
     alone = replace(
-        cluster, workers=1, kills={}, links=links, slowdowns={0: slow.get(best, 1.0)},
+        cluster, workers=1, kills={}, links=links, slowdowns={0: cluster.slowdowns.get(best, 1.0)},
+        machines=(machines[best % len(machines)],) if machines else (),
         price={0: price[best]} if best in price else {},
         watts={0: cluster.watts[best]} if best in cluster.watts else {},
     )  # fmt: skip
