@@ -14,6 +14,7 @@ import covey
 from covey.advise import predict
 from covey.advise.candidates import candidates
 from covey.advise.choose import Advice, advise
+from covey.advise.predict import slowest
 from covey.advise.situation import Situation, look, skew, time_batch
 from covey.advise.trial import SCORES, Reached, Trials
 from covey.advise.world import fastest, sized, slowness
@@ -200,6 +201,8 @@ def test_with_a_share_of_a_core_a_worker_is_slow(task: Task) -> None:
     alone, rank = fastest(cluster, 3)
     assert rank == 1 and slowness(alone, 1) == [2.5]
     assert look(task, 4, cluster).spread > 0.5  # so rules know that someone is waited for
+    for jitter in (0.0, 0.05):
+        assert slowest(look(task, 4, replace(cluster, jitter=jitter))) == pytest.approx(10 * cluster.compute, rel=0.1)
     assert look(task, 4, replace(cluster, machines=(), slowdowns={})).spread == 0
 
 

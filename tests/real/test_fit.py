@@ -205,14 +205,14 @@ def test_threads(room: Room) -> None:
 @pytest.mark.parametrize("engine", ["local", "torchrun"])
 def test_one_thread_is_one_in_convolutions_too(room: Room, engine: str) -> None:
     """Those of torch for ARM have threads of their own, which listen to nothing but the environment."""
-    count = "before = len(os.listdir('/proc/self/task')); convolve(image)"
-    told = "CALLS[0] > 1 or print('threads', before, len(os.listdir('/proc/self/task')), os.environ.get('OMP_NUM_THREADS'))"
+    told = "print('threads', before, count(), os.environ.get('OMP_NUM_THREADS'))"
     parts = "convolve, image = nn.Conv2d(1, 16, 3, padding=1), torch.randn(64, 1, 28, 28)"
-    path = room.task(before_step=f"{count}; {told}", more=parts)
+    count = "count = lambda: len(os.listdir('/proc/self/task'))"
+    path = room.task(before_step=f"before = count(); convolve(image); CALLS[0] > 1 or {told}", more=f"{parts}; {count}")
     script = f"import covey; covey.fit({str(path)!r}, 'allreduce', 1, engine={engine!r}, steps=2, threads=1)"
     code, out, err = finish(room.start(room.script(script)))
     assert (code, err) == (0, "")
-    word, before, after, given = next(line.split() for line in out.splitlines() if line.startswith("threads"))
+    before, after, given = next(line.split()[1:] for line in out.splitlines() if line.startswith("threads"))
     assert (int(before), given) == (int(after), "1")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import torch
@@ -61,10 +61,10 @@ def slowest(now: Situation, steps: float = 1) -> float:
     draw, whole = Random(0), max(1, min(32, round(steps)))
     if now.cluster.jitter == 0:
         return now.compute * max(now.slownesses)
-    total = 0.0
+    total, world = 0.0, replace(now.cluster, slowdowns=dict(enumerate(now.slownesses)))
     for _ in range(DRAWS):
         ranks = range(now.workers) if now.workers <= 256 else draw.sample(range(now.workers), 256)
-        total += max(sum(now.cluster.compute_time(rank, 1, draw) for _ in range(whole)) / whole for rank in ranks)
+        total += max(sum(world.compute_time(rank, 1, draw) for _ in range(whole)) / whole for rank in ranks)
     return total / DRAWS
 
 
