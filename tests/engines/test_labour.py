@@ -89,6 +89,28 @@ def test_a_thread_does_one_thing_after_the_other() -> None:
     assert told == [("a", 1), ("a goes on", 2), ("b", 3), ("c", 4)]
 
 
+def test_what_comes_first_stays_in_its_order() -> None:
+    agenda, told = Agenda(), list[str]()
+    hand = Hand(Cores(agenda, None))
+    for what, first in (("busy", False), ("later", False), ("one program", True), ("another", True)):
+        hand.do(1, lambda what, _: told.append(what), what, first=first)
+    while agenda.due:
+        agenda.step()
+    assert told == ["busy", "one program", "another", "later"]
+
+
+@pytest.mark.parametrize("rate", [1e6, 1e7, 1e8])
+def test_two_programs_of_a_role_send_in_the_order_in_which_they_wanted_to(rate: float) -> None:
+    """A server of bosen answers a read while another program of it gives rows: no copy may go back in time."""
+    slow = Toll(each=Seconds(4e-4), byte=Seconds(1e-9))
+    world = replace(
+        CALM, jitter=0.05, machines=(Machine(cores=0.45, period=Seconds(0.02)),) * 4,
+        link=Link(bandwidth=BytesPerSecond(rate), latency=Seconds(0), cpu=slow),
+        handling=Handling(send=slow, receive=slow),
+    )  # fmt: skip
+    assert step("bosen(row=64)", world, workers=4) > BATCH
+
+
 def step(strategy: str, cluster: Cluster, workers: int = 2, **given: object) -> float:
     """Seconds of a step."""
     given = {"timing_only": True, **given}

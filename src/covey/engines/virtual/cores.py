@@ -108,19 +108,23 @@ class Cores:
 class Hand:
     """One thread of a role: does one thing after the other, on the cores of its machine."""
 
-    __slots__ = ("_busy", "_cores", "_queue")
+    __slots__ = ("_busy", "_cores", "_queue", "_urgent")
 
     def __init__(self, cores: Cores) -> None:
         self._cores = cores
+        self._urgent: deque[tuple[float, Act, Any, Any]] = deque()
         self._queue: deque[tuple[float, Act, Any, Any]] = deque()
         self._busy = False
 
     def do(self, work: float, act: Act, subject: Any, value: Any = None, first: bool = False) -> None:
-        """Call `act(subject, value)` after so much work, and after what waits already, unless this comes `first`."""
+        """Call `act(subject, value)` after so much work, and after what waits already, unless this comes `first`.
+
+        What comes first stays in its order: two programs of a role send in the order in which they wanted to.
+        """
         if not self._busy:
             self._begin(work, act, subject, value)
         elif first:
-            self._queue.appendleft((work, act, subject, value))
+            self._urgent.append((work, act, subject, value))
         else:
             self._queue.append((work, act, subject, value))
 
@@ -133,8 +137,8 @@ class Hand:
 
     def _done(self, act: Act, given: tuple[Any, Any]) -> None:
         act(*given)
-        while self._queue:
-            work, act, subject, value = self._queue.popleft()
+        while waiting := self._urgent or self._queue:
+            work, act, subject, value = waiting.popleft()
             if work > 0:
                 self._cores.run(work, 1, self._done, act, (subject, value))
                 return
