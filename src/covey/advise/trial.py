@@ -98,11 +98,12 @@ class Trials:
         `best` is when another one did; `step` is that of the mean worker, and the fastest does more of them.
         """
         now = self.now
+        most = math.ceil(self._passes() * now.samples / now.batch / now.workers)
         times = [*([SLOWER * alone.seconds] if alone.seconds else []), *([BEHIND * best] if best else [])]
         if not times:
-            return math.ceil(self._passes() * now.samples / now.batch / now.workers)
+            return most
         quick = min(now.slownesses) * sum(1 / slow for slow in now.slownesses) / now.workers
-        return max(1, math.ceil(min(times) / (step * quick)))
+        return max(1, min(most, math.ceil(min(times) / (step * quick))))
 
     def alone_again(self, until: str, first: Reached) -> Reached:
         """The same of one worker alone."""
