@@ -16,7 +16,7 @@ from covey.advise.candidates import candidates
 from covey.advise.choose import Advice, advise
 from covey.advise.predict import slowest
 from covey.advise.situation import Situation, look, skew, time_batch
-from covey.advise.trial import SCORES, Reached, Trials
+from covey.advise.trial import SCORES, Limit, Reached, Trials
 from covey.advise.world import fastest, sized, slowness
 from covey.build import shards
 from covey.catalog import resolve
@@ -164,14 +164,35 @@ def test_runs_that_are_too_short_tell_nothing(task: Task, monkeypatch: pytest.Mo
 def test_who_falls_behind_is_left_there(task: Task) -> None:
     now = look(task, 4, from_flags(compute="10ms"))
     alone, trials = Reached((100.0,), 1000.0), Trials(DIGITS, now, 0.001)
-    assert trials.limit(alone, None, step=0.5) == 400  # twice as long as one worker alone
-    assert trials.limit(alone, 10.0, step=0.5) == 26  # a third longer than the best so far
+    assert trials.limit(alone, None, step=0.5) == Limit(400, fair=True)  # twice as long as one worker alone
+    assert trials.limit(alone, 10.0, step=0.5) == Limit(26, fair=True)  # a third longer than the best so far
     machines = tuple(Machine(cores=cores) for cores in (1.0, 1.0, 1.0, 0.25))
     uneven = Trials(DIGITS, replace(now, cluster=replace(now.cluster, machines=machines)), 0.001)
-    assert uneven.limit(alone, 10.0, step=0.5) == 32  # the fast ones do more steps than the mean one
-    passes = now.samples / now.batch / now.workers
-    slow = Trials(DIGITS, now, pace=1.0)  # on this machine: there is time for one pass, whatever virtual time allows
-    assert slow.limit(Reached((math.inf,)), None, step=0.5) == slow.limit(alone, 10.0, step=1e-3) == math.ceil(passes)
+    assert uneven.limit(alone, 10.0, step=0.5).steps == 32  # the fast ones do more steps than the mean one
+
+
+def test_a_run_that_takes_this_machine_too_long_says_nothing_against_its_strategy(task: Task) -> None:
+    now = look(task, 4, from_flags(compute="10ms"))
+    slow, one_pass = Trials(DIGITS, now, pace=1.0), math.ceil(now.samples / now.batch / now.workers)
+    assert slow.limit(Reached((math.inf,)), None, step=0.5) == Limit(one_pass, fair=False)
+    assert slow.limit(Reached((100.0,), 1000.0), 10.0, step=1e-3).fair is False
+    long = Reached((100.0,), 10.0 * now.samples)  # many need more than one does, but not any number
+    assert slow.limit(long, 10.0, step=1e-3).steps == math.ceil(30 * now.samples / now.batch / now.workers)
+
+
+def test_who_was_not_trained_to_the_end_is_no_loser(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("covey.advise.trial.FEWEST", 2)
+    monkeypatch.setattr("covey.advise.trial.MOST", 2)
+    monkeypatch.setattr("covey.advise.trial.SAMPLES", 0.2)
+    now = look(task, 3, from_flags(bandwidth="10gbit", compute="5ms"))
+    trials = Trials(DIGITS, now, pace=0.001)
+    monkeypatch.setattr(trials, "_passes", lambda: 1)
+    monkeypatch.setattr(trials, "alone", lambda until: (Reached((60.0,), 20_000.0), until))
+    advice = advise(task, DIGITS, now, until="accuracy>=0.95", trials=trials)
+    cut = [choice for choice in advice.choices if choice.tried]
+    assert cut and not any(choice.missed or choice.times for choice in cut)
+    assert all(choice.basis == "timed in virtual time" and (choice.seconds or 0.0) >= choice.tried for choice in cut)
+    assert advice.choices[0].workers == 3  # and not one worker alone, who was there in the end
 
 
 def test_the_slow_ones_are_trained_for_a_short_time_only(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +212,7 @@ def test_the_slow_ones_are_trained_for_a_short_time_only(task: Task, monkeypatch
     best = min(row.seconds for row in rows.values() if row.times and not row.missed and row.seconds)
     slow = max(given, key=lambda spec: rows[spec].step)
     assert rows[slow].step > 5 * min(row.step for row in rows.values()) and rows[slow].missed
+    assert rows[slow].seconds is None and rows[slow].tried > best  # and the table says so
     assert given[slow] * rows[slow].step < 2 * best + rows[slow].step
 
 

@@ -39,6 +39,7 @@ class Choice(msgspec.Struct, kw_only=True):
     staleness: float = 0.0  # updates
     missed: bool = False  # a short run of it did not come to the target
     times: list[float] = []  # to the target, of each run
+    tried: float = 0.0  # seconds of a run that ended before the target
     money: float | None = None
     basis: Basis
     family: str
@@ -96,10 +97,7 @@ def advise(
         alone, until = trials.alone(until)
         many = trials.runs(alone)
         _trained(sorted(shortlist(rows, many), key=lambda row: row.guess(now)), trials, until, alone, told)
-        if not any(row.reached.seconds for row in rows) and not alone.seconds:
-            for row in rows:  # nobody came to the target in so short a time, which tells nothing of any of them
-                row.missed, row.basis = False, "timed in virtual time"
-        elif many > 2 * FINALISTS:
+        if many > 2 * FINALISTS and (alone.seconds or _best(rows)):
             alone = trials.alone_again(until, alone)
             _repeated(rows, trials, until, alone, told)
     return _concluded(rows, alone, name, now, until, command)
@@ -123,8 +121,12 @@ def _trained(rows: list[Row], trials: Trials, until: str, alone: Reached, told: 
     """Train them, as rules of thumb say little of how many samples a strategy needs; who falls behind is left there."""
     for row in rows:
         told(f"training with {row.candidate.spec}, in virtual time")
-        row.reached = trials.to_target(row.candidate, until, trials.limit(alone, _best(rows), row.step.seconds))
-        row.basis, row.missed = "trained in virtual time", row.reached.seconds is None
+        limit = trials.limit(alone, _best(rows), row.step.seconds)
+        reached = trials.to_target(row.candidate, until, limit.steps)
+        if reached.seconds is None and reached.tried and not limit.fair:
+            row.reached = Reached(tried=reached.tried)  # it may be good, and takes longer than that
+        else:
+            row.reached, row.missed, row.basis = reached, reached.seconds is None, "trained in virtual time"
 
 
 def _repeated(rows: list[Row], trials: Trials, until: str, alone: Reached, told: Callable[[str], None]) -> None:
@@ -132,9 +134,8 @@ def _repeated(rows: list[Row], trials: Trials, until: str, alone: Reached, told:
     best = sorted((row for row in rows if row.reached.seconds), key=lambda row: row.reached.seconds or 0.0)
     for row in best[:FINALISTS]:
         told(f"training with {row.candidate.spec} again")
-        row.reached = trials.again(
-            row.candidate, until, trials.limit(alone, _best(rows), row.step.seconds), row.reached
-        )
+        limit = trials.limit(alone, _best(rows), row.step.seconds)
+        row.reached = trials.again(row.candidate, until, limit.steps, row.reached)
         row.missed = row.reached.seconds is None
 
 
@@ -179,13 +180,14 @@ def _unit(rows: list[Row], alone: Reached, now: Situation) -> float | None:
 def _choice(row: Row, unit: float | None, alone: Reached, now: Situation) -> Choice:
     seconds = row.reached.seconds
     if seconds is None and unit is not None and not row.missed:
-        seconds = row.guess(now) * unit
+        seconds = max(row.guess(now) * unit, row.reached.tried)
     return Choice(
         spec=row.candidate.spec, workers=now.workers, step=row.step.seconds, exchange=row.step.share(),
         relative=seconds / alone.seconds if seconds and alone.seconds else row.guess(now), seconds=seconds,
         money=seconds * now.price / 3600 if now.price and seconds else None, basis=row.basis,
         family=families.name_of(row.candidate.strategy.taxonomy), staleness=row.step.staleness,
         reasons=_reasons(row, now), risks=_risks(row), missed=row.missed, times=list(row.reached.times),
+        tried=row.reached.tried,
     )  # fmt: skip
 
 

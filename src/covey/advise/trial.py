@@ -26,6 +26,7 @@ BEHIND = 1.3  # times the best so far: the same
 AGAIN = 2  # further runs of the best of them
 SCORES = 8  # in a pass over the data: how exactly the moment is known in which a target is reached
 SPEND = 20.0  # seconds of this machine's own time that one run to the target may take
+SAMPLES = 3.0  # times those of one worker alone that a run may take in any case: many workers need more of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,21 @@ class Reached:
 
     times: tuple[float, ...] = ()
     samples: float | None = None  # of the first run
+    tried: float = 0.0  # seconds of the first run, where it ended before the target
 
     @property
     def seconds(self) -> float | None:
         """The median; None where that is no time."""
         middle = median(self.times) if self.times else math.inf
         return middle if math.isfinite(middle) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How long a strategy is trained."""
+
+    steps: int  # of a worker
+    fair: bool  # whoever is not at the target by then is late; if not, this machine only had no time for more
 
 
 class Trials:
@@ -90,25 +100,25 @@ class Trials:
     def again(self, candidate: Candidate, until: str, steps: int, first: Reached) -> Reached:
         """The same with other seeds: one run may be luck."""
         more = (self._reached(candidate.spec, self.now, until, k + 1, steps=steps) for k in range(AGAIN))
-        return Reached((*first.times, *(reached.times[0] for reached in more)), first.samples)
+        return replace(first, times=(*first.times, *(reached.times[0] for reached in more)))
 
-    def limit(self, alone: Reached, best: float | None, step: float) -> int:
-        """Steps of a worker in which this strategy must come to the target to be of interest.
+    def limit(self, alone: Reached, best: float | None, step: float) -> Limit:
+        """In how many steps this strategy must come to the target to be of interest, as far as there is time.
 
         `best` is when another one did; `step` is that of the mean worker, and the fastest does more of them.
         """
         now = self.now
-        most = math.ceil(self._passes() * now.samples / now.batch / now.workers)
+        samples = max(self._passes() * now.samples, SAMPLES * (alone.samples or 0.0))
+        most = math.ceil(samples / now.batch / now.workers)
         times = [*([SLOWER * alone.seconds] if alone.seconds else []), *([BEHIND * best] if best else [])]
-        if not times:
-            return most
         quick = min(now.slownesses) * sum(1 / slow for slow in now.slownesses) / now.workers
-        return max(1, min(most, math.ceil(min(times) / (step * quick))))
+        wanted = math.ceil(min(times) / (step * quick)) if times else most + 1
+        return Limit(max(1, min(most, wanted)), fair=wanted <= most)
 
     def alone_again(self, until: str, first: Reached) -> Reached:
         """The same of one worker alone."""
         more = (self._reached(ALONE, self._single(), until, k + 1, epochs=self._passes()) for k in range(AGAIN))
-        return Reached((*first.times, *(reached.times[0] for reached in more)), first.samples)
+        return replace(first, times=(*first.times, *(reached.times[0] for reached in more)))
 
     def _single(self) -> Situation:
         return replace(self.now, workers=1, cluster=fastest(self.now.cluster, self.now.workers)[0])
@@ -123,7 +133,9 @@ class Trials:
             result = self._run(spec, world, until=until, seed=self.seed + other, scores=SCORES, **limit)
         except CoveyError:
             return Reached((math.inf,))
-        return Reached((result.reached.seconds,), result.reached.samples) if result.reached else Reached((math.inf,))
+        if result.reached is None:
+            return Reached((math.inf,), tried=result.seconds)
+        return Reached((result.reached.seconds,), result.reached.samples)
 
     def _run(self, spec: str, world: Situation, **given: Any) -> Result:
         result = fit(self.task, spec, world.workers, engine="simulated", cluster=world.world(spec), **given)

@@ -46,11 +46,18 @@ def _table(shown: list[Choice], found: Advice) -> Table:
         table.add_column(header, justify="left" if header == "from" else "right", no_wrap=True)
     for choice in shown:
         cells = ["-" if choice.missed else f"{1 / choice.relative:.2f}x"]
-        cells += [format_duration(choice.seconds) if choice.seconds is not None else "-"] if timed else []
+        cells += [_time(choice)] if timed else []
         cells += [f"{choice.money:.3g}" if choice.money is not None else "-"] if priced else []
         cells += [format_duration(choice.step), f"{choice.exchange:.0%}", choice.basis.split(" in ")[0]]
         table.add_row(_name(choice), *cells)
     return table
+
+
+def _time(choice: Choice) -> str:
+    """To the target; of who was left behind, how long it was tried."""
+    if choice.seconds is not None:
+        return format_duration(choice.seconds)
+    return f"> {format_duration(choice.tried)}" if choice.tried else "-"
 
 
 def _name(choice: Choice) -> str:
