@@ -21,8 +21,6 @@ from covey.observe.result import Result
 from covey.run.request import threads_each
 from tests.real.harness import SLOW, Room, Watch, differing, finish, fit, trained
 
-pytestmark = pytest.mark.alone
-
 INLINE = """
 import torch, covey
 from torch import nn
@@ -152,6 +150,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("end", ["budget", "killed"])
 def test_processes_that_load_data_go_with_their_role(room: Room, end: str) -> None:
     task = room.task(more=LOADED, data="Data()", options="loaders=2", before_step=SLOW)
@@ -187,11 +186,23 @@ def test_roles_have_names_a_place_of_their_own_and_leave_ctrl_c_to_the_launcher(
     assert shown == {f"covey: {name}": (f"covey: {name}", True) for name in names}
 
 
+@pytest.mark.alone
 def test_seconds_are_seconds_of_training(room: Room) -> None:
     task = room.task(before_score="time.sleep(1)", options="evaluate=score", batch_size=8, before_step=SLOW)
     result = fit(task, "local_sgd", 2, epochs=3, checkpoint=room.path / "kept", every="50ms")
     assert len(result.history) >= 2
     assert result.seconds < 1.5, "scores of a second each do not count"
+
+
+@pytest.mark.alone
+def test_a_score_takes_nobodys_lead(room: Room) -> None:
+    """Of two workers one is always in a long step when a score is due, which the other must not wait for."""
+    turns = "CALLS[0] == 1 and TURN.append(first('one')); time.sleep(0.3 if (CALLS[0] + TURN[0]) % 2 else 0.05)"
+    task = room.task(before_step=turns, more="TURN = []", options="evaluate=score")
+    scored = fit(task, "local_sgd(period=100)", 2, steps=10, scores=8)
+    assert len(scored.history) >= 5
+    alone = 5 * (0.3 + 0.05)
+    assert alone < scored.seconds < 1.12 * alone
 
 
 def test_threads(room: Room) -> None:

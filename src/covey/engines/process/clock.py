@@ -8,25 +8,29 @@ import time
 class Stopwatch:
     """Seconds of training; starts and stops as often as needed."""
 
-    __slots__ = ("_before", "_since", "started")
+    __slots__ = ("_before", "_owed", "_since", "started")
 
     def __init__(self, before: float = 0.0) -> None:
         self._before = before
         self._since: float | None = None
+        self._owed = 0.0  # seconds that it had still stood still when it was stopped
         self.started = False
 
-    def start(self) -> None:
+    def start(self, later: float = 0.0) -> None:
+        """From now on, or from so many seconds later."""
         self.started = True
         if self._since is None:
-            self._since = time.monotonic()
+            self._since = time.monotonic() + later + self._owed
 
     def stop(self) -> None:
-        self._before = self.now()
+        now = time.monotonic()
+        self._before = self.at(now)
+        self._owed = max(0.0, self._since - now) if self._since is not None else self._owed
         self._since = None
 
     def now(self) -> float:
-        return self._before + (time.monotonic() - self._since if self._since is not None else 0.0)
+        return self.at(time.monotonic())
 
     def at(self, moment: float) -> float:
-        """A moment of the monotonic clock as training time; one before the last stop counts as the stop."""
+        """A moment of the monotonic clock as training time; one before the last start counts as the start."""
         return self._before + (max(0.0, moment - self._since) if self._since is not None else 0.0)

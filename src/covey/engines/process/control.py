@@ -118,7 +118,9 @@ class Freeze(Word, frozen=True):
 
 
 class Thaw(Word, frozen=True):
-    pass
+    """Go on, each when its work has waited for so long."""
+
+    pause: float = 0.0
 
 
 class Where(Word, frozen=True):

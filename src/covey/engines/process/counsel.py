@@ -28,7 +28,7 @@ class Counsel:
         self._since = time.monotonic()
         self.asking = Running(self._find(question), main=False)
         driver.launch(self.asking)
-        if driver.frozen:
+        if driver.standstill.on:
             driver.chill()
 
     async def _find(self, question: Question) -> None:
@@ -40,10 +40,12 @@ class Counsel:
         self.give()
 
     def give(self) -> None:
-        """Let the work go on with its answer, unless the run is frozen."""
+        """Let the work go on with its answer, unless the run stands still."""
         driver = self.driver
-        if self._found is None or driver.frozen:
+        if self._found is None:
             return
+        if driver.standstill.on:
+            return driver.standstill.refuse()
         question, done = self._found
         self.asking = self._found = None
         driver.account.computing()

@@ -19,6 +19,7 @@ from covey.engines.process.keeping import restore
 from covey.engines.process.lines import RoleLine
 from covey.engines.process.native import Sums
 from covey.engines.process.running import Over, Running
+from covey.engines.process.standstill import Standstill
 from covey.engines.transport.zmq import Other, ZmqTransport, landed
 from covey.message import Message, check_finite, payload, vectors
 from covey.program import Collective, Compute, Effect, Note, Now, Receive, Send, Sleep, Spawn
@@ -51,7 +52,8 @@ class Driver:
         self.computing: Running | None = None
         self.counsel = Counsel(self)
         self.sums: Sums | Assembly | None = None  # the engine's own collectives
-        self.frozen = self.ended = self.quit = False
+        self.standstill = Standstill()
+        self.ended = self.quit = False
         self.held: Running | None = None
 
     # -- the loop --------------------------------------------------------------------------------------------------
@@ -84,7 +86,8 @@ class Driver:
         """How long nothing needs doing: until a deadline, or the next report."""
         if self.ready:
             return 0.0
-        deadlines = [deadline for running in self.programs if (deadline := running.deadline()) is not None]
+        waits = (self.standstill.deadline, *(running.deadline() for running in self.programs))
+        deadlines = [deadline for deadline in waits if deadline is not None]
         return max(0.0, min(min(deadlines) - time.monotonic(), LISTEN)) if deadlines else LISTEN
 
     def start(self) -> None:
@@ -209,6 +212,8 @@ class Driver:
 
     def retry(self) -> None:
         """Windows that have room again, waits that are over."""
+        if self.standstill.over():
+            self.thaw()
         now = time.monotonic()
         for running in self.programs:
             effect, deadline = running.effect, running.deadline()
@@ -222,8 +227,12 @@ class Driver:
                 self.answer(running, None)
 
     def admit(self) -> None:
-        """Give the desk its next work, unless the run is frozen."""
-        if self.line_up and self.computing is None and not self.frozen:
+        """Give the desk its next work, unless the run stands still."""
+        if not self.line_up or self.computing is not None:
+            return
+        if self.standstill.on:
+            self.standstill.refuse()
+        else:
             self.computing = self.line_up.popleft()
             self.account.computing()
             effect = self.computing.effect
@@ -245,7 +254,7 @@ class Driver:
                 self.close_down()
             else:
                 self.answer(running, value, error)
-            if self.frozen:
+            if self.standstill.on:
                 self.chill()
             self.admit()
 
@@ -271,6 +280,11 @@ class Driver:
         self.report(now=True)
         self.watch.stop()
         self.line.tell(control.Frozen())
+
+    def thaw(self) -> None:
+        self.watch.start()
+        self.counsel.give()
+        self.admit()
 
     def complain(self) -> None:
         """Tell once that there is no more memory to share."""

@@ -70,6 +70,12 @@ class Ear:
         self.wait_for(lambda: [address for address in roles if address not in box])
         return {address: box.pop(address) for address in roles}
 
+    def first(self, kind: type[control.Word], roles: Sequence[Address]) -> float:
+        """The moment in which the first of the roles said such a word, which is left to be collected."""
+        box = self.inbox.setdefault(kind, {})
+        self.wait_for(lambda: [] if any(address in box for address in roles) else list(roles))
+        return time.monotonic()
+
     def wait_for(self, missing: Callable[[], list[Address]]) -> None:
         """Hear until nobody is missing; after `stall` seconds say once who is. A score may take its time."""
         until, told = time.monotonic() + self.stall, False

@@ -24,16 +24,15 @@ def go(driver: Driver, word: control.Go) -> None:
 
 
 def freeze(driver: Driver, word: control.Freeze) -> None:
-    driver.frozen = True
+    driver.standstill.begin()
+    driver.counsel.give()
+    driver.admit()  # what has been waiting since the last time waits on
     if driver.computing is None or driver.counsel.asking is not None:
         driver.chill()
 
 
 def thaw(driver: Driver, word: control.Thaw) -> None:
-    driver.frozen = False
-    driver.watch.start()
-    driver.counsel.give()
-    driver.admit()
+    driver.standstill.end(word.pause)
 
 
 def where(driver: Driver, word: control.Where) -> None:

@@ -123,14 +123,16 @@ class Supervisor:
 
     @contextmanager
     def standing_still(self, phase: Phase) -> Iterator[None]:
-        """No compute runs and no training time passes inside."""
+        """No compute runs and no training time passes inside; afterwards everybody has stood still equally long."""
         before, self.ear.phase = self.ear.phase, phase
         self.board.tell(self.roles, control.Freeze())
+        first = self.ear.first(control.Frozen, self.trainers)
         self.collect(control.Frozen, self.roles)
+        last = time.monotonic()
         self.watch.stop()
         yield
-        self.board.tell(self.roles, control.Thaw())
-        self.watch.start()
+        self.board.tell(self.roles, control.Thaw(pause=time.monotonic() - first))
+        self.watch.start(later=last - first)
         self.ear.phase = before
 
     def ask_scorer(self, evaluate: bool, file: Path | None = None) -> dict[str, float]:
