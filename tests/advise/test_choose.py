@@ -164,20 +164,36 @@ def test_runs_that_are_too_short_tell_nothing(task: Task, monkeypatch: pytest.Mo
 def test_who_falls_behind_is_left_there(task: Task) -> None:
     now = look(task, 4, from_flags(compute="10ms"))
     alone, trials = Reached((100.0,), 1000.0), Trials(DIGITS, now, 0.001)
-    assert trials.limit(alone, None, step=0.5) == Limit(400, fair=True)  # twice as long as one worker alone
-    assert trials.limit(alone, 10.0, step=0.5) == Limit(26, fair=True)  # a third longer than the best so far
+    assert trials.limit(alone, None, step=0.5) == Limit(400, 200.0, fair=True)  # twice as long as one worker alone
+    assert trials.limit(alone, 10.0, step=0.5) == Limit(26, 13.0, fair=True)  # a third longer than the best so far
     machines = tuple(Machine(cores=cores) for cores in (1.0, 1.0, 1.0, 0.25))
     uneven = Trials(DIGITS, replace(now, cluster=replace(now.cluster, machines=machines)), 0.001)
-    assert uneven.limit(alone, 10.0, step=0.5).steps == 32  # the fast ones do more steps than the mean one
+    assert uneven.limit(alone, 10.0, step=0.5) == Limit(32, pytest.approx(13.0), fair=True)  # the fast ones do more
 
 
 def test_a_run_that_takes_this_machine_too_long_says_nothing_against_its_strategy(task: Task) -> None:
     now = look(task, 4, from_flags(compute="10ms"))
     slow, one_pass = Trials(DIGITS, now, pace=1.0), math.ceil(now.samples / now.batch / now.workers)
-    assert slow.limit(Reached((math.inf,)), None, step=0.5) == Limit(one_pass, fair=False)
+    assert slow.limit(Reached((math.inf,)), None, step=0.5) == Limit(one_pass, 0.5 * one_pass, fair=False)
     assert slow.limit(Reached((100.0,), 1000.0), 10.0, step=1e-3).fair is False
     long = Reached((100.0,), 10.0 * now.samples)  # many need more than one does, but not any number
     assert slow.limit(long, 10.0, step=1e-3).steps == math.ceil(30 * now.samples / now.batch / now.workers)
+
+
+def test_what_a_slow_worker_does_alone_in_the_end_does_not_count(task: Task) -> None:
+    """It has as many steps to do as the others, and there is a last score when it has done them."""
+    machines = tuple(Machine(cores=cores) for cores in (1.0, 1.0, 0.1))
+    cluster = replace(from_flags(compute="5ms"), machines=machines)
+    now = look(task, 3, cluster)
+    trials = Trials(DIGITS, now, pace=0.001)
+    candidate = next(one for one in candidates(task, now) if one.spec == "easgd")
+    run = covey.fit(DIGITS, "easgd", 3, engine="simulated", cluster=now.world("easgd"), steps=40, scores=SCORES)
+    until = f"accuracy>={max(row['accuracy'] for row in run.history)}"
+    others = 40 * 0.005
+    whole = trials.to_target(candidate, until, Limit(40, math.inf, fair=True))
+    assert whole.seconds is not None and whole.seconds > 2 * others
+    cut = trials.to_target(candidate, until, Limit(40, others, fair=True))
+    assert cut == Reached((math.inf,), tried=others)
 
 
 def test_who_was_not_trained_to_the_end_is_no_loser(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:

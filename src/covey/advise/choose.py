@@ -122,7 +122,7 @@ def _trained(rows: list[Row], trials: Trials, until: str, alone: Reached, told: 
     for row in rows:
         told(f"training with {row.candidate.spec}, in virtual time")
         limit = trials.limit(alone, _best(rows), row.step.seconds)
-        reached = trials.to_target(row.candidate, until, limit.steps)
+        reached = trials.to_target(row.candidate, until, limit)
         if reached.seconds is None and reached.tried and not limit.fair:
             row.reached = Reached(tried=reached.tried)  # it may be good, and takes longer than that
         else:
@@ -135,7 +135,7 @@ def _repeated(rows: list[Row], trials: Trials, until: str, alone: Reached, told:
     for row in best[:FINALISTS]:
         told(f"training with {row.candidate.spec} again")
         limit = trials.limit(alone, _best(rows), row.step.seconds)
-        row.reached = trials.again(row.candidate, until, limit.steps, row.reached)
+        row.reached = trials.again(row.candidate, until, limit, row.reached)
         row.missed = row.reached.seconds is None
 
 

@@ -49,6 +49,7 @@ class Limit:
     """How long a strategy is trained."""
 
     steps: int  # of a worker
+    seconds: float  # until the fastest has done them: what slow workers do alone afterwards is no longer the strategy
     fair: bool  # whoever is not at the target by then is late; if not, this machine only had no time for more
 
 
@@ -93,13 +94,15 @@ class Trials:
         batches = (alone.samples or self.now.samples * PASSES) / self.now.batch
         return max(FEWEST, min(MOST, int(SPEND / (2 * batches * self.pace))))
 
-    def to_target(self, candidate: Candidate, until: str, steps: int) -> Reached:
+    def to_target(self, candidate: Candidate, until: str, limit: Limit, other: int = 0) -> Reached:
         """A run with the real model."""
-        return self._reached(candidate.spec, self.now, until, steps=steps)
+        reached = self._reached(candidate.spec, self.now, until, other, steps=limit.steps)
+        late = (reached.seconds or reached.tried) > limit.seconds
+        return Reached((math.inf,), tried=limit.seconds) if late else reached
 
-    def again(self, candidate: Candidate, until: str, steps: int, first: Reached) -> Reached:
+    def again(self, candidate: Candidate, until: str, limit: Limit, first: Reached) -> Reached:
         """The same with other seeds: one run may be luck."""
-        more = (self._reached(candidate.spec, self.now, until, k + 1, steps=steps) for k in range(AGAIN))
+        more = (self.to_target(candidate, until, limit, k + 1) for k in range(AGAIN))
         return replace(first, times=(*first.times, *(reached.times[0] for reached in more)))
 
     def limit(self, alone: Reached, best: float | None, step: float) -> Limit:
@@ -113,7 +116,8 @@ class Trials:
         times = [*([SLOWER * alone.seconds] if alone.seconds else []), *([BEHIND * best] if best else [])]
         quick = min(now.slownesses) * sum(1 / slow for slow in now.slownesses) / now.workers
         wanted = math.ceil(min(times) / (step * quick)) if times else most + 1
-        return Limit(max(1, min(most, wanted)), fair=wanted <= most)
+        steps = max(1, min(most, wanted))
+        return Limit(steps, steps * step * quick, fair=wanted <= most)
 
     def alone_again(self, until: str, first: Reached) -> Reached:
         """The same of one worker alone."""
