@@ -1,9 +1,8 @@
-"""What everybody trains: the CNN of `examples/fashion.py`, scored on 2,000 test images while the links are watched."""
+"""What everybody trains: the CNN of `examples/fashion.py`, scored on 2,000 test images, with what was sent."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,23 +30,16 @@ def counters(lab: Lab) -> dict[str, Traffic]:
 
 
 def watched(score: Score) -> Score:
-    """The same score, with what the busiest host has sent, and what the busiest link carried while it was found."""
+    """The same score, with what the busiest host has sent."""
 
     def watching(model: nn.Module) -> dict[str, float]:
-        begin, before, threads = time.perf_counter(), _here(), torch.get_num_threads()
+        threads = torch.get_num_threads()
         torch.set_num_threads(os.cpu_count() or 1)  # everybody else stands still
         metrics = score(model)
         torch.set_num_threads(threads)
-        seconds, after = time.perf_counter() - begin, _here()
-        return {**metrics, "sent": _sent(after), "passed": most_passed(before, after), "scoring": seconds}
+        return {**metrics, "sent": _sent(_here())}
 
     return watching
-
-
-def most_passed(before: Mapping[str, Traffic], after: Mapping[str, Traffic]) -> float:
-    """Bytes that the busiest link carried one way in between."""
-    ways = (now - then for host in before if host in after for then, now in zip(before[host], after[host], strict=True))
-    return float(max(ways, default=0))
 
 
 def _sent(seen: Mapping[str, Traffic]) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -19,6 +18,7 @@ from covey.advise.trial import Trials
 from covey.calibrate import calibrate
 from covey.errors import CoveyError
 from covey.observe.progress import Progress
+from covey.observe.result import Result
 from covey.simulate import Cluster, parse_rate
 
 SCORES = 30  # in a pass over the data: every 2,000 samples
@@ -60,8 +60,7 @@ def race(spec: str, cell: Cell, seed: int, target: float, limit: float) -> Finis
     history: list[dict[str, Any]] = [row for row in result.history if "sent" in row]
     last = history[-1]
     parts = {
-        "clock": last["seconds"], "travelled": travelled(history, watch.stood, cell.bandwidth),
-        "closing": closing(spec, cell),
+        "clock": last["seconds"], "travelled": travelled(result, cell.bandwidth), "closing": closing(spec, cell),
     }  # fmt: skip
     return Finish(
         sum(parts.values()), last["samples"], last["sent"], last["accuracy"], result.reached is not None,
@@ -70,17 +69,12 @@ def race(spec: str, cell: Cell, seed: int, target: float, limit: float) -> Finis
     )  # fmt: skip
 
 
-def travelled(history: Sequence[dict[str, Any]], stood: float, bandwidth: float) -> float:
-    """Seconds that the links were in use while the clock stood still: what was under way then came for nothing.
+def travelled(result: Result, bandwidth: float) -> float:
+    """Seconds of a host's link for what came while it stood still to be scored, and so took none of the clock's time.
 
-    The links are read while the model is scored; the clock stands a little longer, as the model has to be fetched. The
-    last score does not count, for the run is over there.
+    Who waits for a message then does so on the clock.
     """
-    scoring = sum(row["scoring"] for row in history)
-    if not scoring:
-        return 0.0
-    used = sum(min(row["scoring"], row["passed"] / bandwidth) for row in history[:-1])
-    return float(used * max(1.0, stood / scoring))
+    return (result.notes.get("unclocked bytes") or 0.0) / HOSTS / bandwidth
 
 
 def closing(spec: str, cell: Cell) -> float:

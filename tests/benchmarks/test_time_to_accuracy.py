@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.ours import travelled
 from benchmarks.peers.track import Cell, Finish
 from benchmarks.time_to_accuracy import ALONE, OURS, PEERS, USUAL, Entry, Kept, entries, summary, table
 from covey import catalog
@@ -76,9 +75,3 @@ def test_what_was_advised_runs_too() -> None:
 def test_every_name_is_a_peer_or_a_strategy_that_there_is() -> None:
     for name in {*OURS, *(name for names in USUAL.values() for name in names)} - set(PEERS):
         catalog.resolve(name, 4)
-
-
-def test_what_travels_while_the_clock_stands_is_counted() -> None:
-    rows = [{"scoring": 0.5, "passed": 0.0}, {"scoring": 0.5, "passed": 1e6}, {"scoring": 0.5, "passed": 9e9}]
-    assert travelled(rows, 1.5, 10e6) == pytest.approx(0.1)  # 1 MB at 10 MB/s; at the last score the run is over
-    assert travelled(rows, 3.0, 10e6) == pytest.approx(0.2)  # the clock stood twice as long as was looked

@@ -92,6 +92,18 @@ def test_a_cut_link_is_waited_for(room: Room, name: str) -> None:
     assert seen[0] == seen[1] < result.samples, "while a link is cut nothing moves"
 
 
+@pytest.mark.parametrize(("name", "unclocked"), [("gosgd(probability=1.0)", True), ("local_sgd(period=1)", False)])
+def test_what_comes_while_the_clock_stands_is_told(room: Room, name: str, unclocked: bool) -> None:
+    """Who trains on until a message comes gets it during a score for nothing; who waits for it does not."""
+    task = room.task(
+        model="nn.Sequential(nn.Linear(6, 9000), nn.Linear(9000, 3))", before_step="time.sleep(0.1)",
+        before_score="time.sleep(0.5)", options="evaluate=score",
+    )  # fmt: skip
+    result = covey.fit(task, name, 2, engine="lab(hosts=2, rate=8mbit)", steps=8, scores=4)
+    assert ("unclocked bytes" in result.notes) == unclocked
+    assert len(result.history) >= 2
+
+
 class Counting(Watch):
     samples = 0
 

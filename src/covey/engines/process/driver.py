@@ -21,7 +21,7 @@ from covey.engines.process.native import Sums
 from covey.engines.process.running import Over, Running
 from covey.engines.process.standstill import Standstill
 from covey.engines.transport.zmq import Other, ZmqTransport, landed
-from covey.message import Message, check_finite, payload, vectors
+from covey.message import Address, Message, check_finite, payload, vectors
 from covey.program import Collective, Compute, Effect, Note, Now, Receive, Send, Sleep, Spawn
 from covey.replica import Replica
 from covey.strategy import Plan, Role
@@ -155,8 +155,7 @@ class Driver:
 
     def send(self, running: Running, effect: Send) -> tuple[bool, None]:
         effect.body.sender = self.address
-        away = self.homes.get(effect.to) != self.homes[self.address]  # what stays on a machine is no traffic
-        size = payload(effect.body) if away else 0
+        size = payload(effect.body) if self.away(effect.to) else 0  # what stays on a machine is no traffic
         fate = self.links.offer(
             effect.to, effect.body, loan=effect.loan, priority=effect.priority, keep=effect.keep, lossy=effect.lossy
         )
@@ -199,11 +198,17 @@ class Driver:
         self.launch(Running(effect.program, main=False))
         return True, None
 
+    def away(self, peer: Address) -> bool:
+        """Whether the peer lives on another machine."""
+        return self.homes.get(peer) != self.homes[self.address]
+
     # -- what happens while programs wait ----------------------------------------------------------------------------
 
     def deliver(self, message: Message) -> None:
         check_finite(message, self.address)
         self.account.delivered(message)
+        if self.standstill.waiting and self.away(message.sender) and (size := payload(message)):
+            self.account.noted("unclocked bytes", size)  # their way took no training time
         for running in self.programs:
             if isinstance(running.effect, Receive) and running is not self.held and running.effect.matches(message):
                 self.links.forget(running.effect)

@@ -29,6 +29,11 @@ class Standstill:
         if self._since is None:
             self._since = time.monotonic()
 
+    @property
+    def waiting(self) -> bool:
+        """Whether work waits for nothing but the end of the standstill."""
+        return self.on and self._since is not None
+
     def end(self, pause: float) -> None:
         """Everybody stands still for so long."""
         now = time.monotonic()
