@@ -94,7 +94,7 @@ class Strategy:
     codec: str = "dense"
     samples: str = "every sample once per epoch"
     fixed_servers: bool = False  # the SPEC says how many servers there are
-    leaves_behind: bool = False  # a slow worker may fall behind without limit, although others wait for one another
+    leaves_behind: bool = False  # a slow worker may fall behind without limit, whatever the taxonomy says of waiting
     clips: Clips = "each gradient"
     parts: int = 1  # in which a batch is computed
     chooses: bool = False  # says itself which samples a gradient is of, which a loop of the user's own cannot give

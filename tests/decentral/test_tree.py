@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import covey
 from covey import catalog
 from covey.decentral.tree import Sway, places
 from covey.errors import PlanError
@@ -53,6 +54,17 @@ def test_nobody_waits_for_anybody_before_the_end() -> None:
     world = run(quadratic(), "tree_easgd(up=1, down=1)", 3, steps=8, cluster=slowed(INSTANT, w1=10))
     ends = {rank: max(end for _, end, who in world.log.computes if who.rank == rank) for rank in range(3)}
     assert (ends[0], ends[2]) == (pytest.approx(0.08), pytest.approx(0.08))
+
+
+def test_at_the_target_a_slow_worker_need_not_catch_up() -> None:
+    """It ends after the step that it is in, and not at the step of the foremost."""
+    cluster = slowed(INSTANT, w1=50)
+    result = covey.fit(
+        "examples/digits.py", "tree_easgd", 2, engine="simulated", cluster=cluster, until="accuracy>=0.5", scores=4
+    )  # fmt: skip
+    assert result.reached is not None
+    slow_step = 50 * 0.01
+    assert result.seconds <= result.reached.seconds + 2 * slow_step
 
 
 def test_the_pull_follows_from_the_fanout() -> None:

@@ -118,7 +118,7 @@ class TreeEasgd:
         shown = written(self, fanout=self.fanout, up=self.up, down=self.down, pull=pull)
         return Strategy(
             name="tree_easgd", settings=shown, roles=roles, codec=codec.name, scored="the root's model",
-            rate="unchanged: each worker's own",
+            rate="unchanged: each worker's own", leaves_behind=True,
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="bounded", exchange="ad hoc",
                 topology="tree",
