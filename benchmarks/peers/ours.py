@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -18,7 +19,6 @@ from covey.advise.trial import Trials
 from covey.calibrate import calibrate
 from covey.errors import CoveyError
 from covey.observe.progress import Progress
-from covey.observe.result import Result
 from covey.simulate import Cluster, parse_rate
 
 SCORES = 30  # in a pass over the data: every 2,000 samples
@@ -60,7 +60,7 @@ def race(spec: str, cell: Cell, seed: int, target: float, limit: float) -> Finis
     history: list[dict[str, Any]] = [row for row in result.history if "sent" in row]
     last = history[-1]
     parts = {
-        "clock": last["seconds"], "travelled": travelled(result, cell.bandwidth), "closing": closing(spec, cell),
+        "clock": last["seconds"], "travelled": travelled(result.notes, cell.bandwidth), "closing": closing(spec, cell),
     }  # fmt: skip
     return Finish(
         sum(parts.values()), last["samples"], last["sent"], last["accuracy"], result.reached is not None,
@@ -69,12 +69,12 @@ def race(spec: str, cell: Cell, seed: int, target: float, limit: float) -> Finis
     )  # fmt: skip
 
 
-def travelled(result: Result, bandwidth: float) -> float:
-    """Seconds of a host's link for what came while it stood still to be scored, and so took none of the clock's time.
+def travelled(notes: Mapping[str, float | None], bandwidth: float) -> float:
+    """Seconds of a link, in the mean of the hosts, for what came while they stood still: the clock has none of them.
 
-    Who waits for a message then does so on the clock.
+    Who waits for a message while the model is scored does so on the clock.
     """
-    return (result.notes.get("unclocked bytes") or 0.0) / HOSTS / bandwidth
+    return (notes.get("unclocked bytes") or 0.0) / HOSTS / bandwidth
 
 
 def closing(spec: str, cell: Cell) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.peers.ours import travelled
 from benchmarks.peers.track import Cell, Finish
 from benchmarks.time_to_accuracy import ALONE, OURS, PEERS, USUAL, Entry, Kept, entries, summary, table
 from covey import catalog
@@ -75,3 +76,8 @@ def test_what_was_advised_runs_too() -> None:
 def test_every_name_is_a_peer_or_a_strategy_that_there_is() -> None:
     for name in {*OURS, *(name for names in USUAL.values() for name in names)} - set(PEERS):
         catalog.resolve(name, 4)
+
+
+def test_what_travels_while_the_clock_stands_is_counted() -> None:
+    assert travelled({"unclocked bytes": 4e6, "lost": 3.0}, 10e6) == pytest.approx(0.1)  # 1 MB a host at 10 MB/s
+    assert travelled({}, 10e6) == 0.0
