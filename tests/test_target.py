@@ -54,3 +54,27 @@ def test_a_bare_metric_is_told_to_quote() -> None:
 def test_what_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(PlanError, match=r"accuracy>=0\.9"):
         parse_target(text)
+
+
+@pytest.mark.parametrize(
+    ("metric", "op"),
+    [
+        ("top5_accuracy", ">="), ("val/accuracy", ">="), ("valAccuracy", ">="), ("trainLoss", "<="), ("logloss", "<="),
+        ("word.error", "<="), ("perplexity", None), ("bits", None), ("f1", None), ("accuracy_loss", None),
+        ("lossless", None),
+    ],
+)  # fmt: skip
+def test_a_colon_stands_for_the_direction_that_the_name_tells(metric: str, op: str | None) -> None:
+    assert parse_target(f"{metric}:0.5").op == op
+
+
+def test_a_colon_is_refused_where_nobody_said_which_direction_is_better() -> None:
+    with pytest.raises(PlanError, match=r"'perplexity<=20' or 'perplexity>=20'.*better=\{'perplexity': 'lower'\}"):
+        parse_target("perplexity:20", better={"bits": "lower"})
+
+
+def test_what_the_task_declares_or_the_operator_says_decides() -> None:
+    assert parse_target("perplexity:20", {"perplexity": "lower"}) == Target("perplexity", 20, "<=")
+    assert parse_target("loss:20", {"loss": "higher"}) == Target("loss", 20, ">=")
+    assert parse_target("perplexity<=20", {"perplexity": "higher"}).op == "<="
+    assert parse_target("perplexity<=20", {}).op == "<="

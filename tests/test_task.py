@@ -67,6 +67,8 @@ class Stream(IterableDataset[Tensor]):
         ({"loss": "mse"}, "loss must be a function, not str 'mse'"),
         ({"loss": None, "step": 1}, "step must be a function"),
         ({"evaluate": {"accuracy": 1.0}}, "evaluate must be a function, not dict"),
+        ({"better": {"perplexity": "less"}}, "'perplexity': 'lower'.*not .'perplexity': 'less'"),
+        ({"better": ["accuracy"]}, "better must say of metrics whether higher or lower is better"),
         ({"rate": 0.5}, "rate must be a function"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, not 0"),
         ({"batch_size": 1.5}, "batch_size must be a whole number"),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from hashlib import sha256
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ class Task:
     step: Callable[[nn.Module, Any], Tensor] | None = None  # step(model, batch), for anything else
     batch_size: int = 32  # of each worker
     evaluate: Score | None = None
+    better: Mapping[str, Literal["higher", "lower"]] = field(default_factory=dict)  # of metrics: "higher" or "lower"
     rate: Callable[[float], float] | None = None  # progress in 0..1 -> factor on the learning rate
     clip_norm: float | None = None  # the most that the norm of a gradient that is stepped on may be
     loaders: int = 0  # processes that load samples, for data that is not tensors
@@ -47,6 +48,7 @@ class Task:
         for name in ("evaluate", "rate"):
             if getattr(self, name) is not None:
                 _check_callable(name, getattr(self, name))
+        _check_better(self.better)
         _check_count("batch_size", self.batch_size, least=1)
         _check_count("loaders", self.loaders, least=0)
         if self.clip_norm is not None and not self.clip_norm > 0:
@@ -187,6 +189,14 @@ def _import(path: Path) -> ModuleType:
 def _check_callable(name: str, value: object) -> None:
     if not callable(value):
         raise PlanError(f"Task: {name} must be a function, not {_describe(value)}")
+
+
+def _check_better(better: object) -> None:
+    if not isinstance(better, Mapping) or any(way not in ("higher", "lower") for way in better.values()):
+        raise PlanError(
+            f"Task: better must say of metrics whether higher or lower is better, as {{'perplexity': 'lower'}}, "
+            f"not {better!r:.80}"
+        )
 
 
 def _check_count(name: str, value: object, least: int) -> None:

@@ -20,6 +20,7 @@ from covey.advise.trial import SCORES, Limit, Reached, Trials
 from covey.advise.world import fastest, sized, slowness
 from covey.build import shards
 from covey.catalog import resolve
+from covey.errors import PlanError
 from covey.observe.result import Result
 from covey.simulate import Cluster, Seconds, from_flags
 from covey.simulate.cluster_file import read
@@ -126,6 +127,12 @@ def test_formulas_are_near_the_virtual_engine(spec: str, task: Task) -> None:
     timed = Trials(DIGITS, now, 0.001).timed(candidate)
     assert timed is not None
     assert predict.step(candidate.strategy, now).seconds == pytest.approx(timed.seconds, rel=0.25)
+
+
+def test_a_target_without_a_direction_is_refused_at_once(task: Task) -> None:
+    now = look(task, 2, from_flags(compute="5ms"))
+    with pytest.raises(PlanError, match="'perplexity<=20'"):
+        advise(task, DIGITS, now, until="perplexity:20")
 
 
 # -- trained in virtual time ------------------------------------------------------------------------------------------

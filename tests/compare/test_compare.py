@@ -13,6 +13,7 @@ from covey.compare.cases import Case, cases, parse_rates, specs
 from covey.compare.figures import best, columns
 from covey.errors import PlanError
 from covey.simulate import Cluster
+from tests.worlds import mlp
 
 DIGITS = "examples/digits.py"
 
@@ -95,6 +96,28 @@ def test_the_best_of_a_column_is_marked() -> None:
     sent = next(column for column in columns(found) if column.name == "sent")
     assert best(found, sent, whole) == min(row.figures["sent"].value for row in found)
     assert best(found[:1], sent, whole) is None, "one alone is not the best"
+
+
+@pytest.mark.parametrize(
+    ("better", "chosen"), [({}, None), ({"perplexity": "lower"}, min), ({"perplexity": "higher"}, max)]
+)
+def test_the_best_score_is_marked_where_it_is_known_which_that_is(better: dict[str, Any], chosen: Any) -> None:
+    task = mlp(evaluate=lambda model: {"perplexity": float(model[0].weight.sum())}, better=better)
+    whole = compare(task, "bsp,asynchronous", 2, engine="simulated", steps=4)
+    found = rows(whole)
+    final = next(column for column in columns(found) if column.name == "final")
+    values = [row.figures["final"].value for row in found]
+    assert len(set(values)) == 2
+    assert best(found, final, whole) == (chosen(values) if chosen else None)
+
+
+def test_a_direction_that_only_the_task_knows_is_written_down() -> None:
+    task = mlp(evaluate=lambda model: {"perplexity": 5.0}, better={"perplexity": "lower"})
+    whole = compare(task, "bsp", 2, engine="simulated", until="perplexity:20", steps=4)
+    assert whole.until == "perplexity<=20.0"
+    assert whole.outcomes[0].result is not None and whole.outcomes[0].result.stopped == "target"
+    with pytest.raises(PlanError, match="'bits<=2' or 'bits>=2'"):
+        compare(task, "bsp", 2, engine="simulated", until="bits:2", steps=4)
 
 
 def test_money_and_energy_where_the_cluster_has_prices() -> None:

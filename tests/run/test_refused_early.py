@@ -16,7 +16,7 @@ from covey.central.layouts import LAYOUTS
 from covey.errors import PlanError
 from covey.exchange.codecs import CODECS, WRAPPERS
 from covey.run import launch
-from covey.run.request import options, request
+from covey.run.request import facts, options, request
 from tests.worlds import mlp
 
 
@@ -57,6 +57,15 @@ def test_an_optimizer_that_cannot_work_is_refused_before_a_process_starts() -> N
     request(mlp(whole), "bigdl", 1, options({"steps": 2}))
     with pytest.raises(PlanError, match="momentum=drop to train without"):
         request("examples/digits.py", "hogwild", 2, options({"steps": 2}))
+
+
+def test_a_target_whose_direction_nobody_said_is_refused() -> None:
+    scored: Any = {"evaluate": lambda model: {"perplexity": 1_378_851.0}}
+    with pytest.raises(PlanError, match=r"'perplexity<=20' or .*better=\{'perplexity': 'lower'\}"):
+        request(mlp(**scored), "bsp", 2, options({"until": "perplexity:20"}))
+    declared = request(mlp(**scored, better={"perplexity": "lower"}), "bsp", 2, options({"until": "perplexity:20"}))
+    assert declared.target is not None and not declared.target.reached(1_378_851.0)
+    assert facts(declared, "local").settings["until"] == "perplexity<=20.0"
 
 
 def test_momentum_is_corrected_only_where_there_is_one() -> None:

@@ -14,6 +14,7 @@ from covey.advise.predict import Step
 from covey.advise.situation import Situation
 from covey.advise.trial import Reached, Trials
 from covey.advise.world import fastest, slowness
+from covey.target import parse_target
 from covey.task import Task
 
 SCHEMA = "covey.advice/1"
@@ -88,6 +89,8 @@ def advise(
     told: Callable[[str], None] = lambda _: None, command: str = "",
 ) -> Advice:  # fmt: skip
     """Rank what the catalog holds for this task on this cluster; without `trials`, by formulas alone."""
+    if until:
+        parse_target(until, task.better)
     rows = [_guessed(candidate, now) for candidate in candidates(task, now)]
     rows.sort(key=lambda row: row.guess(now))
     alone = Reached()

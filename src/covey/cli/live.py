@@ -97,7 +97,7 @@ class Live:
         spark = "" if self._console.options.ascii_only else self._moments.spark(name, 16)
         piece = Text.assemble((f"{name} ", "dim"), (number(value), "bold green" if aim else ""))
         piece.append(f" {spark}" if spark else "", "green")
-        return piece.append(f" until {aim.op} {number(aim.value)}" if aim else "", "dim")
+        return piece.append(f" until {aim.op or ':'} {number(aim.value)}" if aim else "", "dim")
 
     def _rates(self) -> Text:
         return _joined([Text(piece) for piece in rates(self._moments)] or [Text("no speed yet", "dim")])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import median
 
 from covey.compare.running import Comparison, Outcome
 from covey.observe.recording import Recording
 from covey.observe.result import Result
 from covey.simulate.units import format_bytes, format_duration
-from covey.target import parse_target
+from covey.target import Better, direction, parse_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ def _energy(result: Result, whole: Comparison) -> float | None:
 COLUMNS = (
     Column(name="time to target", short="time", measure=_reached, kind="time"),
     Column(name="samples to target", short="samples", measure=_samples, kind="count"),
-    Column(name="final", short="final", measure=_final, kind="score", best=max),
+    Column(name="final", short="final", measure=_final, kind="score", best=None),
     Column(name="sent", short="sent", measure=lambda result, _: result.traffic.bytes, kind="bytes"),
     Column(name="samples/s", short="per s", measure=_per_second, kind="count", best=max),
     Column(name="staleness", short="stale", measure=lambda result, _: result.staleness.mean, kind="number"),
@@ -107,6 +108,10 @@ COLUMNS = (
     Column(name="money", short="money", measure=_money, kind="number"),
     Column(name="kWh", short="kWh", measure=_energy, kind="number"),
 )  # fmt: skip
+
+
+BEST: Mapping[Better | None, Callable[[Sequence[float]], float] | None] = {"higher": max, "lower": min, None: None}
+"""Of the column of scores."""
 
 
 def rows(whole: Comparison) -> list[Row]:
@@ -127,15 +132,16 @@ def columns(found: Sequence[Row]) -> list[Column]:
 def best(found: Sequence[Row], column: Column, whole: Comparison) -> float | None:
     """The best value of a column, if there is more than one to choose from."""
     values = [row.figures[column.name].value for row in found if column.name in row.figures]
-    chosen = column.best
-    if column.kind == "score" and (metric_is_small(whole) or not values):
-        chosen = min
+    chosen = column.best if column.kind != "score" else BEST[wanted(whole)]
     return chosen(values) if chosen and len(values) > 1 else None
 
 
-def metric_is_small(whole: Comparison) -> bool:
-    """Whether less is better of the metric that is aimed at."""
-    return parse_target(whole.until).op == "<=" if whole.until else False
+def wanted(whole: Comparison) -> Better | None:
+    """In which direction the metric that is aimed at gets better; None where nobody has said."""
+    if whole.until:
+        return "lower" if parse_target(whole.until).op == "<=" else "higher"
+    results = (outcome.result for outcome in whole.outcomes if outcome.result is not None)
+    return next((direction(metric_of(result), whole.better) for result in results), None)
 
 
 def _row(whole: Comparison, mine: Sequence[Outcome], rate: float) -> Row:
@@ -155,11 +161,15 @@ def _row(whole: Comparison, mine: Sequence[Outcome], rate: float) -> Row:
 
 
 def _merit(row: Row, whole: Comparison) -> tuple[float, float]:
-    """Sorts the rates of one strategy: the soonest at the target, else the best score."""
-    soon = row.figures.get("time to target")
-    final = row.figures.get("final")
-    score = (final.value if metric_is_small(whole) else -final.value) if final else float("inf")
-    return (soon.value if soon else float("inf"), score)
+    """Sorts the rates of one strategy: the soonest at the target, else the best score, else the least loss."""
+    soon, final, way = row.figures.get("time to target"), row.figures.get("final"), wanted(whole)
+    if way is None:
+        last = [line for result in row.results for line in result.history[-1:]]
+        losses = [loss for line in last if (loss := line.get("loss")) is not None]
+        score = median(losses) if losses else inf
+    else:
+        score = inf if final is None else final.value if way == "lower" else -final.value
+    return (soon.value if soon else inf, score)
 
 
 def written(value: float, kind: str) -> str:

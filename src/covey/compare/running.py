@@ -19,7 +19,8 @@ from covey.observe.progress import Watcher
 from covey.observe.recording import Recording
 from covey.observe.result import Result
 from covey.run import fit
-from covey.task import Task
+from covey.target import Better, parse_target
+from covey.task import Task, load_task
 
 SCHEMA = "covey.comparison/1"
 WARM = 2  # steps of a run that is thrown away: the first of a series reads files that the others find in memory
@@ -46,6 +47,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     workers: int
     engine: str
     until: str | None
+    better: dict[str, Better] = {}  # what the task declares of its metrics
     command: str = ""
     prices: dict[int, float] = {}  # of a worker, money per hour
     watts: dict[int, float] = {}
@@ -67,11 +69,14 @@ def compare(
     are. With a `folder`, finished runs are kept there and not done again. A strategy that fails is an outcome too.
     """
     todo = cases(strategies, rates, repeat)
+    loaded = load_task(task) if isinstance(task, str) else task
+    until = _directed(until, loaded) if until else None
     engine = options.get("engine", "local")
     cluster = options.get("cluster")
     whole = Comparison(
         task=task if isinstance(task, str) else "a task of this process", workers=workers, engine=engine, until=until,
-        command=command, prices=dict(cluster.price) if cluster else {}, watts=dict(cluster.watts) if cluster else {},
+        better=dict(loaded.better), command=command,
+        prices=dict(cluster.price) if cluster else {}, watts=dict(cluster.watts) if cluster else {},
     )  # fmt: skip
     kept = Kept(Path(folder), whole, seed, options) if folder is not None else None
     warm = engine == "simulated"
@@ -92,6 +97,12 @@ def compare(
                 kept.write(case, outcome)
         whole.outcomes.append(outcome)
     return whole
+
+
+def _directed(until: str, task: Task) -> str:
+    """The target as it was typed, unless only the task knows in which direction it lies."""
+    target = parse_target(until, task.better)
+    return until if parse_target(until) == target else str(target)
 
 
 def _run(task: Task | str, case: Case, workers: int, given: dict[str, Any]) -> Outcome:

@@ -113,9 +113,11 @@ def request(task: Task | str, strategy: str, workers: int, given: Options, rows:
             f"{chosen.name} says itself which samples a gradient is of, so every worker needs them all; with rows that "
             "stay where they are, use a strategy that leaves the batches to the worker, such as bsp or sparknet"
         )
-    target = parse_target(given.until) if given.until else None
+    if given.until:
+        parse_target(given.until)
     name = task if isinstance(task, str) else ""
     task = load_task(task) if isinstance(task, str) else task
+    target = parse_target(given.until, task.better) if given.until else None
     task = build.with_rows(task, rows) if rows else task
     if target and task.evaluate is None and target.metric != "loss":
         raise PlanError(f"--until {target}: the task has no evaluate=…, so only the training loss can be a target")
@@ -199,6 +201,8 @@ def facts(asked: Request, engine: str) -> Facts:
     )
     known.servers = asked.servers
     known.settings["batch_size"] = asked.task.batch_size
+    if asked.target:
+        known.settings["until"] = str(asked.target)
     if asked.options.budget:
         known.settings["budget"] = asked.options.budget
     return known
