@@ -38,8 +38,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
 @cache
 def looked_at(name: str) -> tuple[nn.Module, Inputs, Chain]:
     torch.manual_seed(0)
-    make, inputs = CASES[name]
-    model = make()
+    make, given = CASES[name]
+    model, inputs = make().double(), tuple(x.double() if x.is_floating_point() else x for x in given)
     before = copy.deepcopy(model).state_dict()
     chain = chain_of(model, inputs)
     assert all(torch.equal(mine, before[key]) for key, mine in model.state_dict().items()), "looking changed it"
@@ -48,8 +48,8 @@ def looked_at(name: str) -> tuple[nn.Module, Inputs, Chain]:
 
 def total(output: Any) -> Tensor:
     if isinstance(output, dict):
-        return sum((total(value) for value in output.values()), torch.zeros(()))
-    return (output * torch.arange(1.0, output.shape[-1] + 1)).square().mean()
+        return sum((total(value) for value in output.values()), torch.zeros((), dtype=torch.float64))
+    return (output * torch.arange(1.0, output.shape[-1] + 1, dtype=torch.float64)).square().mean()
 
 
 def learn(chain: Chain, stages: Stages, inputs: Inputs) -> Tensor:
@@ -82,12 +82,12 @@ def test_stages_give_the_losses_and_gradients_of_the_whole_model(name: str, part
     torch.manual_seed(5)
     expected = total(alone(*inputs))
     expected.backward()
-    assert torch.allclose(learn(chain, stages, inputs), expected, atol=1e-6)
+    assert torch.allclose(learn(chain, stages, inputs), expected, atol=1e-12)
     for (key, mine), theirs in zip(model.named_parameters(), alone.parameters(), strict=True):
         assert mine.grad is not None and theirs.grad is not None
-        assert torch.allclose(mine.grad, theirs.grad, atol=1e-6), key
+        assert torch.allclose(mine.grad, theirs.grad, atol=1e-12), key
     for (key, mine), theirs in zip(model.named_buffers(), alone.buffers(), strict=True):
-        assert torch.allclose(mine, theirs, atol=1e-6), key
+        assert torch.allclose(mine, theirs, atol=1e-12), key
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -121,7 +121,7 @@ def test_other_batch_sizes_go_through_the_same_stages(name: str) -> None:
     expected = copy.deepcopy(model)(*values)
     for stage in chain.stages([0, len(chain.layers) // 2]):
         values = stage(values)
-    assert torch.allclose(total(chain.rebuild(values)), total(expected), atol=1e-6)
+    assert torch.allclose(total(chain.rebuild(values)), total(expected), atol=1e-12)
 
 
 def test_tied_weights_are_refused_or_listed() -> None:
@@ -138,13 +138,13 @@ def test_tied_weights_are_refused_or_listed() -> None:
 
 def test_a_summed_tie_has_the_gradient_of_the_whole_model() -> None:
     torch.manual_seed(0)
-    model = models.Transformer(tied=True).eval()
+    model = models.Transformer(tied=True).double().eval()
     alone = copy.deepcopy(model)
     chain = chain_of(model, words())
     stages = chain.stages([len(chain.layers) // 2], tied="sum")
     total(alone(*words())).backward()
     learn(chain, stages, words())  # in one process both stages add into the one tensor
-    assert torch.allclose(model.words.weight.grad, alone.words.weight.grad, atol=1e-6)  # type: ignore[arg-type]
+    assert torch.allclose(model.words.weight.grad, alone.words.weight.grad, atol=1e-12)  # type: ignore[arg-type]
 
 
 def test_batch_norm_used_twice_cannot_be_in_two_stages() -> None:

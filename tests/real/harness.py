@@ -59,7 +59,7 @@ def step(model, batch):
 {more}
 
 chance = torch.Generator().manual_seed(7)
-x = torch.randn({samples}, 6, generator=chance)
+x = torch.randn({samples}, 6, generator=chance).to({dtype})
 y = torch.randint(0, 3, ({samples},), generator=chance)
 
 task = covey.Task(
@@ -70,7 +70,7 @@ task = covey.Task(
 PLAIN = {
     "before_step": "pass", "before_build": "pass", "before_score": "pass", "model": "nn.Linear(6, 3)", "more": "",
     "samples": 64, "data": "(x, y)", "optimizer": "torch.optim.SGD(params, lr=0.05, momentum=0.9)", "batch_size": 4,
-    "options": "",
+    "dtype": "torch.float32", "options": "",
 }  # fmt: skip
 SLOW = "time.sleep(0.01)"
 BATCH_NORM = "nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.3), nn.Linear(12, 3))"
