@@ -19,6 +19,19 @@ def test_a_score_is_due_after_every_so_many_samples() -> None:
     assert referee.history == [{"seconds": 1.0, "samples": 250, "bytes": 8, "accuracy": 0.5, "loss": 0.7}]
 
 
+def test_the_end_is_not_asked_for() -> None:
+    """Whatever runs the training scores the end in any case; two scores of it would be one too many."""
+    referee = Referee(every=100, total=300)
+    assert [referee.due(samples) for samples in (200, 299, 300, 310)] == [True, True, False, False]
+
+
+def test_a_score_after_as_many_samples_takes_the_place_of_the_one_before() -> None:
+    referee = Referee(every=100)
+    referee.judge(1.0, 100, 8, {"accuracy": 0.5}, 0.7)
+    referee.judge(1.5, 100, 9, {"accuracy": 0.6}, math.nan)
+    assert referee.history == [{"seconds": 1.5, "samples": 100, "bytes": 9, "accuracy": 0.6, "loss": 0.7}]
+
+
 def test_the_target_is_reached_once() -> None:
     referee = Referee(every=1, target=Target("accuracy", 0.9))
     assert [referee.judge(n, n, 0, {"accuracy": a}, 0.0) for n, a in enumerate((math.nan, 0.8, 0.9, 1.0))] == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isnan
 
 import msgspec
 
@@ -23,13 +24,16 @@ class Reached(msgspec.Struct, frozen=True):
 
 
 class Referee:
-    """Asks for a score after every `every` samples of the whole run, and ends the run at the target."""
+    """Asks for a score after every `every` samples of the whole run, and ends the run at the target.
 
-    def __init__(self, every: int, target: Target | None = None) -> None:
+    The end of the run, after `total` samples if it has them all, is scored in any case: it is not asked for here.
+    """
+
+    def __init__(self, every: int, target: Target | None = None, total: int | None = None) -> None:
         if every < 1:
             raise PlanError(f"the model cannot be scored every {every} samples: at least 1 is needed")
         self.every = every
-        self.target = target
+        self.target, self.total = target, total
         self.history: list[Row] = []
         self.reached: Reached | None = None
         self._next = every
@@ -48,10 +52,16 @@ class Referee:
 
     def due(self, samples: int) -> bool:
         """Whether the run has seen enough samples since the last score."""
-        return samples >= self._next
+        return samples >= self._next and (self.total is None or samples < self.total)
 
     def judge(self, seconds: float, samples: int, bytes: int, metrics: Mapping[str, float], loss: float) -> bool:
-        """Write a line of history; True when the target is reached. A metric `loss` of the user's goes before ours."""
+        """Write a line of history; True when the target is reached. A metric `loss` of the user's goes before ours.
+
+        At the end of a run the model may have changed since a score after as many samples: that line is replaced.
+        """
+        if self.history and self.history[-1]["samples"] == samples:
+            before = self.history.pop()["loss"]
+            loss = loss if before is None or not isnan(loss) else before
         scores = {**metrics, "loss": metrics.get("loss", loss)}
         self.history.append({"seconds": seconds, "samples": samples, "bytes": bytes, **scores})
         self._next = (samples // self.every + 1) * self.every

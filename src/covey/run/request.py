@@ -190,7 +190,7 @@ def samples_of(deal: Shards, rank: int, steps: int) -> int:
 def referee(asked: Request) -> Referee:
     """Score once per pass over the data, of all workers together, or as often as was asked for."""
     every = -(-asked.deal.samples // asked.options.scores)
-    return Referee(min(every, asked.budget or every), asked.target)
+    return Referee(min(every, asked.budget or every), asked.target, total=asked.budget)
 
 
 def facts(asked: Request, engine: str) -> Facts:

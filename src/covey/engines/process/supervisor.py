@@ -227,11 +227,9 @@ class Supervisor:
         """Everybody has ended: the last score, the model, goodbye."""
         self.watch.stop()
         self.stopped = self.stopped or "budget"
-        changed = not self.referee.history or self.referee.history[-1]["samples"] != self.roster.samples
-        evaluate = self.wishes.score and changed
-        if self.stopped != "target" and (evaluate or self.wishes.model):
-            metrics = self.ask_scorer(evaluate, self.wishes.model)
-            if evaluate and self.judge(metrics) and self.stopped == "budget":
+        if self.stopped != "target" and (self.wishes.score or self.wishes.model):
+            metrics = self.ask_scorer(self.wishes.score, self.wishes.model)
+            if self.wishes.score and self.judge(metrics) and self.stopped == "budget":
                 self.stopped = "target"
         self.ear.phase = "ended"
         self.show()

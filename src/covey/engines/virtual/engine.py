@@ -103,8 +103,8 @@ class VirtualEngine:
                     if not self._agenda.due:
                         raise Stalled(picture(self._agenda.now, self._seats))
                     self._agenda.step()
-            if self._stopped != "target":
-                self._judge()
+            if self._stopped != "target" and self._judge() and self._stopped is None:
+                self._stopped = "target"
         finally:
             self._close()
         return Outcome(
