@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -63,12 +63,20 @@ class Form:
         return Form(Vector([numbers]), ((Layer("weight", 0, numbers.numel(), shape),),), epoch=1)
 
 
+NAMES: Mapping[str, str] = {}  # each tensor is called as in its module
+
+
 class Flat:
     """A module laid out flat, or several as one. Tied parameters appear once, frozen ones not at all."""
 
-    def __init__(self, *modules: nn.Module) -> None:
+    def __init__(
+        self, *modules: nn.Module, called: Mapping[str, str] = NAMES, without: Collection[str] = ()
+    ) -> None:  # fmt: skip
+        """What is `called` by another name in the whole model has that name here, too; the parameters `without` which
+        it is laid out stay where they are: another layout owns them."""
         self.modules = modules
-        self.parameters = _trainable(modules)
+        named = {called.get(name, name): parameter for name, parameter in _trainable(modules).items()}
+        self.parameters = {name: parameter for name, parameter in named.items() if name not in without}
         if not self.parameters:
             raise PlanError("the model has no trainable parameter: nothing can be exchanged")
         floats = {name: found for name, found in _buffers(modules).items() if found[2].is_floating_point()}
@@ -215,6 +223,13 @@ class Outline:
         floats = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
         others = [name for name in buffers if name not in floats]
         return Outline(_slots(_trainable([module])), _slots(floats), others)
+
+
+def names_of(module: nn.Module) -> dict[str, str]:
+    """What each parameter is called in a vector of the whole module: tied ones by the first of their names."""
+    first: dict[int, str] = {}
+    named = module.named_parameters(remove_duplicate=False)
+    return {name: first.setdefault(id(parameter), name) for name, parameter in named}
 
 
 def _slots(tensors: Mapping[str, Tensor]) -> list[Slot]:

@@ -18,9 +18,11 @@ from covey.data import Feed, Shards
 from covey.drawing import seed_of
 from covey.errors import PlanError
 from covey.message import Address
+from covey.parallelism.pipeline import StageReplica
+from covey.program import Node
 from covey.report import gantt
 from covey.report.pipelines import timetable_of
-from covey.simulate import Cluster
+from covey.simulate import Cluster, Link
 from covey.simulate.units import Seconds
 from covey.spec import SpecError
 from covey.task import Task, check_data
@@ -262,8 +264,81 @@ def test_tied_weights_are_refused_or_summed() -> None:
         run(task(Tied), "allreduce with mesh(stage=2, timetable=pipedream, cut=inner, tied=sum)", 2, steps=1)
 
 
+UNEVEN = Cluster(
+    compute=Seconds(0.01), jitter=0.3, links={f"worker {rank}": Link(latency=Seconds(0.05)) for rank in (0, 3)}
+)  # fmt: skip
+
+
+SHARING = ("easgd(period=4)", "asynchronous", "ssp", "gosgd", "local_sgd(period=4)", "sliced")
+
+
+@pytest.mark.parametrize("strategy", [SHARING[0], *(pytest.param(s, marks=pytest.mark.full) for s in SHARING[1:])])
+def test_a_tied_weight_has_one_owner(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each stage pulls at a centre of its own, over uneven links, copies of one weight would drift apart."""
+    used: dict[tuple[int, int], list[Tensor]] = {}
+    announce = StageReplica.announce
+
+    async def spying(self: StageReplica, node: Node) -> None:
+        weights = [p for module in self.layout.modules for n, p in module.named_parameters() if n == "turn.weight"]
+        used.setdefault((node.rank, node.step), []).extend(weight.detach().clone() for weight in weights)
+        await announce(self, node)
+
+    monkeypatch.setattr(StageReplica, "announce", spying)
+    adam = task(Tied, optimizer=lambda p: torch.optim.Adam(p, lr=0.01))
+    mesh = "mesh(replica=2, stage=2, cut=inner, tied=sum, microbatches=2)"
+    world = run(adam, f"{strategy} with {mesh}", 4, steps=40, cluster=UNEVEN)
+    assert len(used) == 2 * 40 and all(len(both) == 2 and torch.equal(*both) for both in used.values())
+    owners = [who for who, replica in world.replicas.items() if "turn.weight" in replica.layout.parameters]
+    assert owners and all(who.rank % 2 == 0 for who in owners), "no role of the second stage has it in its vectors"
+
+
+class HeadFirst(Tied):
+    """The weight is called after the end of the model, and owned by its beginning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._modules = {"back": nn.Linear(64, 32, bias=False), **self._modules}
+        self.back.weight = self.turn.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inner(self.turn(x.flatten(1)).tanh()).tanh()
+        return self.head(nn.functional.linear(h, self.back.weight.t()).tanh())
+
+
+def test_a_tied_weight_has_the_name_that_it_has_in_the_whole_model() -> None:
+    named: list[str] = []
+
+    def sgd(params: Any) -> torch.optim.Optimizer:
+        pairs = list(params)
+        named.extend(name for name, _ in pairs)
+        return torch.optim.SGD(pairs, lr=RATE, momentum=0.9)
+
+    whole = Alone(task(HeadFirst, optimizer=sgd), 4).train(20)
+    expected = set(named)
+    assert "back.weight" in expected and "turn.weight" not in expected
+    named.clear()
+    world = run(task(HeadFirst, optimizer=sgd), "allreduce with mesh(stage=2, cut=inner, tied=sum)", 2, steps=20)
+    assert farthest(whole, world.scored) < 1e-10 and set(named) == expected
+
+
+def test_a_stage_with_only_weights_of_another_is_refused() -> None:
+    class Ends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.turn = nn.Linear(64, 64, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.linear(self.turn(x.flatten(1)).tanh(), self.turn.weight)[:, :10]
+
+    with pytest.raises(PlanError, match="stage 1 .* has nothing to train but weights of another stage"):
+        run(task(Ends), "allreduce with mesh(stage=2, cut=turn, tied=sum)", 2, steps=1)
+
+
 def test_a_gradient_is_clipped_as_a_whole() -> None:
     clipped = task(clip_norm=0.3)
+    tied = task(Tied, clip_norm=0.3)
+    world = run(tied, "local_sgd(period=4) with mesh(stage=2, cut=inner, tied=sum, timetable=plain)", 2, steps=15)
+    assert farthest(run(tied, "local_sgd(period=4)", 1, steps=15).scored, world.scored) < 1e-10, "counted once"
     world = run(clipped, "local_sgd(period=4) with mesh(stage=3, timetable=plain)", 3, steps=15)
     uncut = run(clipped, "local_sgd(period=4)", 1, steps=15)
     assert farthest(uncut.scored, world.scored) < 1e-10

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from covey.data import Feed
 from covey.errors import PlanError
-from covey.flat import Flat, Outline
+from covey.flat import Flat, Outline, names_of
 from covey.lessons import Lessons
 from covey.material import Material
 from covey.parallelism.chain import chain_of
@@ -36,17 +36,21 @@ def stage_replica(mesh: Mesh, stage: int, given: Material) -> StageReplica:
     chain = chain_of(given.module, inputs_of(task, given.module, batch))
     cut = checked(chain.stages(mesh.after, mesh.tied), mesh)
     mine = list(cut)[stage :: mesh.stages]
-    layout = Flat(*(part.module for part in mine))
+    called, ties = names_of(given.module), _ties(cut, mesh.stages)
+    named = {called[name]: weight for part in mine for name, weight in part.module.named_parameters()}
+    borrowed = {called[tie.of(stage)]: named[called[tie.of(stage)]] for tie in ties if tie.borrowed(stage)}
+    layout = Flat(*(part.module for part in mine), called=called, without=borrowed)
     ends = Ends(Entrance(task, signature(given.module.forward)), partial(_rebuilt, chain.traced.spec))
-    lectern, ties = Lectern(task, feed, deal, rank), _ties(cut, mesh.stages)
+    lectern = Lectern(task, feed, deal, rank)
     parts = Parts(
         place=Place(
             stage=stage, stages=mesh.stages, schedule=mesh.schedule, loads=tuple(mesh.loads[stage :: mesh.stages])
         ),
         layout=layout,
-        whole=Whereabouts(layout, whole, [tie.of(stage) for tie in ties if stage in tie.stages[1:]]),
+        whole=Whereabouts(layout, whole),
         workshop=Workshop(mine, len(cut), lectern, ends, mesh.recompute) if given.trains else None,
-        ties=ties,
+        ties={called[tie.names[0]]: tie for tie in ties},
+        borrowed=borrowed,
         bulk=max(sum(value.bytes for value in part.takes) for part in cut),
     )  # fmt: skip
     return StageReplica(
@@ -57,13 +61,14 @@ def stage_replica(mesh: Mesh, stage: int, given: Material) -> StageReplica:
 
 def checked(cut: Stages, mesh: Mesh) -> Stages:
     """Refuse a cut whose stages could not be trained."""
+    ties = _ties(cut, mesh.stages)
     for number in range(mesh.stages):
         mine = list(cut)[number :: mesh.stages]
-        if not any(p.requires_grad for part in mine for p in part.module.parameters()):
+        trained = {name for part in mine for name, p in part.module.named_parameters() if p.requires_grad}
+        if not trained - {tie.of(number) for tie in ties if tie.borrowed(number)}:
             layers = ", ".join(f"{part.layers[0]} to {part.layers[-1]}" for part in mine)
-            raise PlanError(
-                f"stage {number} (layers {layers}) has nothing to train: cut elsewhere, or into fewer stages"
-            )
+            what = "nothing to train but weights of another stage" if trained else "nothing to train"
+            raise PlanError(f"stage {number} (layers {layers}) has {what}: cut elsewhere, or into fewer stages")
         if any(isinstance(layer, nn.SyncBatchNorm) for part in mine for layer in part.module.modules()):
             raise PlanError(
                 "nn.SyncBatchNorm speaks with other workers in its forward, which a stage cannot: use nn.BatchNorm"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import nan, sqrt
 
-from torch import Tensor
+import torch
+from torch import nn
 
 from covey.errors import PlanError
-from covey.flat import Flat
+from covey.flat import Flat, Slot
 from covey.lessons import Batch, Lessons
 from covey.message import Address
 from covey.optimizers import MakeOptimizer
@@ -27,8 +28,14 @@ from covey.vector import Vector
 CUT = "this strategy wants gradients of its own choice, or in pieces, which a cut model cannot give: use bsp or ssp"
 
 
+class Lent(Told):
+    """The owner's weights, for another stage that uses them in this step."""
+
+    values: Vector
+
+
 class Twin(Told):
-    """The gradient of weights that lie in several stages."""
+    """What another stage adds to the gradient of weights that it has borrowed."""
 
     values: Vector
 
@@ -47,7 +54,8 @@ class Parts:
     layout: Flat
     whole: Whereabouts
     workshop: Workshop | None  # of a worker
-    ties: Sequence[Tie]
+    ties: Mapping[str, Tie]  # of the whole model, by the names of its parameters
+    borrowed: Mapping[str, nn.Parameter]  # those that another stage owns
     bulk: int  # bytes that go from one stage to the next for a batch
 
 
@@ -86,9 +94,10 @@ class StageReplica(Replica):
         self.settle()
         line = self._line = self._line or Line(self.place, self._workshop, node)
         self.layout.clear()
+        await self._lend(node, line)
         await (self._flushed if self.place.schedule.flushes else self._flowing)(node, line)
         self.layout.collect()
-        await self._tie(node, line)
+        await self._give_back(node, line)
         loss = self._workshop.mean_loss() if self.place.last else nan
         self.batch = Batch(loss, self.lessons.samples(node.rank, node.step))
         await self.announce(node)
@@ -139,27 +148,41 @@ class StageReplica(Replica):
 
     # -- what stages settle among themselves ------------------------------------------------------------------------
 
-    async def _tie(self, node: Node, line: Line) -> None:
-        """Sum the gradients of weights that lie in several stages, in the order of stages: all get the same bits."""
-        for number, tie in enumerate(self.parts.ties):
-            if self.place.stage not in tie.stages:
-                continue
-            step = node.step * len(self.parts.ties) + number
-            mine = self._grad_of(tie.of(self.place.stage))
-            others = [stage for stage in tie.stages if stage != self.place.stage]
-            for stage in others:
-                await node.send(Address(STAGE, stage), Twin(step, line.since, Vector([mine])), priority=FIRST)
-            theirs = {stage: (await line.take(node, Twin, stage, step)).values.parts[0] for stage in others}
-            theirs[self.place.stage] = mine.clone()
-            mine.zero_()
-            for stage in sorted(theirs):
-                mine.add_(theirs[stage].view_as(mine).to(mine.device))
+    async def _lend(self, node: Node, line: Line) -> None:
+        """Bring weights that several stages use from their owner to the others: all compute on the same bits."""
+        for step, tie, name in self._ties(node):
+            owner, *others = tie.stages
+            if self.place.stage == owner:
+                for stage in others:
+                    body = Lent(step, line.since, Vector([self._slot(name).view(self.flat)]))
+                    await node.send(Address(STAGE, stage), body, priority=FIRST)
+            else:
+                weight, lent = self.parts.borrowed[name], await line.take(node, Lent, owner, step)
+                weight.data.copy_(lent.values.parts[0].view_as(weight))
+                weight.grad = None
+
+    async def _give_back(self, node: Node, line: Line) -> None:
+        """Bring the gradients of borrowed weights to their owner, which adds them in the order of stages."""
+        for step, tie, name in self._ties(node):
+            owner, *others = tie.stages
+            if self.place.stage == owner:
+                grad = self._slot(name).view(self.grad)
+                for stage in others:
+                    grad.add_((await line.take(node, Twin, stage, step)).values.parts[0].view_as(grad).to(grad.device))
+            else:
+                weight = self.parts.borrowed[name]
+                grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+                await node.send(Address(STAGE, owner), Twin(step, line.since, Vector([grad])), priority=FIRST)
+
+    def _ties(self, node: Node) -> Iterator[tuple[int, Tie, str]]:
+        """The ties of this stage, each with a number of its own in the whole run, and its name."""
+        for number, (name, tie) in enumerate(self.parts.ties.items()):
+            if self.place.stage in tie.stages:
+                yield node.step * len(self.parts.ties) + number, tie, name
 
     async def _length(self, node: Node, line: Line) -> float:
         """The norm of the whole model's gradient."""
-        here = self.place.stage
-        twice = [self._grad_of(tie.of(here)) for tie in self.parts.ties if here in tie.stages[1:]]
-        mine = self.grad.norm() ** 2 - Vector(twice).norm() ** 2
+        mine = self.grad.norm() ** 2
         others = [stage for stage in range(self.place.stages) if stage != self.place.stage]
         for stage in others:
             await node.send(Address(STAGE, stage), Length(node.step, line.since, mine), priority=FIRST)
@@ -167,9 +190,8 @@ class StageReplica(Replica):
         squares[self.place.stage] = mine
         return sqrt(max(0.0, sum(squares[stage] for stage in sorted(squares))))
 
-    def _grad_of(self, name: str) -> Tensor:
-        slot = next(slot for slot in self.layout.slots if slot.name == name)
-        return slot.view(self.grad)
+    def _slot(self, name: str) -> Slot:
+        return next(slot for slot in self.layout.slots if slot.name == name)
 
     # -- what is kept ---------------------------------------------------------------------------------------------
 

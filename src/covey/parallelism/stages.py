@@ -42,7 +42,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Tie:
-    """One tensor that several stages hold, and its name in each: their gradients have to be summed."""
+    """One tensor that several stages use, and its name in each. The first of them owns it: it sums their gradients,
+    updates the tensor, and lends it to the others for each step."""
 
     names: tuple[str, ...]
     stages: tuple[int, ...]
@@ -50,6 +51,10 @@ class Tie:
     def of(self, stage: int) -> str:
         """What it is called there."""
         return self.names[self.stages.index(stage)]
+
+    def borrowed(self, stage: int) -> bool:
+        """Whether this stage uses it and another one owns it."""
+        return stage in self.stages[1:]
 
 
 @dataclass(frozen=True, eq=False)

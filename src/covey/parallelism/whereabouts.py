@@ -26,10 +26,8 @@ class Span:
 class Whereabouts:
     """Turns what a part of the model shows of itself into a piece of the whole model."""
 
-    def __init__(self, layout: Flat, whole: Outline, without: Iterable[str] = ()) -> None:
-        """`without` are parameters that another part of the model answers for."""
-        silent = set(without)
-        self.params = _spans([slot for slot in layout.slots if slot.name not in silent], whole.params)
+    def __init__(self, layout: Flat, whole: Outline) -> None:
+        self.params = _spans(layout.slots, whole.params)
         self.floats = _spans(layout.buffer_slots, whole.floats)
         self.counters = tuple(whole.counters.index(name) for name in layout.others())
         self.sizes = _parts(whole.params), _parts(whole.floats)
