@@ -88,6 +88,7 @@ class Run(msgspec.Struct, kw_only=True):
     samples: int  # of the data set
     batch_size: int
     limits: list[int | None]  # each worker's budget of steps
+    loop: bool = False  # of a script, which has no task's samples and batches
     ended: list[int] = []  # the workers that had done theirs
     progress: dict[str, Any] = {}
     files: dict[str, tuple[int, str]] = {}

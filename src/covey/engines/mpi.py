@@ -41,7 +41,7 @@ def places(workers: int, hosts: Any, **settings: object) -> Places:
     if LED:
         raise PlanError("the other ranks have left with the first run: one mpirun, one covey.fit")
     LED.append(started)
-    return RankPlaces(_channel(started), started.size, (lambda address: NATIVE) if native else None)
+    return RankPlaces(channel(started), started.size, (lambda address: NATIVE) if native else None)
 
 
 def guest(handed: Callable[[], bytes]) -> bool:
@@ -50,10 +50,10 @@ def guest(handed: Callable[[], bytes]) -> bool:
     if started is None:
         return False
     choose_gpu(started.local)
-    channel = _channel(started)
+    way = channel(started)  # every rank opens MPI, the leader too
     if started.leads:
         return False
-    attend(channel, handed)
+    attend(way, handed)
     return True
 
 
@@ -62,13 +62,14 @@ def refuse() -> None:
     started = by_mpi()
     if started is not None and not LED:
         LED.append(started)
-        call_off(_channel(started), started.size)
-        _channel(started).close(True)
+        call_off(channel(started), started.size)
+        channel(started).close(True)
 
 
 @cache
-def _channel(started: Started) -> MpiChannel:
-    return MpiChannel(started)
+def channel(started: Started, coming: float = COMING) -> MpiChannel:
+    """The way to the other ranks, which must be there within `coming` seconds."""
+    return MpiChannel(started, coming=coming)
 
 
 def world() -> Any:
@@ -99,8 +100,8 @@ def part(comm: Any, still: Callable[[], bool] = lambda: True) -> bool:
 class MpiChannel:
     """Messages of MPI as a channel; MPI trusts its network."""
 
-    def __init__(self, started: Started, first: int = 0) -> None:
-        self.started = started
+    def __init__(self, started: Started, first: int = 0, coming: float = COMING) -> None:
+        self.started, self.coming = started, coming
         self.users = "mpi4py.MPI" in sys.modules  # MPI is not ours to end
         self.comm = world()
         self.service = Service(self.comm, first)
@@ -111,7 +112,7 @@ class MpiChannel:
             doors = msgspec.json.encode((machine(), here.addresses(), door.getsockname()[1]))
             for rank in range(1, self.started.size):
                 self.comm.Send(doors, dest=rank, tag=DOORS)
-            others = [self._receive(rank, HERE) for rank in range(1, self.started.size)]
+            others = [self._receive(rank, HERE, self.coming) for rank in range(1, self.started.size)]
         return [presence(), *(msgspec.json.decode(other, type=Presence) for other in others)]
 
     def hand_out(self, letters: Sequence[bytes]) -> None:

@@ -70,6 +70,28 @@ def by_mpi(environment: Mapping[str, str] = os.environ) -> Started | None:
 ENGINES = {"torchrun": by_torchrun, "mpi": by_mpi}
 
 
+def world(environment: Mapping[str, str] = os.environ) -> tuple[str, Started] | None:
+    """The engine whose world this process was started into, and its place there.
+
+    srun gives its tasks MPI's variables too; the same rank in both is srun's own, whose tasks need no MPI to meet. In a
+    task that only hosts an mpirun, SLURM counts the hosts.
+    """
+    if "MASTER_PORT" in environment and "RANK" in environment and (started := by_torchrun(environment)):
+        return "torchrun", started
+    mpi, slurm = by_mpi(environment), by_slurm(environment)
+    if slurm and (mpi is None or (mpi.rank, mpi.size) == (slurm.rank, slurm.size)):
+        return "torchrun", slurm
+    return ("mpi", mpi) if mpi else None
+
+
+def half_a_world(environment: Mapping[str, str] = os.environ) -> str:
+    """The variable which says that others were started beside this process, where none says how to find them."""
+    for name in ("WORLD_SIZE", "HOROVOD_SIZE"):
+        if environment.get(name, "1").strip() not in ("", "0", "1"):
+            return f"{name}={environment[name]}"
+    return ""
+
+
 def only_hosts(engine: str) -> bool:
     """Whether another process leads the run for which this one was started with the engine of this name."""
     place = ENGINES[engine]() if engine in ENGINES else None

@@ -43,7 +43,7 @@ def places(workers: int, hosts: Any, **settings: object) -> Places:
     if LED:
         raise PlanError("the other ranks have left with the first run: one torchrun, one covey.fit")
     LED.append(started)
-    return RankPlaces(_channel(started), started.size, collective)
+    return RankPlaces(channel(started), started.size, collective)
 
 
 def guest(handed: Callable[[], bytes]) -> bool:
@@ -52,11 +52,10 @@ def guest(handed: Callable[[], bytes]) -> bool:
     if started is None:
         return False
     choose_gpu(started.local)
-    channel = _channel(started)
     if started.leads:
-        channel.store.set("led", "true")  # the others may find it from now on
+        channel(started).store.set("led", "true")  # the others may find it from now on
         return False
-    attend(channel, handed)
+    attend(channel(started), handed)
     return True
 
 
@@ -65,21 +64,21 @@ def refuse() -> None:
     started = by_torchrun()
     if started is not None and not LED:
         LED.append(started)
-        channel = _channel(started)
-        call_off(channel, started.size)
-        channel.see_off()
+        call_off(channel(started), started.size)
+        channel(started).see_off()
 
 
 @cache
-def _channel(started: Started) -> StoreChannel:
-    return StoreChannel(started)
+def channel(started: Started, coming: float = COMING) -> StoreChannel:
+    """The way to the other ranks, which must be there within `coming` seconds."""
+    return StoreChannel(started, coming)
 
 
 class StoreChannel:
     """The store of a c10d rendezvous as a channel. Whoever reaches its port can read it: torchrun trusts networks."""
 
-    def __init__(self, started: Started) -> None:
-        self.started = started
+    def __init__(self, started: Started, coming: float = COMING) -> None:
+        self.started, self.coming = started, coming
         self._store: Store | None = None
 
     @property
@@ -97,7 +96,7 @@ class StoreChannel:
         shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)  # torchrun's agent holds it
         store = TCPStore(
             started.master, started.port, started.size, is_master=started.leads and not shared,
-            timeout=timedelta(seconds=COMING), wait_for_workers=False, multi_tenant=True,
+            timeout=timedelta(seconds=self.coming), wait_for_workers=False, multi_tenant=True,
         )  # fmt: skip
         return PrefixStore(f"covey/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
@@ -105,10 +104,10 @@ class StoreChannel:
         return [presence(HERE), *(self._presence(rank) for rank in range(1, self.started.size))]
 
     def _presence(self, rank: int) -> Presence:
-        until = time.monotonic() + COMING
+        until = time.monotonic() + self.coming
         while not self.store.check([f"here/{rank}"]):
             if time.monotonic() > until:
-                raise PeerLost(f"rank {rank} did not come within {COMING:g} s")
+                raise PeerLost(f"rank {rank} did not come within {self.coming:g} s")
             time.sleep(LOOK)
         return msgspec.json.decode(self.store.get(f"here/{rank}"), type=Presence)
 

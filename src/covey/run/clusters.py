@@ -64,16 +64,20 @@ def at(asked: Request, places: Places) -> Result:
     """Roles at the places of an engine."""
     given = asked.options
     task = os.path.abspath(asked.name) if asked.name else ""
-    terms = Terms(place=given.place, interface=given.interface, insecure=given.insecure, threads=asked.threads)
-    if given.watcher:
-        terms = replace(terms, say=given.watcher.say)
-        if given.insecure:
-            given.watcher.say(INSECURE)
+    terms = terms_of(given, asked.threads)
 
     def muster(asked: Request, warm: str, handed: bytes) -> ClusterCrew:
         return ClusterCrew(places, terms, warm, task, handed, asked.plan.roles)
 
     return on_processes(asked, given.engine, muster)
+
+
+def terms_of(given: Options, threads: int) -> Terms:
+    """How the hosts of a run meet, as it was asked for; what is insecure is said."""
+    terms = Terms(place=given.place, interface=given.interface, insecure=given.insecure, threads=threads)
+    if given.watcher and given.insecure:
+        given.watcher.say(INSECURE)
+    return replace(terms, say=given.watcher.say) if given.watcher else terms
 
 
 def host_only(name: str, task: Task | str, rate: float) -> bool:

@@ -23,7 +23,7 @@ from covey.observe.recording import joined
 from covey.observe.result import Result, conclude
 from covey.run import roles
 from covey.run.kept import same_cut, uncut
-from covey.run.request import Request, facts, referee
+from covey.run.request import Options, Request, facts, referee
 from covey.run.roles import Work
 from covey.simulate import parse_duration
 from covey.strategy import Role
@@ -53,8 +53,8 @@ def local(asked: Request) -> Result:
 def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     """Train with the crew of an engine."""
     given = asked.options
-    kept, run = _kept(asked)
-    vault = _vault(asked)
+    kept, run = kept_run(given, _run(asked))
+    vault = vault_of(given)
     judge = referee(asked)
     interrupt = Interrupt()
     handed = b"" if asked.name else handover.pack(asked.task)
@@ -108,11 +108,11 @@ def _run(asked: Request) -> Run:
     )  # fmt: skip
 
 
-def _vault(asked: Request) -> Vault | None:
+def vault_of(given: Options) -> Vault | None:
     """Where this run is kept; a folder with the checkpoints of another run stays as it is."""
-    if asked.options.checkpoint is None:
+    if given.checkpoint is None:
         return None
-    place, resumed = Path(asked.options.checkpoint), asked.options.resume
+    place, resumed = Path(given.checkpoint), given.resume
     if Vault(place).all() and (resumed is None or Path(resumed).resolve() != place.resolve()):
         raise CheckpointError(
             f"{place} holds the checkpoints of an earlier run, which this one would replace: "
@@ -121,12 +121,15 @@ def _vault(asked: Request) -> Vault | None:
     return Vault(place)
 
 
-def _kept(asked: Request) -> tuple[Path | None, Run | None]:
+def kept_run(given: Options, here: Run) -> tuple[Path | None, Run | None]:
     """The checkpoint to go on from, if it is one of this very run."""
-    if asked.options.resume is None:
+    if given.resume is None:
         return None, None
-    vault, here = Vault(Path(asked.options.resume)), _run(asked)
+    vault = Vault(Path(given.resume))
     place, run = vault.newest()
+    if run.loop != here.loop:
+        kinds = {True: "a script's own loop (covey launch)", False: "a task (covey run)"}
+        raise CheckpointError(f"{place} is of {kinds[run.loop]}, and this is {kinds[here.loop]}")
     past, here = uncut(run), uncut(here)
     if run.ended and past.limits != here.limits and (earlier := vault.unended()):
         place, run = vault.checked(earlier)  # a longer run: nobody may have said goodbye yet

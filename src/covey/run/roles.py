@@ -25,7 +25,9 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """What a role's process must know to become its role."""
 
     task: str
+    module: str = ""  # of a script that was started with -m
     arguments: list[str] = []
+    world: bool = False  # torchrun, mpirun or srun started the script, and it joined
     strategy: str
     workers: int
     replicas: int = 0  # that share the data, where several workers are one
@@ -39,6 +41,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     traced: bool = False
     allowance: float | None = None
     kept: str = ""
+    checkpoint: bool = False  # the run is kept as it goes
     recut: str = ""  # the strategy of what was kept, where that has another cut
     rows: Rows | None = None  # of the workers, where each has its own
 

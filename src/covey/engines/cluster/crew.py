@@ -199,8 +199,9 @@ class ClusterCrew:
         return {number: answers.get(number, Shares(why=f"no answer within {ANSWER:g} s")) for number in words}
 
     def _dismiss(self) -> None:
+        why = "" if self.error is None else str(self.error).partition("\n")[0] or type(self.error).__name__
         for site in self.sites:
-            self.gate.tell(site.number, Leave(well=self.error is None))
+            self.gate.tell(site.number, Leave(self.error is None, why))
         self.gate.close()
 
     def _called(self, number: int) -> str:

@@ -64,7 +64,7 @@ class RankPlaces:
 
     def open(self) -> list[str]:
         present = self.channel.gather()
-        self.address = next((one.leader for one in present if one.machine != present[0].machine), HERE)
+        self.address = leader_address(present)
         return names(present)
 
     @property
@@ -136,6 +136,11 @@ def machine() -> str:
     """One kernel, booted once, and one network of it."""
     found = here.machine()
     return f"{found.kernel} {found.network}"
+
+
+def leader_address(present: Sequence[Presence]) -> str:
+    """Where the leader, which is the first, was reached from another machine, if there is one."""
+    return next((one.leader for one in present if one.machine != present[0].machine), HERE)
 
 
 def names(present: Sequence[Presence]) -> list[str]:

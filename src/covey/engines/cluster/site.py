@@ -10,9 +10,12 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing, suppress
+from pathlib import Path
 from threading import Thread
 from types import TracebackType
+from typing import Protocol
 
 import msgspec
 import zmq
@@ -27,6 +30,7 @@ from covey.engines.process.nursery import Job
 from covey.engines.transport.keys import LAUNCHER, Ring
 from covey.engines.transport.token import seal, unseal
 from covey.errors import CoveyError, PeerLost
+from covey.message import Address
 
 BEAT = 0.5  # seconds between signs of life
 COMING = 60.0  # seconds to reach the launcher for the first time
@@ -35,9 +39,30 @@ REFUSED = 2.0  # the same where its machine says that nobody hears there any mor
 EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 
 
+class Roles(Protocol):
+    """The roles of a site, before and while they live."""
+
+    directory: Path
+
+    @property
+    def bells(self) -> Sequence[int]:
+        """Readable when one of them may have ended."""
+        ...
+
+    def bear(self, job: Job, memory: Sequence[int] = ()) -> None: ...
+    def exits(self) -> list[tuple[Address, str]]: ...
+    def abandon(self) -> None: ...
+
+
 def host(letter: Letter, handed: bytes = b"", start: Start | None = None) -> bool:
     """Be a site until the run is over, and tell whether all went well; `handed` is a task of the launcher's memory."""
-    with Brood(letter.warm, letter.threads, start) as brood, Line(letter) as line:
+    with Brood(letter.warm, letter.threads, start) as brood:
+        return host_in(brood, letter, handed).well
+
+
+def host_in(brood: Roles, letter: Letter, handed: bytes = b"") -> Leave:
+    """Be a site whose roles are borne like this, and tell how the run ended."""
+    with Line(letter) as line:
         try:
             letter, handed = shipping.settled(letter, handed, brood.directory / "task")
             address = here.address_towards(letter.launcher, letter.interface)
@@ -51,10 +76,11 @@ def host(letter: Letter, handed: bytes = b"", start: Start | None = None) -> boo
             raise
 
 
-def _stay(line: Line, brood: Brood, share: Share, handed: bytes) -> bool:
+def _stay(line: Line, brood: Roles, share: Share, handed: bytes) -> Leave:
     poller = zmq.Poller()
     poller.register(line.socket, zmq.POLLIN)
-    poller.register(brood.line, zmq.POLLIN)
+    for bell in brood.bells:
+        poller.register(bell, zmq.POLLIN)
     while True:
         poller.poll(round(BEAT * 1000))
         line.beat()
@@ -63,8 +89,8 @@ def _stay(line: Line, brood: Brood, share: Share, handed: bytes) -> bool:
         for word in line.heard():
             if isinstance(word, Leave):
                 if not word.well:
-                    brood.alive.clear()  # nobody has told them to go, so there is nothing to wait for
-                return word.well
+                    brood.abandon()
+                return word
             if isinstance(word, Bear):
                 job = Job(
                     entry=word.entry, roles=word.roles, work=word.work, alone=word.alone, sharing=word.sharing,
@@ -75,7 +101,7 @@ def _stay(line: Line, brood: Brood, share: Share, handed: bytes) -> bool:
                 line.tell(share.obey(word))
 
 
-def _bear(brood: Brood, job: Job, share: Share) -> None:
+def _bear(brood: Roles, job: Job, share: Share) -> None:
     """(Beside the signs of life) A nursery that still imports torch, or a large task, can take longer than they may."""
     with closing(share), suppress(PeerLost, OSError):  # `exits` tells of a dead nursery
         brood.bear(job, share.handles if job.sharing else ())

@@ -96,6 +96,7 @@ class Leave(Word, frozen=True):
     """The run is over."""
 
     well: bool = True
+    why: str = ""  # if not
 
 
 Upward = Arrived | Shares | Failed | Gone | Beat

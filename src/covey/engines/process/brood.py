@@ -63,6 +63,11 @@ class Brood:
     def __enter__(self) -> Brood:
         return self
 
+    @property
+    def bells(self) -> tuple[int, ...]:
+        """Readable when a role has ended."""
+        return (self.line.fileno(),)
+
     def bear(self, job: Job, memory: Sequence[int] = ()) -> None:
         """Have roles born; `memory` are the handles of what they share with others of this machine."""
         try:
@@ -71,6 +76,10 @@ class Brood:
         except OSError:
             raise self._lost() from None
         self.alive = set(job.roles)
+
+    def abandon(self) -> None:
+        """Nobody has told the roles to go, so there is nothing to wait for when the block ends."""
+        self.alive.clear()
 
     def exits(self) -> list[tuple[Address, str]]:
         """Who has ended since the last time, and how; never waits."""

@@ -102,14 +102,18 @@ def _raise_roles(line: socket.socket, children: dict[int, Address]) -> None:
     job = msgspec.msgpack.decode(read(line), type=Job)
     module, _, function = job.entry.partition(":")
     entry = getattr(import_module(module), function)
-    memory = take(line, job.handles)
-    if job.alone:
-        commons.lay(memory.pop() if memory else None)
-    ground.lay(job.sharing or job.roles, memory)
+    lay_memory(job, take(line, job.handles))
     gc.freeze()  # keeps the collector from touching, and so copying, the pages that all roles share
     for who in job.roles:
         children[_fork(line, job, entry, who)] = who
     _watch(line, children)
+
+
+def lay_memory(job: Job, memory: list[int]) -> None:
+    """What the roles of this process, or those that are born of it, share with each other."""
+    if job.alone:
+        commons.lay(memory.pop() if memory else None)
+    ground.lay(job.sharing or job.roles, memory)
 
 
 def read(line: socket.socket) -> bytes:

@@ -40,6 +40,7 @@ class Wishes:
     vault: Vault | None = None
     keep_every: float = 60.0
     run: Run | None = None  # what a checkpoint says of this run
+    alike: str = "task.model must draw them from torch's generator (seeded by covey) and nothing else"
     stall: float = 30.0
     budget: int | None = None
     watcher: Watcher | None = None
@@ -99,8 +100,7 @@ class Supervisor:
         for address in self.roles:
             if ready[address].fingerprint != first.fingerprint:
                 raise PlanError(
-                    f"{address} built other initial weights than {self.roles[0]}: task.model must draw them "
-                    "from torch's generator (seeded by covey) and nothing else"
+                    f"{address} built other initial weights than {self.roles[0]}: {self.wishes.alike}"
                 )
         self.crew.begin()
         self.board.tell(self.roles, control.Go())

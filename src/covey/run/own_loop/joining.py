@@ -1,26 +1,61 @@
-"""`with covey.join(model, optimizer)`: a script's training loop becomes a worker of its run."""
+"""`covey.join`: a person's own training loop joins the run."""
 
 from __future__ import annotations
+
+import os
+import sys
 
 from torch import nn
 from torch.optim import Optimizer
 
-from covey import build
+from covey import build, catalog
 from covey.engines.process.role import Post, play
 from covey.engines.process.shots import SCORER
 from covey.errors import PlanError
 from covey.replica import Replica
 from covey.run.own_loop import seat as here
+from covey.run.own_loop import world
 from covey.run.own_loop.member import JoinedMember, Member
+from covey.run.own_loop.seat import Seat
 from covey.run.own_loop.settings import remade
+from covey.run.request import Options
 from covey.run.roles import score_for
+from covey.spec import parse, unknown
+from covey.systems import SYSTEMS
+
+USUAL = "bsp"  # the strategy, as for covey run and covey launch
 
 
-def join(model: nn.Module, optimizer: Optimizer) -> Member:
-    """Train `model` together with the other workers of this run; alone when there is no run."""
+def join(
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    strategy: str | None = None,
+    servers: int | None = None,
+    seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: str = "60s",
+    resume: str | os.PathLike[str] | None = None,
+    stall: str = "30s",
+    interface: str = "",
+    insecure: bool = False,
+) -> Member:
+    """Train `model` together with the other workers of this run; alone when there is no run.
+
+    The run is that of `covey launch`, whose flags then count, or the world that started this process (torchrun, mpirun,
+    srun), with one worker in each rank; then all but the first two arguments say how, as for `covey run`.
+    """
+    given = Options(
+        servers=servers, seed=seed, checkpoint=checkpoint, every=every, resume=resume, stall=stall,
+        interface=interface, insecure=insecure,
+    )  # fmt: skip
+    if here.SEAT is None:
+        here.SEAT = world.enter(strategy or USUAL, given)
     seat = here.SEAT
     if seat is None:
+        check_alone(strategy, given)
         return Member(model, optimizer)
+    check_launched(seat, strategy, given)
     if seat.joined:
         raise PlanError("covey.join was called a second time: one run has one training loop")
     seat.joined = True
@@ -31,6 +66,31 @@ def join(model: nn.Module, optimizer: Optimizer) -> Member:
     replica = Replica(model, remade(model, optimizer))
     if not seat.plan.role(seat.me).trains:
         with Post(seat.me, seat.work.contacts) as post:
-            play(post, seat.plan, replica, None, lambda desk: desk.serve())
+            play(post, seat.plan, replica, seat.kept, lambda desk: desk.serve())
         raise SystemExit(0)
     return JoinedMember(seat, replica, model, optimizer)
+
+
+def check_launched(seat: Seat, strategy: str | None, given: Options) -> None:
+    """The flags of covey launch count, and what the script asks for must not differ."""
+    if strategy and (asked := catalog.resolve(strategy, seat.work.workers).text) != seat.work.strategy:
+        raise PlanError(
+            f"covey.join(strategy={asked!r}) in a run of {seat.work.strategy}: the roles of a strategy are laid out "
+            f"before the script runs, so give it to the launcher: covey launch --strategy {asked!r} …"
+        )
+    for name in ("servers", "seed", "checkpoint", "every", "resume", "stall", "interface", "insecure"):
+        if not seat.work.world and getattr(given, name) != getattr(Options(), name):
+            raise PlanError(f"covey.join({name}=…): covey launch has started this run; give it --{name}")
+
+
+def check_alone(strategy: str | None, given: Options) -> None:
+    """One worker exchanges nothing, so its strategy need only exist; what a run would keep is not kept."""
+    known = [*catalog.names(), *SYSTEMS]
+    if strategy and (call := parse(strategy).strategy).name not in known:
+        raise unknown(strategy, call.at, "strategy", call.name, known)
+    for name in ("checkpoint", "resume"):
+        if getattr(given, name):
+            raise PlanError(
+                f"covey.join({name}=…): a script that runs alone keeps nothing; start it with: "
+                f"covey launch {sys.argv[0]} --workers 1 --{name} {getattr(given, name)}"
+            )

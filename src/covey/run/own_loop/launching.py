@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from covey import build, catalog
+from covey import build
+from covey.engines import started
+from covey.engines.cluster.crew import ClusterCrew
 from covey.engines.interrupt import Interrupt, interruptible
 from covey.engines.local import LocalCrew
 from covey.engines.process.contacts import Contacts
@@ -18,13 +20,16 @@ from covey.engines.process.supervisor import Supervisor, Wishes
 from covey.errors import PlanError
 from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
+from covey.run.clusters import CLUSTERS, check_terms, host_only, module, refusing, terms_of
 from covey.run.own_loop import seat
+from covey.run.own_loop.request import Loop, Script, loop_of
+from covey.run.processes import Crew, kept_run, vault_of
 from covey.run.request import facts_of, options, threads_each
-from covey.run.roles import Work
 from covey.simulate import parse_duration
-from covey.strategy import Plan
+from covey.spec import parse_call, unknown
 
-NOT_HERE = ("epochs", "until", "checkpoint", "resume", "cluster", "timing_only")
+ENGINES = ("local", *CLUSTERS)
+ALIKE = "every role runs the script up to covey.join, and must draw the same weights: call torch.manual_seed first"
 
 
 def launch(
@@ -32,52 +37,73 @@ def launch(
 ) -> Result:
     """Run a script on every role of a strategy; each calls `covey.join` where its training begins."""
     asked = options(given)
-    for name in NOT_HERE:
-        if getattr(asked, name):
-            raise PlanError(
-                f"covey launch has no --{name.replace('_', '-')}: the script's own loop decides how long it runs"
-            )
-    if asked.engine != "local":
-        raise PlanError(f"--engine {asked.engine}: a script of one's own runs on the engine 'local' only")
     path = Path(script).resolve()
-    if not path.is_file():
-        raise PlanError(f"there is no script {script}")
-    chosen = catalog.resolve(strategy, workers)
-    if chosen.mesh:
-        raise PlanError("a script's own loop has the whole model: give covey run a Task, whose model covey can cut")
-    if chosen.chooses:
+    engine = parse_call(asked.engine)
+    _check_engine(engine.name, asked.engine, path)
+    check_terms(asked, engine.name)
+    if engine.name in CLUSTERS and host_only(engine.name, str(path), 1.0):
+        raise SystemExit(0)
+    with refusing(engine.name):
+        if not path.is_file():
+            raise PlanError(f"there is no script {script}")
+        wanted = Script(path=str(path), name=str(script), arguments=tuple(arguments))
+        loop = loop_of(wanted, strategy, workers, asked, asked.threads or threads_each(workers))
+
+    def muster() -> Crew:
+        if engine.name == "local":
+            return LocalCrew(seat.__name__, loop.threads)
+        places = module(engine.name).places(workers, asked.hosts, **engine.settings)
+        return ClusterCrew(places, terms_of(asked, loop.threads), seat.__name__, str(path), b"", loop.plan.roles)
+
+    return lead(loop, muster, Interrupt())
+
+
+def _check_engine(name: str, written: str, script: Path) -> None:
+    if name == "simulated":
         raise PlanError(
-            f"{chosen.name} says itself which samples a gradient is of, and a script's own loop cannot: give covey run "
-            "a Task, or launch the script with a strategy that leaves the batches to the loop, such as bsp or easgd"
+            "--engine simulated: a script's own loop takes real time; covey simulate FILE.py:task runs a Task in "
+            "virtual time, and --engine local runs the script"
         )
-    roles = tuple(chosen.layout(workers, asked.servers))
-    plan = Plan(roles=roles, limits=(asked.steps,) * workers, lockstep=chosen.lockstep, seed=asked.seed)
+    if name not in ENGINES:
+        raise unknown(written, 0, "engine", name, ENGINES)
+    if name == "local" and written != "local":
+        raise PlanError("the engine local has no settings: write --engine local")
+    found = started.world()
+    if name == "local" and found and found[1].size > 1:
+        raise PlanError(
+            f"this is rank {found[1].rank} of {found[1].size} of {found[0]}, and each rank would launch a run of its "
+            f"own: add --engine {found[0]}, or start the script itself: its covey.join finds the other ranks"
+        )
+
+
+def lead(loop: Loop, muster: Callable[[], Crew], interrupt: Interrupt) -> Result:
+    """Run the loop with the crew of an engine, to the end of all its processes."""
+    given, plan = loop.options, loop.plan
+    kept, run = kept_run(given, loop.run)
+    vault = vault_of(given)
     judge = Referee(sys.maxsize)
-    interrupt = Interrupt()
-    threads = asked.threads or threads_each(workers)
-    with interruptible(interrupt), LocalCrew(seat.__name__, threads) as crew:
+    with interruptible(interrupt), muster() as crew:
 
         def pack(contacts: Contacts) -> bytes:
-            return msgspec.msgpack.encode(msgspec.structs.replace(work, contacts=contacts))
+            return msgspec.msgpack.encode(loop.work(contacts, kept))
 
-        work = Work(
-            task=str(path), arguments=list(arguments), strategy=chosen.text, workers=workers, servers=asked.servers,
-            limits=list(plan.limits), seed=asked.seed, threads=threads,
-            contacts=Contacts(book={}, launcher=""),
-        )  # fmt: skip
-        board = crew.start(roles, f"{seat.__name__}:enter", pack)
+        board = crew.start(plan.roles, f"{seat.__name__}:enter", pack)
         file = crew.directory / "model.safetensors"
-        stall = parse_duration(asked.stall)
-        wishes = Wishes(score=False, model=file, stall=stall, watcher=asked.watcher, interrupt=interrupt)
+        wishes = Wishes(
+            score=False, model=file, vault=vault, keep_every=parse_duration(given.every), run=loop.run,
+            stall=parse_duration(given.stall), watcher=given.watcher, interrupt=interrupt, alike=ALIKE,
+        )  # fmt: skip
         supervisor = Supervisor(plan, board, crew, judge, wishes)
+        if run is not None:
+            supervisor.resume(run.progress)
         outcome = supervisor.run()
-        known = facts_of(chosen, asked, str(script), "local", plan.limits, work.threads)
+        known = facts_of(loop.strategy, given, loop.script.name, given.engine, plan.limits, loop.threads)
         result = conclude(
             known, judge, outcome.tallies,
             seconds=outcome.seconds, stopped=outcome.stopped, usage=outcome.usage, failures=outcome.refused,
         )  # fmt: skip
         result.keep_weights(build.read(file))
-        if asked.save:
-            build.copy(file, Path(asked.save))
+        if given.save:
+            build.copy(file, Path(given.save))
         supervisor.see_off()
     return result

@@ -77,7 +77,8 @@ class JoinedMember(Member):
         super().__init__(model, optimizer)
         self.rank, self.workers, self.seed = seat.me.rank, seat.work.workers, seat.work.seed
         self.replica = replica
-        run = partial(play, plan=seat.plan, replica=replica, kept=None, serve=lambda desk: desk.serve())
+        run = partial(play, plan=seat.plan, replica=replica, kept=seat.kept, serve=lambda desk: desk.serve())
+        self.leave = seat.leave
         self.turns = Turns(run, lane_of(replica.flat))
         self.post = lambda: Post(seat.me, seat.work.contacts)
         replica.lessons = replace(replica.lessons, own=self.turns.compute)
@@ -91,6 +92,7 @@ class JoinedMember(Member):
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self.turns.finish(error)
+        self.leave()
 
     def step(self, loss: torch.Tensor | float | None = None) -> None:
         if not self.turns.mine:

@@ -1,0 +1,75 @@
+"""The roles of a rank: its worker is played by this very process, where a user's loop runs; the others are born beside.
+
+A process that has run the user's code is never forked: servers are born of a nursery that has run nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+
+import msgspec
+
+from covey.engines.cluster.words import Letter
+from covey.engines.process.brood import Brood
+from covey.engines.process.nursery import Job, lay_memory
+from covey.message import Address
+
+WELL = "exited with code 0"
+
+
+class RankRoles:
+    """What a site bears in a rank's process: `born` has the work of the role that is played here."""
+
+    directory = Path(os.devnull)  # nothing is shipped here: every rank has run the script
+
+    def __init__(self, letter: Letter, me: Address) -> None:
+        self.me = me
+        self.born: SimpleQueue[Job] = SimpleQueue()
+        self.others = Brood(letter.warm, letter.threads) if any(name != str(me) for name in letter.roles) else None
+        self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.playing = False
+        self.how = ""  # the role of this process has ended
+
+    def __enter__(self) -> RankRoles:
+        return self
+
+    @property
+    def bells(self) -> tuple[int, ...]:
+        return (self.bell, *(self.others.bells if self.others else ()))
+
+    def abandon(self) -> None:
+        if self.others:
+            self.others.abandon()
+
+    def bear(self, job: Job, memory: Sequence[int] = ()) -> None:
+        """Have the other roles born, and let the user's thread have the work of its own."""
+        beside = [who for who in job.roles if who != self.me]
+        self.playing = True
+        if beside:
+            assert self.others is not None, "the letter had said who comes"
+            self.others.bear(msgspec.structs.replace(job, roles=beside), memory)
+        if job.sharing:
+            lay_memory(job, [os.dup(handle) for handle in memory])
+        self.born.put(job)
+
+    def leave(self, how: str = WELL) -> None:
+        """(The user's thread) The role of this process has ended."""
+        if not self.how:
+            self.how = how
+            os.eventfd_write(self.bell, 1)
+
+    def exits(self) -> list[tuple[Address, str]]:
+        gone = self.others.exits() if self.others else []
+        if self.how and self.playing:
+            self.playing = False
+            os.eventfd_read(self.bell)
+            gone.append((self.me, self.how))
+        return gone
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self.others:
+            self.others.__exit__(kind, error, tb)

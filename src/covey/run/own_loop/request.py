@@ -1,0 +1,78 @@
+"""What was asked of a script's own loop, checked: nothing has started yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from covey import catalog
+from covey.checkpoint import Run
+from covey.engines.process.contacts import Contacts
+from covey.errors import PlanError
+from covey.run.request import Options
+from covey.run.roles import Work
+from covey.strategy import Plan, Strategy
+
+OWN = "the script's own loop decides how long it runs, on what and how well it does"
+NOT_HERE = ("epochs", "until", "scores", "rate", "budget", "cluster", "timing_only", "traced", "instruments")
+"""What only a task can have."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    """A program with a training loop."""
+
+    path: str  # of its file
+    name: str  # as it was written
+    module: str = ""  # its name, if it was started with -m
+    arguments: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loop:
+    """A run of a script that was found possible."""
+
+    script: Script
+    strategy: Strategy
+    plan: Plan
+    options: Options
+    threads: int
+    world: bool = False  # it joins one that has started the script already
+
+    @property
+    def run(self) -> Run:
+        """What a checkpoint says of it."""
+        servers = sum(role.address.role == "server" for role in self.plan.roles)
+        return Run(
+            strategy=self.strategy.text, workers=len(self.plan.limits), servers=servers, seed=self.options.seed,
+            samples=0, batch_size=0, limits=list(self.plan.limits), loop=True,
+        )  # fmt: skip
+
+    def work(self, contacts: Contacts, kept: Path | None) -> Work:
+        """What each of its roles must know."""
+        return Work(
+            task=self.script.path, module=self.script.module, arguments=list(self.script.arguments),
+            strategy=self.strategy.text, workers=len(self.plan.limits), servers=self.options.servers,
+            limits=list(self.plan.limits), seed=self.options.seed, threads=self.threads, contacts=contacts,
+            kept=str(kept.resolve()) if kept else "", checkpoint=self.options.checkpoint is not None,
+            world=self.world,
+        )  # fmt: skip
+
+
+def loop_of(script: Script, strategy: str, workers: int, given: Options, threads: int) -> Loop:
+    """Refuse what a script's own loop cannot have."""
+    for name in NOT_HERE:
+        if getattr(given, name) != getattr(Options(), name):
+            raise PlanError(f"covey launch has no --{name.replace('_', '-')}: {OWN}")
+    chosen = catalog.resolve(strategy, workers)
+    if chosen.mesh:
+        raise PlanError("a script's own loop has the whole model: give covey run a Task, whose model covey can cut")
+    if chosen.chooses:
+        raise PlanError(
+            f"{chosen.name} says itself which samples a gradient is of, and a script's own loop cannot: give covey run "
+            "a Task, or launch the script with a strategy that leaves the batches to the loop, such as bsp or easgd"
+        )
+    roles = tuple(chosen.layout(workers, given.servers))
+    plan = Plan(roles=roles, limits=(given.steps,) * workers, lockstep=chosen.lockstep, seed=given.seed)
+    return Loop(script=script, strategy=chosen, plan=plan, options=given, threads=threads)

@@ -1,0 +1,232 @@
+"""The world that started this process (torchrun, mpirun, srun): `covey.join` joins it, with one worker in each rank.
+
+The user's loop stays in the rank's own process. Rank 0 starts the launcher beside itself; servers are born beside the
+ranks, and run the script up to `join`. A thread of each rank hears when the run has failed, and ends it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import msgspec
+import torch
+
+from covey.engines import started
+from covey.engines.cluster import site
+from covey.engines.cluster.rank_roles import RankRoles
+from covey.engines.cluster.ranks import Channel, call_off, leader_address, names
+from covey.engines.cluster.words import Letter
+from covey.engines.process.nursery import read, write
+from covey.engines.started import Started
+from covey.errors import CoveyError, PlanError
+from covey.message import Address
+from covey.run.clusters import module
+from covey.run.own_loop.request import Script, loop_of
+from covey.run.own_loop.seat import Seat
+from covey.run.request import Options
+from covey.run.roles import Work
+
+COMING = 7 * 86400.0  # seconds: what a script does before it joins may take its time
+REMIND = 30.0  # seconds after which a rank says that it waits for others
+LAST_WORDS = 10.0  # seconds that the launcher has to say why the run failed
+LAUNCHER = "covey.run.own_loop.leading"
+INTERRUPT = b"!"
+
+
+class Brief(msgspec.Struct, frozen=True, kw_only=True):
+    """What rank 0 wants of the launcher."""
+
+    path: str
+    module: str
+    arguments: list[str]
+    engine: str
+    strategy: str
+    hosts: list[str]  # of the ranks
+    address: str  # at which they find rank 0's machine
+    threads: int
+    options: dict[str, str | int | bool | None]
+
+
+def enter(strategy: str, given: Options) -> Seat | None:
+    """This process's place in the world that started it; None if there is none, or nobody else in it."""
+    found = started.world()
+    if found is None or found[1].size == 1:
+        refuse_half_worlds()
+        return None
+    script = script_here()
+    loop = loop_of(script, strategy, found[1].size, given, torch.get_num_threads())  # every rank refuses alike
+    return Rank(*found).seat(script, loop.strategy.text, given)
+
+
+def refuse_half_worlds() -> None:
+    """Others were started beside this process, and it cannot find them: it would train on its own."""
+    group = torch.distributed.is_available() and torch.distributed.is_initialized()
+    size = torch.distributed.get_world_size() if group else 1
+    said = f"a torch.distributed group of {size} processes" if size > 1 else started.half_a_world()
+    if said:
+        raise PlanError(
+            f"this process has others beside it ({said}), and nothing tells where they are: covey.join would train "
+            f"this one alone. Start the script with:  torchrun --nproc-per-node {size if size > 1 else 2} "
+            f"{' '.join(sys.argv)}  or:  covey launch {' '.join(sys.argv)}"
+        )
+
+
+def script_here() -> Script:
+    """The program that this process runs, for the servers, which run it up to `join`."""
+    main = sys.modules["__main__"]
+    file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    if file is None or not Path(file).is_file():
+        raise PlanError("covey.join needs a script that its servers can run too: put this program into a file")
+    arguments = tuple(sys.argv[1:])
+    return Script(path=str(Path(file).resolve()), name=file, module=spec.name if spec else "", arguments=arguments)
+
+
+class Rank:
+    """This process in a world of several."""
+
+    def __init__(self, engine: str, place: Started) -> None:
+        self.engine, self.place = engine, place
+        self.me = Address("worker", place.rank)
+        self.channel: Channel = module(engine).channel(place, COMING)
+        self.launcher: subprocess.Popen[bytes] | None = None
+        self.line: socket.socket | None = None  # to the launcher
+        self.over = False
+
+    def seat(self, script: Script, strategy: str, given: Options) -> Seat:
+        """Meet the others, and take the place that the launcher gives."""
+        with reminded(f"rank {self.place.rank} waits for the other ranks to call covey.join"):
+            letter = self._lead(script, strategy, given) if self.place.leads else self._take()
+        self.roles = RankRoles(letter, self.me)
+        self.site = threading.Thread(target=self._host, args=(letter,), name="site", daemon=True)
+        self.site.start()
+        atexit.register(self._quit)
+        job = self.roles.born.get()
+        self._hear_signals()
+        work = msgspec.msgpack.decode(job.work, type=Work)
+        if work.strategy != strategy:
+            self._end(f"rank 0 asked for {work.strategy}, rank {self.place.rank} for {strategy}: join with the same")
+        return Seat(work, self.me, self.leave)
+
+    def _lead(self, script: Script, strategy: str, given: Options) -> Letter:
+        """(Rank 0) Start the launcher, and hand out the letters that it writes."""
+        present = self.channel.gather()
+        brief = Brief(
+            path=script.path, module=script.module, arguments=list(script.arguments), engine=self.engine,
+            strategy=strategy, hosts=names(present), address=leader_address(present), threads=torch.get_num_threads(),
+            options=plain(given),
+        )  # fmt: skip
+        self.line, theirs = socket.socketpair()
+        path = os.pathsep.join(path for path in sys.path if path)
+        with theirs:
+            self.launcher = subprocess.Popen(
+                [sys.executable, "-m", LAUNCHER, str(theirs.fileno()), " " * 32],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path},
+                process_group=0,
+            )  # fmt: skip
+        try:
+            write(self.line, msgspec.msgpack.encode(brief))
+            letters = msgspec.msgpack.decode(read(self.line), type=list[Letter])
+        except (SystemExit, OSError):  # it has said why
+            call_off(self.channel, self.place.size)
+            raise SystemExit(self.launcher.wait() or 1) from None
+        self.channel.hand_out([msgspec.msgpack.encode(letter) for letter in letters[1:]])
+        return letters[0]
+
+    def _take(self) -> Letter:
+        data = self.channel.take()
+        if not data:
+            self._end("rank 0 has refused the run, or is gone")
+        return msgspec.msgpack.decode(data, type=Letter)
+
+    # -- beside the user's loop --------------------------------------------------------------------------------------
+
+    def _host(self, letter: Letter) -> None:
+        """(A thread) Be a site until the run is over; if it failed, so has this rank."""
+        try:
+            with self.roles:
+                end = site.host_in(self.roles, letter)
+            why = "" if end.well else end.why or "the run has failed"
+        except (CoveyError, OSError) as error:
+            why = f"rank 0, which leads the run, is gone ({error})"
+        if why:
+            self._end(why)
+        self.over = True
+
+    def _end(self, why: str) -> NoReturn:
+        """The run has failed: rank 0's launcher tells the story, and every rank ends with its name."""
+        if self.launcher:
+            with suppress(subprocess.TimeoutExpired):
+                self.launcher.wait(LAST_WORDS)
+        if not self.place.leads:
+            print(f"covey: rank {self.place.rank} ends: {why}", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+
+    def _hear_signals(self) -> None:
+        """The first signal asks the run to end well, as in `covey run`, if it reaches rank 0; the next is as usual."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        ours = (signal.SIGINT, signal.SIGTERM)
+        self.before = {number: signal.getsignal(number) for number in ours}
+        self.before = {n: old for n, old in self.before.items() if old in (signal.SIG_DFL, signal.default_int_handler)}
+
+        def heard(number: int, frame: FrameType | None) -> None:
+            self._restore_signals()
+            if self.line:
+                with suppress(OSError):
+                    self.line.send(INTERRUPT)
+
+        for number in self.before:
+            signal.signal(number, heard)
+
+    def _restore_signals(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number, old in getattr(self, "before", {}).items():
+                signal.signal(number, old)
+
+    def leave(self) -> None:
+        """(The user's thread) The role is over: wait for the others, and go on with what follows the loop."""
+        self.roles.leave()
+        self.site.join()
+        if self.launcher and self.launcher.wait():
+            self._end("the launcher failed")
+        self.channel.close(True)
+        self._restore_signals()
+
+    def _quit(self) -> None:
+        """(As the process ends) If the run is not over, this rank has left it."""
+        if not self.over:
+            self.roles.leave("ended before the run was over")
+            self.site.join(LAST_WORDS)
+            os._exit(1)
+
+
+@contextmanager
+def reminded(line: str) -> Iterator[None]:
+    """Say this if what is inside takes long."""
+    timer = threading.Timer(REMIND, lambda: print(f"covey: {line}", file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def plain(given: Options) -> dict[str, str | int | bool | None]:
+    """What `covey.join` can ask for, as it travels to the launcher."""
+    paths = {name: os.path.abspath(value) for name in ("checkpoint", "resume") if (value := getattr(given, name))}
+    names = ("servers", "seed", "every", "stall", "interface", "insecure")
+    return {**{name: getattr(given, name) for name in names}, **paths}
