@@ -99,9 +99,7 @@ class Supervisor:
         first = ready[self.roles[0]]
         for address in self.roles:
             if ready[address].fingerprint != first.fingerprint:
-                raise PlanError(
-                    f"{address} built other initial weights than {self.roles[0]}: {self.wishes.alike}"
-                )
+                raise PlanError(f"{address} built other initial weights than {self.roles[0]}: {self.wishes.alike}")
         self.crew.begin()
         self.board.tell(self.roles, control.Go())
         self.watch.start()
