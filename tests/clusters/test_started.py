@@ -10,7 +10,7 @@ import pytest
 
 from covey.engines.cluster.ranks import Presence, names
 from covey.engines.mpirun import MpirunPlaces, read_hosts
-from covey.engines.started import GPUS, Started, by_mpi, by_slurm, by_torchrun, choose_gpu, first_node
+from covey.engines.started import GPUS, Started, by_mpi, by_slurm, by_torchrun, choose_gpu, first_node, world
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
 SRUN = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "12"}
@@ -72,3 +72,25 @@ def test_a_file_of_hosts(tmp_path: Path) -> None:
     command = places.command()
     assert "localhost:2,node1:3,node2:1" in command, "one more here, for the relay"
     assert command[command.index("-n") + 1] == "6"
+
+
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+STEP = {**SRUN, "SLURM_STEP_NODELIST": "node[0-1]"}
+WORLDS = [
+    ({}, None),
+    (TORCHRUN, ("torchrun", 3, 8)),
+    (OPEN_MPI, ("mpi", 2, 4)),
+    (STEP, ("torchrun", 2, 4)),
+    ({**STEP, "PMIX_RANK": "2"}, ("torchrun", 2, 4)),  # srun --mpi=pmix: the same task by two names
+    ({**STEP, "SLURM_PROCID": "0", "SLURM_NTASKS": "2", **OPEN_MPI}, ("mpi", 2, 4)),  # srun started mpirun's daemons
+    ({**OPEN_MPI, **TORCHRUN}, ("torchrun", 3, 8)),
+    (SRUN, None),  # a batch script is no task of a step
+]
+
+
+@pytest.mark.parametrize(("environment", "expected"), WORLDS)
+def test_a_script_joins_the_world_that_started_it(
+    environment: dict[str, str], expected: tuple[str, int, int] | None
+) -> None:
+    found = world(environment)
+    assert (found and (found[0], found[1].rank, found[1].size)) == expected

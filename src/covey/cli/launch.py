@@ -12,6 +12,7 @@ from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.options import voice
 from covey.cli.training import Request, refuse_early, train
+from covey.engines.started import only_hosts
 from covey.errors import PlanError
 
 Script = Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file that calls covey.join.")]
@@ -46,11 +47,19 @@ def command(
     strategy: options.Strategy = "bsp",
     workers: options.Workers = 2,
     servers: options.Servers = None,
+    engine: options.Engine = "local",
     seed: options.Seed = 0,
     threads: options.Threads = None,
     stall: options.Stall = "30s",
     steps: options.Steps = None,
     save: options.Save = None,
+    checkpoint: options.Checkpoint = None,
+    every: options.Every = None,
+    resume: options.Resume = None,
+    hosts: options.Hosts = None,
+    place: options.Place = "",
+    interface: options.Interface = "",
+    insecure: options.Insecure = False,
     json: options.Json = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -62,21 +71,23 @@ def command(
     covey launch train.py --workers 4 --strategy bsp -- --what-the-script-takes
     """
     request = Request(
-        strategy=strategy, workers=workers, engine="local", until=None, json=json, voice=voice(quiet, verbose),
-        files={"model": save},
+        strategy=strategy, workers=workers, engine=engine, until=None, json=json, voice=voice(quiet, verbose),
+        files={"model": save, "checkpoint": checkpoint},
     )  # fmt: skip
     own = arguments or []
     own = own[1:] if own[:1] == ["--"] else own
-    with explained(request.voice):
+    with explained(request.voice, guest=only_hosts(engine.partition("(")[0].strip())):
         if not script.is_file():
             raise PlanError(f"there is no file {script}; give the Python script that calls covey.join")
-        refuse_early(request, stall=stall)
+        refuse_early(request, checkpoint=checkpoint, every=every, stall=stall)
         from covey.run import launch
 
         train(
             request,
             lambda watcher: launch(
-                script, own, strategy, workers, servers=servers, steps=steps, seed=seed, threads=threads, save=save,
-                stall=stall, command=request.command, watcher=watcher,
+                script, own, strategy, workers, servers=servers, engine=engine, steps=steps, seed=seed,
+                threads=threads, save=save, checkpoint=checkpoint, every=every or "60s", resume=resume, stall=stall,
+                hosts=hosts, place=place, interface=interface, insecure=insecure, command=request.command,
+                watcher=watcher,
             ),
         )  # fmt: skip

@@ -73,10 +73,10 @@ def join(
 
 def check_launched(seat: Seat, strategy: str | None, given: Options) -> None:
     """The flags of covey launch count, and what the script asks for must not differ."""
-    if strategy and (asked := catalog.resolve(strategy, seat.work.workers).text) != seat.work.strategy:
+    if strategy and catalog.resolve(strategy, seat.work.workers).text != seat.work.strategy:
         raise PlanError(
-            f"covey.join(strategy={asked!r}) in a run of {seat.work.strategy}: the roles of a strategy are laid out "
-            f"before the script runs, so give it to the launcher: covey launch --strategy {asked!r} …"
+            f"covey.join(strategy={strategy!r}) in a run of {seat.work.strategy}: the roles of a strategy are laid out "
+            f"before the script runs, so give it to the launcher: covey launch --strategy {strategy!r} …"
         )
     for name in ("servers", "seed", "checkpoint", "every", "resume", "stall", "interface", "insecure"):
         if not seat.work.world and getattr(given, name) != getattr(Options(), name):
