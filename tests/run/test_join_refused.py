@@ -61,8 +61,8 @@ def test_a_process_group_without_a_launcher_is_refused(monkeypatch: pytest.Monke
 def launched(monkeypatch: pytest.MonkeyPatch) -> Seat:
     """The place of a worker of `covey launch --strategy ssp`, which has nobody to speak to."""
     work = Work(
-        task="train.py", strategy=catalog.resolve("ssp(bound=3)", 2).text, workers=2, servers=None, limits=[None, None], seed=0, threads=1,
-        contacts=Contacts(book={}, launcher=""),
+        task="train.py", strategy=catalog.resolve("ssp(bound=3)", 2).text, workers=2, servers=None,
+        limits=[None, None], seed=0, threads=1, contacts=Contacts(book={}, launcher=""),
     )  # fmt: skip
     seat = Seat(work, Address("worker", 0))
     monkeypatch.setattr(seats, "SEAT", seat)
