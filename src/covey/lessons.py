@@ -17,10 +17,11 @@ AHEAD = 2
 class Batch:
     """What one forward and backward reports. A loss on a GPU is on its way, and waited for when somebody asks."""
 
-    __slots__ = ("_came", "_loss", "samples")
+    __slots__ = ("_came", "_loss", "samples", "seen")
 
-    def __init__(self, loss: float | Tensor, samples: int) -> None:
-        self.samples = samples
+    def __init__(self, loss: float | Tensor, samples: int, seen: int | None = None) -> None:
+        self.samples = samples  # what the gradient counts, beside those of other workers
+        self.seen = samples if seen is None else seen  # of how many samples it is
         self._came: torch.cuda.Event | None = None
         self._loss: float | Tensor = loss if isinstance(loss, Tensor) else float(loss)
         if isinstance(loss, Tensor) and loss.is_cuda:
@@ -53,12 +54,14 @@ class Losses:
     def __init__(self) -> None:
         self._begun: list[Batch] = []
         self._untold: list[Batch] = []
+        self.count = 0  # of all batches that were differentiated
 
     def of(self, source: Callable[[], Batch]) -> Batch:
         """(On the compute thread) The next batch, begun when the one before the last is through."""
         if len(self._begun) == AHEAD:
             self._begun.pop(0).loss  # noqa: B018  # waits
         batch = source()
+        self.count += 1
         self._begun.append(batch)
         return batch
 
@@ -82,6 +85,7 @@ class Lessons:
     chosen: Callable[[int, int, int, int], Batch] | None = None  # of a part of any worker's: (rank, step, part, parts)
     samples: Callable[[int, int], int] = lambda rank, step: 1  # in the batch of (rank, step)
     steps: Callable[[int], int] = lambda rank: 1  # batches in a pass of this rank over its data
+    weight: Callable[[], float] | None = None  # of the batch under way, where only the loop that has it knows
 
     def together(self, ranks: Sequence[int], step: int) -> int:
         """How many samples the batches of these workers have together."""

@@ -30,11 +30,18 @@ class Moments(Message):
 class Circle:
     """The workers whose batches of this step are one large batch, as a layer sees them."""
 
-    def __init__(self, node: Node, samples: Callable[[int, int], int], layers: int) -> None:
+    def __init__(
+        self, node: Node, samples: Callable[[int, int], int], layers: int, weight: Callable[[], float] | None = None
+    ) -> None:
         present = node.present(node.step)
         self._node, self._layers, self._turn = node, layers, 0
         self._peers = [Address("worker", rank) for rank in present]
-        self.weight = float(samples(node.rank, node.step))  # what this worker's batch counts
+        self._weight, self._samples = weight, samples(node.rank, node.step)
+
+    @property
+    def weight(self) -> float:
+        """What this worker's batch counts."""
+        return self._weight() if self._weight else float(self._samples)
 
     def gather(self, moments: Tensor) -> Tensor:
         """Everybody's, one row each, in rank order: so all workers go on with the same bits."""

@@ -120,7 +120,7 @@ class Replica:
         """Forward and backward as an effect; for their time synchronized layers know who takes this step."""
         if not self.norms:
             return node.compute(work)
-        circle = Circle(node, self.lessons.samples, len(self.norms))
+        circle = Circle(node, self.lessons.samples, len(self.norms), self.lessons.weight)
         return node.compute(partial(together, self.norms, circle, work), talks=True)
 
     def clip_(self, grad: Vector, norm: float | None = None) -> Vector:
@@ -141,7 +141,7 @@ class Replica:
     async def announce(self, node: Node) -> None:
         """Tell whoever watches what the last batch was."""
         self.under_way = self.batch.samples * node.workers
-        await node.note("samples", self.batch.samples)
+        await node.note("samples", self.batch.seen)
         self.losses.add(self.batch)
         for loss in self.losses.told():
             await node.note("loss", loss)

@@ -148,6 +148,11 @@ class Strategy:
         waits = self.taxonomy.scheduling in ("synchronous", "bounded") and not self.leaves_behind
         return waits or self.mesh is not None  # the stages of a replica wait for one another
 
+    @property
+    def in_step(self) -> bool:
+        """Whether workers wait for each other's steps, so that all of them must take equally many."""
+        return self.taxonomy.scheduling == "synchronous" and not self.leaves_behind
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -156,6 +161,7 @@ class Plan:
     roles: tuple[Role, ...]
     limits: tuple[int | None, ...]
     lockstep: bool
+    in_step: bool = False  # a worker whose loop ends earlier than the others' would keep them waiting
     seed: int = 0
     window: int = 64 << 20
     traced: bool = False  # every role writes down what it does

@@ -49,8 +49,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         chosen = catalog.resolve(self.strategy, self.workers)
         roles = tuple(chosen.layout(self.workers, self.servers))
         return Plan(
-            roles=roles, limits=tuple(self.limits), lockstep=chosen.lockstep, seed=self.seed, traced=self.traced,
-            allowance=self.allowance, sites=self.contacts.machines,
+            roles=roles, limits=tuple(self.limits), lockstep=chosen.lockstep, in_step=chosen.in_step,
+            seed=self.seed, traced=self.traced, allowance=self.allowance, sites=self.contacts.machines,
         )  # fmt: skip
 
 

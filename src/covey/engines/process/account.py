@@ -60,7 +60,7 @@ class Account:
         if self.traced:
             self.teller.delivered(self.watch.now(), message.sender, self.me, message, payload(message))
 
-    def report(self, step: int, main: Running | None, now: bool = False) -> None:
+    def report(self, step: int, main: Running | None, now: bool = False, given: int = 0) -> None:
         """Tell how it goes, at most every so often unless it must be `now`; `main` is what the role is busy with."""
         moment = time.monotonic()
         if (moment - self.reported < REPORT_EVERY and not now) or not self.watch.started or self.closed:
@@ -72,7 +72,7 @@ class Account:
         use = None
         if moment - self.measured >= MEASURE_EVERY:
             self.measured, use = moment, usage.own()
-        self.line.tell(control.Report(step, self.teller.take(self.me), waiting, since, use))
+        self.line.tell(control.Report(step, self.teller.take(self.me), waiting, since, given, use))
 
     def close(self) -> None:
         """The role's program is through."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from covey.observe.recording import Lane
 from covey.observe.tally import Tally
 from covey.observe.usage import Use
+
+How = Literal["any", "all", "mean", "sum"]
 
 
 class Word(msgspec.Struct, frozen=True, tag=True):
@@ -42,6 +46,7 @@ class Report(Word, frozen=True):
     tally: Tally
     waiting: str = ""
     since: float = 0.0  # seconds of training that it has waited, or computed
+    given: int = 0  # batches that were differentiated
     use: Use | None = None  # now and then
 
 
@@ -86,6 +91,36 @@ class Failed(Word, frozen=True):
     error: str
     traceback: str
     refusal: str = ""  # the kind of error, where it is covey that says no
+
+
+class Left(Word, frozen=True):
+    """The worker's own loop is over, after so many steps and so many votes."""
+
+    steps: int
+    votes: int
+
+
+class Vote(Word, frozen=True):
+    """What a worker's own loop has to say in the vote of this number, and waits to hear from all."""
+
+    number: int
+    about: str  # what the loop called, as people read it
+    how: How
+    value: float
+    steps: int  # that the loop has taken
+
+
+class Order(Word, frozen=True):
+    """In which order a worker's loader goes through its samples in this pass, as a fingerprint."""
+
+    number: int
+    fingerprint: str
+
+
+class Advice(Word, frozen=True):
+    """Something that the person who started the run should read."""
+
+    text: str
 
 
 class Refused(Word, frozen=True):
@@ -167,12 +202,22 @@ class Score(Word, frozen=True):
     file: str = ""
 
 
+class Verdict(Word, frozen=True):
+    """How a vote has ended."""
+
+    number: int
+    value: float
+
+
 class Quit(Word, frozen=True):
     """End the process."""
 
 
-Upward = Bound | Ready | Cramped | Report | At | Held | Frozen | Counts | Saved | Ended | Failed | Refused | Scored
-Downward = Book | Go | Freeze | Thaw | Where | Hold | Release | Stop | Probe | Shoot | Save | Score | Quit
+Upward = (
+    Bound | Ready | Cramped | Report | At | Held | Frozen | Counts | Saved | Ended | Failed | Refused | Scored
+    | Left | Vote | Order | Advice
+)  # fmt: skip
+Downward = Book | Go | Freeze | Thaw | Where | Hold | Release | Stop | Probe | Shoot | Save | Score | Verdict | Quit
 
 upward: msgspec.msgpack.Decoder[Upward] = msgspec.msgpack.Decoder(Upward)
 downward: msgspec.msgpack.Decoder[Downward] = msgspec.msgpack.Decoder(Downward)

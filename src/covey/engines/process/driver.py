@@ -73,6 +73,7 @@ class Driver:
             if self.line.socket in others:
                 for word in self.line.heard():
                     self.obey(self, word)
+            self.line.tell_handed()
             self.retry()
             self.report()
             self.line.confess()
@@ -256,6 +257,7 @@ class Driver:
             assert running is not None
             self.account.computed()
             if isinstance(error, Over):
+                self.line.tell(control.Left(self.replica.losses.count, error.votes))
                 self.close_down()
             else:
                 self.answer(running, value, error)
@@ -300,7 +302,8 @@ class Driver:
         if now:
             self.tell_losses()
         main = self.counsel.asking or next((running for running in self.programs if running.main), None)
-        self.account.report(self.pace.step, None if main is self.held else main, now)
+        given = self.replica.losses.count
+        self.account.report(self.pace.step, None if main is self.held else main, now, given)
 
     def tell_losses(self) -> None:
         """Those of a GPU may come after the step that they belong to."""

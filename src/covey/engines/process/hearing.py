@@ -10,6 +10,7 @@ import zmq
 
 from covey.engines.process import control
 from covey.engines.process.lines import Switchboard
+from covey.engines.process.own_loops import OwnLoops
 from covey.engines.process.roster import Roster
 from covey.engines.process.shots import SCORER
 from covey.engines.transport.refusals import Refusals
@@ -47,12 +48,13 @@ class Ear:
 
     def __init__(
         self, roster: Roster, board: Switchboard, crew: Crew, stall: float, say: Callable[[str], None],
-        meanwhile: Callable[[], None],
+        meanwhile: Callable[[], None], in_step: bool = False,
     ) -> None:  # fmt: skip
         """`say` tells the person something; `meanwhile` is done again and again, whatever is waited for."""
         self.roster, self.board, self.crew, self.stall = roster, board, crew, stall
         self.say, self.meanwhile = say, meanwhile
         self.seen = roster.seen
+        self.loops = OwnLoops(roster.trainers, in_step, board.tell)
         self.inbox: dict[type[control.Word], dict[Address, Any]] = {}
         self.refused = Refusals()
         self.phase: Phase = "starting"
@@ -100,6 +102,11 @@ class Ear:
             seen.heard = time.monotonic()
             if isinstance(word, control.Report | control.Ended):
                 self.roster.note(address, word)
+                self.loops.note(address, word)
+            elif isinstance(word, control.Vote | control.Left | control.Order):
+                self.loops.hear(address, word)
+            elif isinstance(word, control.Advice):
+                self.say(f"{address}: {word.text}")
             elif isinstance(word, control.Failed):
                 raise failure(address, word)
             elif isinstance(word, control.Held):
@@ -146,7 +153,8 @@ class Ear:
         silent = [a for a in present if now - max(self.seen[a].heard, self.begun) > stall]
         if waiting == present and waiting and not silent:
             refused = "".join(f"\n  {line}" for line in self.refused.lines())
-            raise Stalled(f"nothing has moved for {stall:g} s:\n{self.roster.picture(present)}{refused}")
+            picture = self.roster.picture(present) + self.loops.gone()
+            raise Stalled(f"nothing has moved for {stall:g} s:\n{picture}{refused}")
         late = bool(silent) or any(address in self.roster.trainers for address in waiting)
         if late and not self.warned:
             self.say(f"a long wait:\n{self.roster.picture(present)}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 
 import zmq
 
@@ -29,6 +30,8 @@ class RoleLine:
         self.token = token
         self.refusals = Refusals()
         self.confessed = 0.0
+        self.loop: Callable[[control.Downward], None] | None = None  # who hears what is said to the user's own loop
+        self._handed: deque[control.Upward] = deque()
         self.socket = context.socket(zmq.DEALER)
         self.socket.ipv6 = True
         if ring:
@@ -40,6 +43,14 @@ class RoleLine:
 
     def tell(self, word: control.Upward) -> None:
         self.socket.send(seal(self.token, word))
+
+    def hand(self, word: control.Upward) -> None:
+        """(Any thread) Something to be told as soon as the line's own thread comes by."""
+        self._handed.append(word)
+
+    def tell_handed(self) -> None:
+        while self._handed:
+            self.tell(self._handed.popleft())
 
     def wait(self) -> control.Downward:
         """The next thing that the launcher says."""

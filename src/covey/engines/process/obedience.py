@@ -96,6 +96,11 @@ def save(driver: Driver, word: control.Save) -> None:
     driver.line.tell(control.Saved())
 
 
+def verdict(driver: Driver, word: control.Verdict) -> None:
+    assert driver.line.loop is not None, "a role that has no loop of the user's own took part in a vote"
+    driver.line.loop(word)
+
+
 def quit_now(driver: Driver, word: control.Quit) -> None:
     driver.quit = True
 
@@ -103,5 +108,5 @@ def quit_now(driver: Driver, word: control.Quit) -> None:
 ORDERS: dict[type[control.Word], Callable[[Driver, Any], None]] = {
     control.Go: go, control.Freeze: freeze, control.Thaw: thaw, control.Where: where, control.Hold: hold,
     control.Release: release, control.Stop: stop, control.Probe: probe, control.Shoot: shoot, control.Save: save,
-    control.Quit: quit_now,
+    control.Verdict: verdict, control.Quit: quit_now,
 }  # fmt: skip

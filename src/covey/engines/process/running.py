@@ -12,6 +12,10 @@ from covey.program import Collective, Effect, Receive, Send, Sleep
 class Over(Exception):
     """The user's own loop has ended; raised in place of the gradient it will not give."""
 
+    def __init__(self, votes: int = 0) -> None:
+        super().__init__()
+        self.votes = votes  # in which the loop has taken part
+
 
 class Running:
     """A program, and the effect it waits for."""

@@ -68,7 +68,7 @@ class Supervisor:
         self.scored = [role.address for role in plan.shown()]
         self.roster = Roster(self.roles, self.trainers)
         self.seen = self.roster.seen
-        self.ear = Ear(self.roster, board, crew, wishes.stall, self.say, self.meanwhile)
+        self.ear = Ear(self.roster, board, crew, wishes.stall, self.say, self.meanwhile, plan.in_step)
         self.collect = self.ear.collect
         self.watch = Stopwatch()
         self.stopped: Stopped | None = None

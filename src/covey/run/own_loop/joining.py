@@ -15,7 +15,8 @@ from covey.errors import PlanError
 from covey.replica import Replica
 from covey.run.own_loop import seat as here
 from covey.run.own_loop import world
-from covey.run.own_loop.member import JoinedMember, Member
+from covey.run.own_loop.joined import JoinedMember
+from covey.run.own_loop.member import Member
 from covey.run.own_loop.seat import Seat
 from covey.run.own_loop.settings import remade
 from covey.run.request import Options

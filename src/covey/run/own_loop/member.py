@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
-import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from covey.data import Feed, Shards
-from covey.engines.process.lane import lane_of
-from covey.engines.process.role import Post, play
-from covey.replica import Replica
-from covey.run.own_loop.seat import Seat
-from covey.run.own_loop.turns import Turns
+from covey.errors import PlanError
+from covey.run.own_loop.counting import Counts, watching
+from covey.run.own_loop.loading import Loader, Sizes
+from covey.run.own_loop.scaling import overflowed
 from covey.task import Data, check_data
+
+Agreement = Literal["any", "all", "mean"]
 
 
 class Member:
@@ -26,31 +27,120 @@ class Member:
 
     rank, workers, seed = 0, 1, 0
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
-        self.model, self.optimizer = model, optimizer
+    def __init__(
+        self, model: nn.Module | Sequence[nn.Module], optimizer: Optimizer | Sequence[Optimizer], workers: int = 1
+    ) -> None:
+        self.models = (model,) if isinstance(model, nn.Module) else tuple(model)
+        self.optimizers = (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
         self.epoch = 0
+        self.counts = Counts(workers)
+        self._hooks: list[Any] = []
+        self._more = False  # whether this batch is one of several of a step, and not the last
+        self._max_norm: float | None = None
 
     def __enter__(self) -> Member:
-        self.optimizer.zero_grad()
+        self.zero_grad(self.optimizers)
+        self._hooks = watching(self.models, self.counts)
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        pass
+        for hook in self._hooks:
+            hook.remove()
+
+    # -- data ---------------------------------------------------------------------------------------------------------
 
     def shard(self, data: Data, batch_size: int = 32) -> Iterable[Any]:
         """This worker's share of the data in batches; one epoch each time it is iterated."""
         return _Epochs(self, data, Shards(check_data(data), self.workers, batch_size, self.seed))
 
-    def step(self, loss: torch.Tensor | float | None = None) -> None:
-        """The gradient is there: let the strategy use it, and come back when the weights are ready for the next."""
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+    def loader(self, loader: DataLoader[Any]) -> Loader:
+        """This worker's share of what the loader gives, in batches of its size; one epoch each time it is iterated."""
+        return Loader(self, loader)
 
-    def begin_epoch(self, deal: Shards) -> Iterator[int]:
-        """The numbers of this epoch's batches; as many for every worker, so that nobody waits for one that ended."""
-        epoch, self.epoch = self.epoch, self.epoch + 1
-        even = deal.steps(deal.workers - 1)
-        return iter(range(epoch * deal.steps(self.rank), epoch * deal.steps(self.rank) + even))
+    def begin_epoch(self) -> int:
+        """The number of the pass over data that begins, the same on all workers."""
+        self.epoch += 1
+        return self.epoch - 1
+
+    def reads(self, order: int, fingerprint: str) -> None:
+        """(Of loaders) This is how the samples of a pass begin."""
+
+    def pulled(self, sizes: Sizes) -> bool:
+        """(Of loaders) A batch is about to be given to the loop."""
+        self.counts.pulled(sizes)
+        return True
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def step(
+        self, loss: Tensor | float | None = None, *, samples: int | None = None, optimizer: Optimizer | None = None,
+        scaler: GradScaler | None = None,
+    ) -> None:  # fmt: skip
+        """The gradient is there: let the strategy use it, and come back when the weights are ready for the next.
+
+        `samples`: of how many this worker's gradient is the mean, where no loader of the member knows. `optimizer`:
+        which of several steps now. `scaler`: what the loss was scaled with; call its `update` afterwards, as always.
+        """
+        if self._more:
+            return self.counts.add(samples)
+        chosen = self._chosen(optimizer)
+        max_norm, self._max_norm = self._max_norm, None
+        if scaler is not None and overflowed(scaler, chosen, self._anywhere):
+            self.counts.begin()
+        else:
+            self._take(loss, samples, chosen, max_norm)
+        self.zero_grad([chosen])
+        for each in self.optimizers:
+            each._opt_called = True  # type: ignore[attr-defined]  # or schedulers warn where servers step
+
+    @contextmanager
+    def accumulate(self, more: bool = True) -> Iterator[None]:
+        """Gradients add up: inside, a step only counts its batch, and the next one outside takes them all.
+
+        With `more=False` the step inside is taken: `with member.accumulate((i + 1) % 4 != 0)`.
+        """
+        before, self._more = self._more, more
+        try:
+            yield
+        finally:
+            self._more = before
+
+    def clip(self, max_norm: float) -> None:
+        """Shorten the gradient that the coming step is taken with to this norm at most."""
+        if not max_norm > 0:
+            raise PlanError(f"member.clip({max_norm!r}): the largest norm must be more than 0")
+        self._max_norm = float(max_norm)
+
+    def agree(self, value: Any, how: Agreement = "any") -> Any:
+        """The same answer on all workers: whether `any` or `all` values are true, or their `mean`. Waits for all."""
+        if how not in ("any", "all", "mean"):
+            raise PlanError(f"member.agree(how={how!r}): use 'any', 'all' or 'mean'")
+        return float(value) if how == "mean" else bool(value)
+
+    def zero_grad(self, optimizers: Iterable[Optimizer]) -> None:
+        """Forget the gradients of what these optimizers step."""
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+
+    def _chosen(self, optimizer: Optimizer | None) -> Optimizer:
+        if optimizer is None and len(self.optimizers) > 1:
+            raise PlanError("the run has several optimizers: say which one steps now, member.step(optimizer=…)")
+        if optimizer is not None and not any(optimizer is each for each in self.optimizers):
+            raise PlanError("member.step(optimizer=…): this optimizer was not given to covey.join")
+        return optimizer or self.optimizers[0]
+
+    def _anywhere(self, here: bool) -> bool:
+        """Whether something is so on any worker that has to skip a step with this one."""
+        return here
+
+    def _take(
+        self, loss: Tensor | float | None, samples: int | None, chosen: Optimizer, max_norm: float | None
+    ) -> None:
+        """Use the gradient."""
+        self.counts.begin()
+        if max_norm is not None:
+            nn.utils.clip_grad_norm_(parameters_of(chosen), max_norm)
+        chosen.step()
 
 
 class _Epochs:
@@ -61,62 +151,20 @@ class _Epochs:
         self.feed = Feed(data, deal, member.rank)
 
     def __len__(self) -> int:
+        """As many for every worker, so that nobody waits for one that ended."""
         return self.deal.steps(self.deal.workers - 1)
 
     def __iter__(self) -> Iterator[Any]:
-        numbers = list(self.member.begin_epoch(self.deal))
-        if isinstance(self.member, JoinedMember):
-            return self.member.batches(self.feed, self.deal, numbers)
-        return islice(self.feed.start(numbers[0]), len(numbers))
-
-
-class JoinedMember(Member):
-    """One worker of a launched run: the user's thread does the computing that the strategy's program asks for."""
-
-    def __init__(self, seat: Seat, replica: Replica, model: nn.Module, optimizer: Optimizer) -> None:
-        super().__init__(model, optimizer)
-        self.rank, self.workers, self.seed = seat.me.rank, seat.work.workers, seat.work.seed
-        self.replica = replica
-        run = partial(play, plan=seat.plan, replica=replica, kept=seat.kept, serve=lambda desk: desk.serve())
-        self.leave = seat.leave
-        self.turns = Turns(run, lane_of(replica.flat))
-        self.post = lambda: Post(seat.me, seat.work.contacts)
-        replica.lessons = replace(replica.lessons, own=self.turns.compute)
-        self.samples = 0
-
-    def __enter__(self) -> Member:
-        self.turns.start(self.post)
-        self.turns.wait()
-        self._clear()
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        self.turns.finish(error)
-        self.leave()
-
-    def step(self, loss: torch.Tensor | float | None = None) -> None:
-        if not self.turns.mine:
-            return  # the run has ended; the loop over the shard ends by itself
-        self.turns.give(float("nan") if loss is None else loss, self.samples)
-        self.turns.wait()
-        self._clear()
-
-    def _clear(self) -> None:
-        for parameter in self.model.parameters():
-            parameter.grad = None
-
-    def batches(self, feed: Feed, deal: Shards, numbers: list[int]) -> Iterator[Any]:
-        """One epoch, or less when the run ends before."""
-        even = len(numbers)
-
-        def samples(rank: int, step: int) -> int:
-            epoch, position = divmod(step, even)
-            return deal.batch(rank, epoch * deal.steps(rank) + position)
-
-        self.replica.lessons = replace(self.replica.lessons, samples=samples)
-        stream = feed.start(numbers[0])
-        for number in numbers:
-            if not self.turns.mine:
+        deal, rank = self.deal, self.member.rank
+        epoch = self.member.begin_epoch()
+        first = epoch * deal.steps(rank)
+        for number, batch in enumerate(islice(self.feed.start(first), len(self))):
+            sizes = [deal.batch(each, number) for each in range(deal.workers)]
+            if not self.member.pulled(Sizes(sizes[rank], sum(sizes))):
                 return
-            self.samples = deal.batch(self.rank, number)
-            yield next(stream)
+            yield batch
+
+
+def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
+    """All that it steps."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

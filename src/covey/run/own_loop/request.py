@@ -74,5 +74,7 @@ def loop_of(script: Script, strategy: str, workers: int, given: Options, threads
             "a Task, or launch the script with a strategy that leaves the batches to the loop, such as bsp or easgd"
         )
     roles = tuple(chosen.layout(workers, given.servers))
-    plan = Plan(roles=roles, limits=(given.steps,) * workers, lockstep=chosen.lockstep, seed=given.seed)
+    plan = Plan(
+        roles=roles, limits=(given.steps,) * workers, lockstep=chosen.lockstep, in_step=chosen.in_step, seed=given.seed
+    )
     return Loop(script=script, strategy=chosen, plan=plan, options=given, threads=threads)

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from covey import catalog
 from covey.checkpoint import RoleState
 from covey.engines import handover
 from covey.engines.process.role import tell_failure
@@ -29,6 +30,11 @@ class Seat:
     def kept(self) -> RoleState | None:
         """What this role goes on from."""
         return RoleState.read(Path(self.work.kept), self.me) if self.work.kept else None
+
+    def check_clip(self) -> None:
+        """Refuse to clip where the strategy cannot."""
+        chosen = catalog.resolve(self.work.strategy, self.work.workers)
+        chosen.check_clip(chosen.servers if self.work.servers is None else self.work.servers)
 
 
 SEAT: Seat | None = None

@@ -23,9 +23,9 @@ class Turns:
         self._ask: SimpleQueue[tuple[bool, Mark | None]] = SimpleQueue()
         self._give: SimpleQueue[tuple[Batch | BaseException, Mark | None]] = SimpleQueue()
         self._thread: Thread | None = None
-        self.mine = False
+        self.mine = self.over = False
 
-    def start(self, post: Callable[[], Post]) -> None:
+    def start(self, post: Callable[[], Post], ended: Callable[[], None]) -> None:
         """Run the role beside the user's loop; a failure is told by the role, and ends the process."""
 
         def run() -> None:
@@ -34,6 +34,7 @@ class Turns:
                     self._play(line)
             finally:
                 self._ask.put((False, None))
+                ended()
 
         self._thread = Thread(target=run, name="role", daemon=True)
         self._thread.start()
@@ -50,17 +51,18 @@ class Turns:
     def wait(self) -> None:
         """(User's thread) Wait until the weights are ready for a gradient, or the run is over."""
         self.mine, there = self._ask.get()
+        self.over = not self.mine
         follow(self._lane, there)
 
-    def give(self, loss: float | Tensor, samples: int) -> None:
-        """(User's thread) The gradient is there."""
+    def give(self, loss: float | Tensor, samples: int, seen: int) -> None:
+        """(User's thread) The gradient is there, of `seen` samples; it counts as if it were of `samples`."""
         self.mine = False
-        self._give.put((Batch(loss, samples), mark(self._lane)))
+        self._give.put((Batch(loss, samples, seen), mark(self._lane)))
 
-    def finish(self, error: BaseException | None) -> None:
+    def finish(self, error: BaseException | None, votes: int) -> None:
         """(User's thread) The loop is left: say goodbye, or pass on what went wrong."""
         if self.mine:
             self.mine = False
-            self._give.put((error if error is not None else Over(), None))
+            self._give.put((error if error is not None else Over(votes), None))
         assert self._thread is not None
         self._thread.join()

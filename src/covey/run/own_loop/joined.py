@@ -1,0 +1,181 @@
+"""One worker of a launched run: the user's thread does the computing that the strategy's program asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from covey.drawing import seed_of, sow
+from covey.engines.process import control
+from covey.engines.process.desk import Desk
+from covey.engines.process.lane import lane_of
+from covey.engines.process.role import Post, play
+from covey.errors import PlanError
+from covey.replica import Replica
+from covey.run.own_loop.counting import Counted
+from covey.run.own_loop.loading import Sizes
+from covey.run.own_loop.member import Agreement, Member, parameters_of
+from covey.run.own_loop.seat import Seat
+from covey.run.own_loop.turns import Turns
+
+UNDIVIDED = (
+    "this loop's batches come neither from member.loader nor from member.shard, so every worker may go through all of "
+    "the data: write `for batch in member.loader(loader)`; if the loop divides the data itself, say how many samples a "
+    "step has, `member.step(loss, samples=n)`"
+)
+
+
+class JoinedMember(Member):
+    """Its role runs beside the loop, and takes over at each step."""
+
+    def __init__(
+        self, seat: Seat, replica: Replica, model: nn.Module | Sequence[nn.Module],
+        optimizer: Optimizer | Sequence[Optimizer],
+    ) -> None:  # fmt: skip
+        super().__init__(model, optimizer, seat.work.workers)
+        self.rank, self.workers, self.seed = seat.me.rank, seat.work.workers, seat.work.seed
+        self.replica = replica
+        role = seat.plan.role(seat.me)
+        self.one_batch, self.in_step = role.one_batch, seat.plan.in_step
+        run = partial(play, plan=seat.plan, replica=replica, kept=seat.kept, serve=self._serve)
+        self.turns = Turns(run, lane_of(replica.flat))
+        self._seat = seat
+        self._post: Post | None = None
+        self._desk: Desk | None = None
+        self._verdicts: SimpleQueue[float | None] = SimpleQueue()  # None: the run is over
+        self._votes = 0
+        self._warned = False
+        replica.lessons = replace(replica.lessons, own=self.turns.compute, weight=lambda: self.counts.weight)
+
+    def __enter__(self) -> Member:
+        super().__enter__()
+        if self.rank:  # the models are made: from here on each worker's dropout is its own
+            sow(seed_of(self.seed, self.rank, 0))
+        self.turns.start(self._open, lambda: self._verdicts.put(None))
+        self.turns.wait()
+        self.zero_grad(self.optimizers)
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        super().__exit__(kind, error, traceback)
+        self.turns.finish(error, self._votes)
+        self._seat.leave()
+
+    def zero_grad(self, optimizers: Iterable[Optimizer]) -> None:
+        """With one optimizer, of everything: what it does not step has no gradient either."""
+        if len(self.optimizers) > 1:
+            return super().zero_grad(optimizers)
+        for model in self.models:
+            model.zero_grad()
+
+    def reads(self, order: int, fingerprint: str) -> None:
+        if fingerprint:
+            self._tell(control.Order(order, fingerprint))
+
+    def pulled(self, sizes: Sizes) -> bool:
+        super().pulled(sizes)
+        return self.turns.mine or not torch.is_grad_enabled()
+
+    def agree(self, value: Any, how: Agreement = "any") -> Any:
+        own = super().agree(value, how)
+        if not self.turns.mine:
+            if not self.turns.over:
+                raise PlanError("member.agree: call it inside `with covey.join(…) as member`")
+            return own
+        found = self._vote(f"member.agree(…, how={how!r})", how, float(own))
+        return own if found is None else type(own)(found)
+
+    def _anywhere(self, here: bool) -> bool:
+        if not self.in_step or not self.turns.mine:
+            return here
+        return bool(self._vote("member.step(scaler=…)", "any", float(here)) or here)
+
+    def _take(
+        self, loss: Tensor | float | None, samples: int | None, chosen: Optimizer, max_norm: float | None
+    ) -> None:
+        if not self.turns.mine:
+            return self.counts.begin()  # the run has ended; loops over loaders end by themselves
+        counted = self.counts.take(samples)
+        if not counted.divided:
+            self._warn()
+        set_aside = self._set_aside(chosen)
+        if self.one_batch:
+            self._weigh(chosen, counted)
+        self._clip(max_norm)
+        # Where all step together every gradient counts the same to the programs: none knows of the others' batches.
+        counts = 1 if self.in_step else counted.mine
+        self.turns.give(float("nan") if loss is None else loss, counts, counted.mine)
+        self.turns.wait()
+        for parameter, grad in set_aside:
+            parameter.grad = grad
+
+    def _weigh(self, chosen: Optimizer, counted: Counted) -> None:
+        """Let this gradient count by its samples where programs take the mean of all workers'."""
+        everybody = counted.everybody
+        if everybody is None:
+            everybody = round(self._vote("member.step", "sum", float(counted.mine)) or counted.mine)
+        if not everybody:
+            raise PlanError("member.step: no worker has a sample in this step")
+        weight = counted.mine * self.workers / everybody
+        if weight == 1:
+            return
+        if self.replica.norms and (counted.everybody is None or not counted.alike):
+            raise PlanError(
+                "nn.SyncBatchNorm must know before a step how many samples each worker has in it: make the batches "
+                "equal (drop_last=True), or take them from member.loader, one for each step"
+            )
+        for parameter in parameters_of(chosen):
+            if parameter.grad is not None:
+                parameter.grad.mul_(weight)
+
+    def _clip(self, max_norm: float | None) -> None:
+        if max_norm is not None:
+            self._seat.check_clip()
+        self.replica.clip_norm = max_norm
+
+    def _set_aside(self, chosen: Optimizer) -> list[tuple[nn.Parameter, Tensor | None]]:
+        """Gradients of what another optimizer steps are of no concern to this step, and wait for theirs."""
+        others = [each for each in self.optimizers if each is not chosen]
+        mine = {id(parameter) for parameter in parameters_of(chosen)}
+        found = [(p, p.grad) for each in others for p in parameters_of(each) if id(p) not in mine]
+        for parameter, _ in found:
+            parameter.grad = None
+        return found
+
+    # -- what the loop says to the launcher ---------------------------------------------------------------------------
+
+    def _open(self) -> Post:
+        self._post = Post(self._seat.me, self._seat.work.contacts)
+        self._post.line.loop = self._heard
+        return self._post
+
+    def _serve(self, desk: Desk) -> None:
+        self._desk = desk
+        desk.serve()
+
+    def _heard(self, word: control.Downward) -> None:
+        assert isinstance(word, control.Verdict) and word.number == self._votes, f"{word} answers no vote"
+        self._verdicts.put(word.value)
+
+    def _tell(self, word: control.Upward) -> None:
+        assert self._post is not None and self._desk is not None, "the role is not there yet"
+        self._post.line.hand(word)
+        self._desk.ring()
+
+    def _vote(self, about: str, how: control.How, value: float) -> float | None:
+        """How all workers decide; None when the run is over before."""
+        self._votes += 1
+        self._tell(control.Vote(self._votes, about, how, value, self.replica.losses.count))
+        return self._verdicts.get()
+
+    def _warn(self) -> None:
+        if not self._warned and not self.rank and self.workers > 1:
+            self._tell(control.Advice(UNDIVIDED))
+        self._warned = True
