@@ -34,15 +34,19 @@ WORKER, SERVER = Address("worker", 0), Address("server", 0)
 
 
 class Push(Message, kw_only=True):
+    wire_name = "benchmark.push_pull.push"
+
     grad: Vector
 
 
 class Pull(Message, kw_only=True):
+    wire_name = "benchmark.push_pull.pull"
+
     weights: Vector
 
 
 class Bye(Message, kw_only=True):
-    pass
+    wire_name = "benchmark.push_pull.bye"
 
 
 def receive(transport: ZmqTransport, kind: type[Message], into: Vector | None) -> Message:

@@ -21,6 +21,8 @@ from covey.strategy import Plan, Role, workers
 class Rumour(Message):
     """A small message with nothing on it to copy."""
 
+    wire_name = "benchmark.virtual_engine.rumour"
+
     step: int
 
 

@@ -26,6 +26,8 @@ ME = Address("worker", 2)
 class Kept(Message):
     """A message that waits in a mailbox."""
 
+    wire_name = "test.checkpoint.kept"
+
     step: int
     share: float
     model: Vector
@@ -47,7 +49,7 @@ def run(**given: Any) -> Run:
 
 def state(**given: Any) -> RoleState:
     plain: dict[str, Any] = {
-        "done": 3, "seconds": 1.25, "memories": [], "replica": {}, "rng": Random(1), "mailbox": [],
+        "done": 3, "seconds": 1.25, "memories": {}, "replica": {}, "rng": Random(1), "mailbox": [],
     }  # fmt: skip
     return RoleState.of(**{**plain, **given})
 
@@ -85,14 +87,15 @@ def test_chance_goes_on(tmp_path: Path) -> None:
 def test_messages_and_memories_come_back(tmp_path: Path) -> None:
     vector = Vector([torch.arange(4.0), torch.ones(2, dtype=torch.bfloat16), torch.zeros(0, dtype=torch.int64)])
     message = Kept(4, 0.5, vector, sender=ME)
-    kept = state(memories=[Ledger({0: 3, 7: 1}, 9), 0.25, vector, [1, "a"]], mailbox=[message])
+    memories = {"ledger": Ledger({0: 3, 7: 1}, 9), "weight": 0.25, "model": vector, "list": [1, "a"]}
+    kept = state(memories=memories, mailbox=[message])
     back = there_and_back(tmp_path, kept)
-    assert back.recall(0, Ledger()) == Ledger({0: 3, 7: 1}, 9)
-    assert back.recall(1, 1.0) == 0.25
-    assert back.recall(3, []) == [1, "a"]
+    assert back.recall("ledger", Ledger()) == Ledger({0: 3, 7: 1}, 9)
+    assert back.recall("weight", 1.0) == 0.25
+    assert back.recall("list", []) == [1, "a"]
     (waiting,) = back.mailbox
     assert isinstance(waiting, Kept) and (waiting.step, waiting.share, waiting.sender) == (4, 0.5, ME)
-    for found in (back.recall(2, vector), waiting.model):
+    for found in (back.recall("model", vector), waiting.model):
         assert [p.dtype for p in found.parts] == [p.dtype for p in vector.parts]
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(found.parts, vector.parts, strict=True))
 
@@ -118,7 +121,7 @@ def test_two_names_of_one_tensor_are_kept(tmp_path: Path) -> None:
 
 def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="a object cannot be kept"):
-        state(memories=[object()]).write(tmp_path, ME)
+        state(memories={"thing": object()}).write(tmp_path, ME)
 
 
 def test_a_state_that_is_not_there(tmp_path: Path) -> None:
@@ -168,7 +171,7 @@ def test_a_write_that_fails_leaves_the_older_one(tmp_path: Path) -> None:
     vault = Vault(tmp_path)
     older = keep(vault)
     with pytest.raises(CheckpointError), vault.writing() as place:
-        state(memories=[object()]).write(place, ME)
+        state(memories={"thing": object()}).write(place, ME)
     assert vault.newest()[0] == older
     assert not list(tmp_path.glob(".partial-*"))
 
@@ -195,7 +198,7 @@ def test_what_is_torn_is_refused(tmp_path: Path) -> None:
         (values, None, "worker-2.json is torn or was changed"),
         (record, record.read_bytes()[:40], "run.json cannot be read"),
         (record, record.read_bytes().replace(b'"bsp"', b"7"), "run.json cannot be read: Expected `str`, got `int`"),
-        (record, record.read_bytes().replace(b"checkpoint/1", b"checkpoint/2"), "has the format 'covey.checkpoint/2'"),
+        (record, record.read_bytes().replace(b"checkpoint/2", b"checkpoint/3"), "has the format 'covey.checkpoint/3'"),
         (record, None, "run.json cannot be read"),
     ):
         before = file.read_bytes()
@@ -215,7 +218,7 @@ def test_a_place_without_checkpoints(tmp_path: Path, make: Any) -> None:
 
 def test_the_record_is_plain_json(tmp_path: Path) -> None:
     record = json.loads((keep(Vault(tmp_path)) / "run.json").read_text())
-    assert record["schema"] == "covey.checkpoint/1" and set(record["files"]) == {
+    assert record["schema"] == "covey.checkpoint/2" and set(record["files"]) == {
         "worker-2.json",
         "worker-2.safetensors",
     }

@@ -26,11 +26,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from covey.errors import CheckpointError
-from covey.message import KINDS, Address, Message, kind_of
+from covey.message import KINDS, Address, Message
 from covey.vector import Vector
 
 T = TypeVar("T")
-SCHEMA = "covey.checkpoint/1"
+SCHEMA = "covey.checkpoint/2"
 KEEP = 2
 
 
@@ -40,7 +40,7 @@ class RoleState:
 
     done: int  # the step that begins next
     seconds: float  # of training
-    memories: list[Any]
+    memories: dict[str, Any]  # by name
     replica: dict[str, Any]
     chance: list[Any]
     mailbox: list[Message]
@@ -54,9 +54,9 @@ class RoleState:
         version, state, gauss = self.chance
         rng.setstate((version, tuple(state), gauss))
 
-    def recall(self, index: int, fresh: T) -> T:
-        """The remembered value number `index`, as a value of the kind that the program asks for."""
-        kept = self.memories[index]
+    def recall(self, name: str, fresh: T) -> T:
+        """The value remembered by this name, as a value of the kind that the program asks for."""
+        kept = self.memories[name]
         if isinstance(kept, Mapping) and "$value" in kept:
             return msgspec.convert(kept["$value"], type(fresh), str_keys=True)
         return kept  # type: ignore[no-any-return]  # tensors and plain values come back as they were
@@ -183,7 +183,7 @@ def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
         return {"$vector": [_pack(part, tensors) for part in value.parts]}
     if isinstance(value, Message):
         fields = {name: _pack(getattr(value, name), tensors) for name in value.__struct_fields__}
-        return {"$message": kind_of(type(value)), "fields": fields}
+        return {"$message": value.wire_name, "fields": fields}
     if isinstance(value, tuple):
         return {"$tuple": [_pack(item, tensors) for item in value]}
     if isinstance(value, list):

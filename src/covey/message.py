@@ -7,6 +7,8 @@ followed by the raw bytes of the tensors. Sizes are checked before memory is tak
 from __future__ import annotations
 
 import math
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeVar, get_type_hints
@@ -32,12 +34,18 @@ class Address(NamedTuple):
 NOBODY = Address("nobody", -1)
 
 KINDS: dict[str, type[Message]] = {}
+"""Every kind of message by its wire_name."""
+
+WIRE_NAME = r"[a-z0-9_.]{1,40}"
 
 
 class Message(msgspec.Struct, kw_only=True):
     """Something a role says. Fields are ints and words (header), floats and Vectors (payload, which is counted)."""
 
     sender: Address = NOBODY
+
+    wire_name: ClassVar[str]
+    """What it is called on a wire and in a checkpoint: declared by every kind, and the same wherever its file lies."""
 
     counted: ClassVar[bool] = True
     """Whether the payload is exchange; snapshots and control are not."""
@@ -47,12 +55,23 @@ class Message(msgspec.Struct, kw_only=True):
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        KINDS[kind_of(cls)] = cls
+        name = cls.__dict__.get("wire_name")
+        if not isinstance(name, str) or not re.fullmatch(WIRE_NAME, name):
+            raise TypeError(
+                f"the message {cls.__module__}.{cls.__qualname__} needs a name on the wire: write "
+                'wire_name = "family.word" into it, in small letters, digits, _ and dots, at most 40'
+            )
+        if (other := KINDS.get(name)) is not None and _home(other) != _home(cls):
+            raise TypeError(
+                f"the messages {other.__module__}.{other.__qualname__} and {cls.__module__}.{cls.__qualname__} have "
+                f"one wire_name, {name!r}: give one of them another"
+            )
+        KINDS[name] = cls
 
 
-def kind_of(message: type[Message]) -> str:
-    """What a kind of message is called on a wire and in a checkpoint: its room and its name."""
-    return f"{message.__module__.rpartition('.')[2]}.{message.__qualname__}"
+def _home(kind: type[Message]) -> tuple[object, str]:
+    """Where a kind is written: what is executed twice (a reload, a cell, a script that roles import) is one kind."""
+    return getattr(sys.modules.get(kind.__module__), "__file__", kind.__module__), kind.__qualname__
 
 
 M = TypeVar("M", bound=Message)
@@ -154,7 +173,7 @@ def pack(message: Message) -> tuple[bytes, list[Tensor]]:
 
     body = msgspec.Raw(msgspec.msgpack.encode(message, enc_hook=take))
     shapes = tuple(Shape(str(t.dtype).removeprefix("torch."), tuple(t.shape)) for t in tensors)
-    return msgspec.msgpack.encode(Header(kind_of(type(message)), message.sender, shapes, body)), tensors
+    return msgspec.msgpack.encode(Header(message.wire_name, message.sender, shapes, body)), tensors
 
 
 def read_header(data: bytes | memoryview, limit: int, sender: Address) -> Header:

@@ -23,6 +23,8 @@ TURNS = 1 << 20  # more exchanges than one step can have
 class Moments(Message):
     """What one worker's layer has to tell: of its inputs, or of the gradients of its outputs. `step` numbers turns."""
 
+    wire_name = "norm.moments"
+
     step: int
     moments: Vector
 

@@ -94,6 +94,10 @@ class Now(Effect[float], frozen=True):
     """Seconds of training so far."""
 
 
+class SavePoint(Effect[None], frozen=True):
+    """Nothing but an await, for a step that would else move something before its first: there checkpoints are taken."""
+
+
 class Note(Effect[None], frozen=True):
     """Tell whoever watches: `staleness 3`, `update 1`."""
 
@@ -123,7 +127,7 @@ class Host(Protocol):
     def step(self) -> int: ...
     def training(self) -> bool: ...
     def receive_nowait(self, want: Receive) -> Message | None: ...
-    def remember(self, value: T) -> Memory[T]: ...
+    def remember(self, name: str, value: T) -> Memory[T]: ...
     def post(self, message: Message, progress: float) -> None: ...
     def consult(self, program: Coroutine[Effect[Any], Any, T], progress: float) -> T: ...
     def share(self, vector: Vector, place: int) -> Vector: ...
@@ -234,15 +238,19 @@ class Node:
     def now(self) -> Now:
         return Now()
 
+    def save_point(self) -> SavePoint:
+        """Where a checkpoint of this step is taken; what a restart does again comes after it."""
+        return SavePoint()
+
     def note(self, kind: str, value: float = 1) -> Note:
         return Note(kind, value)
 
     def spawn(self, program: Coroutine[Effect[Any], Any, None]) -> Spawn:
         return Spawn(program)
 
-    def remember(self, value: T) -> Memory[T]:
-        """A value that a checkpoint keeps; after a restart this gives the kept one instead."""
-        return self.host.remember(value)
+    def remember(self, name: str, value: T) -> Memory[T]:
+        """A value that a checkpoint keeps by its name, unique in the role; after a restart this gives the kept one."""
+        return self.host.remember(name, value)
 
     def share(self, vector: Vector, place: int) -> Vector:
         """A vector of this shape in memory, the same for all roles that ask for this place; nothing guards it."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class Bucket(Message):
     """A piece of the gradient is ready (from a role to itself)."""
 
+    wire_name = "stream.bucket"
+
     step: int
     index: int
 

@@ -11,7 +11,7 @@ import pytest
 import covey
 from covey.central.replicated import worker as allreduce_worker
 from covey.checkpoint import RoleState
-from covey.engines.virtual.cells import Cells
+from covey.engines.memories import Memories
 from covey.exchange.collectives import Chunk
 from covey.exchange.delays import DELAYS
 from covey.exchange.probe import Choice, Probe, Wish
@@ -64,8 +64,9 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 def test_the_choice_outlives_a_restart(tmp_path: Path) -> None:
     who, choice = Address("worker", 0), Choice(pattern="halving", bucket=640, latency=0.25, byte=1e-9)
-    RoleState.of(done=1, seconds=0.0, memories=[choice], replica={}, rng=Random(0), mailbox=[]).write(tmp_path, who)
-    assert RoleState.read(tmp_path, who).recall(0, Choice()) == choice
+    kept = RoleState.of(done=1, seconds=0.0, memories={"choice": choice}, replica={}, rng=Random(0), mailbox=[])
+    kept.write(tmp_path, who)
+    assert RoleState.read(tmp_path, who).recall("choice", Choice()) == choice
 
 
 def test_who_remembers_a_choice_measures_nothing() -> None:
@@ -77,6 +78,8 @@ def test_who_remembers_a_choice_measures_nothing() -> None:
 
 async def _resumed(node: Node, replica: Replica) -> None:
     """As after a restart with this in the checkpoint."""
-    node.host.cells = Cells([Choice(pattern="star")])  # type: ignore[attr-defined]
+    memories = {"choice": Choice(pattern="star")}
+    kept = RoleState.of(done=0, seconds=0.0, memories=memories, replica={}, rng=Random(0), mailbox=[])
+    node.host.memories = Memories(node.address, kept)  # type: ignore[attr-defined]
     replica.lessons = replace(replica.lessons, own=lambda step: covey.lessons.Batch(1.0, 1))
     await allreduce_worker(node, replica, wish=Wish(pattern="auto", bucket=0), local=2)

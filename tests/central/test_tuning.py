@@ -29,7 +29,7 @@ def seconds_of(setting: Setting, best: Setting) -> float:
 class Forgetful:
     """Remembers nothing, as a program that runs for the first time."""
 
-    def remember(self, value: list[list[float]]) -> Memory[list[list[float]]]:
+    def remember(self, name: str, value: list[list[float]]) -> Memory[list[list[float]]]:
         return Memory(value)
 
 

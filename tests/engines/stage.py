@@ -30,15 +30,21 @@ Program = Callable[[Node, Replica], Coroutine[Any, Any, None]]
 
 
 class Ping(Message):
+    wire_name = "test.stage.ping"
+
     step: int
     load: Vector
 
 
 class Pong(Message):
+    wire_name = "test.stage.pong"
+
     step: int
 
 
 class Word(Message):
+    wire_name = "test.stage.word"
+
     text: str
 
 

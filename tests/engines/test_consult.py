@@ -16,6 +16,8 @@ from tests.worlds import INSTANT, perform, slowed, worker
 
 
 class Word(Message):
+    wire_name = "test.consult.word"
+
     number: float
 
     counted = False

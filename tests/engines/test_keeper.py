@@ -34,6 +34,8 @@ root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebo
 
 
 class Load(Message, kw_only=True):
+    wire_name = "test.keeper.load"
+
     what: Vector
 
 

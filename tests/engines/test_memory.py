@@ -33,6 +33,8 @@ NUMBERS = 100_000
 
 
 class Load(Message, kw_only=True):
+    wire_name = "test.memory.load"
+
     step: int = 0
     what: Vector
 

@@ -27,7 +27,7 @@ from covey.engines.transport.outbox import Outbox, Parcel, Rank
 from covey.engines.transport.token import NONE
 from covey.engines.transport.zmq import FRAMES_AHEAD, ZmqTransport, keep_memory, landed
 from covey.errors import PlanError, WireError
-from covey.message import DTYPES, Address, Header, Message, Shape, kind_of, pack
+from covey.message import DTYPES, Address, Header, Message, Shape, pack
 from covey.program import Receive
 from covey.vector import Vector
 
@@ -38,10 +38,14 @@ LIMIT = 1 << 30
 
 
 class Note(Message, kw_only=True):
+    wire_name = "test.transport.note"
+
     step: int = 0
 
 
 class Load(Message, kw_only=True):
+    wire_name = "test.transport.load"
+
     step: int = 0
     what: Vector
 
@@ -318,17 +322,17 @@ def data(size: int, offset: int = 0, number: int = 1, sender: int = 0, token: by
 
 
 class Unknown(Message, kw_only=True):
-    pass
+    wire_name = "test.transport.unknown"
 
 
 def unknown() -> bytes:
-    return opening(message=Unknown(sender=A)).replace(b"Unknown", b"Unheard")
+    return opening(message=Unknown(sender=A)).replace(b".unknown", b".unheard")
 
 
 def impossible() -> bytes:
     """A tensor without bytes, and of a length that no tensor can have."""
     body = msgspec.Raw(msgspec.msgpack.encode({"what": 1}))
-    header = Header(kind_of(Load), A, (Shape("float32", (2**64 - 1, 0)),), body)
+    header = Header(Load.wire_name, A, (Shape("float32", (2**64 - 1, 0)),), body)
     data = msgspec.msgpack.encode(header)
     return Frame(OPEN, 0, len(data), 1, 0).pack() + data
 

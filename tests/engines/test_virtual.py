@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from covey.engines.virtual import VirtualEngine
-from covey.engines.virtual.cells import Cells
 from covey.lessons import Batch, Lessons
 from covey.message import Address
 from covey.observe.referee import Referee
@@ -227,10 +226,3 @@ def test_the_same_seed_gives_the_same_trace(golden: Golden) -> None:
 
     assert traced(7) == traced(7) != traced(8)
     golden("chatter.txt", traced(7))
-
-
-def test_what_is_remembered_comes_back_in_order() -> None:
-    cells = Cells(kept=["old"])
-    first, second = cells.remember("new"), cells.remember(2)
-    second.value += 1
-    assert (first.value, cells.values()) == ("old", ["old", 3])

@@ -43,6 +43,8 @@ ADD = [spec for spec in SPECS if codec(spec).adds]
 class Letter(Message):
     """Carries a wire."""
 
+    wire_name = "test.codecs.letter"
+
     wire: Vector
 
 
@@ -202,9 +204,9 @@ def test_a_checkpoint_keeps_what_a_coder_remembers(spec: str, tmp_path: Path) ->
     memory = coder.memory
     for seed in range(3):
         _, memory = coder.encode(normal(shape, seed), memory)
-    state = RoleState.of(done=3, seconds=0.0, memories=[memory], replica={}, mailbox=[], rng=Random(0))
+    state = RoleState.of(done=3, seconds=0.0, memories={"codec": memory}, replica={}, mailbox=[], rng=Random(0))
     state.write(tmp_path, who)
-    kept = RoleState.read(tmp_path, who).recall(0, coder.memory)
+    kept = RoleState.read(tmp_path, who).recall("codec", coder.memory)
     fresh = codec(spec).carrying().made(shape, 3)
     for seed in range(3, 7):
         wire, memory = coder.encode(normal(shape, seed), memory)

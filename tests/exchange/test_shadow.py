@@ -27,7 +27,7 @@ def told(codec: Codec, times: int) -> list[tuple[Vector, Vector]]:
     async def program(node: Node, replica: Replica) -> None:
         start = Vector([torch.zeros(400, dtype=torch.float64)])
         coder = difference_coder(node, Form.plain(start), codec)
-        sender, receiver = Shadows(node, coder, start), Shadows(node, coder, start)
+        sender, receiver = (Shadows(node, name, coder, start) for name in ("sent", "heard"))
         for _ in range(times):
             receiver.hear(sender.tell(Vector([GOAL]), 3), 1)
             found.append((sender.of(3).clone(), receiver.of(1).clone()))

@@ -16,6 +16,8 @@ ME, YOU = Address("worker", 1), Address("server", 0)
 
 
 class Load(Message):
+    wire_name = "test.instruments.load"
+
     vector: Vector
 
 

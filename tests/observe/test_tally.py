@@ -17,10 +17,13 @@ ME, YOU = Address("worker", 0), Address("server", 0)
 
 
 class Payload(Message):
+    wire_name = "test.tally.payload"
+
     vector: Vector
 
 
 class Control(Message):
+    wire_name = "test.tally.control"
     counted = False
 
 

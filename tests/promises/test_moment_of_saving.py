@@ -32,8 +32,8 @@ class Watch:
             self.begun = (node, self.state(node)) if goes_on else None
             return goes_on
 
-        def keep(node: Node, value: Any) -> Memory[Any]:
-            memory = remember(node, value)
+        def keep(node: Node, name: str, value: Any) -> Memory[Any]:
+            memory = remember(node, name, value)
             self.kept.setdefault(id(node), []).append(memory)
             return memory
 

@@ -23,6 +23,8 @@ ONE, TWO = workers(2)
 class Token(Message):
     """Whoever has it may go on."""
 
+    wire_name = "test.deadlock.token"
+
     step: int
 
 

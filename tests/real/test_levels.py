@@ -47,7 +47,7 @@ def test_what_a_proxy_holds_is_kept(room: Room, spec: str) -> None:
     place, run = Vault(kept).newest()
     proxies = [who for who in ("proxy 0", "proxy 1") if who in broken.roles]
     states = [RoleState.read(place, Address("proxy", index)) for index in range(len(proxies))]
-    waiting = sum(push.samples for state in states for push in state.memories[-1])
+    waiting = sum(push.samples for state in states for push in state.memories["waiting"])
     seen = RoleState.read(place, Address("server", 0)).replica["seen"]
     assert seen + waiting == broken.samples == sum(tally["samples"] for tally in run.progress["tallies"])
     resumed = fit(task, spec, 3, epochs=40, checkpoint=kept, resume=kept, every="150ms")

@@ -149,7 +149,7 @@ def test_every_strategy_goes_on(room: Room, strategy: str) -> None:
     if strategy.startswith("gosgd"):
         assert gossip_weight(place) == pytest.approx(1.0)
     if strategy.startswith("ssp"):
-        ledger = RoleState.read(place, Address("server", 0)).memories[0]["$value"]
+        ledger = RoleState.read(place, Address("server", 0)).memories["board"]["$value"]
         assert ledger["clocks"] == {str(rank): step for rank, step in steps.items()}
     resumed = fit(task, strategy, count, epochs=40, checkpoint=kept, resume=kept, every="150ms")
     assert resumed.stopped == "budget" and all_seen(strategy, resumed.samples, 40 * 70)
@@ -172,7 +172,7 @@ def gossip_weight(place: Path) -> float:
     """All of it: what the workers hold, and what lies in their mailboxes."""
     states = [RoleState.read(place, Address("worker", rank)) for rank in range(3)]
     waiting = [message.weight for state in states for message in state.mailbox if hasattr(message, "weight")]
-    return sum(state.memories[0] for state in states) + sum(waiting)
+    return sum(state.memories["weight"] for state in states) + sum(waiting)
 
 
 @pytest.mark.parametrize("strategy", some(ALL, {"easgd(period=2)"}))

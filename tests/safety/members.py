@@ -19,6 +19,8 @@ LIMIT = 1 << 20
 
 
 class Load(Message, kw_only=True):
+    wire_name = "test.members.load"
+
     step: int = 0
     what: Vector = Vector(())
 

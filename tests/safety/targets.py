@@ -34,6 +34,8 @@ MARK = b"\xff\x00\xff\x00"  # between two frames of one input
 class Load(Message, kw_only=True):
     """A kind with everything that a kind can have."""
 
+    wire_name = "test.targets.load"
+
     step: int = 0
     name: str = ""
     loss: float = 0.0

@@ -27,6 +27,8 @@ TOKEN = bytes(range(16))
 class Search(Message, kw_only=True):
     """A kind that may be infinite, and means it."""
 
+    wire_name = "test.nonsense.search"
+
     what: Vector
 
     finite = False

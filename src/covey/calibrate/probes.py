@@ -31,12 +31,16 @@ REPORTS = 0.02  # seconds between two reports to the launcher
 class Ball(Message):
     """Thrown and thrown back."""
 
+    wire_name = "probes.ball"
+
     load: Vector
     counted = False
 
 
 class Card(Message):
     """How a worker is found on a second link."""
+
+    wire_name = "probes.card"
 
     key: str
     endpoint: str

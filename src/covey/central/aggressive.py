@@ -25,6 +25,8 @@ from covey.vector import Vector
 class Cut(Message):
     """Somebody has finished this superstep: push what you have."""
 
+    wire_name = "aggressive.cut"
+
     step: int
 
     counted = False
@@ -32,6 +34,8 @@ class Cut(Message):
 
 class PartialSum(Message):
     """The sum of a worker's gradients over so many samples, for one server; `finished` when nothing was left to do."""
+
+    wire_name = "aggressive.partial_sum"
 
     step: int
     samples: int
@@ -43,12 +47,15 @@ class PartialSum(Message):
 class Superstep(Message):
     """A server's parameters after a superstep."""
 
+    wire_name = "aggressive.superstep"
+
     step: int
     params: Vector
     whole: int = 1  # else they are what has changed, encoded
 
 
 class LeaveSupersteps(Message):
+    wire_name = "aggressive.leave_supersteps"
     counted = False
 
 
@@ -61,7 +68,7 @@ class Pushed:
         self.size = usual(replica, node.rank)
         forms = [replica.form(piece) for piece in self.pieces]
         self.coders = [codec.carrying().made(form, seed(node, index)) for index, form in enumerate(forms)]
-        self.memories = node.remember([coder.memory for coder in self.coders])
+        self.memories = node.remember("codecs", [coder.memory for coder in self.coders])
         self.back = [difference_coder(node, form, codec, "pull") for form in forms if codec.pull]
 
     def encode(self, index: int, total: Vector) -> Vector:
@@ -89,7 +96,7 @@ def usual(replica: Replica, rank: int) -> int:
 async def worker(node: Node, replica: Replica, *, count: int, chunks: int, codec: Codec) -> None:
     """Go on through one's own data, chunk by chunk; a superstep is a batch's worth of chunks, or fewer when cut."""
     store = Pushed(node, replica, count, codec)
-    position = node.remember([0])  # in chunks, over the run: what a cut leaves over comes first next time
+    position = node.remember("position", [0])  # in chunks, over the run: what a cut leaves over comes first next time
     total, none = replica.grad.map(torch.zeros_like), Vector(())
     for step in node.steps():
         total.zero_()
@@ -128,7 +135,7 @@ class Gatherer:
         self.coder = codec.made(form, seed(node))
         self.pulls = Pulls(node, form, codec, together=True) if codec.pull else None
         self.shards = [Address("server", shard) for shard in range(count)]
-        self.staying = node.remember(list(range(node.workers))).value
+        self.staying = node.remember("staying", list(range(node.workers))).value
         self.sums: dict[int, PartialSum] = {}
 
     async def serve(self) -> None:

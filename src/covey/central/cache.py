@@ -13,11 +13,15 @@ from covey.vector import Vector
 class Read(Message):
     """A worker asks for parameters that hold every change of the first `clock` steps of all workers."""
 
+    wire_name = "cache.read"
+
     clock: int
 
 
 class Copy(Message):
     """The parameters when every worker had done `clock` steps, with the first `mine` changes of the one they go to."""
+
+    wire_name = "cache.copy"
 
     clock: int
     mine: int
@@ -28,6 +32,8 @@ class Copy(Message):
 class Change(Message):
     """What a worker's step changed, already scaled to count its share."""
 
+    wire_name = "cache.change"
+
     step: int
     samples: int
     change: Vector
@@ -37,12 +43,14 @@ class Change(Message):
 class Retire(Message):
     """A worker will change nothing more."""
 
+    wire_name = "cache.retire"
     counted = False
 
 
 class Retired(Message):
     """No more parameters come from this server."""
 
+    wire_name = "cache.retired"
     counted = False
 
 
@@ -60,8 +68,10 @@ class Cache:
         self.coders = [
             codec.carrying().made(form, seed(node, who)) for form, who in zip(forms, self.servers, strict=True)
         ]
-        self.memories = node.remember([coder.memory for coder in self.coders])
-        self.received = [Received(node, form, codec) for form in forms if codec.pull]
+        self.memories = node.remember("codecs", [coder.memory for coder in self.coders])
+        self.received = [
+            Received(node, f"received {index}", form, codec) for index, form in enumerate(forms) if codec.pull
+        ]
         while copy := node.receive_nowait(Copy):
             self.read(copy.sender.rank, copy)  # of before a restart, after which a server knows its readers no more
         self.own: list[tuple[int, Vector]] = []  # changes by step that some server's copy may lack

@@ -39,7 +39,7 @@ class Table:
         form = replica.form(replica.trained)
         self.coder = codec.made(form, seed(node))
         self.pulls = Pulls(node, form, codec, together=False) if codec.pull else None
-        self.clocks = node.remember(Clocks(dict.fromkeys(range(node.workers), 0))).value
+        self.clocks = node.remember("clocks", Clocks(dict.fromkeys(range(node.workers), 0))).value
         self.params = replica.flat.cut(replica.trained)
         self.parked: dict[int, Read] = {}
         self.readers: set[int] = set()

@@ -29,7 +29,7 @@ class Servers:
             codec.carrying().made(replica.form(piece), seed(node, address))
             for piece, address in zip(self.pieces, addresses, strict=True)
         ]
-        self.memories = [node.remember(coder.memory) for coder in self.coders]
+        self.memories = [node.remember(f"codec {index}", coder.memory) for index, coder in enumerate(self.coders)]
         self.trials = Trials(node, addresses, self.coders, self.memories) if codec.tries else None
         self.pulls = codec.pull
         self.back = [

@@ -14,6 +14,8 @@ from covey.vector import Vector
 class Square(Message):
     """The square of the norm of one role's part of the gradient of an update."""
 
+    wire_name = "clipping.square"
+
     step: int
     square: float
 

@@ -64,6 +64,8 @@ def decode(matrix: Tensor, rows: Sequence[int]) -> list[float]:
 class AskCurrent(Message):
     """A worker asks for the parameters of its step, or of a later one."""
 
+    wire_name = "coded.ask_current"
+
     step: int
 
     counted = False
@@ -72,6 +74,8 @@ class AskCurrent(Message):
 class Current(Message):
     """The parameters of the step that is current."""
 
+    wire_name = "coded.current"
+
     step: int
     params: Vector
 
@@ -79,12 +83,15 @@ class Current(Message):
 class Coded(Message):
     """A combination of the gradients of several parts."""
 
+    wire_name = "coded.coded"
+
     step: int
     grad: Vector
     buffers: Vector
 
 
 class LeaveCoded(Message):
+    wire_name = "coded.leave_coded"
     counted = False
 
 
@@ -122,8 +129,8 @@ class Decoder:
 
     def __init__(self, node: Node, replica: Replica, stragglers: int, scheme: Scheme) -> None:
         self.node, self.replica, self.stragglers, self.scheme = node, replica, stragglers, scheme
-        self.staying = node.remember(list(range(node.workers))).value
-        self.step = node.remember([0])
+        self.staying = node.remember("staying", list(range(node.workers))).value
+        self.step = node.remember("step", [0])
         self.asked: dict[int, int] = {}
         self.codes: dict[int, Coded] = {}
 

@@ -12,7 +12,7 @@ from covey.vector import Vector
 
 def compensation(node: Node, params: Vector, *, strength: float, adaptive: bool) -> Compensation:
     """For a server with these parameters; what it has learned of the gradients is remembered."""
-    return Compensation(strength, adaptive, squares=node.remember(zeros(params)).value if adaptive else None)
+    return Compensation(strength, adaptive, squares=node.remember("squares", zeros(params)).value if adaptive else None)
 
 
 def zeros(like: Vector) -> Vector:

@@ -29,8 +29,8 @@ async def worker(
 ) -> None:  # fmt: skip
     """Fetch every `fetch` steps, push the sum of the gradients every `push` steps, move locally at every step."""
     store = Store(node, replica, count, codec, sieve)
-    gathered = node.remember(replica.grad.map(torch.zeros_like)).value
-    since = node.remember([0, 0]).value  # the last push: gradients and samples
+    gathered = node.remember("gathered", replica.grad.map(torch.zeros_like)).value
+    since = node.remember("since", [0, 0]).value  # the last push: gradients and samples
     for step in node.steps():
         if step % fetch == 0:
             await store.fetch()
@@ -59,9 +59,9 @@ class Holder:
         self.warm, self.parked = warm, list[Fetch]()
         self.node, self.replica, self.step, self.first = node, replica, step, index == 0
         self.params = replica.flat.cut(replica.trained)
-        self.staying = node.remember(list(range(node.workers))).value
-        self.version = node.remember([0]).value
-        self.squares = node.remember(self.params.map(torch.zeros_like)).value if step.adagrad else None
+        self.staying = node.remember("staying", list(range(node.workers))).value
+        self.version = node.remember("version", [0]).value
+        self.squares = node.remember("squares", self.params.map(torch.zeros_like)).value if step.adagrad else None
         self.caches = [KeyCache() for _ in range(node.workers)]
 
     async def serve(self) -> None:

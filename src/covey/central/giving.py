@@ -64,7 +64,7 @@ class ManagedTable(Table):
         super().__init__(node, replica, index, eager=False)
         self.rate, self.policy = rate, policy
         self.rows = rows_of(replica, count, length)
-        self.heard = node.remember([0] * node.workers).value  # messages of rows from each worker
+        self.heard = node.remember("heard", [0] * node.workers).value  # messages of rows from each worker
         self.known: dict[int, Reader] = {}  # not remembered: after a restart all read everything anew
         self.line: list[tuple[float, int, int, int]] = []  # a heap: key, serial, worker, row; some are out of date
         self.serial = 0

@@ -32,6 +32,8 @@ from covey.vector import Vector
 class Begin(Message):
     """The first worker of a step says which neighbouring slices are summed next, and how urgent they are."""
 
+    wire_name = "interleaved.begin"
+
     step: int
     place: int
     count: int
@@ -43,6 +45,7 @@ class Begin(Message):
 class Summed(Message):
     """A sum has ended (from a worker to itself)."""
 
+    wire_name = "interleaved.summed"
     counted = False
 
 
@@ -58,7 +61,8 @@ class Sums:
         self.told: list[Begin] = []  # what the first has begun, and this worker has no gradient for yet
         self.under_way = 0  # bytes
         self.serial = 0
-        self.done: dict[int, tuple[int, Vector]] = node.remember({}).value  # by place: steps, and means of gradients
+        # by place: steps, and means of gradients
+        self.done: dict[int, tuple[int, Vector]] = node.remember("means", {}).value
 
     async def run(self) -> None:
         while True:
@@ -139,8 +143,8 @@ class Weights:
         self.node, self.replica, self.sums = node, replica, sums
         everything = range(len(sums.slices))
         self.stepping = Stepping(replica, sums.slices, everything, buffers=True)
-        self.have = node.remember([-1] * len(sums.slices)).value  # the step whose update each slice holds
-        self.done = node.remember([-1]).value  # the last step whose gradient was made
+        self.have = node.remember("have", [-1] * len(sums.slices)).value  # the step whose update each slice holds
+        self.done = node.remember("done", [-1]).value  # the last step whose gradient was made
         self.shown: Vector | None = None  # of the worker that is scored: as of the last step that all slices hold
         if node.rank == 0:
             self.shown = replica.flat.clone()

@@ -19,6 +19,8 @@ BOSS = -1  # whoever drives, where ranks of workers are listed
 class Order(Message):
     """A command to a shard, on vectors by name: into *= factor, into += factor * other, into = other, into . other."""
 
+    wire_name = "lbfgs.order"
+
     task: str
     into: str
     other: str
@@ -30,21 +32,27 @@ class Order(Message):
 class Scalar(Message):
     """A shard's part of a dot product."""
 
+    wire_name = "lbfgs.scalar"
+
     value: float
 
     counted = False
 
 
 class LeaveBatches(Message):
+    wire_name = "lbfgs.leave_batches"
     counted = False
 
 
 class CloseShard(Message):
+    wire_name = "lbfgs.close_shard"
     counted = False
 
 
 class Collect(Message):
     """Make the gradient of a batch out of so many pushes."""
+
+    wire_name = "lbfgs.collect"
 
     pushes: int
     samples: int
@@ -53,18 +61,23 @@ class Collect(Message):
 
 
 class FetchModel(Message):
+    wire_name = "lbfgs.fetch_model"
+
     batch: int
 
     counted = False
 
 
 class Model(Message):
+    wire_name = "lbfgs.model"
+
     params: Vector
 
 
 class PortionGradient(Message):
     """The sum of a portion's gradients; where a search went too far they may be infinite, and it goes back."""
 
+    wire_name = "lbfgs.portion_gradient"
     finite = False
 
     grad: Vector
@@ -172,7 +185,7 @@ class Shard:
     def __init__(self, node: Node, replica: Replica) -> None:
         self.node, self.replica = node, replica
         self.params = replica.flat.cut(replica.trained)
-        self.vectors = node.remember({"g": self.params.map(torch.zeros_like)}).value
+        self.vectors = node.remember("vectors", {"g": self.params.map(torch.zeros_like)}).value
         self.vectors["w"] = self.params
         self.total, self.mean, self.pushes = self.params.map(torch.zeros_like), replica.buffers * 0.0, 0
         self.staying = [BOSS, *range(node.workers)]  # not remembered: after a restart all say goodbye anew

@@ -39,13 +39,13 @@ class Manager:
         self.rows = rows_of(replica, len(cache.servers), length)
         self.runs = runs_of(replica, len(cache.servers))
         self.order: list[int] = []  # of rows that wait
-        self.pending = node.remember(replica.flat.map(torch.zeros_like)).value
-        self.since: dict[int, int] = node.remember({}).value  # row -> the first step of which it has something
-        self.count = node.remember([0] * len(cache.servers)).value  # messages of rows to each server
+        self.pending = node.remember("pending", replica.flat.map(torch.zeros_like)).value
+        self.since: dict[int, int] = node.remember("since", {}).value  # row -> the first step of which it has something
+        self.count = node.remember("count", [0] * len(cache.servers)).value  # messages of rows to each server
         # messages that servers may not have heard: number, row, change
         self.sent: list[deque[tuple[int, int, torch.Tensor]]] = [deque() for _ in cache.servers]
-        self.told = node.remember([0]).value  # the last clock that servers heard
-        self.steps = node.remember([0]).value  # that were done
+        self.told = node.remember("told", [0]).value  # the last clock that servers heard
+        self.steps = node.remember("steps", [0]).value  # that were done
         self.empty_at = 0.0  # when the bucket will have run empty
 
     def of(self, row: Row, vector: Vector) -> torch.Tensor:

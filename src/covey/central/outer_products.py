@@ -35,6 +35,8 @@ class Outer(Push):
     `grad` has what is left of the rest of the server's piece, and then two matrices for each range of these weights.
     """
 
+    wire_name = "outer_products.push"
+
     weights: tuple[int, ...] = ()
 
 

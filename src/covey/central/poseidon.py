@@ -35,6 +35,8 @@ class Factors(Message):
     `step` numbers the layers of all steps.
     """
 
+    wire_name = "poseidon.factors"
+
     step: int
     factors: Vector
 
@@ -131,7 +133,7 @@ class Exchange:
     def __init__(self, node: Node, replica: Replica) -> None:
         self.node, self.replica = node, replica
         self.layers = layers_of(replica)
-        self.summed: list[int] = node.remember([]).value  # layers whose gradient turned out to be no product
+        self.summed: list[int] = node.remember("summed", []).value  # layers whose gradient turned out to be no product
 
     def tried(self, step: int) -> list[Layer]:
         """The layers that go by factors in this step, unless a worker finds that one of them cannot."""

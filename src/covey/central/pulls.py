@@ -25,9 +25,10 @@ class Pulls:
     Clients that are all given every version have the same parameters, so that one shadow and one wire do for all.
     """
 
-    def __init__(self, node: Node, form: Form, codec: Codec, together: bool) -> None:
-        self.shadows = Shadows(node, difference_coder(node, form, codec, "pull"), Vector(()))
-        self.first = node.remember([-1]).value  # the version that was given whole, where all are given the same
+    def __init__(self, node: Node, form: Form, codec: Codec, together: bool, name: str = "pull") -> None:
+        self.shadows = Shadows(node, name, difference_coder(node, form, codec, "pull"), Vector(()))
+        # the version that was given whole, where all are given the same
+        self.first = node.remember(f"{name}.first", [-1]).value
         self.together, self.last = together, (-1, Given(Vector(()), 1))
 
     def give(self, rank: int, params: Vector, version: int) -> Given:
@@ -60,7 +61,7 @@ class Truth:
     def __init__(self, node: Node, replica: Replica, piece: Piece, pulls: Pulls) -> None:
         whole = replica.flat.clone()
         self.mine, self.here, self.pulls = whole.cut(piece), replica.flat.cut(piece), pulls
-        kept = node.remember(self.mine)
+        kept = node.remember("truth", self.mine)
         self.mine.copy_(kept.value)
         kept.value = self.mine
         replica.scored = whole.join(replica.buffers)
@@ -88,8 +89,8 @@ def land(place: Vector, given: Given, back: Coder | None) -> None:
 class Received:
     """A server's parameters as a client has them that also moves its own copy."""
 
-    def __init__(self, node: Node, form: Form, codec: Codec) -> None:
-        self.shadow = Shadows(node, difference_coder(node, form, codec, "pull"), Vector(()))
+    def __init__(self, node: Node, name: str, form: Form, codec: Codec) -> None:
+        self.shadow = Shadows(node, name, difference_coder(node, form, codec, "pull"), Vector(()))
 
     def read(self, given: Given) -> Vector:
         """The parameters after what was given."""

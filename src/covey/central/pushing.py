@@ -16,6 +16,8 @@ from covey.vector import Vector
 class Ready(Message):
     """The gradient of a parameter is made (from a worker to itself)."""
 
+    wire_name = "pushing.ready"
+
     step: int
     slot: int
     urgency: int
@@ -27,12 +29,14 @@ class Ready(Message):
 class Wish(Message):
     """A worker wants to push to a server."""
 
+    wire_name = "pushing.wish"
     counted = False
 
 
 class Turn(Message):
     """It may, with one slice."""
 
+    wire_name = "pushing.turn"
     counted = False
 
 
@@ -53,9 +57,9 @@ class Pushing:
     ) -> None:
         self.node, self.servers, self.slices, self.manner = node, servers, slices, manner
         self.coders = coders  # one for each slice
-        self.memories = node.remember([coder.memory for coder in coders])
+        self.memories = node.remember("codecs", [coder.memory for coder in coders])
         self.of_slot = of_slot(slices)
-        self.queue: list[tuple[int, int, Gradient]] = node.remember([]).value  # sorted
+        self.queue: list[tuple[int, int, Gradient]] = node.remember("queue", []).value  # sorted
         self.setting = Setting(1, manner.credit or 0)
         self.under_way = 0  # bytes that no server has confirmed
         self.wished: set[int] = set()

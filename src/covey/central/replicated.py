@@ -53,7 +53,7 @@ async def worker(node: Node, replica: Replica, *, wish: Wish, local: int) -> Non
 
     What is to be measured is measured after a first step: without buckets, and in a ring unless told otherwise.
     """
-    choice = node.remember(Choice()) if wish.open else Memory(wish.granted)
+    choice = node.remember("choice", Choice()) if wish.open else Memory(wish.granted)
     told = not wish.open
     for step in node.steps():
         present, group, now = node.present(step), node.members(step), choice.value

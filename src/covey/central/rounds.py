@@ -20,6 +20,8 @@ Rows = tuple[int, int]
 class Activations(Message):
     """What goes into the first layer, of some of a worker's samples. `step` numbers rounds."""
 
+    wire_name = "rounds.activations"
+
     step: int
     values: Vector
 
@@ -27,12 +29,16 @@ class Activations(Message):
 class Outputs(Message):
     """What a worker's units of a layer make of the samples of a round. `step` numbers the layers of all rounds."""
 
+    wire_name = "rounds.outputs"
+
     step: int
     values: Vector
 
 
 class Errors(Message):
     """The gradient of the loss by what went into a layer, or came out of the last, as far as the sender knows it."""
+
+    wire_name = "rounds.errors"
 
     step: int
     values: Vector

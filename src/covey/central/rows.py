@@ -26,6 +26,8 @@ class Row(NamedTuple):
 class Rows(Message):
     """What a worker has changed in some rows of a server."""
 
+    wire_name = "rows.rows"
+
     rows: list[int]
     changes: Vector
 
@@ -36,6 +38,8 @@ class Renewed(Message):
     After them it lacks nothing that anybody changed in the first `clock` steps.
     """
 
+    wire_name = "rows.renewed"
+
     clock: int
     mine: int
     rows: list[int]
@@ -45,6 +49,8 @@ class Renewed(Message):
 class Tick(Message):
     """All changes of a worker's first `clock` steps have been sent; after a step also what is kept of it."""
 
+    wire_name = "rows.tick"
+
     clock: int
     samples: int
     buffers: Vector
@@ -53,6 +59,7 @@ class Tick(Message):
 class Changed(Message):
     """There is something to send (from a role to itself)."""
 
+    wire_name = "rows.changed"
     counted = False
 
 

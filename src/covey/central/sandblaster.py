@@ -37,11 +37,14 @@ Share = tuple[int, int]
 class Idle(Message):
     """A worker asks for a portion."""
 
+    wire_name = "sandblaster.idle"
     counted = False
 
 
 class Portion(Message):
     """Compute this; with `rank` -1: the batch has begun, and there is nothing to do yet."""
+
+    wire_name = "sandblaster.portion"
 
     batch: int
     rank: int
@@ -53,6 +56,8 @@ class Portion(Message):
 class Claim(Message):
     """A portion is computed: does it count?"""
 
+    wire_name = "sandblaster.claim"
+
     batch: int
     rank: int
     step: int
@@ -62,6 +67,8 @@ class Claim(Message):
 
 
 class Granted(Message):
+    wire_name = "sandblaster.granted"
+
     yes: bool
 
     counted = False
@@ -70,6 +77,7 @@ class Granted(Message):
 class NoMore(Message):
     """The data that the run may see is used up."""
 
+    wire_name = "sandblaster.no_more"
     counted = False
 
 
@@ -117,9 +125,9 @@ class Coordinator:
     def __init__(self, node: Node, replica: Replica, shards: list[Address], plan: Sandblaster) -> None:
         self.node, self.samples, self.shards = node, replica.lessons.samples, shards
         self.size = plan.batch or max(replica.lessons.steps(rank) for rank in range(node.workers))
-        self.batch = node.remember([0]).value
+        self.batch = node.remember("batch", [0]).value
         self.staying = list(range(node.workers))  # not remembered: after a restart all say goodbye anew
-        self.lbfgs = Lbfgs(node, shards, plan.history, node.remember(Search()).value)
+        self.lbfgs = Lbfgs(node, shards, plan.history, node.remember("search", Search()).value)
         self.parked: list[int] = []
         self.fresh: deque[Share] = deque()
         self.out: dict[Share, list[int]] = {}  # not claimed yet, oldest first: who computes it

@@ -39,8 +39,8 @@ class Copy:
         self.coders = [codec.carrying().made(one, seed(node, place)) for place, one in enumerate(forms)]
         self.back = [difference_coder(node, one, codec, "pull") if codec.pull else None for one in forms]
         self.of_slot = of_slot(self.slices)
-        self.have = node.remember([-1] * len(self.slices)).value  # the step whose update each slice holds
-        self.done = node.remember([-1]).value  # the last step whose gradient was made
+        self.have = node.remember("have", [-1] * len(self.slices)).value  # the step whose update each slice holds
+        self.done = node.remember("done", [-1]).value  # the last step whose gradient was made
 
     def fresh(self, slot: int) -> bool:
         return all(self.have[place] >= self.done[0] for place in self.of_slot[slot])

@@ -21,11 +21,15 @@ from covey.vector import Vector, mean_
 class Pull(Message):
     """A worker asks for the parameters of its step, a proxy for those of its group's."""
 
+    wire_name = "shard.pull"
+
     step: int
 
 
 class Params(Message):
     """A server's shard of the parameters, after `version` updates: all gradients of the first `clock` steps are in."""
+
+    wire_name = "shard.params"
 
     step: int
     version: int
@@ -37,6 +41,8 @@ class Params(Message):
 
 class Push(Message):
     """A worker's gradient for a shard, taken at the parameters of `version`; its float buffers travel along."""
+
+    wire_name = "shard.push"
 
     step: int
     version: int
@@ -69,6 +75,7 @@ class Arrivals(Sequence[Arrival]):
 class Leave(Message):
     """A worker will push no more."""
 
+    wire_name = "shard.leave"
     counted = False
 
 
@@ -101,10 +108,11 @@ class Shard:
     ) -> None:
         self.node, self.replica, self.keeping, self.shards = node, replica, keeping, shards
         self.first = node.address in shards[:1]  # notes of updates and staleness come from one server only
-        self.board = node.remember(Board(dict.fromkeys(clients, 0))).value
+        self.board = node.remember("board", Board(dict.fromkeys(clients, 0))).value
         waiting: list[Push] = []
-        self.waiting = node.remember(waiting).value
-        self.epochs = node.remember(Epochs.of(epoch_of(replica, node.workers))).value if keeping.ending else None
+        self.waiting = node.remember("waiting", waiting).value
+        epochs = Epochs.of(epoch_of(replica, node.workers)) if keeping.ending else None
+        self.epochs = node.remember("epochs", epochs).value if epochs else None
         self.params = replica.flat.cut(replica.trained)
         self.correction = keeping.correction(node, self.params) if keeping.correction else None
         self.versions = Versions() if keeping.rule.by_value else None

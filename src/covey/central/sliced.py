@@ -30,6 +30,8 @@ NOTHING = Vector(())
 class GradientSlice(Message):
     """A worker's gradient for a slice, to its owner; float buffers go to the first owner."""
 
+    wire_name = "sliced.gradient_slice"
+
     step: int
     samples: int  # of which it is the mean; 0: it has none ready
     times: tuple[int, ...]  # microseconds until each part of the batch was ready, where late ones are dropped
@@ -40,6 +42,8 @@ class GradientSlice(Message):
 class FreshSlice(Message):
     """An owner's slice of the parameters after the update of `step`."""
 
+    wire_name = "sliced.fresh_slice"
+
     step: int
     params: Vector
     whole: int = 1  # else it is what has changed, encoded
@@ -48,6 +52,7 @@ class FreshSlice(Message):
 class SliceDone(Message):
     """A worker sends no more gradients; it still owns its slice."""
 
+    wire_name = "sliced.slice_done"
     counted = False
 
 
@@ -65,9 +70,9 @@ class Owner:
         self.coders = [
             codec.carrying().made(form, seed(node, peer)) for form, peer in zip(forms, self.peers, strict=True)
         ]
-        self.memories = node.remember([coder.memory for coder in self.coders])
-        self.done = node.remember([node.rank])  # who sends no more gradients, seen from the end of one's own
-        self.patience = node.remember(Patience()).value
+        self.memories = node.remember("codecs", [coder.memory for coder in self.coders])
+        self.done = node.remember("done", [node.rank])  # who sends no more gradients, seen from the end of one's own
+        self.patience = node.remember("patience", Patience()).value
         # codecs that remember, or leave something to chance, are made for changes: weights then travel as they are
         changes = codec.feedback or codec.pull or codec.fused or self.coders[0].memory is not None
         back = dense if changes else codec

@@ -57,6 +57,8 @@ class Slice(NamedTuple):
 class Gradient(Message):
     """A worker's gradient for a slice; `urgency` is when its parameter is needed, 0 for the first of all."""
 
+    wire_name = "slices.gradient"
+
     step: int
     place: int
     urgency: int
@@ -66,6 +68,8 @@ class Gradient(Message):
 
 class Updated(Message):
     """A slice of the parameters after the update of `step`; it comes unasked."""
+
+    wire_name = "slices.updated"
 
     step: int
     place: int
@@ -77,6 +81,8 @@ class Updated(Message):
 class Confirmed(Message):
     """A server has so many bytes of a worker's gradient."""
 
+    wire_name = "slices.confirmed"
+
     size: int
 
     counted = False
@@ -85,6 +91,8 @@ class Confirmed(Message):
 class Statistics(Message):
     """A worker's float buffers after a step."""
 
+    wire_name = "slices.statistics"
+
     step: int
     buffers: Vector
 
@@ -92,6 +100,7 @@ class Statistics(Message):
 class Finished(Message):
     """A worker will push no more."""
 
+    wire_name = "slices.finished"
     counted = False
 
 

@@ -25,6 +25,8 @@ from covey.strategy import Role, Strategy, Taxonomy
 class Resync(Message):
     """Enough others have pushed since you fetched for this step: fetch again."""
 
+    wire_name = "speculative.resync"
+
     step: int
 
     counted = False

@@ -15,12 +15,16 @@ from covey.vector import Vector
 class Fetch(Message):
     """A worker asks a shard for its parameters."""
 
+    wire_name = "store.fetch"
+
     step: int
 
     counted = False
 
 
 class Fetched(Message):
+    wire_name = "store.fetched"
+
     step: int
     version: int
     params: Vector
@@ -29,6 +33,8 @@ class Fetched(Message):
 
 class Accrued(Message):
     """What a worker gathered for a shard since its last push: all, as a codec writes it, or `values` at `keys`."""
+
+    wire_name = "store.accrued"
 
     step: int
     version: int  # of the shard, when the worker last fetched
@@ -42,6 +48,7 @@ class Accrued(Message):
 class Gone(Message):
     """A worker pushes and fetches no more."""
 
+    wire_name = "store.gone"
     counted = False
 
 
@@ -54,12 +61,14 @@ class Store:
         self.node, self.replica, self.sieve = node, replica, sieve
         self.addresses = [Address("server", index) for index in range(count)]
         self.pieces = replica.pieces(count)
-        self.versions = node.remember([0] * count).value
+        self.versions = node.remember("versions", [0] * count).value
         self.caches = [KeyCache() for _ in self.addresses]
         forms = [replica.form(piece) for piece in self.pieces]
         self.coders = [codec.carrying().made(form, seed(node, index)) for index, form in enumerate(forms)]
-        self.memories = node.remember([coder.memory for coder in self.coders])
-        self.received = [Received(node, form, codec) for form in forms if codec.pull]
+        self.memories = node.remember("codecs", [coder.memory for coder in self.coders])
+        self.received = [
+            Received(node, f"received {index}", form, codec) for index, form in enumerate(forms) if codec.pull
+        ]
 
     async def fetch(self) -> None:
         step = self.node.step

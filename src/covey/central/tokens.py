@@ -17,6 +17,8 @@ from covey.replica import Replica
 class Token(Message):
     """(From the first server to the others) This worker may read, and its next gradient is one of this version."""
 
+    wire_name = "tokens.token"
+
     rank: int
     version: int
 

@@ -16,6 +16,8 @@ SERVER = Address("server", 0)
 class Next(Message):
     """Worker 0 begins another step, or says that there is none: worker 0 has the longest share of all."""
 
+    wire_name = "tree.next"
+
     step: int
     more: int
 

@@ -15,12 +15,15 @@ from covey.vector import Vector
 class Sample(Message):
     """A gradient that counts for nothing, encoded."""
 
+    wire_name = "trials.sample"
+
     wire: Vector
 
 
 class Sampled(Message):
     """A sample has arrived, and was decoded."""
 
+    wire_name = "trials.sampled"
     counted = False
 
 

@@ -39,6 +39,8 @@ class Setting(NamedTuple):
 class Tuned(Message):
     """Worker 0 has another setting."""
 
+    wire_name = "tuning.tuned"
+
     together: int
     credit: int
 
@@ -51,7 +53,7 @@ class Tuning:
     def __init__(self, node: Node, grid: Sequence[Setting], smallest: int) -> None:
         self.node, self.smallest = node, smallest
         self.search = Search(node, grid)
-        self.now = node.remember(list(grid[0])).value
+        self.now = node.remember("setting", list(grid[0])).value
         self.told = self.noted = False
 
     async def setting(self, step: int) -> Setting:
@@ -82,7 +84,7 @@ class Search:
 
     def __init__(self, node: Node, grid: Sequence[Setting]) -> None:
         self.grid = grid
-        self.steps: list[list[float]] = node.remember([]).value  # the number of a setting, seconds
+        self.steps: list[list[float]] = node.remember("trials", []).value  # the number of a setting, seconds
         self.trying = self.began = -1.0
 
     @property

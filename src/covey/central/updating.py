@@ -56,7 +56,9 @@ class Keeper:
         self.stepping = Stepping(replica, self.slices, mine, buffers=index == 0, together=together)
         forms = {place: form(replica, self.slices[place]) for place in mine}
         self.coders = {place: codec.made(forms[place], seed(node, place)) for place in mine}
-        self.pulls = {place: Pulls(node, forms[place], codec, together=True) for place in mine if codec.pull}
+        self.pulls = {
+            place: Pulls(node, forms[place], codec, together=True, name=f"pull {place}") for place in mine if codec.pull
+        }
         self.came: dict[int, dict[int, Vector]] = {place: {} for place in mine}
         self.whole: list[Fresh] = []  # of this step, what every worker has pushed
         self.statistics: dict[int, Statistics] = {}

@@ -25,6 +25,8 @@ SERVER = Address("server", 0)
 class Change(Message):
     """What a worker did to its weights in a step, having seen so many changes before."""
 
+    wire_name = "value_bound.change"
+
     step: int
     seen: int
     change: Vector
@@ -34,6 +36,8 @@ class Change(Message):
 class Visible(Message):
     """Another worker's change."""
 
+    wire_name = "value_bound.visible"
+
     owner: int
     step: int
     change: Vector
@@ -41,6 +45,8 @@ class Visible(Message):
 
 class Seen(Message):
     """A worker has applied that change."""
+
+    wire_name = "value_bound.seen"
 
     owner: int
     step: int
@@ -51,6 +57,8 @@ class Seen(Message):
 class Synchronized(Message):
     """Everybody has applied your change of this step."""
 
+    wire_name = "value_bound.synchronized"
+
     step: int
 
     counted = False
@@ -59,16 +67,19 @@ class Synchronized(Message):
 class Room(Message):
     """(From a worker's listener to itself) Something was synchronized: look again."""
 
+    wire_name = "value_bound.room"
     counted = False
 
 
 class LeaveView(Message):
+    wire_name = "value_bound.leave_view"
     counted = False
 
 
 class ViewClosed(Message):
     """No change comes after this."""
 
+    wire_name = "value_bound.view_closed"
     counted = False
 
 
@@ -99,9 +110,9 @@ class View:
     def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
         self.node, self.replica = node, replica
         self.coder = gradient_coder(node, replica, codec)
-        self.memory = node.remember(self.coder.memory)
+        self.memory = node.remember("codec", self.coder.memory)
         self.pending: dict[int, Vector] = {}  # own changes that somebody has not seen
-        self.seen = node.remember([0]).value  # how many changes these weights hold
+        self.seen = node.remember("seen", [0]).value  # how many changes these weights hold
         self.waiting = False
         replica.shield()
 
@@ -159,7 +170,7 @@ class Gate:
         self.node, self.replica, self.bound = node, replica, bound
         self.coder = gradient_coder(node, replica, codec)
         self.members = list(range(node.workers))  # not remembered: after a restart all say goodbye anew
-        self.count = node.remember([0]).value
+        self.count = node.remember("changes", [0]).value
         self.queue: list[Change] = []
         self.half: dict[tuple[int, int], tuple[Vector, set[int]]] = {}  # visible to some: the change, who is missing
 

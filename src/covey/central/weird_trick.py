@@ -37,6 +37,8 @@ Scheme = Literal["a", "b", "c"]
 class Word(Message):
     """To a worker that has no samples left: whether there is another step, for which its units are needed."""
 
+    wire_name = "weird_trick.word"
+
     step: int
     more: int
 
@@ -169,7 +171,7 @@ async def worker(node: Node, replica: Replica, *, scheme: Scheme, variable: bool
             f"{NAME} divides the layers of a Task's model: it can neither be used with your own loop nor with "
             "--timing-only, which know no layers"
         )
-    trick, served = Trick(node, replica, scheme, variable), node.remember([0])
+    trick, served = Trick(node, replica, scheme, variable), node.remember("served", [0])
     for step in node.steps():
         await trick.step(step)
     await trick.serve_the_rest(served.value)

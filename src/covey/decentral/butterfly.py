@@ -18,6 +18,8 @@ from covey.vector import Vector
 class Mix(Message):
     """A worker's model after its step, for the partner of that step."""
 
+    wire_name = "butterfly.mix"
+
     step: int
     model: Vector
 
@@ -40,7 +42,7 @@ async def compressed(node: Node, replica: Replica, *, codec: Codec) -> None:
     """The same with models that travel as changes since the partner was last met; both move by the same, so their mean
     stays."""
     coder = model_coder(node, replica, codec, "mix")
-    own, theirs = Shadows(node, coder, replica.model), Shadows(node, coder, replica.model)
+    own, theirs = (Shadows(node, name, coder, replica.model) for name in ("own", "theirs"))
     share = gain(coder, replica.model, len(replica.flat.parts))
     for step in node.steps():
         replica.apply(await replica.gradient(node))

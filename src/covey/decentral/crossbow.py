@@ -40,7 +40,7 @@ class Learners:
 
     def __init__(self, node: Node, replica: Replica, rules: Averaging, count: int, codec: Codec) -> None:
         self.node, self.replica, self.rules = node, replica, rules
-        self.kept: dict[str, Any] = node.remember(self.fresh(count)).value
+        self.kept: dict[str, Any] = node.remember("learners", self.fresh(count)).value
         coder = change_coder if codec.carrying().adds and not codec.feedback else model_coder
         self.means = None if codec.lossless else Means(node, coder(node, replica, codec))
         replica.scored = self.centre

@@ -19,6 +19,8 @@ from covey.vector import Piece, Vector, chunks
 class Block(Message):
     """What one block of a machine's vector holds."""
 
+    wire_name = "dogwild.block"
+
     index: int
     values: Vector
 

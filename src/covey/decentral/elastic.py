@@ -26,13 +26,19 @@ Mode = Literal["asynchronous", "synchronous", "round_robin"]
 class Read(Message):
     """A worker asks for the centre."""
 
+    wire_name = "elastic.read"
+
 
 class Centre(Message):
+    wire_name = "elastic.centre"
+
     model: Vector
 
 
 class Elastic(Message):
     """The force between a worker and the centre; both move by it, in opposite directions."""
+
+    wire_name = "elastic.elastic"
 
     force: Vector
 
@@ -40,6 +46,7 @@ class Elastic(Message):
 class Depart(Message):
     """A worker will pull no more."""
 
+    wire_name = "elastic.depart"
     counted = False
 
 
@@ -50,7 +57,7 @@ class Rope:
         self.replica = replica
         self.gaps = None if codec.lossless else Gaps(node, replica, codec, whole=True)
         self.coder = model_coder(node, replica, codec, "force")
-        self.memory = node.remember(self.coder.memory)
+        self.memory = node.remember("codec", self.coder.memory)
 
     def force(self, centre: Vector, pull: float) -> tuple[Vector, Vector]:
         """The force, by which both sides move, and what travels of it."""
@@ -67,9 +74,9 @@ async def worker(
     node: Node, replica: Replica, *, period: int, pull: float, momentum: float, adapt: bool, codec: Codec
 ) -> None:  # fmt: skip
     """Every `period` steps measure the force at the weights before the gradient, and move both sides by it."""
-    velocity = node.remember(replica.flat.map(torch.zeros_like) if momentum else Vector(())).value
+    velocity = node.remember("velocity", replica.flat.map(torch.zeros_like) if momentum else Vector(())).value
     rope = Rope(node, replica, codec)
-    trend = Trend(node.remember([pull, 0.0, 0.0, 0.0]).value, pull, ceiling=1.9 / (node.workers + 1))
+    trend = Trend(node.remember("trend", [pull, 0.0, 0.0, 0.0]).value, pull, ceiling=1.9 / (node.workers + 1))
     for step in node.steps():
         force = None
         if step % period == 0:  # step 0 included (Zhang et al. 2015, Algorithm 1)
@@ -77,7 +84,7 @@ async def worker(
             force, wire = rope.force(centre.model, trend.pull() if adapt else pull)
             await node.send(MASTER, Elastic(wire), loan=True)
         if momentum:
-            await node.now()  # a checkpoint is of the first await, before which nothing may have moved
+            await node.save_point()  # before which nothing may have moved
             replica.flat.add_(velocity.mul_(momentum))  # Algorithm 2: the gradient is taken where momentum leads
         grad = await replica.gradient(node)
         if momentum:
@@ -125,7 +132,7 @@ class Pole:
         self.model = replica.model
         coder = model_coder(node, replica, codec, "force")
         self.decode = coder.decode
-        self.told = None if codec.lossless else Shadows(node, coder, replica.model)
+        self.told = None if codec.lossless else Shadows(node, "told", coder, replica.model)
 
     def shown(self, to: Address) -> Centre:
         return Centre(self.told.tell(self.model, to.rank) if self.told else self.model)
@@ -154,7 +161,7 @@ async def master(node: Node, replica: Replica, *, codec: Codec) -> None:
 async def orderly_master(node: Node, replica: Replica, *, period: int, together: bool, codec: Codec) -> None:
     """Serve every worker once a round: all from the same centre, or in rank order, each from a fresh one."""
     pole = Pole(node, replica, codec)
-    number = node.remember([0]).value  # of the round
+    number = node.remember("round", [0]).value  # of the round
     left, asked = set[Address](), set[Address]()
     waiting = list[Address]()
     while len(left) < node.workers:

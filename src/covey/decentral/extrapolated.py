@@ -25,12 +25,16 @@ FIRMEST = 10.0  # times the penalty: as hard as an old centre may pull
 class Gathered(Message):
     """The sum of the models of a subtree, and how many of its workers have done their last step."""
 
+    wire_name = "extrapolated.gathered"
+
     done: int
     model: Vector
 
 
 class Meaned(Message):
     """The new centre, on its way down; `last` when everybody has done their last step."""
+
+    wire_name = "extrapolated.meaned"
 
     last: int
     model: Vector
@@ -39,12 +43,14 @@ class Meaned(Message):
 class Stepped(Message):
     """The worker, to its own companion: there is something new to hand over."""
 
+    wire_name = "extrapolated.stepped"
     counted = False
 
 
 class Closed(Message):
     """The companion, to its own worker: the last round is over."""
 
+    wire_name = "extrapolated.closed"
     counted = False
 
 
@@ -53,8 +59,8 @@ async def worker(node: Node, replica: Replica, *, rho: float, bound: int, codec:
 
     The penalty goes through the gradient and so through the optimizer, unlike EASGD's pull (Langer et al. 2018).
     """
-    view = View(node.remember(View.fresh(replica)).value)
-    exchange = Exchange(node, node.remember(Exchange.fresh()).value, Hops(node, replica, codec))
+    view = View(node.remember("view", View.fresh(replica)).value)
+    exchange = Exchange(node, node.remember("exchange", Exchange.fresh()).value, Hops(node, replica, codec))
     await node.spawn(companion(node, replica, exchange, view))
     for _ in node.steps():
         grad = await replica.gradient(node)
@@ -161,7 +167,7 @@ async def companion(node: Node, replica: Replica, exchange: Exchange, view: View
 
 async def master(node: Node, replica: Replica, *, mix: float, codec: Codec) -> None:
     """The root: move the centre towards the mean of all models, and send it down, until all have done their last."""
-    exchange = Exchange(node, node.remember(Exchange.fresh()).value, Hops(node, replica, codec))
+    exchange = Exchange(node, node.remember("exchange", Exchange.fresh()).value, Hops(node, replica, codec))
     last = False
     while not last:
         exchange.hear(await node.receive(Gathered))

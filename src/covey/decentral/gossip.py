@@ -19,6 +19,8 @@ from covey.vector import Vector
 class Gossip(Message):
     """A model and the weight that travels with it."""
 
+    wire_name = "gossip.gossip"
+
     model: Vector
     weight: float
 
@@ -26,6 +28,7 @@ class Gossip(Message):
 class Farewell(Message):
     """I train no more, and every gossip of mine was sent before this."""
 
+    wire_name = "gossip.farewell"
     counted = False
 
 
@@ -34,11 +37,11 @@ class Talk:
 
     def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
         self.replica = replica
-        self.weight = node.remember(1 / node.workers)
+        self.weight = node.remember("weight", 1 / node.workers)
         replica.weight = self.weight.value
         self.gaps = None if codec.lossless else Gaps(node, replica, codec)
         coder = model_coder(node, replica, codec, "gossip")
-        self.told = None if codec.lossless else Shadows(node, coder, replica.model)
+        self.told = None if codec.lossless else Shadows(node, "told", coder, replica.model)
 
     def give(self, peer: int) -> Gossip:
         """Half of one's weight goes with it."""

@@ -24,12 +24,14 @@ GONE = -1  # the token is elsewhere
 class Laid(Message):
     """The weights lie in shared memory."""
 
+    wire_name = "hogwild.laid"
     counted = False
 
 
 class Token(Message):
     """Whoever holds it may write into the next cluster's vector; there is exactly one."""
 
+    wire_name = "hogwild.token"
     counted = False
 
 
@@ -145,10 +147,9 @@ async def clustered(node: Node, replica: Replica, *, herd: Herd, mixing: Mixing,
         return await train(node, replica)
 
     following = (cluster + 1) % herd.groups
-    meet = partial(
-        mixing.meet, replica.flat, node.remember(replica.flat.clone()).value, node.share(replica.flat, following)
-    )
-    held = node.remember(hold if cluster == 0 else GONE)  # updates until the token goes on
+    before = node.remember("before", replica.flat.clone()).value
+    meet = partial(mixing.meet, replica.flat, before, node.share(replica.flat, following))
+    held = node.remember("held", hold if cluster == 0 else GONE)  # updates until the token goes on
     for _ in node.steps():
         if held.value == GONE and node.receive_nowait(Token):
             meet()

@@ -24,12 +24,12 @@ class Hops:
             return
         up, down = (model_coder(node, replica, codec, way) for way in ("up", "down"))
         size, children = subtree(node.address, node.workers), relatives(node.address, node.workers)[1]
-        self.told = Shadows(node, up, replica.model * size)
-        self.heard = Shadows(node, up, Vector(()))
+        self.told = Shadows(node, "told", up, replica.model * size)
+        self.heard = Shadows(node, "heard", up, Vector(()))
         for child in children:
             if child.rank not in self.heard.kept:
                 self.heard.begin(replica.model * subtree(child, node.workers), child.rank)
-        self.centre = Shadows(node, down, replica.model)
+        self.centre = Shadows(node, "centre", down, replica.model)
 
     def up(self, total: Vector) -> Vector:
         return total if self.plain else self.told.tell(total)

@@ -45,7 +45,7 @@ class Common:
     """
 
     def __init__(self, node: Node, replica: Replica, codec: Codec, together: bool) -> None:
-        self.model = node.remember(replica.model.clone()).value
+        self.model = node.remember("common", replica.model.clone()).value
         self.changes = means(node, change_coder(node, replica, codec, "models"))
         self.gradients = (
             means(node, gradient_coder(node, replica, codec, "gradients"), "gradients") if together else None

@@ -27,6 +27,8 @@ Slots = dict[int, deque[Vector]]
 class Scatter(Message):
     """A worker's gradient or model, for its slot at the receiver."""
 
+    wire_name = "malt.scatter"
+
     step: int
     vector: Vector
 
@@ -36,7 +38,7 @@ class Wires:
 
     def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
         self.coder: Coder | None = None if codec.lossless else gradient_coder(node, replica, codec)
-        self.memory = node.remember(self.coder.memory if self.coder else None)
+        self.memory = node.remember("codec", self.coder.memory if self.coder else None)
 
     def of(self, step: int, vector: Vector) -> Scatter:
         if self.coder:
@@ -88,7 +90,7 @@ async def bounded(
     Who is `bound` steps ahead of a peer waits, so what lies unread is bounded too, and needs no slots.
     """
     heard, hearers = graph.neighbours(node.rank), graph.hearers(node.rank)
-    newest = node.remember(dict.fromkeys(heard, -1)).value  # the last step that was folded of each
+    newest = node.remember("newest", dict.fromkeys(heard, -1)).value  # the last step that was folded of each
     wires = Wires(node, replica, codec)
     for step in node.steps():
         present = node.present(step)

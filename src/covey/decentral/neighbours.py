@@ -19,6 +19,8 @@ from covey.vector import Vector
 class Share(Message):
     """A worker's model before its step."""
 
+    wire_name = "neighbours.share"
+
     step: int
     model: Vector
 
@@ -42,12 +44,12 @@ async def compressed(node: Node, replica: Replica, *, graph: Graph, codec: Codec
     Koloskova et al. 2019 (CHOCO-SGD): w + gain * sum of weight * (their shadow - own shadow).
     """
     coder = model_coder(node, replica, codec, "share")
-    own, theirs = Shadows(node, coder, replica.model), Shadows(node, coder, replica.model)
+    own, theirs = (Shadows(node, name, coder, replica.model) for name in ("own", "theirs"))
     share = gain(coder, replica.model, len(replica.flat.parts))
     for step in node.steps():
         mixing = among(graph, node.present(step))
         peers = [Address("worker", rank) for rank in mixing.neighbours(node.rank)]
-        await node.now()  # a checkpoint is of the first await, before which no shadow may have moved
+        await node.save_point()  # before which no shadow may have moved
         await node.broadcast(peers, Share(step, own.tell(replica.model)))
         grad = await replica.gradient(node)
         mine = Vector(own.of().parts[: len(replica.flat.parts)]).join(replica.buffers.clone())

@@ -35,8 +35,8 @@ async def worker(
     node: Node, replica: Replica, *, period: int, outer: Outer, momentum: Momentum, codec: Codec
 ) -> None:  # fmt: skip
     """Step alone for a block; then all average, make the same outer step, and begin the next block there."""
-    block = node.remember(fresh(replica)).value
-    done = node.remember([0]).value  # steps
+    block = node.remember("block", fresh(replica)).value
+    done = node.remember("done", [0]).value  # steps
     replica.scored = block["published"].join(block["buffers"])
     means = None if codec.lossless else means_of(node, change_coder(node, replica, codec))
 

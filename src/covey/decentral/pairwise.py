@@ -20,11 +20,15 @@ from covey.vector import Vector
 class Meet(Message):
     """An active worker's model, to be averaged with."""
 
+    wire_name = "pairwise.meet"
+
     model: Vector
 
 
 class Move(Message):
     """Half of the difference between both models: by so much the passive worker came, and the active one must go."""
+
+    wire_name = "pairwise.move"
 
     half: Vector
 
@@ -37,8 +41,8 @@ class Meetings:
 
     def __init__(self, node: Node, replica: Replica, model: Vector, codec: Codec) -> None:
         self.model, coder = model, model_coder(node, replica, codec, "meet")
-        self.coder, self.memory = coder, node.remember(coder.memory)
-        self.told = None if codec.lossless else Shadows(node, coder, model)
+        self.coder, self.memory = coder, node.remember("codec", coder.memory)
+        self.told = None if codec.lossless else Shadows(node, "told", coder, model)
         self.gaps = None if codec.lossless else Gaps(node, replica, codec, model)
 
     def meet(self, peer: int) -> Meet:
@@ -58,11 +62,11 @@ class Meetings:
 
 async def active(node: Node, replica: Replica, *, neighbours: Collection[int], codec: Codec) -> None:
     """Meet one random passive neighbour a step, unless the last meeting still goes on; never wait for it."""
-    asked, moved = node.remember(0), node.remember(0)
+    asked, moved = node.remember("asked", 0), node.remember("moved", 0)
     meetings = Meetings(node, replica, shielded(replica), codec)
     await node.spawn(mover(node, meetings, moved))
     for _ in node.steps():
-        await node.now()  # a checkpoint is of the first await, before which no shadow may have moved
+        await node.save_point()  # before which no shadow may have moved
         if neighbours and asked.value == moved.value:
             peer = node.rng.choice(sorted(neighbours))
             await node.send(Address("worker", peer), meetings.meet(peer))
@@ -73,7 +77,7 @@ async def active(node: Node, replica: Replica, *, neighbours: Collection[int], c
 
 async def passive(node: Node, replica: Replica, *, neighbours: Collection[int], codec: Codec) -> None:
     """Step on one's own, and answer whoever asks, whenever that is."""
-    met = node.remember(0)
+    met = node.remember("met", 0)
     await node.spawn(answerer(node, Meetings(node, replica, shielded(replica), codec), met))
     for _ in node.steps():
         await step(node, replica, met)

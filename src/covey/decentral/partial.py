@@ -21,6 +21,8 @@ from covey.vector import Piece, Vector, chunks
 class Part(Message):
     """One partition of the gradients that a worker summed up since it last sent this partition to the receiver."""
 
+    wire_name = "partial.part"
+
     partition: int
     grads: Vector
 
@@ -31,7 +33,7 @@ class Parts:
     def __init__(self, node: Node, replica: Replica, pieces: Sequence[Piece], turns: int, codec: Codec) -> None:
         self.stays = codec.feedback and not codec.carries
         self.coders = [codec.made(replica.form(piece), seed(node, place)) for place, piece in enumerate(pieces)]
-        self.memories = node.remember([[coder.memory for coder in self.coders] for _ in range(turns)]).value
+        self.memories = node.remember("codecs", [[coder.memory for coder in self.coders] for _ in range(turns)]).value
 
     def take(self, turn: int, partition: int, due: Vector) -> Vector:
         """What travels of what is due, which is owed no more."""
@@ -51,7 +53,7 @@ async def worker(node: Node, replica: Replica, *, partitions: int, codec: Codec)
     peers = [(node.rank + 1 + place) % node.workers for place in range(node.workers - 1)]
     # Peers whose places differ by a multiple of `partitions` always get the same: one sum serves them all.
     turns = range(min(partitions, len(peers)))
-    owed = node.remember([replica.grad.map(torch.zeros_like) for _ in turns])
+    owed = node.remember("owed", [replica.grad.map(torch.zeros_like) for _ in turns])
     parts = Parts(node, replica, pieces, len(turns), codec)
     for step in node.steps():
         grad = await replica.gradient(node)

@@ -11,6 +11,7 @@ from covey.program import Node
 class Leaving(Message):
     """I send no more; all that I have sent came before this."""
 
+    wire_name = "parting.leaving"
     counted = False
 
 

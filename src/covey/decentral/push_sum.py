@@ -20,6 +20,8 @@ from covey.vector import Vector
 class Push(Message):
     """A share of a worker's x, and the same share of its weight; or, encoded, how its z has changed."""
 
+    wire_name = "push_sum.push"
+
     step: int
     share: Vector
     weight: float
@@ -32,7 +34,7 @@ class Shares:
         self.replica = replica
         self.gaps = None if codec.lossless else Gaps(node, replica, codec)
         coder = model_coder(node, replica, codec, "push")
-        self.told = None if codec.lossless else Shadows(node, coder, replica.model)
+        self.told = None if codec.lossless else Shadows(node, "told", coder, replica.model)
 
     def give(self, peer: int, weight: float) -> Vector:
         """What goes to this peer with so much of one's weight."""
@@ -56,8 +58,9 @@ async def worker(node: Node, replica: Replica, *, graph: Graph, overlap: int, co
 
     The replica holds z = x / y, where gradients are taken, and y is its weight in the scored model: sum x / sum y.
     """
-    weight = node.remember(1.0)
-    missing: Memory[list[tuple[int, int]]] = node.remember([])  # (step, sender) of what was pushed and has not come
+    weight = node.remember("weight", 1.0)
+    # (step, sender) of what was pushed and has not come
+    missing: Memory[list[tuple[int, int]]] = node.remember("missing", [])
     replica.weight = weight.value
     travelling = Shares(node, replica, codec)
     for step in node.steps():

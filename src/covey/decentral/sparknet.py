@@ -24,6 +24,8 @@ MASTER = Address("master", 0)
 class Trained(Message):
     """A worker's model at the end of its round; `last` when it will train no more."""
 
+    wire_name = "sparknet.trained"
+
     last: int
     model: Vector
 
@@ -31,12 +33,15 @@ class Trained(Message):
 class Averaged(Message):
     """The mean of all models: where the next round begins."""
 
+    wire_name = "sparknet.averaged"
+
     model: Vector
 
 
 class Finished(Message):
     """A worker will train no more."""
 
+    wire_name = "sparknet.finished"
     counted = False
 
 
@@ -45,7 +50,7 @@ async def worker(node: Node, replica: Replica, *, period: int, momentum: Momentu
 
     All begin at the same weights, so the first broadcast is left away. A round that is cut short counts as well.
     """
-    under_way = node.remember([0])  # the steps of this round that are done
+    under_way = node.remember("under_way", [0])  # the steps of this round that are done
     for step in node.steps():
         replica.apply(await replica.gradient(node))
         await node.note("update")
@@ -67,10 +72,10 @@ async def worker(node: Node, replica: Replica, *, period: int, momentum: Momentu
 
 async def compressed(node: Node, replica: Replica, *, period: int, momentum: Momentum, codec: Codec) -> None:
     """The same with models that travel as changes: since the common model, up; and of that one, down."""
-    under_way = node.remember([0])
-    common = Shadows(node, model_coder(node, replica, codec, "down"), replica.model)
+    under_way = node.remember("under_way", [0])
+    common = Shadows(node, "common", model_coder(node, replica, codec, "down"), replica.model)
     up = change_coder(node, replica, codec, "up")
-    memory = node.remember(up.memory)
+    memory = node.remember("codec", up.memory)
 
     async def hand_over(last: int) -> None:
         under_way.value[0] = 0
@@ -98,7 +103,7 @@ class Mean:
         self.replica, self.plain = replica, codec.lossless
         if not self.plain:
             self.up = change_coder(node, replica, codec, "up")
-            self.common = Shadows(node, model_coder(node, replica, codec, "down"), replica.model)
+            self.common = Shadows(node, "common", model_coder(node, replica, codec, "down"), replica.model)
 
     def of(self, models: dict[int, Vector]) -> Vector:
         """What to give to those who go on. Changes that workers have not heard of yet stay in the master's model."""
@@ -112,7 +117,7 @@ class Mean:
 async def master(node: Node, replica: Replica, *, period: int, codec: Codec) -> None:
     """Wait for the model of everyone who began the round, and give their mean to those who go on."""
     mean_of = Mean(node, replica, codec)
-    state: dict[str, Any] = node.remember({"round": 0, "models": {}, "going_on": []}).value
+    state: dict[str, Any] = node.remember("round", {"round": 0, "models": {}, "going_on": []}).value
     left: set[Address] = set()  # after a restart all say it anew
     while len(left) < node.workers:
         message = await node.receive_any(Trained, Finished)

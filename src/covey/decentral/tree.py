@@ -20,6 +20,8 @@ from covey.vector import Vector
 class Sway(Message):
     """A neighbour's model, which draws the receiver towards it."""
 
+    wire_name = "tree.sway"
+
     model: Vector
 
 
@@ -41,7 +43,7 @@ async def worker(node: Node, replica: Replica, *, place: Place, pull: float, cod
     """Be pulled by what has come, step, and now and then send the model up or down (Zhang 2016)."""
     gone: set[int] = set()
     gaps = None if codec.lossless else Gaps(node, replica, codec)
-    told = None if codec.lossless else Shadows(node, model_coder(node, replica, codec, "sway"), replica.model)
+    told = None if codec.lossless else Shadows(node, "told", model_coder(node, replica, codec, "sway"), replica.model)
 
     def be_pulled() -> None:
         while sway := node.receive_nowait(Sway):

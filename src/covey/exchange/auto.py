@@ -54,7 +54,7 @@ class Trying:
 
     def __init__(self, node: Node, what: str = "") -> None:
         self.node, self.what = node, what
-        self.choice = node.remember([-1]).value
+        self.choice = node.remember(f"choice of {what or 'codec'}", [-1]).value
         self.since: float | None = None  # when the exchange before ended
 
     @property
@@ -94,7 +94,7 @@ class TriedMeans(Means):
     """Means by the option that pays: the members of a group agree on the mean of what they have measured."""
 
     def __init__(self, node: Node, coder: Coder, what: str) -> None:
-        super().__init__(node, coder)
+        super().__init__(node, coder, what)
         self.trying = Trying(node, what)
 
     async def total(self, vector: Vector, group: Group, pattern: Pattern) -> Vector:
@@ -124,7 +124,7 @@ class TriedMeans(Means):
 
 def means(node: Node, coder: Coder, what: str = "") -> Means:
     """Means of what this coder codes; `what` tells several of a role apart."""
-    return TriedMeans(node, coder, what) if coder.options else Means(node, coder)
+    return TriedMeans(node, coder, what) if coder.options else Means(node, coder, what)
 
 
 def _make(form: Form, place: Seed) -> Coder:

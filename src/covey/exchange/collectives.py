@@ -19,6 +19,8 @@ AHEAD = 8  # rows of a ring that are under way before the first of them came
 class Chunk(Message):
     """A slice of a vector on its way around; `step` is the round of the pattern."""
 
+    wire_name = "collectives.chunk"
+
     step: int
     part: Vector
 

@@ -16,6 +16,8 @@ from covey.vector import Vector
 class Wire(Message):
     """What one rank's vector looks like on the wire, on its way around; `step` is the turn."""
 
+    wire_name = "compressed.wire"
+
     step: int
     wire: Vector
 
@@ -57,9 +59,9 @@ class Means:
     own too: so all have the same bits.
     """
 
-    def __init__(self, node: Node, coder: Coder) -> None:
+    def __init__(self, node: Node, coder: Coder, what: str = "") -> None:
         self.node, self.coder = node, coder
-        self.memory = node.remember(coder.memory)
+        self.memory = node.remember(f"codec of {what or 'means'}", coder.memory)
         self.told: Vector | None = None  # what everybody made of one's own last vector, where it was gathered
 
     async def mean(self, vector: Vector, group: Group, pattern: Pattern) -> Vector:

@@ -34,6 +34,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 class Probe(Message):
     """So many bytes on their way around the group."""
 
+    wire_name = "probe.probe"
+
     load: Vector
 
     counted = False
@@ -41,6 +43,8 @@ class Probe(Message):
 
 class Decided(Message):
     """What the first rank chose."""
+
+    wire_name = "probe.decided"
 
     pattern: str
     bucket: int

@@ -23,13 +23,13 @@ from covey.vector import Vector
 class Shadows:
     """Copies of a vector that changes, by who has them: one's own as others have it, or others' as one has them.
 
-    All begin at the same `start`. They survive a restart.
+    All begin at the same `start`. They survive a restart, by their `name` in the role.
     """
 
-    def __init__(self, node: Node, coder: Coder, start: Vector) -> None:
+    def __init__(self, node: Node, name: str, coder: Coder, start: Vector) -> None:
         self.coder = coder
-        self.start = node.remember(start.clone()).value
-        self.kept: dict[int, list[Any]] = node.remember({}).value  # the copy, and the coder's memory
+        self.start = node.remember(f"{name}.start", start.clone()).value
+        self.kept: dict[int, list[Any]] = node.remember(f"{name}.copies", {}).value  # the copy, and the coder's memory
 
     def of(self, who: int = 0) -> Vector:
         return self._kept(who)[0]  # type: ignore[no-any-return]
@@ -68,7 +68,8 @@ class Gaps:
     ) -> None:  # fmt: skip
         self.model = replica.model if model is None else model
         coder = model_coder(node, replica, codec, "gap")
-        self.theirs, self.own = Shadows(node, coder, self.model), Shadows(node, coder, self.model)
+        self.theirs = Shadows(node, "gaps.theirs", coder, self.model)
+        self.own = Shadows(node, "gaps.own", coder, self.model)
         self.gain = 1.0 if whole else gain(coder, self.model, len(replica.flat.parts))
 
     def hear(self, wire: Vector, who: int = 0) -> Vector:

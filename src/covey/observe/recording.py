@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from covey.message import Address, Message, kind_of
+from covey.message import Address, Message
 from covey.observe.instruments import Instrument
 from covey.observe.tally import Teller
 
@@ -153,4 +153,4 @@ def joined(lanes: Sequence[Lane], roles: Sequence[Address], strategy: str = "", 
 
 
 def _short(message: Message) -> str:
-    return kind_of(type(message)).rpartition(".")[2]
+    return type(message).__name__

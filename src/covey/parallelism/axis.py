@@ -112,8 +112,8 @@ class Within:
         found: Message | None = self._axis.inward(self._host.receive_nowait(wanted))
         return found
 
-    def remember(self, value: T) -> Memory[T]:
-        return self._host.remember(value)
+    def remember(self, name: str, value: T) -> Memory[T]:
+        return self._host.remember(name, value)
 
     def post(self, message: Message, progress: float) -> None:
         self._host.post(message, progress)

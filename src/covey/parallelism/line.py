@@ -25,6 +25,8 @@ class Told(Message):
     What was under way when a run was kept is computed and told again, so what a restart finds in a mailbox is old.
     """
 
+    wire_name = "pipeline.told"
+
     step: int
     since: int
 
@@ -32,12 +34,16 @@ class Told(Message):
 class Ahead(Told):
     """What a part of the model gives the next one for a micro-batch, and the state of chance, if any was drawn."""
 
+    wire_name = "pipeline.ahead"
+
     values: Vector
     chance: Vector
 
 
 class Back(Told):
     """The gradients of what a part was given."""
+
+    wire_name = "pipeline.back"
 
     values: Vector
 

@@ -17,7 +17,7 @@ from covey.optimizers import MakeOptimizer
 from covey.parallelism.axis import AGE, STAGE
 from covey.parallelism.line import FIRST, Line, Place, Told
 from covey.parallelism.stages import Tie
-from covey.parallelism.stash import Stash
+from covey.parallelism.stash import STASH, Stash
 from covey.parallelism.whereabouts import Whereabouts
 from covey.parallelism.workshop import Version, Workshop
 from covey.program import Node
@@ -31,17 +31,23 @@ CUT = "this strategy wants gradients of its own choice, or in pieces, which a cu
 class Lent(Told):
     """The owner's weights, for another stage that uses them in this step."""
 
+    wire_name = "pipeline.lent"
+
     values: Vector
 
 
 class Twin(Told):
     """What another stage adds to the gradient of weights that it has borrowed."""
 
+    wire_name = "pipeline.twin"
+
     values: Vector
 
 
 class Length(Told):
     """How long a stage's part of a gradient is, squared."""
+
+    wire_name = "pipeline.length"
 
     square: float
 
@@ -81,7 +87,7 @@ class StageReplica(Replica):
     def enter(self, node: Node) -> None:
         self._line = None
         if not self.place.schedule.flushes:
-            self._stash = Stash(node.remember({}), self.layout)
+            self._stash = Stash(node.remember(STASH, {}), self.layout)
 
     # -- gradients ------------------------------------------------------------------------------------------------
 

@@ -13,15 +13,15 @@ from covey.errors import CheckpointError
 from covey.flat import Slot, read_description
 from covey.message import Message
 from covey.parallelism.line import Told
+from covey.parallelism.stash import STASH
 from covey.replica import Replica
 from covey.vector import Vector, ranges
 
 
-def recut(kept: Sequence[RoleState], replica: Replica, *, forget: bool, begin: bool) -> RoleState:
+def recut(kept: Sequence[RoleState], replica: Replica, *, begin: bool) -> RoleState:
     """What a role with this part of the model goes on from; `kept` is what the old stages of its replica kept.
 
-    Versions of the weights for batches under way fit no other cut: a pipeline that never flushes begins anew
-    (`forget` if the old one did not, `begin` if the new one does not).
+    Versions of the weights for batches under way fit no other cut: a pipeline that never flushes begins anew (`begin`).
     """
     for state in kept:
         if [list(ranges(ends)) for ends in state.replica["piece"]] != [
@@ -31,16 +31,14 @@ def recut(kept: Sequence[RoleState], replica: Replica, *, forget: bool, begin: b
                 "its servers hold pieces of stages: go on with the same cut, or keep 1 server for each"
             )
     new = _New(kept, replica)
-    memories = [state.memories[1:] if forget else state.memories for state in kept]
-    if len({len(each) for each in memories}) != 1:
-        raise CheckpointError("its stages remember different things: go on with the same cut")
+    memories = [{name: value for name, value in state.memories.items() if name != STASH} for state in kept]
     mail = [[message for message in state.mailbox if not isinstance(message, Told)] for state in kept]
     if len({len(each) for each in mail}) != 1:
         raise CheckpointError("its stages have had different mail: go on with the same cut")
     first = kept[0]
     return RoleState(
         done=first.done, seconds=max(state.seconds for state in kept), chance=first.chance,
-        memories=[*([{}] if begin else []), *(new.value(each) for each in zip(*memories, strict=True))],
+        memories={**new.value(memories), **({STASH: {}} if begin else {})},
         mailbox=[new.value(each) for each in zip(*mail, strict=True)],
         replica=new.replica_state(),
     )  # fmt: skip

@@ -8,6 +8,9 @@ from covey.flat import Flat
 from covey.program import Memory
 from covey.vector import Vector
 
+STASH = "stash"
+"""Its name among what a role remembers."""
+
 
 class Stash:
     """Version v is the weights after v updates. What is kept survives a restart, as batches then set out again."""

@@ -48,4 +48,4 @@ def recalled(place: Path, role: Role, replica: Replica, before: str, now: str) -
     states = [
         RoleState.read(place, Address(me.role, me.rank * old.stages + stage)) for stage in range(old.stages)
     ]  # fmt: skip
-    return recut(states, replica, forget=not old.schedule.flushes, begin=not new.schedule.flushes)
+    return recut(states, replica, begin=not new.schedule.flushes)

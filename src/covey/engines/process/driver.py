@@ -22,7 +22,7 @@ from covey.engines.process.running import Over, Running
 from covey.engines.process.standstill import Standstill
 from covey.engines.transport.zmq import Other, ZmqTransport, landed
 from covey.message import Address, Message, check_finite, payload, vectors
-from covey.program import Collective, Compute, Effect, Note, Now, Receive, Send, Sleep, Spawn
+from covey.program import Collective, Compute, Effect, Note, Now, Receive, SavePoint, Send, Sleep, Spawn
 from covey.replica import Replica
 from covey.strategy import Plan, Role
 
@@ -191,6 +191,9 @@ class Driver:
     def now(self, running: Running, effect: Now) -> tuple[bool, float]:
         return True, self.watch.now()
 
+    def save_point(self, running: Running, effect: SavePoint) -> tuple[bool, None]:
+        return True, None
+
     def note(self, running: Running, effect: Note) -> tuple[bool, None]:
         self.account.noted(effect.kind, effect.value)
         return True, None
@@ -322,4 +325,5 @@ def placed(message: Message, want: Receive) -> Message:
 PERFORM: dict[type[Effect[Any]], Callable[[Driver, Running, Any], tuple[bool, Any]]] = {
     Send: Driver.send, Receive: Driver.receive, Compute: Driver.compute, Collective: Driver.collective,
     Sleep: Driver.sleep, Now: Driver.now, Note: Driver.note, Spawn: Driver.spawn,
+    SavePoint: Driver.save_point,
 }  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from covey.checkpoint import RoleState
 from covey.engines.chance import chance
+from covey.engines.memories import Memories
 from covey.engines.process import commons
 from covey.engines.process.desk import Desk
 from covey.message import Address, Message
@@ -25,15 +26,14 @@ class Facts:
         self.pace = Pace(plan.limits[role.address.rank] if role.trains else 0, kept.done if kept else 0)
         self.mailbox = Mailbox()
         self.seed, self.rng = plan.seed, chance(plan.seed, role.alias or role.address)
-        self.memories: list[Memory[Any]] = []
-        self.past: list[Any] = []  # what the program had remembered when it began again
+        self.memories = Memories(role.address, kept)
         if kept:
             kept.restore_chance(self.rng)
             self.mailbox.waiting.extend(kept.mailbox)
 
     def node(self) -> Node:
         """For a program that begins, or begins again from the top with what is remembered."""
-        self.past, self.memories = [memory.value for memory in self.memories], []
+        self.memories.begin_again()
         return Node(self.me, self.limits, self, self.rng, self.seed)
 
     @property
@@ -46,14 +46,8 @@ class Facts:
     def receive_nowait(self, want: Receive) -> Message | None:
         return self.mailbox.take(want)
 
-    def remember(self, value: T) -> Memory[T]:
-        index = len(self.memories)
-        if index < len(self.past):
-            value = self.past[index]
-        elif self.kept and index < len(self.kept.memories):
-            value = self.kept.recall(index, value)
-        self.memories.append(Memory(value))
-        return self.memories[-1]
+    def remember(self, name: str, value: T) -> Memory[T]:
+        return self.memories.remember(name, value, begun=self.kept is None or self.pace.step >= self.kept.done)
 
     def post(self, message: Message, progress: float) -> None:
         self.desk.post(message)

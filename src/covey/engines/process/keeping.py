@@ -19,7 +19,7 @@ def state_of(driver: Driver) -> RoleState:
     own = {"piece": replica.trained, "optimizer_class": type(replica.optimizer).__name__}
     return RoleState.of(
         done=pace.step if begun else pace.next, seconds=driver.watch.now(),
-        memories=[memory.value for memory in facts.memories], replica={**replica.state(), **own}, rng=facts.rng,
+        memories=facts.memories.values(), replica={**replica.state(), **own}, rng=facts.rng,
         mailbox=facts.mailbox.waiting,
     )  # fmt: skip
 

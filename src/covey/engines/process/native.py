@@ -37,6 +37,8 @@ class Collectives(Protocol):
 class NativeSum(Message):
     """Stands for what a native sum has sent, in the account of traffic."""
 
+    wire_name = "native.native_sum"
+
 
 class Wanted(NamedTuple):
     """A sum, and the program that waits for it."""

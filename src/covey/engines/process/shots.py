@@ -12,6 +12,8 @@ SCORER = Address("scorer", 0)
 class Shot(Message):
     """A role's part of the scored model."""
 
+    wire_name = "shots.shot"
+
     weight: float
     piece: tuple[tuple[int, ...], ...]
     params: Vector

@@ -22,7 +22,7 @@ from covey.observe.instruments import Instrument, Instruments
 from covey.observe.referee import Referee
 from covey.observe.result import Stopped
 from covey.observe.tally import Tally, Teller, read_loss
-from covey.program import Collective, Compute, Note, Now, Receive, Send, Sleep, Spawn
+from covey.program import Collective, Compute, Note, Now, Receive, SavePoint, Send, Sleep, Spawn
 from covey.replica import Replica, Snapshot
 from covey.simulate import Cluster, Network, network
 from covey.strategy import Plan
@@ -84,6 +84,7 @@ class VirtualEngine:
         self._perform = Handlers({
             Send: self._send, Receive: self._receive, Compute: self._compute, Collective: self._collective,
             Sleep: self._sleep, Now: self._now, Note: self._note, Spawn: self._spawn,
+            SavePoint: self._save_point,
         })  # fmt: skip
 
     def _make_wires(self, net: Network, window: int) -> Wires:
@@ -221,6 +222,9 @@ class VirtualEngine:
 
     def _now(self, thread: Thread, effect: Now) -> float:
         return self._agenda.now
+
+    def _save_point(self, thread: Thread, effect: SavePoint) -> None:
+        return None
 
     def _note(self, thread: Thread, effect: Note) -> None:
         self._watch.noted(self._agenda.now, thread.seat.address, effect.kind, effect.value)

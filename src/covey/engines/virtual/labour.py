@@ -21,7 +21,7 @@ from covey.engines.virtual.stall import blame
 from covey.engines.virtual.wires import Letter, Link, Wires
 from covey.message import Message, vectors
 from covey.observe.instruments import Instrument
-from covey.program import Effect, Note, Now, Send
+from covey.program import Effect, Note, Now, SavePoint, Send
 from covey.simulate import Network
 from covey.simulate.machines import FREE, Toll, machine_name
 
@@ -169,7 +169,7 @@ class LaboriousEngine(VirtualEngine):
 
     def _asked(self, thread: Thread, effect: Effect[Any], desk: Desk) -> Any:
         """Perform an effect once the work for it is done; what costs nothing and waits for nothing comes at once."""
-        if isinstance(effect, Note) or (isinstance(effect, Now) and not desk.debt):
+        if isinstance(effect, Note) or (isinstance(effect, Now | SavePoint) and not desk.debt):
             return self._perform[type(effect)](thread, effect)
         cost, desk.debt = desk.debt, 0.0
         if isinstance(effect, Send):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from covey.engines.chance import chance
+from covey.engines.memories import Memories
 from covey.engines.virtual.agenda import Agenda
-from covey.engines.virtual.cells import Cells
 from covey.engines.virtual.talking import Talk
 from covey.message import Address, Message, vectors
 from covey.program import Compute, Effect, Mailbox, Memory, Node, Pace, Receive, Send
@@ -59,8 +59,8 @@ class Seat:
     """The host of one role in virtual time."""
 
     __slots__ = (
-        "_agenda", "_commons", "_deliver", "address", "busy", "cells", "ended", "heard", "host", "jitter", "line",
-        "links", "machine", "mailbox", "name", "node", "pace", "posts", "replica", "role", "seats", "step",
+        "_agenda", "_commons", "_deliver", "address", "busy", "ended", "heard", "host", "jitter", "line",
+        "links", "machine", "mailbox", "memories", "name", "node", "pace", "posts", "replica", "role", "seats", "step",
         "talk", "threads", "waiting",
     )  # fmt: skip
 
@@ -74,7 +74,7 @@ class Seat:
         self.mailbox = Mailbox()
         self.pace = Pace(plan.limits[role.address.rank] if role.trains else None)
         self.step = self.pace.step
-        self.cells = Cells()
+        self.memories = Memories(role.address)
         self.node = Node(role.address, plan.limits, self, chance(plan.seed, role.alias or role.address), plan.seed)
         self.jitter = chance(plan.seed, role.address, "jitter")
         self.threads: list[Thread] = []
@@ -106,8 +106,8 @@ class Seat:
         message = self.mailbox.take(want)
         return None if message is None else received(message, want)
 
-    def remember(self, value: T) -> Memory[T]:
-        return self.cells.remember(value)
+    def remember(self, name: str, value: T) -> Memory[T]:
+        return self.memories.remember(name, value)
 
     def lives(self, who: Address) -> object:
         return self.seats[who].machine

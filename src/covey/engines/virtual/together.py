@@ -23,6 +23,8 @@ Waiting = dict[Address, Thread]
 class RingSum(Message):
     """Stands for all that a rank sends in a ring, in the account of traffic."""
 
+    wire_name = "together.ring_sum"
+
 
 class Together:
     """The sums that wait for their last member."""
