@@ -20,12 +20,13 @@ from torch.optim import Optimizer
 from covey.data import Feed, Partitions, Rows, Shards
 from covey.drawing import seed_of, sow
 from covey.errors import PlanError
+from covey.faults import in_task
 from covey.flat import Flat
 from covey.lessons import Batch, Lessons
 from covey.material import Material
 from covey.message import Address
 from covey.replica import Replica, Snapshot
-from covey.task import Data, Task, check_data
+from covey.task import Data, Task, check_data, scores
 from covey.vector import Piece, Vector, chunk, fingerprint, mean_
 
 
@@ -61,7 +62,8 @@ def with_rows(task: Task, rows: Rows, file: str = "") -> Task:
 def model(task: Task, seed: int) -> nn.Module:
     """The task's model with the weights of this seed, the same on every role."""
     torch.manual_seed(seed)
-    module = task.model()
+    with in_task("model()"):
+        module = task.model()
     if not isinstance(module, nn.Module):
         raise PlanError(f"task.model must return an nn.Module; it returned a {type(module).__name__}")
     if any(
@@ -145,7 +147,9 @@ class Source:
     def __call__(self, step: int) -> Batch:
         if step != self.next:  # the first one, or after steps that were skipped
             self.batches = self.feed.start(step)
-        batch, self.next = next(self.batches), step + 1
+        with in_task("data"):
+            batch = next(self.batches)
+        self.next = step + 1
         sow(seed_of(self.deal.seed, self.rank, step))
         return Batch(self._backward(batch), self.deal.batch(self.rank, step))
 
@@ -158,13 +162,16 @@ class Source:
             for parameter in self.parameters:
                 parameter.grad = None
             return Batch(float("nan"), 0)
-        return Batch(self._backward(self.feed.take(numbers[start:stop])), stop - start)
+        with in_task("data"):
+            batch = self.feed.take(numbers[start:stop])
+        return Batch(self._backward(batch), stop - start)
 
     def _backward(self, batch: Any) -> Tensor:
         for parameter in self.parameters:
             parameter.grad = None
         loss = self.task.forward(self.module, batch)
-        loss.backward()
+        with in_task("loss, while its gradient was computed"):
+            loss.backward()
         return loss.detach()
 
 
@@ -279,7 +286,11 @@ class ScoredModel:
                         counters[place].copy_(theirs.view(counters[place].shape))
 
     def evaluate(self) -> Mapping[str, float]:
-        return {name: float(value) for name, value in self._evaluate(self.module).items()} if self._evaluate else {}
+        if self._evaluate is None:
+            return {}
+        with in_task("evaluate(model)"):
+            found = self._evaluate(self.module)
+        return scores(found)
 
     def score(self, snapshots: Sequence[Snapshot]) -> Mapping[str, float]:
         self.assemble(snapshots)

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from covey.errors import CheckpointError, PlanError
+from covey.faults import in_task
 from covey.flat import Flat, Form, Slot
 from covey.lessons import NONE, Batch, Lessons, Losses
 from covey.norm import Circle, adopt, together
@@ -208,7 +209,8 @@ class Replica:
             group["lr"] = rate * factor
         if self._working is not None:
             self._aim(self.flat)
-        self.optimizer.step()
+        with in_task("optimizer.step()"):
+            self.optimizer.step()
         self.seen, self.under_way = self.seen + self.under_way, 0
         if self._working is not None:
             self._aim(self._working)
@@ -228,7 +230,8 @@ class Replica:
     @property
     def schedule(self) -> float:
         """What the task's schedule makes of the learning rate now, as a factor."""
-        return self._rate(self.progress) if self._rate else 1.0
+        with in_task("rate(progress)"):
+            return float(self._rate(self.progress)) if self._rate else 1.0
 
     @property
     def progress(self) -> float:

@@ -11,15 +11,17 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, SupportsFloat
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from covey.errors import PlanError
+from covey.faults import in_task
 
 TASK_MODULE = "covey_task_"  # how the modules are called that `load_task` makes of files
+HISTORY = ("seconds", "samples", "bytes")  # names that the lines of a result's history have for themselves
 Data = Dataset[Any] | tuple[Tensor, ...]
 Score = Callable[[nn.Module], Mapping[str, float]]
 
@@ -57,7 +59,9 @@ class Task:
     def forward(self, model: nn.Module, batch: Any) -> Tensor:
         """The loss of one batch."""
         if self.step is not None:
-            return _scalar("step(model, batch)", self.step(model, batch))
+            with in_task("step(model, batch)", lambda: f"batch is {_describe(batch)}, {_home(model)}"):
+                loss = self.step(model, batch)
+            return _scalar("step(model, batch)", loss)
         assert self.loss is not None, "a task has a loss or a step"
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise PlanError(
@@ -65,7 +69,11 @@ class Task:
                 "for other batches give step=lambda model, batch: … instead of loss"
             )
         x, y = batch
-        return _scalar("loss(model(x), y)", self.loss(model(x), y))
+        with in_task("model(x)", lambda: f"x is {_describe(x)}, {_home(model)}"):
+            output = model(x)
+        with in_task("loss(model(x), y)", lambda: f"model(x) is {_describe(output)}, y is {_describe(y)}"):
+            loss = self.loss(output, y)
+        return _scalar("loss(model(x), y)", loss)
 
     def _check_factories(self) -> None:
         if isinstance(self.model, nn.Module):
@@ -207,12 +215,36 @@ def _check_count(name: str, value: object, least: int) -> None:
 def _scalar(source: str, loss: object) -> Tensor:
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise PlanError(f"Task: {source} must give one number, such as a mean over the batch, not {_describe(loss)}")
+    if torch.is_grad_enabled() and not loss.requires_grad:
+        raise PlanError(
+            f"Task: {source} gave a number without a gradient: it must come from the model's parameters by operations "
+            "of torch, without .detach(), .item() or torch.no_grad() on the way"
+        )
     return loss
+
+
+def scores(found: object) -> dict[str, float]:
+    """What evaluate(model) gave, as numbers by their names."""
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+        raise PlanError(
+            f"Task: evaluate(model) must give numbers by name, such as {{'accuracy': 0.9}}, not {_describe(found)}"
+        )
+    for name, value in found.items():
+        if name in HISTORY:
+            raise PlanError(f"Task: evaluate(model) gives {name!r}, which every line of the history has: rename it")
+        if not isinstance(value, int | float | Tensor | SupportsFloat) or getattr(value, "numel", lambda: 1)() != 1:
+            raise PlanError(f"Task: evaluate(model) must give one number for {name!r}, not {_describe(value)}")
+    return {name: float(value) for name, value in found.items()}
+
+
+def _home(model: nn.Module) -> str:
+    """Where the model's parameters are."""
+    return f"the model is on {next((str(p.device) for p in model.parameters()), 'no device')}"
 
 
 def _describe(value: object) -> str:
     if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
+        return f"a tensor of shape {tuple(value.shape)}" + (f" on {value.device}" if value.device.type != "cpu" else "")
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
     return f"{type(value).__name__} {value!r:.60}" if isinstance(value, int | float | str) else type(value).__name__

@@ -9,15 +9,13 @@
 from __future__ import annotations
 
 import sys
-import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from types import TracebackType
 
 import typer
 
+from covey import faults
 from covey.cli.options import Voice
 from covey.errors import CoveyError, PeerLost, PlanError, RoleFailed
 
@@ -64,24 +62,6 @@ def _without_covey(error: Exception, voice: Voice) -> str:
     """The traceback from the user's own code on; all of it when there is none, for then covey is at fault."""
     if voice == "verbose":
         return "".join(traceback.format_exception(error))
-    if isinstance(error, SyntaxError) and error.filename and _is_users(error.filename):
+    if isinstance(error, SyntaxError) and error.filename and faults.is_users(error.filename):
         return "".join(traceback.format_exception_only(error))
-    begin = _first_of_users(error.__traceback__)
-    shown = "".join(traceback.format_exception(type(error), error, begin or error.__traceback__))
-    return shown if begin else f"{shown}This is a mistake in covey, not in your code; please report it.\n"
-
-
-def _first_of_users(frame: TracebackType | None) -> TracebackType | None:
-    while frame is not None and not _is_users(frame.tb_frame.f_code.co_filename):
-        frame = frame.tb_next
-    return frame
-
-
-def _is_users(filename: str) -> bool:
-    """Whether a file is neither covey's, nor Python's, nor an installed package's."""
-    if filename.startswith("<"):
-        return False
-    path = Path(filename).resolve()
-    ours = Path(__file__).resolve().parents[1]
-    installed = (ours, *(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib")))
-    return not any(path.is_relative_to(folder) for folder in installed)
+    return faults.story(error) or f"{faults.words(error)}\n"

@@ -85,6 +85,7 @@ def train(request: Request, begin: Callable[[Watcher], Result]) -> None:
         files = {**request.files, "result": request.json}
         # JSON that goes to the output must be the only thing there.
         console = json_file.console(request.json)
-        print_result(console, result, result.settings.get("until"), files, everything=request.voice == "verbose")
+        until = result.settings.get("until", request.until)
+        print_result(console, result, until, files, everything=request.voice == "verbose")
     if result.stopped == "interrupted":
         raise typer.Exit(INTERRUPTED)

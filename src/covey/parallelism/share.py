@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from covey.data import Feed
 from covey.drawing import Chance, seed_of, sow
 from covey.errors import PlanError
+from covey.faults import in_task
 from covey.flat import Outline, Slot
 from covey.lessons import Lessons
 from covey.material import Material
@@ -131,7 +132,8 @@ class Share(Replica):
             self.chance.restore(self.fresh)  # for what the task draws before it asks its model
             batch, answer = part_of(self.given, rows), self.ends.chain.rebuild(given)
             loss = loss_of(self.task, batch, answer, lambda: self.chance.restore(drawn))
-            (loss * weight).backward()
+            with in_task("loss, while its gradient was computed"):
+                (loss * weight).backward()
             return float(loss.item()), torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
         return node.compute(partial(self._drawing, work), 0.0)

@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from covey.data import Feed, Shards
 from covey.drawing import Chance, seed_of, sow
+from covey.faults import in_task
 from covey.parallelism.ends import Entrance, loss_of
 from covey.parallelism.stages import Stage
 from covey.parallelism.values import Value
@@ -139,7 +140,8 @@ class Workshop:
 
     def _differentiate(self, part: Stage, micro: Micro, given: Values, errors: Values | None) -> None:
         if part.number == self.count - 1:
-            (given[0] * self.lectern.share(micro)).backward()
+            with in_task("loss, while its gradient was computed"):
+                (given[0] * self.lectern.share(micro)).backward()
         else:
             assert errors is not None
             wanted = [x for x, value in zip(given, part.gives, strict=True) if value.differentiable]

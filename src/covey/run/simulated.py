@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
 
-from covey import build
+from covey import build, faults
 from covey.engines.virtual import engine
+from covey.engines.virtual.stall import ROLE, blame
 from covey.engines.virtual.together import LARGE
 from covey.engines.virtual.watching import Watching
-from covey.errors import PlanError
+from covey.errors import CoveyError, PlanError, RoleFailed
 from covey.message import Address
 from covey.observe.recording import Recorder, joined
 from covey.observe.result import Result, conclude
@@ -17,17 +21,20 @@ from covey.run.request import Request, facts, referee
 from covey.simulate import Cluster
 from covey.threads import one_thread
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 def simulated(asked: Request) -> Result:
     """All roles in this process, on an agenda; seconds are virtual."""
     given = asked.options
     if given.checkpoint or given.resume:
         raise PlanError("a simulated run starts again in no time: --checkpoint and --resume are for real engines")
-    with one_thread():
+    with one_thread(), failing():
         score, replicas = _replicas(asked)
         judge = referee(asked)
         watching = [Watching(given.watcher, judge, asked.budget)] if given.watcher else []
-        scoring = score.score if score and asked.task.evaluate else None
+        scoring = _of("scorer 0", score.score) if score and asked.task.evaluate else None
         recorders = [Recorder()] if given.traced else []
         instruments = [*given.instruments, *watching, *recorders]
         # what is only timed has no numbers to add up: the sums of large groups may be charged by their formula
@@ -51,6 +58,31 @@ def simulated(asked: Request) -> Result:
         return result
 
 
+@contextmanager
+def failing() -> Iterator[None]:
+    """What a role's code raises inside is told as on any engine: by whom, in its own words, once."""
+    try:
+        yield
+    except (CoveyError, KeyboardInterrupt):
+        raise
+    except (Exception, SystemExit) as error:
+        who = getattr(error, ROLE, "the run")
+        raise RoleFailed(f"{who} failed: {faults.words(error)}\n\n{faults.story(error)}".rstrip()) from None
+
+
+def _of(who: str, function: Callable[P, T]) -> Callable[P, T]:
+    """The function, which blames this role for what it raises."""
+
+    def blaming(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except (Exception, SystemExit) as error:
+            blame(error, who, 0.0)
+            raise
+
+    return blaming
+
+
 def _replicas(asked: Request) -> tuple[build.ScoredModel | None, dict[Address, Replica]]:
     if asked.options.timing_only:
         shapes = build.shapes(asked.task)
@@ -60,6 +92,8 @@ def _replicas(asked: Request) -> tuple[build.ScoredModel | None, dict[Address, R
         }
     score = build.ScoredModel(build.model(asked.task, asked.options.seed), asked.task.evaluate)
     return score, {
-        role.address: build.replica(asked.task, role.address, role.trains, asked.deal, asked.budget, role.part)
+        role.address: _of(str(role.address), build.replica)(
+            asked.task, role.address, role.trains, asked.deal, asked.budget, role.part
+        )
         for role in asked.plan.roles
     }

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 from threading import Thread
 from types import TracebackType
 from typing import NoReturn
 
 import zmq
 
+from covey import faults
 from covey.checkpoint import RoleState
 from covey.engines.process import control, native
 from covey.engines.process.assembly import Assembly
@@ -32,10 +30,8 @@ from covey.replica import Replica
 from covey.strategy import Plan
 from covey.vector import fingerprint
 
-OURS = str(Path(__file__).parents[2])
 LARGEST, ROOM = 8, 1 << 20  # a message is at most so many models and so many bytes (sparse ones carry their keys)
 LONGEST = 100_000  # characters of a failure's story
-INSTALLED = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
 
 
 class Post:
@@ -128,22 +124,10 @@ def play(post: Post, plan: Plan, replica: Replica, kept: RoleState | None, serve
 def told(error: BaseException) -> control.Failed:
     """A failure as the launcher hears of it; where covey itself says no, its words are enough."""
     if isinstance(error, CoveyError):
-        return control.Failed(_cut(str(error)), users_traceback(error), type(error).__name__)
-    return control.Failed(_cut(traceback.format_exception_only(error)[-1].strip()), users_traceback(error))
+        return control.Failed(_cut(str(error)), _cut(faults.story(error)), type(error).__name__)
+    return control.Failed(_cut(faults.words(error)), _cut(faults.story(error)))
 
 
 def _cut(text: str) -> str:
     """What the control line takes of a story, whose end says most."""
     return text if len(text) <= LONGEST else f"…{text[-LONGEST:]}"
-
-
-def users_traceback(error: BaseException) -> str:
-    """The traceback from the user's own first line on; covey's frames above it say nothing to them."""
-    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    outside = [index for index, file in enumerate(files) if not file.startswith((OURS, "<frozen "))]
-    users = [index for index in outside if not files[index].startswith(INSTALLED)]
-    begin = error.__traceback__
-    for _ in range((users or outside or [0])[0]):
-        assert begin is not None
-        begin = begin.tb_next
-    return _cut("".join(traceback.format_exception(type(error), error, begin)))

@@ -73,7 +73,7 @@ class Computing:
         seat.posts = posts
         try:
             return work(), posts
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             blame(error, seat.name, self._agenda.now)
             raise
         finally:

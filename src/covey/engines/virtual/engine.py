@@ -128,7 +128,7 @@ class VirtualEngine:
                 except StopIteration:  # only the program's own: work that runs dry raises the same
                     return self._finished(thread)
                 value = perform[type(effect)](thread, effect)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             blame(error, thread.seat.name, self._agenda.now)
             raise
 

@@ -163,7 +163,7 @@ class LaboriousEngine(VirtualEngine):
                     return self._work(thread.seat, desk.debt, self._ended, thread, None, first=True)
                 desk.debt += self._effort.take()
                 value = self._asked(thread, effect, desk)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             blame(error, thread.seat.name, self._agenda.now)
             raise
 

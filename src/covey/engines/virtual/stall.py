@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from covey.engines.virtual.seat import Seat, Thread
+from covey.errors import PlanError
 from covey.message import Address
 from covey.program import Receive, Send
+
+ROLE = "_covey_role"
+"""Where an error keeps the name of the role whose it is."""
 
 
 def picture(now: float, seats: Mapping[Address, Seat]) -> str:
@@ -27,9 +32,11 @@ def obituary(now: float, lost: Seat, seats: Mapping[Address, Seat]) -> str:
     return f"{lost.name} was killed at {clock(now)}; {last}"
 
 
-def blame(error: Exception, name: str, now: float) -> None:
-    """Note on an error whose it is, once."""
-    if not getattr(error, "__notes__", None):
+def blame(error: BaseException, name: str, now: float) -> None:
+    """Note on an error whose it is, once; a request that cannot work is nobody's in particular."""
+    if not hasattr(error, ROLE) and not isinstance(error, PlanError):
+        with suppress(AttributeError):  # an exception of the user's own may have no room for it
+            setattr(error, ROLE, name)
         error.add_note(f"(in {name}, at {clock(now)} of virtual time)")
 
 

@@ -1,0 +1,78 @@
+"""Whose mistake is an exception? Its own words, and the part of its traceback that helps whoever made it."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from covey.errors import CoveyError
+
+OURS = Path(__file__).resolve().parent
+INSTALLED = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib"))
+REPORT = "This is a mistake in covey, not in your code; please report it."
+
+_MARK = "_covey_part_of_the_task"
+
+
+class in_task:
+    """What is raised inside comes of a part of the user's task; `about` describes what that part was given."""
+
+    __slots__ = ("about", "part")
+
+    def __init__(self, part: str, about: Callable[[], str] | None = None) -> None:
+        self.part, self.about = part, about
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if isinstance(error, Exception) and not isinstance(error, CoveyError) and not hasattr(error, _MARK):
+            about = self.about() if self.about else ""
+            with suppress(AttributeError):  # an exception of the user's own may have no room for it
+                setattr(error, _MARK, f"{self.part}: {about}" if about else self.part)
+
+
+def words(error: BaseException) -> str:
+    """The exception as Python would end its traceback, in one piece; where no line of the user's is in it, whose."""
+    told = traceback.TracebackException(type(error), error, None)
+    told.__notes__ = []
+    said = list(told.format_exception_only())[-1].strip()
+    part = getattr(error, _MARK, "")
+    return said if not part or users_line(error) else f"{said} (in the task's {part})"
+
+
+def story(error: BaseException) -> str:
+    """The traceback from the user's own first line on; all of it where the mistake is covey's.
+
+    Nothing where a part of the task failed without a line of the user's own: the frames of torch tell no more.
+    """
+    begin = users_line(error)
+    if begin is None and hasattr(error, _MARK):
+        return ""
+    shown = "".join(traceback.format_exception(type(error), error, begin or error.__traceback__))
+    return shown if begin or isinstance(error, CoveyError) else f"{shown}{REPORT}\n"
+
+
+def users_line(error: BaseException) -> TracebackType | None:
+    """The first frame that is neither covey's, nor Python's, nor an installed package's."""
+    at = error.__traceback__
+    while at is not None and not _is_users(at.tb_frame):
+        at = at.tb_next
+    return at
+
+
+def _is_users(frame: FrameType) -> bool:
+    filename = frame.f_code.co_filename
+    if filename.startswith("<"):  # no file: typed in a terminal or a notebook, or made by Python or a package
+        return not filename.startswith("<frozen") and frame.f_globals.get("__name__") == "__main__"
+    return is_users(filename)
+
+
+def is_users(filename: str) -> bool:
+    """Whether a file is neither covey's, nor Python's, nor an installed package's."""
+    path = Path(filename).resolve()
+    return not any(path.is_relative_to(folder) for folder in (OURS, *INSTALLED))
