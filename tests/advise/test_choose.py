@@ -20,7 +20,7 @@ from covey.advise.trial import SCORES, Limit, Reached, Trials
 from covey.advise.world import fastest, sized, slowness
 from covey.build import shards
 from covey.catalog import resolve
-from covey.errors import PlanError
+from covey.errors import PlanError, RoleFailed
 from covey.observe.result import Result
 from covey.simulate import Cluster, Seconds, from_flags
 from covey.simulate.cluster_file import read
@@ -133,6 +133,22 @@ def test_a_target_without_a_direction_is_refused_at_once(task: Task) -> None:
     now = look(task, 2, from_flags(compute="5ms"))
     with pytest.raises(PlanError, match="'perplexity<=20'"):
         advise(task, DIGITS, now, until="perplexity:20")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"evaluate": lambda model: {"f1": 0.5}}, PlanError, "names no metric of this task: .* give f1, loss"),
+        ({"evaluate": lambda model: 1 / 0}, RoleFailed, "scorer 0 failed: ZeroDivisionError"),
+    ],
+)
+def test_a_mistake_in_the_task_is_told_and_no_strategys_fault(
+    task: Task, changes: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    wrong = replace(task, **changes)
+    trials = Trials(wrong, look(wrong, 2, from_flags(compute="5ms")), pace=0.001)
+    with pytest.raises(error, match=words):
+        trials.alone("accuracy>=0.9")
 
 
 # -- trained in virtual time ------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from covey.strategy import Strategy
 from covey.task import Task
 
 ALONE = "local_sgd"  # with one worker: plain training, as without covey
+SYNCHRONOUS = "allreduce"  # the same, for models that need workers that take each step together
 VARIANTS = ("local_sgd(period=32)", "easgd(period=16)")
 FOR_STUDY = ("sandblaster", "vap", "gradient_coding", "specsync", "dogwild")  # what a practitioner does not reach for
 BY_LAYERS = ("one_weird_trick",)  # what it costs depends on the layers of a model, which no formula here knows

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from covey.advise.candidates import ALONE, Candidate
+from covey.advise.candidates import ALONE, SYNCHRONOUS, Candidate
 from covey.advise.pace import Pace
 from covey.advise.predict import Step, period
 from covey.advise.situation import Situation
 from covey.advise.world import fastest
-from covey.errors import CoveyError, PlanError
+from covey.errors import CoveyError, PlanError, RoleFailed
 from covey.observe.result import Result
 from covey.run import fit
 from covey.task import Task
@@ -87,7 +87,7 @@ class Trials:
             # a little above, as another order of the same samples ends a little elsewhere
             until = f"loss<={losses[-1] * 1.05:.4g}"
             return Reached((result.seconds,), result.samples), until
-        return self._reached(ALONE, world, until, epochs=self._passes()), until
+        return self._plain(until), until
 
     def runs(self, alone: Reached) -> int:
         """How many runs to the target there is time for."""
@@ -95,8 +95,13 @@ class Trials:
         return max(FEWEST, min(MOST, int(SPEND / (2 * batches * self.pace))))
 
     def to_target(self, candidate: Candidate, until: str, limit: Limit, other: int = 0) -> Reached:
-        """A run with the real model."""
-        reached = self._reached(candidate.spec, self.now, until, other, steps=limit.steps)
+        """A run with the real model; a strategy that cannot train it, or breaks off, does not come to the target."""
+        try:
+            reached = self._reached(candidate.spec, self.now, until, other, steps=limit.steps)
+        except RoleFailed:
+            raise
+        except CoveyError:
+            return Reached((math.inf,))
         late = (reached.seconds or reached.tried) > limit.seconds
         return Reached((math.inf,), tried=limit.seconds) if late else reached
 
@@ -121,8 +126,15 @@ class Trials:
 
     def alone_again(self, until: str, first: Reached) -> Reached:
         """The same of one worker alone."""
-        more = (self._reached(ALONE, self._single(), until, k + 1, epochs=self._passes()) for k in range(AGAIN))
+        more = (self._plain(until, k + 1) for k in range(AGAIN))
         return replace(first, times=(*first.times, *(reached.times[0] for reached in more)))
+
+    def _plain(self, until: str, other: int = 0) -> Reached:
+        """One worker to the target."""
+        try:
+            return self._reached(ALONE, self._single(), until, other, epochs=self._passes())
+        except PlanError:  # such as a model with nn.SyncBatchNorm; what is wrong with the task is so here, too
+            return self._reached(SYNCHRONOUS, self._single(), until, other, epochs=self._passes())
 
     def _single(self) -> Situation:
         return replace(self.now, workers=1, cluster=fastest(self.now.cluster, self.now.workers)[0])
@@ -133,10 +145,7 @@ class Trials:
         return max(1, min(100, int(SPEND / (batches * self.pace))))
 
     def _reached(self, spec: str, world: Situation, until: str, other: int = 0, **limit: int) -> Reached:
-        try:
-            result = self._run(spec, world, until=until, seed=self.seed + other, scores=SCORES, **limit)
-        except CoveyError:
-            return Reached((math.inf,))
+        result = self._run(spec, world, until=until, seed=self.seed + other, scores=SCORES, **limit)
         if result.reached is None:
             return Reached((math.inf,), tried=result.seconds)
         return Reached((result.reached.seconds,), result.reached.samples)
