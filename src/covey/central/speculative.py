@@ -33,18 +33,18 @@ class Resync(Message):
 
 
 async def worker(node: Node, replica: Replica, *, count: int, parts: int, codec: Codec) -> None:
-    """Fetch, differentiate part by part, push; asked to in between, abort and redo the batch, once at most."""
+    """Fetch, differentiate part by part, push; told to in between (which is once at most), abort and redo the batch."""
     store = Store(node, replica, count, codec)
     grad = replica.grad.map(torch.zeros_like)
     for step in node.steps():
         await store.fetch()
-        fresh, part, losses = False, 0, 0.0
+        part, losses = 0, 0.0
         grad.zero_()
         while part < parts:
-            if not fresh and resynced(node, step):
+            if resynced(node, step):
                 await store.fetch()
                 await node.note("aborted")
-                fresh, part, losses = True, 0, 0.0
+                part, losses = 0, 0.0
                 grad.zero_()
             grad.add_(await replica.gradient_of(node, node.rank, step, part, parts), alpha=replica.batch.samples)
             losses += replica.batch.loss * replica.batch.samples if replica.batch.samples else 0.0
