@@ -155,6 +155,24 @@ def test_kkt_sends_no_number_that_the_penalty_holds_at_zero_and_changes_no_solut
     assert all({0, 1} <= keys for keys in sent)
 
 
+def test_kkt_looks_at_the_mean_of_the_gradients_that_a_push_holds() -> None:
+    """Gradient 1 and a penalty of 2: three gradients come to 3, and still none of them would move the weight."""
+    held = run(ramp(0.1), "downpour(push=3, server=task, filter=kkt, l1=2)", 1, steps=8)
+    assert [push.values.parts[0].tolist() for push in pushes(held)] == [[], [], []]
+    moved = run(ramp(0.1), "downpour(push=3, server=task, filter=kkt, l1=0.75)", 1, steps=8)
+    assert [push.values.parts[0].tolist() for push in pushes(moved)] == [[1, 1], [3, 3], [3, 3]]
+    assert moved.scored["w"].tolist() == pytest.approx([-0.1 * 7 * 0.25] * 2), "the penalty counts once a gradient"
+
+
+def test_the_solution_is_the_same_however_many_gradients_a_push_holds() -> None:
+    once, thrice, whole = (
+        run(lasso(0.05), f"downpour(push={push}, server=task, filter=kkt, l1=0.3, slack={slack})", 1, steps=240)
+        for push, slack in ((1, 0), (3, 0), (3, 0.3))
+    )
+    assert torch.allclose(once.scored["w"], thrice.scored["w"], atol=1e-4)
+    assert torch.allclose(whole.scored["w"], thrice.scored["w"], atol=1e-4)
+
+
 def test_significance_gathers_what_it_does_not_send() -> None:
     """Gradient 1 and a threshold of 2.5: 3 is sent at every third step, in one piece."""
     world = run(ramp(0.1), "downpour(server=task, filter=significance, threshold=2.5)", 1, steps=9)

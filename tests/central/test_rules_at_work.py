@@ -115,6 +115,16 @@ def test_softsync_applies_mixed_versions_together() -> None:
     assert len(set(log.values("staleness"))) > 1, "gradients of several versions"
 
 
+@pytest.mark.parametrize(("workers", "groups", "size"), [(5, 2, 2), (7, 3, 2), (4, 3, 1), (5, 1, 5)])
+def test_softsync_waits_for_workers_over_groups_rounded_down(workers: int, groups: int, size: int) -> None:
+    """Zhang, Gupta et al. 2016: floor(n / groups) gradients make an update, also where groups do not divide n."""
+    speeds = {f"w{rank}": 1 + rank / 7 for rank in range(workers)}
+    log = run(quadratic(), f"softsync(groups={groups})", workers, steps=5, cluster=slowed(INSTANT, **speeds)).log
+    kinds = [note.kind for note in log.notes if note.kind in ("staleness", "update")]
+    sizes = [len(one.split()) for one in " ".join(kinds).split("update")[:-1]]
+    assert len(sizes) >= 4 and set(sizes[:4]) == {size} and sum(sizes) == 5 * workers
+
+
 def test_softsync_of_as_many_groups_as_workers_applies_each() -> None:
     ours, theirs = (
         run(mlp(), spec, 3, steps=8, cluster=slowed(w1=2))
@@ -179,6 +189,34 @@ def test_adaptive_compensation_does_not_scale_with_the_gradient() -> None:
 
     assert relative(10, True) == pytest.approx(relative(1, True), rel=1e-6)
     assert relative(10, False) == pytest.approx(10 * relative(1, False))
+
+
+def test_adaptive_compensation_remembers_the_squares_of_earlier_gradients() -> None:
+    """ms = 0.95 ms + 0.05 g^2 from 0, then g + 2 / sqrt(ms + 1e-7) g^2 (now - given), gradient after gradient."""
+    fix, squares = Compensation(strength=2.0, adaptive=True), 0.0
+    fix.gave(0, vector(1.0))
+    for grad in (3.0, -0.5, 2.0):
+        squares = 0.95 * squares + 0.05 * grad**2
+        expected = grad + 2 / (squares + 1e-7) ** 0.5 * grad**2 * (1.25 - 1.0)
+        assert fix.correct(0, vector(grad), vector(1.25)).parts[0].item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_a_server_compensates_for_what_it_gave_this_worker_last(adaptive: bool) -> None:
+    """Follow the server by hand: each push is corrected by how far the weights are from those its worker read."""
+    task = quadratic(lr=0.1)
+    spec = f"dc_asgd(strength=0.7, adaptive={str(adaptive).lower()})"
+    world = run(task, spec, 3, steps=5, cluster=slowed(INSTANT, w1=2.5, w2=1.3))
+    pushes = [event.message for event in world.log.deliveries if isinstance(event.message, Push)]
+    versions, squares = [torch.ones(5).double()], torch.zeros(5).double()
+    for push in pushes:
+        given = versions[push.version]
+        grad = given - middle(task, world.deal, push.sender.rank, push.step)
+        squares = 0.95 * squares + 0.05 * grad**2
+        strength = 0.7 / (squares + 1e-7).sqrt() if adaptive else 0.7
+        versions.append(versions[-1] - 0.1 / 3 * (grad + strength * grad**2 * (versions[-1] - given)))
+    assert max(world.log.values("staleness")) > 2
+    assert torch.allclose(world.scored["w"], versions[-1], atol=1e-12)
 
 
 def test_no_compensation_is_asynchronous() -> None:

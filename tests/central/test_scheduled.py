@@ -91,6 +91,36 @@ def test_p3_lets_the_first_layer_overtake_slices_of_the_last_that_were_queued_be
     assert first.outcome.seconds < fifo.outcome.seconds
 
 
+def overtaken(world: World, step: int = 1) -> int:
+    """How many slices of the last layer were at the server before one of the first, and came back after it."""
+    pushed, given = (
+        {e.message.place: e.at for e in world.log.deliveries if isinstance(e.message, kind) and e.message.step == step}
+        for kind in (Gradient, Updated)
+    )
+    last, first = range(16, 24), range(8)  # 3 layers of 8 slices
+    return sum(any(pushed[b] < pushed[a] and given[a] < given[b] for a in first) for b in last)
+
+
+def test_p3_lets_the_first_layer_overtake_on_the_way_back_too() -> None:
+    """Gradients come in as halves and weights leave as doubles, so that updates stand in line at the server."""
+    first, fifo = (
+        run(deep(), f"p3(slice=32, order={order}) + fp16", 1, steps=3, cluster=SLOW) for order in ("pulls", "fifo")
+    )
+    assert overtaken(first) >= 3 and overtaken(fifo) == 0
+    assert first.outcome.seconds < fifo.outcome.seconds
+
+
+def test_bytescheduler_queues_by_layer_what_its_credit_holds_back() -> None:
+    """One partition is on its way at a time: what waits is in the worker's own queue, not on a link with priorities."""
+    world = run(deep(), "bytescheduler(partition=256, credit=256)", 1, steps=3, cluster=SLOW)
+    order = layers(world, worker(0))
+    places = [e.message.place for e in world.log.deliveries if isinstance(e.message, Gradient) and e.message.step == 1]
+    begin = order.index(0)
+    assert order[0] == 2 and begin <= 4, "layer 0 is ready after 7 ms, and a partition takes 2.56 ms"
+    assert order[begin:] == sorted(order[begin:]), "then by layers, from the first to the last"
+    assert all(places[i] < places[i + 1] for i in range(begin, 23) if order[i] == order[i + 1]), "and in their order"
+
+
 def test_tictac_orders_what_comes_back_and_not_what_leaves() -> None:
     """Only clipping makes all updates ready at once: then they come in the order of their use."""
     world = run(deep(clip_norm=0.01), "tictac", 1, steps=3, cluster=SLOW)

@@ -11,13 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.central.value_bound import Change, LeaveView, Visible
+from covey.central.value_bound import Change, LeaveView, Visible, fits
 from covey.message import Address, Message
 from covey.observe.instruments import Instrument
 from covey.replica import Replica
 from covey.simulate import BytesPerSecond, Link, Seconds
 from tests.central.test_downpour import ramp
-from tests.worlds import CLUSTER, INSTANT, paced, quadratic, run, worker
+from tests.worlds import CLUSTER, INSTANT, paced, quadratic, run, vector, worker
 
 P, LR = 5, 0.5
 STEP = LR / P  # what one change of the ramp is, in every number
@@ -79,6 +79,14 @@ def test_a_tiny_bound_lets_one_change_at_a_time_be_unseen_and_a_large_one_holds_
     assert [event.at for event in free.log.kinds(Change) if event.sender == worker(0)] == pytest.approx(
         [0.01, 0.02, 0.03, 0.04]
     )
+
+
+def test_unseen_changes_that_reach_the_bound_exactly_fit_and_a_large_change_fits_alone() -> None:
+    """Wei et al. 2013: at most max(u, bound) may be unseen, where u is the change itself; other signs cancel."""
+    half = [vector(0.25, 0.0)]
+    assert fits(half, vector(0.25, 0.0), 0.5) and not fits(half, vector(0.26, 0.0), 0.5)
+    assert fits([], vector(9.0, 0.0), 0.5) and fits([vector(0.0, 0.5)], vector(9.0, 0.0), 0.5)
+    assert not fits(half, vector(9.0, 0.0), 0.5) and fits(half, vector(-9.0, 0.0), 0.5)
 
 
 @pytest.mark.parametrize(("strong", "sharers"), [("false", 1), ("true", 2)])

@@ -19,9 +19,9 @@ from tests.worlds import INSTANT, paced, quadratic, run, slowed, vector, worker
 CHANGE = 0.5 / 3  # what a push of one of three workers moves every number of the ramp by
 
 
-def reads(spec: str) -> list[float]:
+def reads(spec: str, lr: float = 0.5) -> list[float]:
     """When worker 1 is answered, of workers of 10, 15 and 14 ms."""
-    log = run(ramp(0.5), spec, 3, steps=3, cluster=slowed(INSTANT, w1=1.5, w2=1.4)).log
+    log = run(ramp(lr), spec, 3, steps=3, cluster=slowed(INSTANT, w1=1.5, w2=1.4)).log
     return [round(sent.at, 6) for sent in log.kinds(Params) if sent.to == worker(1)]
 
 
@@ -39,6 +39,8 @@ def test_a_bound_that_is_never_met_is_asynchronous() -> None:
 def test_a_change_that_is_reached_exactly_blocks_and_a_tiny_bound_never_hangs() -> None:
     assert reads(f"value_bound(bound={2 * CHANGE - 1e-12})")[1] == 0.020
     assert reads(f"value_bound(bound={2 * CHANGE + 1e-12})")[1] == 0.015
+    assert reads("value_bound(bound=0.25)", lr=0.375)[1] == 0.020, "two changes of 0.125, which are exact"
+    assert reads("value_bound(bound=0.2500001)", lr=0.375)[1] == 0.015
     assert run(ramp(0.5), "value_bound(bound=0.000000001)", 3, steps=5).log.values("update") == [1] * 15
 
 

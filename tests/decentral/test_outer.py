@@ -7,12 +7,14 @@ import torch
 from torch import Tensor
 
 from covey import catalog
+from covey.data import Shards
 from covey.decentral.outer import Block, block_momentum, fresh, nesterov_sgd
 from covey.errors import PlanError
 from covey.exchange.collectives import Chunk
 from covey.replica import Replica
+from covey.task import Task
 from covey.vector import Vector
-from tests.worlds import Point, World, adam, mlp, quadratic, run, sgd, vector
+from tests.worlds import Point, World, adam, middle, mlp, quadratic, run, sgd, vector, worker
 
 
 def block() -> Block:
@@ -127,3 +129,37 @@ def test_what_cannot_work_is_refused(spec: str, words: str) -> None:
 
 def test_vectors_are_what_is_kept() -> None:
     assert all(isinstance(value, Vector) for value in block().values())
+
+
+def alone_then_together(task: Task, deal: Shards, period: int, steps: list[int]) -> Tensor:
+    """By hand: everybody steps alone; at the end of a period those who still train are put at the mean of those."""
+    models = [torch.ones(5).double() for _ in steps]
+    for step in range(max(steps)):
+        present = [rank for rank, limit in enumerate(steps) if step < limit]
+        for rank in present:
+            models[rank] = models[rank] - 0.1 * (models[rank] - middle(task, deal, rank, step))
+        if (step + 1) % period == 0 or step + 1 == max(steps):
+            mean = torch.stack([models[rank] for rank in present]).mean(0)
+            models = [mean if rank in present else model for rank, model in enumerate(models)]
+    return models[0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "period"),
+    [
+        ("local_sgd(period=2)", 2), ("local_sgd(period=2) + fp16", 2), ("bmuf(period=2, momentum=0)", 2),
+        ("bmuf(period=5, momentum=0)", 5), ("diloco(period=2, momentum=0, rate=1)", 2),
+        ("diloco(period=5, momentum=0, rate=1)", 5), ("diloco(period=2, momentum=0, rate=1) + fp16", 2),
+    ],
+)  # fmt: skip
+def test_after_a_worker_has_ended_the_mean_is_over_those_that_are_left(spec: str, period: int) -> None:
+    """11 samples for 3 workers in batches of 1: 4, 4 and 3 steps. The last block is of workers 0 and 1 alone.
+
+    With a period of 5 worker 2 leaves in the middle of a block, which the others end without it.
+    """
+    task = quadratic(samples=11, batch_size=1)
+    world = run(task, spec, 3, epochs=1)
+    expected = alone_then_together(task, world.deal, period, [4, 4, 3])
+    for rank in range(2):
+        model = world.flat(worker(rank)) if spec.startswith("local_sgd") else published(world, rank)
+        assert torch.allclose(model, expected, atol=1e-3 if "fp16" in spec else 1e-12)

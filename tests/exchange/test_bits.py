@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from covey.exchange.bits import Fixed16, Int8, Natural, TwoBit, cast, truncated
+from covey.exchange.bits import Bf16, Fixed16, Fp16, Int8, Natural, TwoBit, cast, truncated
 from covey.exchange.codec import error_feedback
 from covey.exchange.levels import DoReFa, OneBit, TernGrad
 from covey.exchange.qsgd import Qsgd
@@ -30,6 +30,22 @@ def test_a_cast_rounds_to_nearest_even_and_only_once(dtype: torch.dtype) -> None
     once = roundtrip(coder, normal(flat(1000)))
     assert torch.equal(once.parts[0], normal(flat(1000)).parts[0].to(dtype).float())
     assert torch.equal(roundtrip(coder, once).parts[0], once.parts[0])
+
+
+@pytest.mark.parametrize(
+    ("number", "half", "brain"),
+    [
+        (1.0, 1.0, 1.0), (1 + 2**-9, 1.001953125, 1.0), (1 + 2**-8, 1.00390625, 1.0), (1 + 2**-11, 1.0, 1.0),
+        (1 + 3 * 2**-8, 1.01171875, 1.015625), (65504.0, 65504.0, 65536.0), (65519.0, 65504.0, 65536.0),
+        (65520.0, math.inf, 65536.0), (65537.0, math.inf, 65536.0), (70000.0, math.inf, 70144.0),
+        (2.0**-24, 2.0**-24, 2.0**-24), (2.0**-26, 0.0, 2.0**-26),
+    ],
+)  # fmt: skip
+def test_what_fp16_and_bf16_make_of_numbers_that_anyone_can_look_up(number: float, half: float, brain: float) -> None:
+    """IEEE binary16 ends at 65,504 and has 11 bits; bfloat16 has float32's exponent and 8 bits; ties go to even."""
+    for codec, expected in ((Fp16().codec(), half), (Bf16().codec(), brain)):
+        found = roundtrip(codec.made(flat(2), 0), one(number, -number)).parts[0].tolist()
+        assert found == [expected, -expected]
 
 
 def test_truncation_is_toward_zero_and_no_half() -> None:
@@ -215,6 +231,41 @@ def test_ternary_levels_are_a_layers_largest_number_once_clipped() -> None:
     assert found.abs().unique().tolist() == [0, pytest.approx(scale, rel=1e-5)]
     found = roundtrip(TernGrad(clip=0.0).codec().made(shape, 1), vector).parts[0]
     assert found.abs().unique().tolist() == [0, 100]
+
+
+def test_every_layer_has_a_scale_of_its_own() -> None:
+    """Layers whose gradients are a hundred times as large as others' leave the others' levels alone."""
+    layers, vector = form().layers[0], normal(form())
+    for number, layer in enumerate(layers):
+        vector.parts[0][layer.start : layer.stop] *= 100.0 ** (number % 2)
+    for clip in (0.0, 2.5):
+        found = roundtrip(TernGrad(clip=clip).codec().made(form(), 1), vector).parts[0]
+        for layer in layers:
+            mine = vector.parts[0][layer.start : layer.stop]
+            top = float(mine.abs().max())
+            scale = min(top, clip * float(mine.std(correction=0))) if clip else top
+            levels = found[layer.start : layer.stop].abs().unique().tolist()
+            assert all(level == 0 or level == pytest.approx(scale, rel=1e-5) for level in levels), layer.name
+            assert max(levels) > 0
+    one_scale = roundtrip(TernGrad(scope="global", clip=0.0).codec().made(form(), 1), vector).parts[0]
+    assert one_scale.abs().unique().tolist() == [0, pytest.approx(float(vector.parts[0].abs().max()))]
+
+
+def test_before_they_share_a_scale_all_clip_by_their_own_deviation() -> None:
+    """Worker 0's outlier is cut to 2.5 of its own deviations, though worker 1's scale would leave room for more."""
+    shape, turns = flat(400), 400
+    vectors = [normal(shape, 0, 0.1), normal(shape, 1, 1.0)]
+    vectors[0].parts[0][7], vectors[1].parts[0][7] = 1.5, 0.0
+    limits = [2.5 * float(vector.parts[0].std(correction=0)) for vector in vectors]
+    coders = [TernGrad().codec().made(shape, place) for place in places(2)]
+    memories, mean = [coder.memory for coder in coders], 0.0
+    for _ in range(turns):
+        totals, _ = together(coders, vectors, memories)
+        scales = totals[0].parts[0].abs().unique()
+        assert float(scales[1]) == pytest.approx(max(limits), rel=1e-5), "the largest scale, once clipped"
+        mean += float(totals[0].parts[0][7]) / turns
+    deviation = math.sqrt(limits[0] * (limits[1] - limits[0]) / turns)
+    assert abs(mean - limits[0]) < 5 * deviation < abs(1.5 - limits[0])
 
 
 def test_a_shared_scale_makes_sums_of_whole_numbers() -> None:

@@ -12,6 +12,7 @@ from covey.synchronization import (
     Bounded,
     Each,
     Everyone,
+    Near,
     Newer,
     Open,
     Predicted,
@@ -93,6 +94,12 @@ def test_softsync_mixes_versions() -> None:
     assert choice.scale == pytest.approx((1 + 1 / 4) / 2), "the update is sum(g_i / tau_i) / size"
 
 
+def test_near_admits_below_its_bound_and_not_at_it() -> None:
+    """The weights moved by 0.25 since the oldest copy in use (Langer et al. 2020)."""
+    board = Board({0: 1}, moved=0.25)
+    assert [Near(bound).admits(0, board) for bound in (0.2499, 0.25, 0.2501)] == [False, False, True]
+
+
 def test_a_proxy_writes_back_when_its_slowest_has_ticked_or_all_have_left() -> None:
     """Everything that waits goes, also what a fast worker did ahead; at goodbye nothing stays."""
     ahead = [Arrival(0, 5, 8), Arrival(0, 5, 4)]
@@ -124,6 +131,37 @@ def test_dssp_grants_the_steps_that_meet_a_step_of_the_slowest() -> None:
     """Periods 1 and 3: at time 7 the slow worker ends its next step at 9, which is two steps of the fast one away."""
     board = Board({0: 7, 1: 2}, times={0: [6.0, 7.0], 1: [3.0, 6.0]})
     assert Predicted(1, 4).grant(0, board) == 2
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "extra", "steps"),
+    [
+        ([6.0, 7.0], [4.0, 7.0], 4, 3),  # what counts is the slow one's next step, at 10, and not its last, at 7
+        ([6.0, 9.0], [3.0, 7.0], 4, 2),  # 9 12 15 18 21 and 11 15 19 23 27: its step after the next
+        ([9.0, 12.0], [3.0, 7.0], 1, 1),  # 12 15 and 11 15: as far ahead as one may look
+        ([8.0, 11.0], [3.0, 7.0], 4, 0),  # 11 and 11: stop here
+        ([6.0, 6.5], [3.0, 7.0], 4, 4),  # 6.5 7 7.5 8 8.5, and 11 at the earliest: go as far as is granted
+    ],
+)  # fmt: skip
+def test_dssp_predicts_both_workers_by_their_own_last_periods(
+    mine: list[float], theirs: list[float], extra: int, steps: int
+) -> None:
+    board = Board({0: 7, 1: 2, 2: 5}, times={0: mine, 1: theirs, 2: [0.0, 1.0]})
+    assert Predicted(1, extra).grant(0, board) == steps
+
+
+def test_dssp_grants_nothing_before_it_has_seen_two_steps_of_both() -> None:
+    for times in ({0: [7.0], 1: [3.0, 6.0]}, {0: [6.0, 7.0], 1: [6.0]}, {0: [6.0, 7.0]}):
+        assert Predicted(1, 4).grant(0, Board({0: 7, 1: 2}, times=times)) == 0
+
+
+def test_dssp_grants_steps_to_the_fastest_only() -> None:
+    """Worker 1 leads by 2, as worker 0 did a step ago, and would be predicted to gain by going on."""
+    times = {0: [6.0, 7.0], 1: [5.5, 6.5], 2: [3.0, 6.0]}
+    board, alone = Board({0: 4, 1: 3, 2: 1}, times=times), Board({0: 3, 1: 3, 2: 1}, times=times)
+    assert Predicted(1, 4).grant(1, board) > 0
+    assert not Predicted(1, 4).admits(1, board) and Predicted(1, 4).admits(0, board)
+    assert Predicted(1, 4).admits(1, alone), "two may be fastest"
 
 
 def test_dssp_decides_once_and_what_it_granted_is_used_up() -> None:

@@ -102,7 +102,7 @@ class Holder:
                 self.replica.buffers.lerp_(push.buffers, 1 / self.node.workers)
             await self.node.note("staleness", self.version[0] - push.version)
             await self.node.note("update")
-        self.step.apply(self.replica, self.params, grad, self.squares)
+        self.step.apply(self.replica, self.params, grad, self.squares, push.gradients)
         self.version[0] += 1
         self.replica.seen += push.samples
 
@@ -116,7 +116,10 @@ class Step:
     gamma: float | None = None
     l1: float = 0.0
 
-    def apply(self, replica: Replica, params: Vector, grad: Vector, squares: Vector | None) -> None:
+    def apply(
+        self, replica: Replica, params: Vector, grad: Vector, squares: Vector | None, gradients: int = 1
+    ) -> None:  # fmt: skip
+        """One step with the sum of so many gradients."""
         rate = replica.optimizer.param_groups[0]["lr"] * replica.schedule
         if squares is None:
             replica.apply(grad, self.share)
@@ -124,9 +127,9 @@ class Step:
             gamma = rate if self.gamma is None else self.gamma * replica.schedule
             for w, x, h in zip(params.parts, grad.parts, squares.parts, strict=True):
                 w.addcdiv_(x, h.addcmul_(x, x).sqrt().add_(1e-10), value=-gamma)
-        if self.l1:  # the proximal step of gradient descent: towards zero, and not across
+        if self.l1:  # the proximal step of gradient descent, once for each gradient: towards zero, and not across
             for w in params.parts:
-                w.copy_(torch.nn.functional.softshrink(w, self.l1 * rate * self.share))
+                w.copy_(torch.nn.functional.softshrink(w, self.l1 * rate * self.share * gradients))
 
 
 async def server(

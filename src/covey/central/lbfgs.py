@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import sqrt
+from math import isfinite, sqrt
 
 import torch
 
@@ -113,8 +113,9 @@ class Lbfgs:
     async def step(self, loss: float) -> None:
         """Move the weights `w` on, knowing the loss and the gradient `g` where they are."""
         at = self.search
-        if at.length and at.tries < 5 and loss > at.loss + 1e-4 * at.length * at.slope:
-            await self.order("add", "w", "d", -at.length / 2)  # not far enough down: half way back (Armijo)
+        down = loss <= at.loss + 1e-4 * at.length * at.slope  # Armijo; a loss that is no number is not down
+        if at.length and not down and (at.tries < 5 or not isfinite(loss)):
+            await self.order("add", "w", "d", -at.length / 2)  # half way back
             at.length, at.tries = at.length / 2, at.tries + 1
         else:
             if at.length:

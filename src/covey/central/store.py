@@ -43,6 +43,7 @@ class Accrued(Message):
     keys: Vector
     values: Vector
     buffers: Vector
+    gradients: int = 1  # of which it is the sum
 
 
 class Gone(Message):
@@ -96,7 +97,7 @@ class Store:
             if masks is not None and self.sieve.caches:
                 signature, keys = self.caches[index].shorten(keys)
             buffers = self.replica.buffers if index == 0 else none
-            parcel = Accrued(self.node.step, self.versions[index], samples, signature, keys, values, buffers)
+            parcel = Accrued(self.node.step, self.versions[index], samples, signature, keys, values, buffers, gradients)
             await self.node.send(shard, parcel)
             if masks is None or not self.sieve.waits:
                 piece.zero_()
