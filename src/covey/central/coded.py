@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, partial
-from typing import Literal
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from covey.central.codes import EXACT, Scheme, code, decode, error, tolerated
 from covey.errors import PlanError
 from covey.lessons import Batch
 from covey.message import Address, Message
@@ -21,44 +21,7 @@ from covey.replica import Replica
 from covey.strategy import GROW, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
-Scheme = Literal["cyclic", "fractional"]
 SERVER = Address("server", 0)
-
-
-@cache
-def code(workers: int, stragglers: int, scheme: Scheme) -> Tensor:
-    """Row i says which parts worker i computes, and how much each counts in what it sends."""
-    stragglers = min(stragglers, workers - 1)
-    if scheme == "fractional":
-        while workers % (stragglers + 1):  # only where some workers have ended: as many copies as divide the rest
-            stragglers -= 1
-        groups = workers // (stragglers + 1)
-        rows = torch.arange(workers).view(-1, 1) % groups
-        return (torch.arange(workers).view(1, -1) % groups == rows).double()
-    return _cyclic(workers, stragglers)
-
-
-def _cyclic(workers: int, stragglers: int) -> Tensor:
-    """Worker i computes parts i to i + s, with factors that lie in the null space of a random matrix H with H 1 = 0."""
-    matrix = torch.eye(workers, dtype=torch.float64)
-    if stragglers == 0:
-        return matrix
-    chance = torch.Generator().manual_seed(workers * 1000 + stragglers)
-    h = torch.randn(stragglers, workers, dtype=torch.float64, generator=chance)
-    h[:, -1] = -h[:, :-1].sum(1)
-    for row in range(workers):
-        after = [(row + hop) % workers for hop in range(1, stragglers + 1)]
-        matrix[row, after] = -torch.linalg.solve(h[:, after], h[:, row])
-    return matrix
-
-
-def decode(matrix: Tensor, rows: Sequence[int]) -> list[float]:
-    """What the codes of these workers must count so that every part counts 1."""
-    some = matrix[list(rows)].T
-    ones = torch.ones(len(matrix), 1, dtype=torch.float64)
-    factors = torch.linalg.lstsq(some, ones, driver="gelsd").solution
-    assert torch.allclose(some @ factors, ones, atol=1e-6), f"the codes of {list(rows)} do not give the gradient"
-    return [float(factor) for factor in factors.view(-1)]
 
 
 class AskCurrent(Message):
@@ -104,7 +67,7 @@ async def worker(node: Node, replica: Replica, *, stragglers: int, scheme: Schem
         if not caught_up(node, step):
             break
         present = node.present(step)
-        row = code(len(present), stragglers, scheme)[present.index(node.rank)]
+        row = code_of(len(present), stragglers, scheme)[present.index(node.rank)]
         coded.zero_()
         for index in row.nonzero().view(-1).tolist():
             grad = await replica.gradient_of(node, present[index], step)
@@ -114,6 +77,11 @@ async def worker(node: Node, replica: Replica, *, stragglers: int, scheme: Schem
         await replica.report(node, Batch(own.loss, 0))  # the server counts samples, once each
         await node.send(SERVER, Coded(step, coded, replica.buffers))
     await node.send(SERVER, LeaveCoded())
+
+
+def code_of(present: int, stragglers: int, scheme: Scheme) -> Tensor:
+    """The code of those who are still there."""
+    return code(present, tolerated(present, stragglers, scheme), scheme)
 
 
 def caught_up(node: Node, step: int) -> bool:
@@ -153,9 +121,9 @@ class Decoder:
             return
         present = self.node.present(step)
         self.codes[coded.sender.rank] = coded
-        if len(self.codes) < len(present) - min(self.stragglers, len(present) - 1):
+        if len(self.codes) < len(present) - tolerated(len(present), self.stragglers, self.scheme):
             return
-        matrix = code(len(present), self.stragglers, self.scheme)
+        matrix = code_of(len(present), self.stragglers, self.scheme)
         ranks = sorted(self.codes)
         factors = decode(matrix, [present.index(rank) for rank in ranks])
         codes = [self.codes.pop(rank) for rank in ranks]
@@ -194,20 +162,14 @@ class GradientCoding:
     """Gradient coding: the exact mean gradient from any n - s workers, each of which computes s + 1 parts."""
 
     stragglers: int = 1
-    scheme: Scheme = "cyclic"
+    scheme: Scheme = "blocks"  # who shares parts: as few as can be; cyclic: all; fractional: s + 1, all the same parts
 
     def strategy(self, workers: int) -> Strategy:
         if not 0 <= self.stragglers < max(2, workers):  # 1, which is usual, may stand where there is one worker
             raise PlanError(
                 f"gradient_coding(stragglers={self.stragglers}): 0 or more, and fewer than the {workers} workers"
             )
-        stragglers = min(self.stragglers, workers - 1)
-        if self.scheme == "fractional" and workers % (stragglers + 1):
-            fit = ", ".join(str(s) for s in range(workers) if workers % (s + 1) == 0)
-            raise PlanError(
-                f"gradient_coding(scheme=fractional): {workers} workers cannot be put into groups of {stragglers + 1}; "
-                f"use scheme=cyclic, or stragglers={fit}"
-            )
+        self.check(workers, min(self.stragglers, workers - 1))
 
         def roles(workers: int, servers: int) -> list[Role]:
             if servers != 1:
@@ -229,3 +191,21 @@ class GradientCoding:
                 topology="single server",
             ),
         )  # fmt: skip
+
+    def check(self, workers: int, stragglers: int) -> None:
+        """Refuse what cannot be grouped, and what float32 cannot decode: the conditioning of a code is known before."""
+        if self.scheme == "fractional" and workers % (stragglers + 1):
+            fit = ", ".join(str(s) for s in range(workers) if workers % (s + 1) == 0)
+            raise PlanError(
+                f"gradient_coding(scheme=fractional): {workers} workers cannot be put into groups of {stragglers + 1}; "
+                f"use scheme=blocks, or stragglers={fit}"
+            )
+        inexact = error(workers, stragglers, self.scheme)
+        if inexact > EXACT:
+            schemes: tuple[Scheme, ...] = ("blocks", "cyclic")
+            ways = [(scheme, tolerated(workers, stragglers, scheme)) for scheme in schemes]
+            works = " or ".join(f"scheme={scheme} with stragglers={most}" for scheme, most in ways)
+            raise PlanError(
+                f"gradient_coding(stragglers={stragglers}, scheme={self.scheme}): what {workers} workers' "
+                f"codes decode to could be wrong by {inexact:.1g}, where {EXACT:g} is allowed; use {works}"
+            )
