@@ -115,7 +115,7 @@ def test_softsync_applies_mixed_versions_together() -> None:
     assert len(set(log.values("staleness"))) > 1, "gradients of several versions"
 
 
-@pytest.mark.parametrize(("workers", "groups", "size"), [(5, 2, 2), (7, 3, 2), (4, 3, 1), (5, 1, 5)])
+@pytest.mark.parametrize(("workers", "groups", "size"), [(5, 2, 2), (8, 3, 2), (4, 3, 1), (5, 1, 5)])
 def test_softsync_waits_for_workers_over_groups_rounded_down(workers: int, groups: int, size: int) -> None:
     """Zhang, Gupta et al. 2016: floor(n / groups) gradients make an update, also where groups do not divide n."""
     speeds = {f"w{rank}": 1 + rank / 7 for rank in range(workers)}

@@ -226,6 +226,13 @@ def test_bytescheduler_has_no_more_than_its_credit_on_the_way() -> None:
         assert most == 512, "two partitions fit into 700 bytes, and both were used"
 
 
+def test_a_partition_larger_than_all_credit_goes_alone() -> None:
+    world = run(deep(), "bytescheduler(partition=512, credit=256)", 1, steps=2, cluster=SLOW)
+    sent = [event.at for event in world.log.kinds(Gradient)]
+    confirmed = [event.at for event in world.log.deliveries if isinstance(event.message, Confirmed)]
+    assert len(sent) == 2 * 12 and all(later >= back for later, back in zip(sent[1:], confirmed, strict=False))
+
+
 @pytest.mark.parametrize("flows", [1, 2])
 def test_staggered_workers_do_not_push_together(flows: int) -> None:
     """And it takes no longer than when all push at once, under fair sharing."""

@@ -23,7 +23,7 @@ EXACT = 1e-5  # the largest relative error of a decoded sum of float32 gradients
 def code(workers: int, stragglers: int, scheme: Scheme) -> Tensor:
     """Row i says which parts worker i computes, and how much each counts in what it sends."""
     sizes = blocks(workers, stragglers, scheme)
-    whole: Tensor = torch.block_diag(*(cyclic(size, min(stragglers, size - 1)) for size in sizes))  # type: ignore[no-untyped-call]
+    whole: Tensor = torch.block_diag(*(cyclic(size, min(stragglers, size - 1)) for size in sizes))
     return whole
 
 
