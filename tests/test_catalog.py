@@ -196,3 +196,15 @@ def test_every_name_of_the_surveys_shows_what_its_survey_prints() -> None:
     """All of Langer's table have a row, all of Mayer's first table a category."""
     named = {*ROWS, *SYSTEMS, *CATEGORIES}
     assert {*ROWS, *SYSTEMS} >= LANGER and named >= MAYER
+
+
+@pytest.mark.parametrize(
+    ("spec", "meant"),
+    [("bps", "'bsp'"), ("allreduse", "'allreduce'"), ("dpsgd over rign", "'ring'"), ("bsp + topc", "'topk'")],
+)
+def test_a_misspelt_name_is_told_the_three_nearest(spec: str, meant: str) -> None:
+    with pytest.raises(PlanError) as refused:
+        resolve(spec, 4)
+    said = str(refused.value).splitlines()[-1]
+    assert meant in said and 2 <= said.count("'") // 2 <= 4, said
+    assert len(said) < 160, "not all sixty"

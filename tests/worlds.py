@@ -20,7 +20,8 @@ from covey.observe.trace import Trace
 from covey.optimizers import MakeOptimizer
 from covey.program import Node
 from covey.replica import Replica
-from covey.run.request import options, request
+from covey.run.options import options
+from covey.run.request import request
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from covey.strategy import Plan, Role, workers
 from covey.task import Task

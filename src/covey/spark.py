@@ -10,7 +10,8 @@ from covey import catalog
 from covey.errors import PlanError
 from covey.observe.result import Result
 from covey.run.clusters import at, module
-from covey.run.request import options, request
+from covey.run.options import check, options
+from covey.run.request import request
 from covey.task import Task
 
 
@@ -30,6 +31,7 @@ def fit(
     if "engine" in given:
         raise PlanError("covey.spark.fit has no option 'engine': the Spark of the data is the engine")
     asked = options({**given, "engine": "spark"})
+    check(asked, "spark")
     if "worker" in asked.place:
         raise PlanError(f"place={asked.place!r}: workers live where their rows are; other roles can be placed")
     with table(data, workers, tuple(features), label, partial(catalog.resolve, strategy)) as rows:

@@ -138,7 +138,7 @@ def test_a_target_without_a_direction_is_refused_at_once(task: Task) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"evaluate": lambda model: {"f1": 0.5}}, PlanError, "names no metric of this task: .* give f1, loss"),
+        ({"evaluate": lambda model: {"f1": 0.5}}, PlanError, "names no metric .* There are: f1, loss"),
         ({"evaluate": lambda model: 1 / 0}, RoleFailed, "scorer 0 failed: ZeroDivisionError"),
     ],
 )

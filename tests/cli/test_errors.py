@@ -132,7 +132,7 @@ def test_users_file_that_fails(runner: CliRunner, tmp_path: Path, text: str, sho
     [
         (["--engine", "nonsense"], "There are: lab, local, mpi, ray, simulated, spark, torchrun"),
         (["--steps", "3", "--epochs", "2"], "--epochs"),
-        (["--strategy", "bps"], "did you mean 'bsp'?"),
+        (["--strategy", "bps"], "did you mean 'bsp'"),
     ],
 )
 def test_refused_by_the_run_itself(runner: CliRunner, arguments: list[str], said: str) -> None:

@@ -15,7 +15,8 @@ from covey.engines.cluster.spawned import SpawnedPlaces
 from covey.errors import PeerLost
 from covey.observe.result import Result
 from covey.run.clusters import at
-from covey.run.request import options, request
+from covey.run.options import options
+from covey.run.request import request
 from tests.clusters.harness import GONE_WITHIN, NUMBERS, finish
 from tests.clusters.machines import machines, needs_namespaces
 from tests.clusters.test_torchrun import asked, on_machine, result

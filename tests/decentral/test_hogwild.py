@@ -16,7 +16,8 @@ from covey.engines.process import commons
 from covey.errors import PlanError
 from covey.message import Address
 from covey.replica import Replica
-from covey.run.request import options, request
+from covey.run.options import options
+from covey.run.request import request
 from covey.task import Task
 from covey.vector import Vector
 from tests.worlds import CLUSTER, INSTANT, Point, adam, alone, mlp, paced, quadratic, run, sgd, slowed, vector, worker

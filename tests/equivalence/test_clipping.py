@@ -15,7 +15,8 @@ from covey.errors import PlanError
 from covey.message import Address, Message, vectors
 from covey.observe.instruments import Instrument
 from covey.replica import Replica
-from covey.run.request import options, request
+from covey.run.options import options
+from covey.run.request import request
 from covey.task import Task
 from tests.behaviour.compatibility import OPTIMIZERS
 from tests.promises.specs import ALONE_AS, PULLED

@@ -16,7 +16,8 @@ from covey.central.layouts import LAYOUTS
 from covey.errors import PlanError
 from covey.exchange.codecs import CODECS, WRAPPERS
 from covey.run import launch
-from covey.run.request import facts, options, request
+from covey.run.options import options
+from covey.run.request import facts, request
 from tests.worlds import mlp
 
 

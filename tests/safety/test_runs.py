@@ -23,7 +23,8 @@ from covey.engines.transport import keys
 from covey.errors import WireError
 from covey.observe.result import Result
 from covey.run.clusters import at
-from covey.run.request import options, request
+from covey.run.options import options
+from covey.run.request import request
 from tests.real.harness import SLOW, Room, Watch, differing, fit, trained
 from tests.safety.test_strangers import flood
 

@@ -121,7 +121,7 @@ def test_a_cut_chain_is_no_longer_connected() -> None:
 @pytest.mark.parametrize(
     ("name", "given_settings", "size", "why"),
     [
-        ("rign", {}, 4, "no topology 'rign'. There are: ring, chain"),
+        ("rign", {}, 4, "no topology 'rign'; did you mean 'ring'"),
         ("ring", {}, 0, "at least 1 rank"),
         ("ring", {"fanout": 2}, 4, "has no setting 'fanout'. It has: no settings"),
         ("tree", {"degree": 2}, 4, "It has: fanout=2"),

@@ -19,6 +19,8 @@ from covey.observe.progress import Watcher
 from covey.observe.recording import Recording
 from covey.observe.result import Result
 from covey.run import fit
+from covey.run.fitting import engine_of
+from covey.run.options import options as options_of
 from covey.target import Better, parse_target
 from covey.task import Task, load_task
 
@@ -69,6 +71,7 @@ def compare(
     are. With a `folder`, finished runs are kept there and not done again. A strategy that fails is an outcome too.
     """
     todo = cases(strategies, rates, repeat)
+    engine_of(options_of(options))
     loaded = load_task(task) if isinstance(task, str) else task
     until = _directed(until, loaded) if until else None
     engine = options.get("engine", "local")

@@ -8,6 +8,7 @@ from math import isnan
 import msgspec
 
 from covey.errors import PlanError
+from covey.names import meant
 from covey.target import Target
 
 Row = dict[str, int | float | None]
@@ -73,6 +74,6 @@ class Referee:
 
     def _aimed_at(self, target: Target, scores: Mapping[str, float]) -> float:
         if target.metric not in scores:
-            given = ", ".join(sorted(scores))
-            raise PlanError(f"the target {target} names no metric of this task: evaluate and training give {given}")
+            what = meant(target.metric, sorted(scores))
+            raise PlanError(f"the target {target} names no metric that evaluate or training gives{what}")
         return scores[target.metric]

@@ -16,8 +16,9 @@ from covey.engines.cluster.crew import ClusterCrew
 from covey.engines.cluster.places import Places, Terms
 from covey.errors import PlanError
 from covey.observe.result import Result
+from covey.run.options import Options
 from covey.run.processes import on_processes
-from covey.run.request import Options, Request, at_rate
+from covey.run.request import Request, at_rate
 from covey.task import Task
 
 
@@ -99,12 +100,3 @@ def refusing(name: str) -> Iterator[None]:
         if name in CLUSTERS:
             getattr(module(name), "refuse", lambda: None)()
         raise
-
-
-def check_terms(given: Options, name: str) -> None:
-    """Flags that say how hosts meet mean nothing where there is one machine."""
-    if name in CLUSTERS:
-        return
-    for flag in ("hosts", "place", "interface", "insecure"):
-        if getattr(given, flag):
-            raise PlanError(f"--{flag} is for engines with several hosts ({', '.join(CLUSTERS)}), not for {name}")

@@ -23,7 +23,8 @@ from covey.observe.recording import joined
 from covey.observe.result import Result, conclude
 from covey.run import roles
 from covey.run.kept import same_cut, uncut
-from covey.run.request import Options, Request, facts, referee
+from covey.run.options import Options
+from covey.run.request import Request, facts, referee
 from covey.run.roles import Work
 from covey.simulate import parse_duration
 from covey.strategy import Role

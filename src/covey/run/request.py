@@ -5,78 +5,24 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from covey import build, catalog
 from covey.checkpoint import Vault
 from covey.data import Rows, Shards
 from covey.engines import machine
 from covey.errors import PlanError
-from covey.observe.instruments import Instrument
-from covey.observe.progress import Watcher
 from covey.observe.referee import Referee
 from covey.observe.result import Facts
-from covey.simulate import Cluster, parse_rate
+from covey.run.options import Options
+from covey.simulate import parse_rate
 from covey.strategy import Plan, Strategy
 from covey.target import Target, parse_target
 from covey.task import Task, load_task
 
 EPOCHS = 10  # when nobody says how long
 PATIENCE = 100  # epochs after which a run that does not reach its target ends
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
-    """What else a person may ask of a run."""
-
-    servers: int | None = None
-    engine: str = "local"
-    epochs: int | None = None
-    steps: int | None = None
-    until: str | None = None
-    scores: int = 1  # of the model, in a pass over the data
-    seed: int = 0
-    rate: float = 1.0  # a factor on the task's learning rate
-    threads: int | None = None
-    save: str | os.PathLike[str] | None = None
-    checkpoint: str | os.PathLike[str] | None = None
-    every: str = "60s"
-    resume: str | os.PathLike[str] | None = None
-    stall: str = "30s"
-    hosts: str | os.PathLike[str] | None = None  # a file of hosts, for engines that take one
-    place: str = ""
-    interface: str = ""
-    insecure: bool = False
-    budget: str | None = None  # of each link, such as 50mbit
-    cluster: Cluster | None = None
-    timing_only: bool = False
-    traced: bool = False  # keep a recording of what each role did when
-    command: str = ""
-    watcher: Watcher | None = None
-    instruments: Sequence[Instrument] = ()
-
-    def __post_init__(self) -> None:
-        if self.epochs is not None and self.steps is not None:
-            raise PlanError("give --epochs or --steps, not both: each says when a worker ends")
-        for name in ("epochs", "steps", "scores", "threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise PlanError(f"--{name} {value}: at least 1 is needed")
-        if not 0 < self.rate < math.inf:
-            raise PlanError(f"rate {self.rate}: a factor on the task's learning rate is more than 0")
-        if self.timing_only and (self.until or self.save):
-            raise PlanError("--timing-only trains nothing: use --steps or --epochs, without --until and --save")
-
-
-def options(given: dict[str, Any]) -> Options:
-    """The options by name; one that does not exist is told what does."""
-    known = [field.name for field in fields(Options)]
-    for name in given:
-        if name not in known:
-            raise PlanError(f"covey.fit has no option {name!r}; it has: {', '.join(known)}")
-    return Options(**given)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

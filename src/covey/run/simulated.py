@@ -12,7 +12,7 @@ from covey.engines.virtual import engine
 from covey.engines.virtual.stall import ROLE, blame
 from covey.engines.virtual.together import LARGE
 from covey.engines.virtual.watching import Watching
-from covey.errors import CoveyError, PlanError, RoleFailed
+from covey.errors import CoveyError, RoleFailed
 from covey.message import Address
 from covey.observe.recording import Recorder, joined
 from covey.observe.result import Result, conclude
@@ -28,8 +28,6 @@ T = TypeVar("T")
 def simulated(asked: Request) -> Result:
     """All roles in this process, on an agenda; seconds are virtual."""
     given = asked.options
-    if given.checkpoint or given.resume:
-        raise PlanError("a simulated run starts again in no time: --checkpoint and --resume are for real engines")
     with one_thread(), failing():
         score, replicas = _replicas(asked)
         judge = referee(asked)

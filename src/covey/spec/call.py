@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from covey.errors import PlanError
+from covey.names import meant
 
 Scalar = int | float | str
 
@@ -79,9 +80,8 @@ def expand(spec: Spec) -> list[Spec]:
 
 
 def unknown(text: str, at: int, what: str, name: str, known: Iterable[str]) -> SpecError:
-    """The error for a name that is not in a table: the nearest one, and all of them."""
-    names = sorted(known)
-    return SpecError(text, at, f"no {what} '{name}'{nearest(name, names)} There are: {', '.join(names)}")
+    """The error for a name that is not in a table: the nearest of those that are."""
+    return SpecError(text, at, f"no {what} '{name}'{meant(name, sorted(known))}")
 
 
 def read(word: str) -> Scalar | None:

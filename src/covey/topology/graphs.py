@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from random import Random
 
 from covey.errors import PlanError
+from covey.names import meant
 from covey.topology.graph import Graph, Varying
 from covey.topology.weights import read_weights
 
@@ -117,7 +118,7 @@ GRAPHS: Mapping[str, Callable[..., Graph]] = {
 def build(name: str, settings: Mapping[str, object], size: int) -> Graph:
     """The graph with this name and these settings, for this many ranks."""
     if name not in GRAPHS:
-        raise PlanError(f"no topology '{name}'. There are: {', '.join(GRAPHS)}")
+        raise PlanError(f"no topology '{name}'{meant(name, GRAPHS)}")
     if size < 1:
         raise PlanError(f"{name} needs at least 1 rank, not {size}")
     known = settings_of(name)

@@ -13,13 +13,13 @@ from covey.engines.process.role import Post, play
 from covey.engines.process.shots import SCORER
 from covey.errors import PlanError
 from covey.replica import Replica
+from covey.run.options import Options
 from covey.run.own_loop import seat as here
 from covey.run.own_loop import world
 from covey.run.own_loop.joined import JoinedMember
 from covey.run.own_loop.member import Member
 from covey.run.own_loop.seat import Seat
 from covey.run.own_loop.settings import remade
-from covey.run.request import Options
 from covey.run.roles import score_for
 from covey.spec import parse, unknown
 from covey.systems import SYSTEMS

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -18,13 +17,15 @@ from covey.engines.local import LocalCrew
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.supervisor import Supervisor, Wishes
 from covey.errors import PlanError
+from covey.observe.progress import Watcher
 from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
-from covey.run.clusters import CLUSTERS, check_terms, host_only, module, refusing, terms_of
+from covey.run.clusters import CLUSTERS, host_only, module, refusing, terms_of
+from covey.run.options import Options, check
 from covey.run.own_loop import seat
 from covey.run.own_loop.request import Loop, Script, loop_of
 from covey.run.processes import Crew, kept_run, vault_of
-from covey.run.request import facts_of, options, threads_each
+from covey.run.request import facts_of, threads_each
 from covey.simulate import parse_duration
 from covey.spec import parse_call, unknown
 
@@ -33,14 +34,48 @@ ALIKE = "every role runs the script up to covey.join, and must draw the same wei
 
 
 def launch(
-    script: str | os.PathLike[str], arguments: Sequence[str], strategy: str, workers: int, **given: Any
+    script: str | os.PathLike[str],
+    arguments: Sequence[str],
+    strategy: str,
+    workers: int,
+    *,
+    servers: int | None = None,
+    engine: str = "local",
+    steps: int | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    save: str | os.PathLike[str] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: str = "60s",
+    resume: str | os.PathLike[str] | None = None,
+    stall: str = "30s",
+    hosts: str | os.PathLike[str] | None = None,
+    place: str = "",
+    interface: str = "",
+    insecure: bool = False,
+    command: str = "",
+    watcher: Watcher | None = None,
 ) -> Result:
-    """Run a script on every role of a strategy; each calls `covey.join` where its training begins."""
-    asked = options(given)
+    """Run a script on every role of a strategy; each calls `covey.join` where its training begins.
+
+    The keywords are the flags of `covey launch`. What only a task can have, such as a target, its script decides.
+    """
+    asked = Options(
+        servers=servers, engine=engine, steps=steps, seed=seed, threads=threads, save=save, checkpoint=checkpoint,
+        every=every, resume=resume, stall=stall, hosts=hosts, place=place, interface=interface, insecure=insecure,
+        command=command, watcher=watcher,
+    )  # fmt: skip
+    return launch_with(script, arguments, strategy, workers, asked)
+
+
+def launch_with(
+    script: str | os.PathLike[str], arguments: Sequence[str], strategy: str, workers: int, asked: Options
+) -> Result:
+    """The same, with the options in one."""
     path = Path(script).resolve()
     engine = parse_call(asked.engine)
     _check_engine(engine.name, asked.engine, path)
-    check_terms(asked, engine.name)
+    check(asked, engine.name)
     if engine.name in CLUSTERS and host_only(engine.name, str(path), 1.0):
         raise SystemExit(0)
     with refusing(engine.name):

@@ -23,11 +23,11 @@ from covey.engines.process.nursery import entitle, read, write
 from covey.errors import CoveyError, PlanError, RoleFailed
 from covey.observe.progress import Progress
 from covey.run.clusters import terms_of
+from covey.run.options import Options
 from covey.run.own_loop import seat
 from covey.run.own_loop.launching import lead
 from covey.run.own_loop.request import Script, loop_of
 from covey.run.own_loop.world import INTERRUPT, Brief
-from covey.run.request import Options
 
 
 class WorldPlaces:

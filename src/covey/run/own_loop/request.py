@@ -10,13 +10,9 @@ from covey import catalog
 from covey.checkpoint import Run
 from covey.engines.process.contacts import Contacts
 from covey.errors import PlanError
-from covey.run.request import Options
+from covey.run.options import Options
 from covey.run.roles import Work
 from covey.strategy import Plan, Strategy
-
-OWN = "the script's own loop decides how long it runs, on what and how well it does"
-NOT_HERE = ("epochs", "until", "scores", "rate", "budget", "cluster", "timing_only", "traced", "instruments")
-"""What only a task can have."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,9 +58,6 @@ class Loop:
 
 def loop_of(script: Script, strategy: str, workers: int, given: Options, threads: int) -> Loop:
     """Refuse what a script's own loop cannot have."""
-    for name in NOT_HERE:
-        if getattr(given, name) != getattr(Options(), name):
-            raise PlanError(f"covey launch has no --{name.replace('_', '-')}: {OWN}")
     chosen = catalog.resolve(strategy, workers)
     if chosen.mesh:
         raise PlanError("a script's own loop has the whole model: give covey run a Task, whose model covey can cut")

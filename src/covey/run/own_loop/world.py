@@ -32,9 +32,9 @@ from covey.engines.started import Started
 from covey.errors import CoveyError, PlanError
 from covey.message import Address
 from covey.run.clusters import module
+from covey.run.options import Options
 from covey.run.own_loop.request import Script, loop_of
 from covey.run.own_loop.seat import Seat
-from covey.run.request import Options
 from covey.run.roles import Work
 
 COMING = 7 * 86400.0  # seconds: what a script does before it joins may take its time

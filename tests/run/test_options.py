@@ -1,0 +1,112 @@
+"""Every option is read by the engine, or refused by it; and `fit` and `launch` have them all by name."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.errors import PlanError
+from covey.observe.instruments import Instrument
+from covey.observe.progress import Progress
+from covey.run import ENGINES, fit, launch
+from covey.run.clusters import terms_of
+from covey.run.fitting import fit_with
+from covey.run.options import HOSTS, READ, Options, check, options
+from covey.simulate import Cluster
+from tests.worlds import mlp
+
+OWN = {"epochs", "until", "scores", "rate", "budget", "cluster", "timing_only", "traced", "instruments"}
+"""What a script's own loop decides."""
+
+
+class Silent:
+    def update(self, progress: Progress) -> None:
+        pass
+
+    def say(self, line: str) -> None:
+        pass
+
+
+OTHER: dict[str, Any] = {
+    "servers": 2, "engine": "lab", "epochs": 3, "steps": 3, "until": "loss<=0.1", "scores": 2, "seed": 1, "rate": 0.5,
+    "save": "model.safetensors", "budget": "50mbit", "traced": True, "command": "covey run", "watcher": Silent(),
+    "threads": 2, "checkpoint": "kept", "every": "5s", "resume": "kept", "stall": "5s", "hosts": "hosts.txt",
+    "place": "servers:node0", "interface": "eth0", "insecure": True, "cluster": Cluster(), "timing_only": True,
+    "instruments": [Instrument()],
+}  # fmt: skip
+KINDS = {engine: engine if engine in ("local", "simulated") else "cluster" for engine in ENGINES}
+
+
+def keywords(function: Any) -> dict[str, Parameter]:
+    return {name: p for name, p in signature(function).parameters.items() if p.kind is Parameter.KEYWORD_ONLY}
+
+
+def test_the_table_and_fit_have_every_option() -> None:
+    names = [field.name for field in fields(Options)]
+    assert sorted(READ) == sorted(names) == sorted(OTHER)
+    assert list(keywords(fit)) == names
+    assert set(keywords(launch)) == set(names) - OWN
+    for function in (fit, launch):
+        for name, parameter in keywords(function).items():
+            field = next(field for field in fields(Options) if field.name == name)
+            assert (parameter.default, parameter.annotation) == (field.default, field.type), name
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", [name for name in OTHER if name != "engine"])
+def test_an_option_is_read_or_refused(name: str, engine: str) -> None:
+    given = Options(**{name: OTHER[name]}, **({"checkpoint": "kept"} if name == "every" else {}))
+    if KINDS[engine] in READ[name]:
+        check(given, engine)
+        return
+    with pytest.raises(PlanError, match=f"--{name.replace('_', '-')} is for .*, not for {engine}|--checkpoint is for"):
+        fit(mlp(), "bsp", 2, engine=engine, **{name: OTHER[name]})
+
+
+@pytest.mark.parametrize("name", ["timing_only", "cluster", "instruments"])
+def test_virtual_time_is_not_for_processes(name: str) -> None:
+    with pytest.raises(PlanError, match=r"is for virtual time \(--engine simulated, .*\), not for local"):
+        fit(mlp(), "bsp", 2, **{name: OTHER[name]})
+
+
+def test_as_nobody_says_anything_is_not_given() -> None:
+    assert Options(instruments=[], seed=0, every="60s", until=None).given() == []
+    assert Options(steps=4, instruments=[Instrument()]).given() == ["steps", "instruments"]
+
+
+def test_how_often_to_keep_needs_a_place() -> None:
+    with pytest.raises(PlanError, match="say where with --checkpoint"):
+        fit(mlp(), "bsp", 2, every="5s")
+
+
+def test_a_misspelt_option_is_told_the_nearest() -> None:
+    with pytest.raises(PlanError, match="there is no option 'treads'; did you mean 'threads'"):
+        options({"treads": 3})
+
+
+class Watched:
+    """Options that know which of them were read."""
+
+    def __init__(self, given: Options) -> None:
+        self._given, self.read = given, set[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        self.read.add(name)
+        return getattr(self._given, name)
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_what_an_engine_does_not_refuse_it_looks_at(engine: str, tmp_path: Path) -> None:
+    given: Any = Watched(Options(engine=engine, steps=2, save=tmp_path / "model"))
+    fit_with(mlp(), "bsp", 2, given)
+    assert {name for name, kinds in READ.items() if engine in kinds} - {"epochs"} <= given.read
+
+
+def test_hosts_are_looked_at_where_there_are_several() -> None:
+    given: Any = Watched(Options(place="servers:node0", interface="eth0"))
+    terms_of(given, 1)
+    assert {name for name, kinds in READ.items() if kinds == HOSTS} - {"hosts"} <= given.read
