@@ -197,6 +197,11 @@ def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
     raise CheckpointError(f"a {type(value).__name__} cannot be kept: use numbers, words, tensors and lists of them")
 
 
+def check_keepable(value: Any) -> None:
+    """Refuse what a checkpoint cannot hold."""
+    _pack(value, {})
+
+
 def _unpack(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     if isinstance(tree, list):
         return [_unpack(item, tensors) for item in tree]

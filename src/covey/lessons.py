@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isnan
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,6 +87,7 @@ class Lessons:
     samples: Callable[[int, int], int] = lambda rank, step: 1  # in the batch of (rank, step)
     steps: Callable[[int], int] = lambda rank: 1  # batches in a pass of this rank over its data
     weight: Callable[[], float] | None = None  # of the batch under way, where only the loop that has it knows
+    loop: Callable[[], dict[str, Any]] | None = None  # what a checkpoint holds of a loop of the user's own
 
     def together(self, ranks: Sequence[int], step: int) -> int:
         """How many samples the batches of these workers have together."""

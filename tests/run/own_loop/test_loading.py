@@ -25,6 +25,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from covey.errors import PlanError
 from covey.run.own_loop.loading import Loader, Sizes, samples_in
+from covey.run.own_loop.position import Pass, Position
 
 
 class Reader:
@@ -32,14 +33,14 @@ class Reader:
 
     def __init__(self, rank: int = 0, workers: int = 1, seed: int = 0) -> None:
         self.rank, self.workers, self.seed = rank, workers, seed
-        self.epoch = 0
+        self.epoch = self.skip = 0
         self.orders: list[str] = []
         self.sizes: list[Sizes] = []
         self.most = 1_000_000
 
-    def begin_epoch(self) -> int:
+    def begin_pass(self) -> Pass:
         self.epoch += 1
-        return self.epoch - 1
+        return Pass(Position(), 0, self.epoch - 1, self.skip)
 
     def reads(self, order: int, fingerprint: str) -> None:
         self.orders.append(fingerprint)
@@ -328,3 +329,18 @@ def test_all_tell_the_same_fingerprint_unless_they_draw_differently() -> None:
 )  # fmt: skip
 def test_how_many_samples_a_batch_shows(batch: Any, samples: int | None) -> None:
     assert samples_in(batch) == samples
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("kind", ["shuffled", "stream", "processes"])
+def test_a_pass_that_was_under_way_goes_on_where_it_was(workers: int, kind: str) -> None:
+    if kind == "stream":
+        loader = DataLoader(Stream(40), batch_size=3)
+    else:
+        loader = DataLoader(Numbers(40), batch_size=3, shuffle=True, num_workers=2 if kind == "processes" else 0)
+    for rank in range(workers):
+        whole, rest = Reader(rank, workers), Reader(rank, workers)
+        rest.skip = 2
+        expected = [batch.tolist() for batch in Loader(whole, loader)]
+        assert [batch.tolist() for batch in Loader(rest, loader)] == expected[2:]
+        assert rest.sizes == whole.sizes[2:]

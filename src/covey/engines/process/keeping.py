@@ -16,7 +16,9 @@ def state_of(driver: Driver) -> RoleState:
     """The role between two steps: nothing computes, and what was sent to it lies in its mailbox."""
     pace, replica, facts = driver.pace, driver.replica, driver.facts
     begun = driver.held is not None or pace.over(pace.step)  # it has asked for this step, and not done it
-    own = {"piece": replica.trained, "optimizer_class": type(replica.optimizer).__name__}
+    own: dict[str, Any] = {"piece": replica.trained, "optimizer_class": type(replica.optimizer).__name__}
+    if replica.lessons.loop:
+        own["loop"] = replica.lessons.loop()
     return RoleState.of(
         done=pace.step if begun else pace.next, seconds=driver.watch.now(),
         memories=facts.memories.values(), replica={**replica.state(), **own}, rng=facts.rng,

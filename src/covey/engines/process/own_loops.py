@@ -103,6 +103,10 @@ class OwnLoops:
                 cast = [votes[worker] for worker in self.workers if worker in votes]
                 self.tell(votes, control.Verdict(number, COUNT[cast[0].how]([vote.value for vote in cast])))
 
+    def waits_for_votes(self, workers: Iterable[Address]) -> bool:
+        """Whether all of these wait for somebody else's vote."""
+        return bool(self.votes) and all(any(who in votes for votes in self.votes.values()) for who in workers)
+
     def compare(self, who: Address, order: control.Order) -> None:
         """All loaders must go through the samples in one order, of which each worker takes its share."""
         told = self.orders.setdefault(order.number, {})

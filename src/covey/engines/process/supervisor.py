@@ -179,11 +179,18 @@ class Supervisor:
     def missing(self, steps: dict[Address, int]) -> list[Address]:
         """Who does not hold yet; if they wait for those that do, these go on by a step."""
         late = [a for a, step in steps.items() if self.seen[a].held != step and not self.seen[a].ended]
-        if late and not self.plan.lockstep and (sent := self.still()) is not None and sent == self.still():
+        if late and not self.plan.lockstep and self.waits_for_held(late):
             further = {a: step + 1 for a, step in steps.items() if a not in late and not self.seen[a].ended}
             steps.update(further)
             self.hold_at(further)
         return late
+
+    def waits_for_held(self, late: list[Address]) -> bool:
+        """Whether those that do not hold yet wait for those that do: for what they send, or for their votes."""
+        if self.ear.loops.waits_for_votes(late):
+            return True
+        sent = self.still()
+        return sent is not None and sent == self.still()
 
     def through(self, worker: Address) -> bool:
         """Whether the worker has done all its steps, though it may still wait for the others' goodbye."""

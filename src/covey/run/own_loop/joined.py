@@ -20,6 +20,7 @@ from covey.engines.process.role import Post, play
 from covey.errors import PlanError
 from covey.replica import Replica
 from covey.run.own_loop.counting import Counted
+from covey.run.own_loop.keeping import Stateful
 from covey.run.own_loop.loading import Sizes
 from covey.run.own_loop.member import Agreement, Member, parameters_of
 from covey.run.own_loop.seat import Seat
@@ -37,11 +38,13 @@ class JoinedMember(Member):
 
     def __init__(
         self, seat: Seat, replica: Replica, model: nn.Module | Sequence[nn.Module],
-        optimizer: Optimizer | Sequence[Optimizer],
+        optimizer: Optimizer | Sequence[Optimizer], keep: Sequence[Stateful] = (),
     ) -> None:  # fmt: skip
         super().__init__(model, optimizer, seat.work.workers)
         self.rank, self.workers, self.seed = seat.me.rank, seat.work.workers, seat.work.seed
         self.replica = replica
+        self.keeping = seat.keeping(self.models, self.optimizers, keep)
+        self.position = self.keeping.position
         role = seat.plan.role(seat.me)
         self.one_batch, self.in_step = role.one_batch, seat.plan.in_step
         run = partial(play, plan=seat.plan, replica=replica, kept=seat.kept, serve=self._serve)
@@ -52,7 +55,9 @@ class JoinedMember(Member):
         self._verdicts: SimpleQueue[float | None] = SimpleQueue()  # None: the run is over
         self._votes = 0
         self._warned = False
-        replica.lessons = replace(replica.lessons, own=self.turns.compute, weight=lambda: self.counts.weight)
+        replica.lessons = replace(
+            replica.lessons, own=self.turns.compute, weight=lambda: self.counts.weight, loop=self.keeping.state
+        )
 
     def __enter__(self) -> Member:
         super().__enter__()
@@ -60,11 +65,13 @@ class JoinedMember(Member):
             sow(seed_of(self.seed, self.rank, 0))
         self.turns.start(self._open, lambda: self._verdicts.put(None))
         self.turns.wait()
+        self.keeping.begin()
         self.zero_grad(self.optimizers)
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         super().__exit__(kind, error, traceback)
+        self.position.left = True
         self.turns.finish(error, self._votes)
         self._seat.leave()
 

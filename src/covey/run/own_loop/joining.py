@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 from torch import nn
 from torch.optim import Optimizer
@@ -17,6 +18,7 @@ from covey.run.options import Options
 from covey.run.own_loop import seat as here
 from covey.run.own_loop import world
 from covey.run.own_loop.joined import JoinedMember
+from covey.run.own_loop.keeping import Stateful
 from covey.run.own_loop.member import Member
 from covey.run.own_loop.seat import Seat
 from covey.run.own_loop.settings import remade
@@ -34,6 +36,7 @@ def join(
     strategy: str | None = None,
     servers: int | None = None,
     seed: int = 0,
+    keep: Sequence[Stateful] = (),
     checkpoint: str | os.PathLike[str] | None = None,
     every: str = "60s",
     resume: str | os.PathLike[str] | None = None,
@@ -44,7 +47,8 @@ def join(
     """Train `model` together with the other workers of this run; alone when there is no run.
 
     The run is that of `covey launch`, whose flags then count, or the world that started this process (torchrun, mpirun,
-    srun), with one worker in each rank; then all but the first two arguments say how, as for `covey run`.
+    srun), with one worker in each rank; then the other arguments say how, as for `covey run`. What has a `state_dict`
+    and must not be lost when a run is resumed, such as a learning-rate scheduler, goes into `keep`.
     """
     given = Options(
         servers=servers, seed=seed, checkpoint=checkpoint, every=every, resume=resume, stall=stall,
@@ -69,7 +73,7 @@ def join(
         with Post(seat.me, seat.work.contacts) as post:
             play(post, seat.plan, replica, seat.kept, lambda desk: desk.serve())
         raise SystemExit(0)
-    return JoinedMember(seat, replica, model, optimizer)
+    return JoinedMember(seat, replica, model, optimizer, keep)
 
 
 def check_launched(seat: Seat, strategy: str | None, given: Options) -> None:

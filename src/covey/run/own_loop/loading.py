@@ -16,6 +16,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from covey.errors import PlanError
 from covey.run.own_loop.chance import Drawing, mixed
+from covey.run.own_loop.position import Pass
 
 AT_ONCE = 4096  # sample numbers that are drawn in one go, because changing generators takes its time
 
@@ -34,8 +35,8 @@ class Reader(Protocol):
     workers: int
     seed: int
 
-    def begin_epoch(self) -> int:
-        """The number of the pass that begins."""
+    def begin_pass(self) -> Pass | None:
+        """Another pass over data; None if it was over when the run was kept from which this one goes on."""
         ...
 
     def reads(self, order: int, fingerprint: str) -> None:
@@ -54,11 +55,11 @@ class Share:
         self.loader, self.reader = loader, reader
         self.sizes: deque[Sizes] = deque()
         self.drawing = Drawing(0)
-        self.epoch = 0
+        self.epoch = self.skip = 0
 
-    def begin(self, epoch: int) -> None:
-        """Another pass over the data begins."""
-        self.epoch = epoch
+    def begin(self, epoch: int, skip: int = 0) -> None:
+        """Another pass over the data begins, of which so many batches were given before the run was kept."""
+        self.epoch, self.skip = epoch, skip
         self.sizes.clear()
         inside = (self.loader.sampler, self.loader.batch_sampler, getattr(self.loader.batch_sampler, "sampler", None))
         own = {id(found): found for one in inside if (found := getattr(one, "generator", None)) is not None}
@@ -68,6 +69,8 @@ class Share:
         for number, batches in enumerate(self.rounds()):
             if number == 0:
                 self.reader.reads(self.epoch, fingerprint(batches))
+            if number < self.skip:
+                continue
             counts = [len(batch) if isinstance(batch, Sequence) else None for batch in batches]
             known = [count for count in counts if count is not None]
             in_order = getattr(self.loader, "in_order", True) and self.loader.batch_sampler is not None
@@ -156,18 +159,26 @@ class Loader:
         self.mine.__dict__.update(changed)  # torch refuses to set these on a loader that is made
 
     def __iter__(self) -> Iterator[Any]:
-        epoch, reader = self.reader.begin_epoch(), self.reader
-        self.share.begin(epoch)
+        begun = self.reader.begin_pass()
+        if begun is None:
+            return
+        with begun:
+            for batch in islice(self._batches(begun), begun.skip if self.streamed else 0, None):
+                if not self.reader.pulled(self._sizes(batch)):
+                    return
+                begun.give()
+                yield batch
+
+    def _batches(self, begun: Pass) -> Iterator[Any]:
+        """What the pass has; of a stream also what was given before the run was kept."""
+        epoch, reader = begun.order, self.reader
+        self.share.begin(epoch, begun.skip)
         common = Drawing(mixed(reader.seed, epoch), [self.whole.generator])
         own = Drawing(mixed(reader.seed, epoch, reader.rank + 1), [self.whole.generator])
         # The processes that load have seeds of their own on each worker, unless what they draw is the stream itself.
         with common if self.streamed else own:
             batches = iter(self.mine)
-        drawn = self._drawn(batches, common) if self.streamed and not self.whole.num_workers else batches
-        for batch in drawn:
-            if not reader.pulled(self._sizes(batch)):
-                return
-            yield batch
+        return self._drawn(batches, common) if self.streamed and not self.whole.num_workers else batches
 
     def _sizes(self, batch: Any) -> Sizes:
         if not self.streamed:

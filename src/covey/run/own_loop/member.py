@@ -16,6 +16,7 @@ from covey.data import Feed, Shards
 from covey.errors import PlanError
 from covey.run.own_loop.counting import Counts, watching
 from covey.run.own_loop.loading import Loader, Sizes
+from covey.run.own_loop.position import Pass, Position
 from covey.run.own_loop.scaling import overflowed
 from covey.task import Data, check_data
 
@@ -37,6 +38,7 @@ class Member:
         self._hooks: list[Any] = []
         self._more = False  # whether this batch is one of several of a step, and not the last
         self._max_norm: float | None = None
+        self.position = Position()
 
     def __enter__(self) -> Member:
         self.zero_grad(self.optimizers)
@@ -57,10 +59,39 @@ class Member:
         """This worker's share of what the loader gives, in batches of its size; one epoch each time it is iterated."""
         return Loader(self, loader)
 
-    def begin_epoch(self) -> int:
-        """The number of the pass over data that begins, the same on all workers."""
-        self.epoch += 1
-        return self.epoch - 1
+    def epochs(self, count: int) -> Iterator[int]:
+        """The numbers of so many epochs; in a run that goes on from a checkpoint, those that are not over yet."""
+        return self.position.epochs(count)
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the run goes on from a checkpoint."""
+        return self.position.resumed
+
+    @property
+    def number(self) -> int:
+        """That of the batch that was given last, in its epoch: after a resume `enumerate` begins in its middle."""
+        return self.position.number
+
+    @property
+    def steps(self) -> int:
+        """How many steps this loop has asked for, with those of the run that it goes on from."""
+        return self.position.steps
+
+    def skip(self) -> int:
+        """The number of the step with which a loop that draws its own batches has to begin: 0, or the last one taken.
+
+        `for number in range(member.skip(), 1000)`; without it such a loop runs through the steps of the past again
+        after a resume, and takes none of them.
+        """
+        return self.position.skip()
+
+    def begin_pass(self) -> Pass | None:
+        """(Of loaders) Another pass over data, in the same order on all workers; None if it was over already."""
+        found = self.position.begin(self.epoch)
+        if found is not None:
+            self.epoch = found.order + 1
+        return found
 
     def reads(self, order: int, fingerprint: str) -> None:
         """(Of loaders) This is how the samples of a pass begin."""
@@ -85,7 +116,9 @@ class Member:
             return self.counts.add(samples)
         chosen = self._chosen(optimizer)
         max_norm, self._max_norm = self._max_norm, None
-        if scaler is not None and overflowed(scaler, chosen, self._anywhere):
+        if self.position.stepped():
+            self._replay(chosen, scaler)
+        elif scaler is not None and overflowed(scaler, chosen, self._anywhere):
             self.counts.begin()
         else:
             self._take(loss, samples, chosen, max_norm)
@@ -133,6 +166,15 @@ class Member:
         """Whether something is so on any worker that has to skip a step with this one."""
         return here
 
+    def _replay(self, chosen: Optimizer, scaler: GradScaler | None) -> None:
+        """This step was taken before the run was kept: all that is left of it is what the scaler will ask for."""
+        self.counts.begin()
+        for parameter in parameters_of(chosen):
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        if scaler is not None:
+            overflowed(scaler, chosen, lambda here: here)
+
     def _take(
         self, loss: Tensor | float | None, samples: int | None, chosen: Optimizer, max_norm: float | None
     ) -> None:
@@ -155,14 +197,17 @@ class _Epochs:
         return self.deal.steps(self.deal.workers - 1)
 
     def __iter__(self) -> Iterator[Any]:
-        deal, rank = self.deal, self.member.rank
-        epoch = self.member.begin_epoch()
-        first = epoch * deal.steps(rank)
-        for number, batch in enumerate(islice(self.feed.start(first), len(self))):
-            sizes = [deal.batch(each, number) for each in range(deal.workers)]
-            if not self.member.pulled(Sizes(sizes[rank], sum(sizes))):
-                return
-            yield batch
+        deal, rank, begun = self.deal, self.member.rank, self.member.begin_pass()
+        if begun is None:
+            return
+        first = begun.order * deal.steps(rank) + begun.skip
+        with begun:
+            for number, batch in enumerate(islice(self.feed.start(first), len(self) - begun.skip), begun.skip):
+                sizes = [deal.batch(each, number) for each in range(deal.workers)]
+                if not self.member.pulled(Sizes(sizes[rank], sum(sizes))):
+                    return
+                begun.give()
+                yield batch
 
 
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:

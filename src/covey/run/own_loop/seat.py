@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
 import torch
+from torch import nn
+from torch.optim import Optimizer
 
 from covey import catalog
 from covey.checkpoint import RoleState
@@ -16,6 +20,7 @@ from covey.engines import handover
 from covey.engines.process.role import tell_failure
 from covey.errors import PlanError
 from covey.message import Address
+from covey.run.own_loop.keeping import Keeping, Stateful
 from covey.run.roles import Work
 
 
@@ -26,10 +31,22 @@ class Seat:
         self.work, self.me, self.plan, self.leave = work, me, work.plan(), leave
         self.joined = False
 
-    @property
+    @cached_property
     def kept(self) -> RoleState | None:
         """What this role goes on from."""
         return RoleState.read(Path(self.work.kept), self.me) if self.work.kept else None
+
+    def keeping(
+        self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], keep: Sequence[Stateful]
+    ) -> Keeping:
+        """What a checkpoint holds of this worker's loop. One that was over when the run was kept takes no step more."""
+        found = Keeping(models, optimizers, keep, self.kept.replica.get("loop") if self.kept else None)
+        if self.work.checkpoint or self.kept:
+            found.check()
+        if self.kept and found.position.kept.left:
+            limits = [self.kept.done if rank == self.me.rank else each for rank, each in enumerate(self.plan.limits)]
+            self.plan = replace(self.plan, limits=tuple(limits))
+        return found
 
     def check_clip(self) -> None:
         """Refuse to clip where the strategy cannot."""

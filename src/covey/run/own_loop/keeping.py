@@ -1,0 +1,120 @@
+"""What a checkpoint holds of a user's own loop besides its role: its position, settings, chance and schedulers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from covey.checkpoint import check_keepable
+from covey.errors import CheckpointError, PlanError
+from covey.run.own_loop.position import Kept, Position
+
+
+class Stateful(Protocol):
+    """A scheduler, a GradScaler, or anything else whose state a run must not lose."""
+
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state: Any) -> Any: ...
+
+
+class Keeping:
+    """Reads the loop's state while the loop waits in a step, and puts it back when a resumed loop is there again."""
+
+    def __init__(
+        self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], keep: Sequence[Stateful], past: Any = None
+    ) -> None:
+        self.models, self.optimizers, self.keep, self.past = models, optimizers, keep, past
+        kept = msgspec.convert(past["position"], Kept, str_keys=True) if past else None
+        self.position = Position(kept, self.settle)
+        self.buffers: list[torch.Tensor] = []
+        if past and len(past["keep"]) != len(keep):
+            raise CheckpointError(
+                f"the checkpoint has {len(past['keep'])} things of covey.join(keep=…), this script names {len(keep)}: "
+                "name the same ones, in the same order"
+            )
+
+    def check(self) -> None:
+        """Refuse what a checkpoint could not hold, before the run begins."""
+        for thing in self.keep:
+            try:
+                check_keepable(thing.state_dict())
+            except CheckpointError as error:
+                raise PlanError(f"covey.join(keep=…): the state of {type(thing).__name__} has {error}") from None
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        if any("initial_lr" in group for group in groups) and not any(isinstance(s, LRScheduler) for s in self.keep):
+            raise PlanError(
+                "the optimizer has a learning-rate scheduler, whose state a resumed run would lose: hand it over, "
+                "covey.join(model, optimizer, keep=[scheduler])"
+            )
+
+    def state(self) -> dict[str, Any]:
+        """(While the loop waits in a step)"""
+        return {
+            "position": msgspec.to_builtins(self.position.here(), str_keys=True),
+            "settings": [_settings(group) for optimizer in self.optimizers for group in optimizer.param_groups],
+            "keep": [thing.state_dict() for thing in self.keep], "chance": _chance(),
+        }  # fmt: skip
+
+    def begin(self) -> None:
+        """The weights are there: what the batches of a round that was taken already do to buffers is undone later."""
+        if self.past:
+            self.buffers = [buffer.clone() for model in self.models for buffer in model.buffers()]
+            if not self.position.replays:
+                self.settle()
+
+    def settle(self) -> None:
+        """The loop is where it was: from here on, everything is as it was."""
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        for group, settings in zip(groups, self.past["settings"], strict=True):
+            group.update(settings)
+        for thing, state in zip(self.keep, self.past["keep"], strict=True):
+            thing.load_state_dict(_like(thing.state_dict(), state))
+        with torch.no_grad():
+            live = [buffer for model in self.models for buffer in model.buffers()]
+            for buffer, before in zip(live, self.buffers, strict=True):
+                buffer.copy_(before)
+        _restore_chance(self.past["chance"])
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
+
+
+def _like(fresh: Any, kept: Any) -> Any:
+    """What was kept, with the kinds of mappings that the state has."""
+    if isinstance(fresh, Mapping) and isinstance(kept, Mapping):
+        found = {key: _like(fresh[key], value) if key in fresh else value for key, value in kept.items()}
+        return found if type(fresh) is dict else type(fresh)(found)  # type: ignore[call-arg]
+    if isinstance(fresh, list) and isinstance(kept, list) and len(fresh) == len(kept):
+        return [_like(*pair) for pair in zip(fresh, kept, strict=True)]
+    return kept
+
+
+def _chance() -> dict[str, Any]:
+    """Of everything that a loop usually draws from."""
+    _, keys, *rest = np.random.get_state(legacy=True)
+    numbers = [np.asarray(keys).tolist(), *rest]
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": cuda,
+        "python": random.getstate(),
+        "numpy": numbers,
+    }
+
+
+def _restore_chance(kept: Mapping[str, Any]) -> None:
+    torch.set_rng_state(kept["torch"])
+    if kept["cuda"] is not None and torch.cuda.is_initialized():
+        torch.cuda.set_rng_state(kept["cuda"])
+    random.setstate(kept["python"])
+    keys, *rest = kept["numpy"]
+    np.random.set_state(("MT19937", np.array(keys, dtype=np.uint32), *rest))

@@ -1,0 +1,132 @@
+"""Where a user's own loop is, and how a script that begins at its top comes back there after `--resume`.
+
+A checkpoint is written while the loop waits inside `member.step`: what follows there, such as `scheduler.step()`, is
+still to come. So the batches of that round are given once more, the steps that were taken with them are not taken
+again, and from the end of the last of them on everything is as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+import msgspec
+import torch
+
+from covey.errors import PlanError
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The position at the beginning of a round: the batches of a step, or of several, and what the loop does there."""
+
+    passes: int = 0  # over data, that had begun
+    under_way: dict[int, tuple[int, int]] = {}  # by its number: which order it deals in, how many batches it has given
+    calls: int = 0  # of `step` in this round
+    steps: int = 0  # and in all
+    epoch: int | None = None  # of `member.epochs`
+    epoch_passes: int = 0  # that had begun before that epoch
+    left: bool = False  # the loop was over
+
+
+class Pass:
+    """One time through a shard or a loader; `skip` batches of it were given before the run was kept."""
+
+    def __init__(self, position: Position, number: int, order: int, skip: int = 0) -> None:
+        self.position, self.number, self.order, self.given = position, number, order, skip
+        self.skip = skip
+
+    def __enter__(self) -> Pass:
+        return self
+
+    def give(self) -> None:
+        """A batch is about to be given to the loop."""
+        self.position.draws(self)
+        self.given += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.position.under_way.pop(self.number, None)
+
+
+class Position:
+    """Where the loop is; `kept` is where it was when the run was kept, and `settle` puts back what else was."""
+
+    def __init__(self, kept: Kept | None = None, settle: Callable[[], None] = lambda: None) -> None:
+        self.kept, self.settle = kept or Kept(), settle
+        self.passes = self.calls = self.epoch_passes = 0
+        self.steps = self.kept.steps - self.kept.calls
+        self.epoch: int | None = None
+        self.left = False
+        self.under_way: dict[int, Pass] = {}
+        self.leading: Pass | None = None  # the one whose batch begins a round
+        self.number = -1  # of the batch that was given last, in its pass
+        self.round = Kept()
+        self.replays = self.kept.calls
+
+    @property
+    def resumed(self) -> bool:
+        return self.kept.steps > 0
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The numbers of the epochs that are not over."""
+        first = self.kept.epoch or 0
+        if self.kept.epoch is not None:
+            self.passes = self.kept.epoch_passes
+        for self.epoch in range(first, count):
+            self.epoch_passes = self.passes
+            yield self.epoch
+
+    def begin(self, order: int) -> Pass | None:
+        """Another pass over data; None if it was over when the run was kept. One without gradients is not counted.
+
+        Its samples are dealt in the order of that number, or in the one that they had when the run was kept.
+        """
+        if not torch.is_grad_enabled():
+            return Pass(self, -1, order)
+        number, self.passes = self.passes, self.passes + 1
+        if number < self.kept.passes and number not in self.kept.under_way:
+            return None
+        found = Pass(self, number, *self.kept.under_way.get(number, (order, 0)))
+        self.under_way[number] = found
+        return found
+
+    def draws(self, one: Pass) -> None:
+        """After a step a round begins with a batch of the pass that began the last one, or of another if that is over.
+
+        So the batches whose gradients add up to one step are of one round.
+        """
+        if one.number < 0:
+            return
+        self.number = one.given
+        alone = self.leading is None or self.leading.number not in self.under_way
+        if self.leading is None or (self.calls and (alone or one is self.leading)):
+            self.leading, self.calls = one, 0
+            self.round = Kept(
+                self.passes, {number: (each.order, each.given) for number, each in self.under_way.items()},
+                epoch=self.epoch, epoch_passes=self.epoch_passes,
+            )  # fmt: skip
+
+    def stepped(self) -> bool:
+        """A step is asked for; True if it was taken before the run was kept."""
+        self.calls, self.steps = self.calls + 1, self.steps + 1
+        if not self.replays:
+            return False
+        self.replays -= 1
+        if not self.replays:
+            self.settle()
+        return True
+
+    def skip(self) -> int:
+        """The last step that was taken, 0 if none was: a loop that draws its own batches begins with it.
+
+        Without this it goes through all its steps again, and takes none of them.
+        """
+        if self.kept.passes:
+            raise PlanError("member.skip: this loop's batches come from member.loader or member.shard, which skip them")
+        if self.replays > 1:
+            self.calls = self.steps = self.kept.steps - 1
+            self.replays = 1
+        return self.steps
+
+    def here(self) -> Kept:
+        """(While the loop waits in a step) What to keep."""
+        return msgspec.structs.replace(self.round, calls=self.calls, steps=self.steps, left=self.left)

@@ -1,0 +1,108 @@
+"""A script's own loop that was kept goes on where it was: to the weights of the loop that nobody interrupted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from covey.errors import CheckpointError, PlanError
+from covey.observe.result import Result
+from covey.run import launch
+from tests.real.harness import Room, Watch, differing, fit, interrupt, trained
+
+SCRIPT = """
+import random, sys, time
+from pathlib import Path
+import torch
+from torch import nn
+import covey
+
+HERE = Path(__file__).parent
+torch.set_default_dtype(torch.float64)
+random.seed(3)
+chance = torch.Generator().manual_seed(7)
+x, y = torch.randn(64, 6, generator=chance), torch.randint(0, 3, (64,), generator=chance)
+model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+scheduler = torch.optim.lr_scheduler.{scheduler}
+with covey.join(model, optimizer, keep=[{keep}]) as member:
+    {before}
+    for epoch in {epochs}:
+        for x_, y_ in {data}:
+            time.sleep(0.01)
+            loss = nn.functional.cross_entropy(model(x_), y_) * (1 + random.random())
+            loss.backward()
+            member.step(loss)
+            scheduler.step()
+        with (HERE / "epochs").open("a") as file:
+            file.write(f"{{member.rank}} {{epoch}} {{member.resumed}} {{member.steps}} {{scheduler.last_epoch}}\\n")
+"""
+PLAIN = {
+    "scheduler": "CosineAnnealingLR(optimizer, 48)", "keep": "scheduler", "before": "shard = member.shard((x, y), 4)",
+    "epochs": "range(6)", "data": "shard",
+}  # fmt: skip
+MILESTONES = "MultiStepLR(optimizer, [5, 20, 30])"
+STEPS = 6 * 8  # of each of two workers
+
+
+def train(room: Room, strategy: str, parts: dict[str, str], **given: Any) -> Result:
+    script = room.script(SCRIPT.format(**{**PLAIN, **parts}))
+    return launch(script, [], strategy, 2, threads=1, **given)
+
+
+def resumed(room: Room, strategy: str, parts: dict[str, str]) -> tuple[Result, Result]:
+    """The loop without a break, and with one."""
+    whole = train(room, strategy, parts)
+    (room.path / "epochs").unlink()
+    kept = room.path / "kept"
+    first = train(room, strategy, parts, checkpoint=kept, watcher=Watch(trained(150), interrupt))
+    assert first.stopped == "interrupted" and 150 <= first.samples < 384
+    second = train(room, strategy, parts, checkpoint=kept, resume=kept)
+    assert second.stopped == "budget"
+    return whole, second
+
+
+CASES = {
+    "bsp": ("bsp", {}),
+    "allreduce": ("allreduce", {"scheduler": MILESTONES}),
+    "epochs": ("allreduce", {"epochs": "member.epochs(6)"}),
+    "a shard for every epoch": ("bsp", {"data": "member.shard((x, y), 4)", "epochs": "member.epochs(6)"}),
+    "a shard for every epoch of a range": ("allreduce", {"data": "member.shard((x, y), 4)"}),
+    "local_sgd": ("local_sgd(period=4)", {}),
+}
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=() if c == "epochs" else pytest.mark.full) for c in CASES])
+def test_a_resumed_loop_ends_with_the_same_weights(room: Room, case: str) -> None:
+    whole, second = resumed(room, *CASES[case])
+    assert not differing(whole.weights, second.weights)
+    assert second.samples == whole.samples and second.updates == whole.updates
+    ends = [line.split() for line in (room.path / "epochs").read_text().splitlines()]
+    last = [line for line in ends if line[1] == "5"][-2:]
+    assert {tuple(line[1:]) for line in last} == {("5", "True", str(STEPS), str(STEPS))}
+    begun = {int(line[1]) for line in ends if line[2] == "True"}
+    assert begun == set(range(min(begun), 6)) and (min(begun) > 0) == ("epochs" in CASES[case][1])
+
+
+@pytest.mark.full
+def test_workers_that_had_left_their_loop_stay_away(room: Room) -> None:
+    """Without a common pace one worker is through long before the other."""
+    slow = {"data": "(b for b in shard if time.sleep(0.1 * member.rank) is None)"}
+    kept = room.path / "kept"
+    first = train(room, "asynchronous", slow, checkpoint=kept, watcher=Watch(trained(290), interrupt))
+    assert first.stopped == "interrupted"
+    second = train(room, "asynchronous", slow, resume=kept)
+    assert second.stopped == "budget" and second.samples == 384
+
+
+def test_a_scheduler_that_would_be_lost_is_refused(room: Room) -> None:
+    with pytest.raises(PlanError, match=r"keep=\[scheduler\]"):
+        train(room, "allreduce", {"keep": ""}, checkpoint=room.path / "kept")
+
+
+@pytest.mark.full
+def test_a_checkpoint_of_a_task_is_no_loops(room: Room) -> None:
+    fit(room.task(), "bsp", 2, steps=40, checkpoint=room.path / "kept", every="0.01s", threads=1)
+    with pytest.raises(CheckpointError, match="is of a task"):
+        train(room, "bsp", {}, resume=room.path / "kept")
