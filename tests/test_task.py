@@ -12,7 +12,7 @@ import cloudpickle
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from covey.errors import PlanError
 from covey.task import Task, accuracy, load_task
@@ -55,6 +55,30 @@ class Stream(IterableDataset[Tensor]):
         return 3
 
 
+class Growing(Dataset[Any]):
+    length = 10
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, number: int) -> Any:
+        return X[number], Y[number]
+
+
+class Shrinking(Dataset[Any]):
+    """One sample less each time it is asked."""
+
+    def __init__(self) -> None:
+        self.left = 11
+
+    def __len__(self) -> int:
+        self.left -= 1
+        return self.left
+
+    def __getitem__(self, number: int) -> Any:
+        return X[number], Y[number]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -80,6 +104,7 @@ class Stream(IterableDataset[Tensor]):
         ({"data": (X, Y[:3])}, "same length, not 10 and 3"),
         ({"data": (X, [1, 2])}, "a tuple of tensors, not a tuple of 2"),
         ({"data": ()}, "a tuple of tensors"),
+        ({"data": Shrinking()}, r"len\(data\) gave 10, then 9; a data set must keep its length"),
         ({"data": TensorDataset(X[:0])}, "at least one sample"),
     ],
 )
@@ -135,6 +160,15 @@ def test_accuracy_counts_right_answers_in_eval_mode_and_leaves_no_trace(data: An
     assert accuracy(data, batch_size=3)(model) == {"accuracy": 0.5}
     assert model.training and not model.frozen.training
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_accuracy_over_data_that_changes_its_length_is_refused() -> None:
+    data = Growing()
+    score = accuracy(data)
+    assert score(nn.Linear(4, 3))["accuracy"] <= 1
+    data.length = 7
+    with pytest.raises(PlanError, match=r"len\(data\) was 10 and is 7 now"):
+        score(nn.Linear(4, 3))
 
 
 def test_accuracy_restores_the_mode_after_an_error() -> None:

@@ -105,11 +105,15 @@ def accuracy(dataset: Data, batch_size: int = 1000) -> Callable[[nn.Module], dic
         model.eval()
         try:
             with torch.no_grad():
-                right = sum(_right(model(x.to(device)), y.to(device)) for x, y in _batches(dataset, batch_size))
+                right, seen = 0, 0
+                for x, y in _batches(dataset, batch_size):
+                    right, seen = right + _right(model(x.to(device)), y.to(device)), seen + len(y)
         finally:
             # One by one, because the user may keep some layers in eval mode while training.
             for module, training in modes:
                 module.training = training
+        if seen != samples:
+            raise PlanError(f"accuracy: len(data) was {samples} and is {seen} now; a data set must keep its length")
         return {"accuracy": right / samples}
 
     return score
@@ -135,12 +139,16 @@ def check_data(data: Any, owner: str = "Task") -> int:
             f"{owner}: data must be a data set with len(data) and data[i], or a tuple of tensors, "
             f"not {_describe(data)}; a DataLoader holds such a data set in .dataset, and one tensor goes in as (x,)"
         )
-    sizes = {len(column) for column in data} if isinstance(data, tuple) else {len(data)}
-    if len(sizes) > 1:
+    sizes = [len(column) for column in data] if isinstance(data, tuple) else [len(data), len(data)]
+    if len(set(sizes)) > 1 and not isinstance(data, tuple):
+        raise PlanError(
+            f"{owner}: len(data) gave {sizes[0]}, then {sizes[1]}; a data set must keep its length: make it whole before"
+        )
+    if len(set(sizes)) > 1:
         raise PlanError(f"{owner}: the tensors of data must have the same length, not {_lengths(data)}")
     if 0 in sizes:
         raise PlanError(f"{owner}: data is empty; it needs at least one sample")
-    return int(sizes.pop())
+    return int(sizes[0])
 
 
 def _is_map_style(data: Any) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from covey.data import Feed, Shards
+from covey.errors import PlanError
 
 X = torch.arange(46).reshape(23, 2).float()
 Y = torch.arange(23)
@@ -88,3 +89,24 @@ def test_a_feed_leaves_the_global_random_numbers_alone() -> None:
     for data in PLAIN:
         pairs(Feed(data, SHARDS, 0), 0, 9)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class Growing(OneByOne):
+    length = 23
+
+    def __len__(self) -> int:
+        return self.length
+
+
+@pytest.mark.parametrize("length", [22, 24])
+def test_data_that_change_their_length_are_named_in_the_next_pass(length: int) -> None:
+    data = Growing()
+    feed = Feed(data, SHARDS, 1)
+    batches = feed.start()
+    for _ in range(SHARDS.steps(1)):
+        next(batches)
+    data.length = length
+    with pytest.raises(PlanError, match=rf"len\(data\) was 23 .* is {length} now, in pass 1 of worker 1"):
+        next(batches)
+    with pytest.raises(PlanError, match="must keep its length"):
+        next(feed.start(1))

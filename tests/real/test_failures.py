@@ -74,6 +74,12 @@ def test_a_model_that_differs_between_roles_is_refused(room: Room) -> None:
         fit(task, "bsp", 2, epochs=1)
 
 
+def test_data_of_another_length_on_a_role_are_refused(room: Room) -> None:
+    more = DATA.replace("return len(x)", "return LENGTH").replace(BOOM, "pass") + "LENGTH = 60 if first('len') else 59"
+    with pytest.raises(PlanError, match=r"len\(data\) is 59 for .*, and was 60 for the launcher"):
+        fit(room.task(samples=60, data="Data()", more=more), "local_sgd", 1, epochs=1)
+
+
 def test_what_covey_refuses_has_no_traceback(room: Room) -> None:
     with pytest.raises(PlanError) as refused:
         fit(room.task(before_build="return 5"), "bsp", 2, epochs=1)

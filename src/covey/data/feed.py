@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from covey.data.shards import Shards
+from covey.errors import PlanError
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Feed:
 
     def start(self, step: int = 0) -> Iterator[Any]:
         """The worker's batches from its own step number on, so that a resumed run goes on where it stopped."""
-        draws = self.shards.draws(self.rank, step)
+        draws = self._draws(step)
         select = _selection(self.data)
         return self._load(draws, step) if select is None else map(select, draws)
 
@@ -32,6 +33,22 @@ class Feed:
         """One batch of chosen samples."""
         select = _selection(self.data)
         return default_collate([self.data[int(n)] for n in numbers]) if select is None else select(numbers)
+
+    def _draws(self, step: int) -> Iterator[Tensor]:
+        """Which samples come, from a step on; in every pass the data must be as long as when it was dealt out."""
+        steps = self.shards.steps(self.rank)
+        for number, draw in enumerate(self.shards.draws(self.rank, step), start=step):
+            if number % steps == 0 or number == step:
+                self._check_length(number // steps)
+            yield draw
+
+    def _check_length(self, epoch: int) -> None:
+        dealt, now = self.shards.length, len(self.data[0] if isinstance(self.data, tuple) else self.data)  # type: ignore[arg-type]
+        if dealt is not None and now != dealt:
+            raise PlanError(
+                f"len(data) was {dealt} when the run began and is {now} now, in pass {epoch} of worker {self.rank}: a "
+                "data set must keep its length while it is trained on; make it whole before, once"
+            )
 
     def _load(self, draws: Iterator[Tensor], step: int) -> Iterator[Any]:
         # The loader's processes get their seeds from here, not from the global generator that the model uses.

@@ -35,6 +35,10 @@ class Partitions(Shards):
     def of(cls, counts: tuple[int, ...], batch_size: int, seed: int) -> Partitions:
         return cls(sum(counts), len(counts), batch_size, seed, counts)
 
+    @property
+    def length(self) -> int | None:
+        return None
+
     def shard(self, epoch: int, rank: int) -> Tensor:
         return _permutation(self.counts[rank], self.seed, epoch, rank)
 

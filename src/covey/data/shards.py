@@ -33,6 +33,11 @@ class Shards:
                 f"use at most {self.samples} workers, or more data"
             )
 
+    @property
+    def length(self) -> int | None:
+        """How long the data must be, where every worker has all of it."""
+        return self.samples
+
     def order(self, epoch: int) -> Tensor:
         """The samples of an epoch in the order in which they are dealt; read it, do not write it."""
         return _permutation(self.samples, self.seed, epoch)

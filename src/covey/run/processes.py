@@ -94,7 +94,7 @@ def _work(asked: Request, contacts: Contacts, kept: Path | None, run: Run | None
         task=os.path.abspath(asked.name) if asked.name else "",
         strategy=asked.strategy.text, workers=len(asked.plan.limits), replicas=asked.deal.workers,
         servers=given.servers, limits=list(asked.plan.limits), seed=given.seed, rate=given.rate,
-        threads=asked.threads, budget=asked.budget, contacts=contacts, rows=asked.rows,
+        threads=asked.threads, budget=asked.budget, contacts=contacts, rows=asked.rows, samples=asked.deal.samples,
         kept=str(kept.resolve()) if kept else "",
         traced=given.traced, allowance=asked.plan.allowance,
         recut=run.strategy if run and not same_cut(run.strategy, asked.strategy.text) else "",

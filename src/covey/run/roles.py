@@ -15,6 +15,7 @@ from covey.engines.process.desk import Desk
 from covey.engines.process.role import Post, play
 from covey.engines.process.scorer import Scorer
 from covey.engines.process.shots import SCORER
+from covey.errors import PlanError
 from covey.message import Address
 from covey.run.kept import recalled
 from covey.run.request import at_rate
@@ -44,6 +45,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: bool = False  # the run is kept as it goes
     recut: str = ""  # the strategy of what was kept, where that has another cut
     rows: Rows | None = None  # of the workers, where each has its own
+    samples: int = 0  # of the data, as the launcher found it
 
     def plan(self) -> Plan:
         chosen = catalog.resolve(self.strategy, self.workers)
@@ -66,6 +68,11 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
             task = build.with_rows(task, work.rows, parcel.rows)
         plan = work.plan()
         deal = build.shards(task, work.replicas or work.workers, work.seed, work.rows)
+        if deal.samples != work.samples:
+            raise PlanError(
+                f"len(data) is {deal.samples} for {me}, and was {work.samples} for the launcher: every role builds the "
+                "task for itself, and must find the same samples"
+            )
         if me == SCORER:
             score_for(post, plan, build.ScoredModel(build.model(task, work.seed), task.evaluate))
         else:
