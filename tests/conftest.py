@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests.warm import Warm
 
 Golden = Callable[[str, str], None]
 
@@ -21,6 +23,14 @@ hypothesis.settings.load_profile("covey")
 # A shell starts its background jobs with Ctrl-C ignored, and covey leaves an ignored one ignored; tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """Runs commands in forks of a process that has imported covey."""
+    process = Warm()
+    yield process
+    process.close()
 
 
 @pytest.fixture

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from _pytest.mark.structures import ParameterSet
 
 from covey.engines.lab import iproute
+from tests.warm import Warm
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -45,24 +44,21 @@ def desk(tmp_path_factory: pytest.TempPathFactory, page: Path | str) -> Path:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
-def test_python_examples(page: Path, desk: Path) -> None:
+def test_python_examples(page: Path, desk: Path, warm: Warm) -> None:
     for number, block in enumerate(blocks(page, "python")):
         script = desk / f"{page.stem}_{number}.py"
         script.write_text(block)
-        command = [sys.executable, script]
-        done = subprocess.run(command, cwd=desk, capture_output=True, text=True, timeout=120, check=False)
+        done = warm.run([script], cwd=desk)
         assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize(("page", "command"), commands())
-def test_commands(page: str, command: str, desk: Path) -> None:
+def test_commands(page: str, command: str, desk: Path, warm: Warm) -> None:
     words = shlex.split(command, comments=True)
     if any(word.startswith("lab") for word in words) and (missing := iproute.missing()):
         pytest.skip(missing)
     expected = int(found[1]) if (found := re.search(r"# exits (\d+)", command)) else 0
-    done = subprocess.run(
-        [sys.executable, "-m", *words], cwd=desk, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = warm.run(["-m", *words], cwd=desk)
     assert done.returncode == expected, done.stdout[-1000:] + done.stderr[-2000:]
     assert "Traceback" not in done.stderr
 

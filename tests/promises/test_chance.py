@@ -72,5 +72,5 @@ def test_what_others_draw_changes_nothing(spec: str) -> None:
     found = []
     for seed in (1, 2):
         with scrambled(seed):
-            found.append(run(task, spec, workable(spec.split(" ")[0].split("(")[0], 4), steps=5).scored)
+            found.append(run(task, spec, workable(spec.partition(" ")[0].partition("(")[0], 4), steps=5).scored)
     assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
