@@ -14,6 +14,8 @@ import torch
 from torch import nn
 
 from covey.data import Feed, Shards
+from covey.errors import PlanError
+from covey.run import launch
 from tests.clusters.harness import GONE_WITHIN, finish
 from tests.real.harness import Room
 
@@ -147,6 +149,34 @@ def test_a_module_that_is_run_by_its_name_joins_too(room: Room) -> None:
     code, out, err = finish(torchrun(room, 2, "-m", "program"))
     assert code == 0, err
     assert_one_model(room, 2, out)
+
+
+ENGINES = ["torchrun", "mpi", "ray", "spark", "lab(hosts=2, rate=1gbit)"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_script_is_launched_on_every_engine(room: Room, engine: str) -> None:
+    """Roles run it where the engine has placed them; a task's run has the same weights there."""
+    file = script(room, "bsp")
+    try:
+        result = launch(file, [], "bsp", 2, engine=engine, threads=1)
+    except PlanError as error:
+        if "needs" in str(error) or "cannot be made here" in str(error):
+            pytest.skip(str(error))
+        raise
+    assert result.engine == engine and result.samples == EPOCHS * 64
+    expected = plain_loop(2)
+    for name, weights in result.weights.items():
+        torch.testing.assert_close(weights, expected[name], atol=1e-12, rtol=0)
+
+
+@pytest.mark.full
+def test_covey_launch_under_torchrun_is_led_by_rank_0(room: Room) -> None:
+    flags = ("--engine", "torchrun", "--strategy", "bsp", "--workers", "2", "--threads", "1")
+    code, out, err = finish(torchrun(room, 2, "-m", "covey", "launch", script(room, "bsp"), *flags))
+    assert code == 0, err
+    assert "rank 0 of 2" in out and "rank 1 of 2" in out and out.count("stopped") == 1
 
 
 SLOWLY = "time.sleep(0.02)"

@@ -32,7 +32,7 @@ from covey.engines.started import Started
 from covey.errors import CoveyError, PlanError
 from covey.message import Address
 from covey.run.clusters import module
-from covey.run.options import Options
+from covey.run.options import Options, check
 from covey.run.own_loop.request import Script, loop_of
 from covey.run.own_loop.seat import Seat
 from covey.run.roles import Work
@@ -65,6 +65,7 @@ def enter(strategy: str, given: Options) -> Seat | None:
         refuse_half_worlds()
         return None
     script = script_here()
+    check(given, found[0])
     loop = loop_of(script, strategy, found[1].size, given, torch.get_num_threads())  # every rank refuses alike
     return Rank(*found).seat(script, loop.strategy.text, given)
 
