@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ from covey.data import Feed, Shards
 from covey.errors import PlanError
 from covey.run import launch
 from tests.clusters.harness import GONE_WITHIN, finish
+from tests.clusters.machines import machines, needs_namespaces
+from tests.clusters.test_torchrun import on_machine
 from tests.real.harness import Room
 
 TORCHRUN = ("-m", "torch.distributed.run", "--log-dir", os.devnull)
@@ -144,6 +147,45 @@ def test_the_tasks_of_srun_train_one_model(room: Room) -> None:
 
 
 @pytest.mark.full
+@needs_namespaces
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_of_two_machines_train_one_model(room: Room, ranks: int) -> None:
+    """Each with a worker or two and a server; what passes between the machines is encrypted."""
+    file = script(room, "bsp", options="servers=2")
+    with machines() as both:
+        ended = [finish(agent) for agent in [on_machine(room, both, number, [str(file)], ranks) for number in (0, 1)]]
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    assert_one_model(room, 2 * ranks, ended[0][1] + ended[1][1])
+
+
+@pytest.mark.full
+def test_a_run_that_was_kept_goes_on_under_torchrun(room: Room) -> None:
+    """Killed in the middle, and started again with resume=."""
+    keeping = "checkpoint='kept', every='0.2s', resume='kept' if Path('kept/latest').exists() else None"
+    file = script(room, "bsp", options=keeping, inside="time.sleep(0.05)")
+    process = torchrun(room, 2, file)
+    room.appears("kept/latest")
+    killed = next(pid for pid, title in room.processes().items() if title.endswith(str(file)) and "-u" in title)
+    os.kill(killed, signal.SIGKILL)
+    code, out, _ = finish(process)
+    assert code != 0 and out == ""
+    room.wait_empty(2 * GONE_WITHIN)
+    code, out, err = finish(torchrun(room, 2, file))
+    assert code == 0, err
+    assert_one_model(room, 2, out)
+
+
+@pytest.mark.full
+def test_an_interrupt_lets_the_loops_end(room: Room) -> None:
+    process = torchrun(room, 2, script(room, "bsp", epochs=1000, inside="time.sleep(0.02)"))
+    room.appears("begun")
+    process.send_signal(signal.SIGTERM)
+    _, out, err = finish(process)
+    assert "rank 0 of 2" in out and "rank 1 of 2" in out, err
+    room.wait_empty(GONE_WITHIN)
+
+
+@pytest.mark.full
 def test_a_module_that_is_run_by_its_name_joins_too(room: Room) -> None:
     script(room, "bsp").rename(room.path / "program.py")
     code, out, err = finish(torchrun(room, 2, "-m", "program"))
@@ -184,10 +226,10 @@ SLOWLY = "time.sleep(0.02)"
 
 @pytest.mark.full
 @pytest.mark.parametrize("victim", [0, 1])
-@pytest.mark.parametrize("strategy", ["bsp", "allreduce"])
-def test_a_rank_that_is_killed_ends_all_by_its_name(room: Room, victim: int, strategy: str) -> None:
+@pytest.mark.parametrize(("start", "strategy"), [(torchrun, "bsp"), (torchrun, "allreduce"), (mpirun, "bsp")])
+def test_a_rank_that_is_killed_ends_all_by_its_name(room: Room, victim: int, start: Any, strategy: str) -> None:
     told = "(Path(__file__).parent / f'pid{member.rank}').write_text(str(os.getpid()))"
-    process = torchrun(room, 2, script(room, strategy, epochs=1000, inside=f"{told}; {SLOWLY}"))
+    process = start(room, 2, script(room, strategy, epochs=1000, inside=f"{told}; {SLOWLY}"))
     room.appears("begun")
     os.kill(int(room.appears(f"pid{victim}").read_text()), signal.SIGKILL)
     killed = time.monotonic()

@@ -77,7 +77,7 @@ def test_two_machines_of_two_sites_each(room: Room) -> None:
     pattern = "allreduce(pattern=hierarchical, local=0)"
     command = [*asked(room, pattern, "--steps", "10"), "--workers", "4"]
     with machines() as both:
-        ended = [finish(agent) for agent in [on_machine(room, both, number, command, 2) for number in (0, 1)]]
+        ended = [finish(agent) for agent in [on_machine(room, both, number, ["-m", *command], 2) for number in (0, 1)]]
     assert [code for code, _, _ in ended] == [0, 0], ended
     links = result(room).traffic.by_link
     home = {f"worker {rank}": rank // 2 for rank in range(4)}

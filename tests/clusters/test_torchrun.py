@@ -145,7 +145,7 @@ def test_two_machines(room: Room, strategy: str) -> None:
     with machines() as both:
         place = ("--place", "servers:node1") if strategy == "bsp" else ()
         command = asked(room, strategy, "--steps", str(STEPS), *place)
-        agents = [on_machine(room, both, number, command) for number in (0, 1)]
+        agents = [on_machine(room, both, number, ["-m", *command]) for number in (0, 1)]
         ended = [finish(agent) for agent in agents]
     assert [code for code, _, _ in ended] == [0, 0], ended
     assert ended[1][1] == ""
@@ -158,10 +158,10 @@ def test_two_machines(room: Room, strategy: str) -> None:
 def test_native_sums_between_machines_need_a_word(room: Room) -> None:
     command = [*asked(room, "allreduce", "--steps", "5"), "--engine", "torchrun(native=true)"]
     with machines() as both:
-        ended = [finish(agent) for agent in [on_machine(room, both, number, command) for number in (0, 1)]]
+        ended = [finish(agent) for agent in [on_machine(room, both, number, ["-m", *command]) for number in (0, 1)]]
         assert ended[0][0] != 0 and "neither encrypted nor authenticated" in ended[0][2]
         command.append("--insecure")
-        ended = [finish(agent) for agent in [on_machine(room, both, number, command) for number in (0, 1)]]
+        ended = [finish(agent) for agent in [on_machine(room, both, number, ["-m", *command]) for number in (0, 1)]]
     assert [code for code, _, _ in ended] == [0, 0], ended
     assert json.loads((room.path / "result.json").read_text())["notes"]["native bytes"] > 0
 
@@ -173,7 +173,7 @@ def on_machine(room: Room, both: Machines, number: int, command: list[str], rank
         "--rdzv-conf", f"is_host={number == 0}",  # torchrun guesses it from the host's name, which both share
     ]  # fmt: skip
     return subprocess.Popen(
-        [*both.prefix(number), sys.executable, *TORCHRUN, *rendezvous, "-m", *command], env=room.environment,
+        [*both.prefix(number), sys.executable, *TORCHRUN, *rendezvous, *command], env=room.environment,
         cwd=room.path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
 

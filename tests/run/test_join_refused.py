@@ -89,6 +89,12 @@ def test_what_the_launcher_decides_is_refused_in_the_script(launched: Seat, name
         joined(**{name: value})
 
 
+def test_a_step_outside_of_the_run_is_refused(launched: Seat) -> None:
+    member = joined()
+    with pytest.raises(PlanError, match="inside `with covey.join"):
+        member.step(samples=1)
+
+
 def test_a_script_is_not_simulated(script: Path) -> None:
     with pytest.raises(PlanError, match="covey simulate"):
         launch(script, [], "bsp", 2, engine="simulated")

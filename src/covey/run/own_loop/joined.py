@@ -108,6 +108,8 @@ class JoinedMember(Member):
         self, loss: Tensor | float | None, samples: int | None, chosen: Optimizer, max_norm: float | None
     ) -> None:
         if not self.turns.mine:
+            if not self.turns.over:
+                raise PlanError("member.step: call it inside `with covey.join(…) as member`")
             return self.counts.begin()  # the run has ended; loops over loaders end by themselves
         counted = self.counts.take(samples)
         if not counted.divided:
