@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -38,3 +39,94 @@ def made(make: MakeOptimizer, pairs: list[tuple[str, nn.Parameter]]) -> Optimize
     if not isinstance(optimizer, Optimizer):
         raise PlanError(f"task.optimizer must return a torch Optimizer; it returned a {type(optimizer).__name__}")
     return optimizer
+
+
+def active_groups(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The groups that the next step moves."""
+    if not isinstance(optimizer, Combined):
+        return optimizer.param_groups
+    parts = [optimizer.parts[number] for number in optimizer.active]
+    return [group for part in parts if part is not None for group in part.param_groups]
+
+
+class Combined(Optimizer):
+    """Several optimizers as one, whose groups are all of theirs in order; a step is one of those that are `active`.
+
+    Where a role has no parameter of one of them, that one is None.
+    """
+
+    def __init__(self, parts: Sequence[Optimizer | None]) -> None:
+        self.parts = tuple(parts)
+        self.active = tuple(range(len(parts)))
+        self.defaults = {}
+        self.elementwise = all(elementwise(part) for part in self._there)
+
+    @property
+    def _there(self) -> list[Optimizer]:
+        return [part for part in self.parts if part is not None]
+
+    def only(self, optimizer: Optimizer | None) -> None:
+        """From now on a step is one of this optimizer alone."""
+        for number, part in enumerate(self.parts):
+            if part is optimizer and part is not None:
+                self.active = (number,)
+                return
+        which = "none was named" if optimizer is None else f"this {type(optimizer).__name__} is none of them"
+        raise PlanError(
+            f"covey.join was given {len(self.parts)} optimizers, so member.step(optimizer=...) says which of them "
+            f"steps, and {which}"
+        )
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]  # those of the parts
+        return [group for part in self._there for group in part.param_groups]
+
+    @property
+    def state(self) -> _States:  # type: ignore[override]
+        return _States(self._there)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for number in self.active:
+            if (part := self.parts[number]) is not None:
+                part.step(closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for part in self._there:
+            part.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        raise PlanError("a parameter group belongs to one of the optimizers: add it there, before covey.join")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parts": [part.state_dict() if part else None for part in self.parts]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for part, state in zip(self.parts, state_dict["parts"], strict=True):
+            if part is not None:
+                part.load_state_dict(state)
+
+
+class _States(MutableMapping[Any, Any]):
+    """What several optimizers keep of their parameters, as if it were one's."""
+
+    def __init__(self, parts: Sequence[Optimizer]) -> None:
+        self._owners = {id(p): part for part in parts for group in part.param_groups for p in group["params"]}
+        self._parts = parts
+
+    def __getitem__(self, parameter: Any) -> Any:
+        return self._owners[id(parameter)].state[parameter]
+
+    def __setitem__(self, parameter: Any, kept: Any) -> None:
+        self._owners[id(parameter)].state[parameter] = kept
+
+    def __delitem__(self, parameter: Any) -> None:
+        del self._owners[id(parameter)].state[parameter]
+
+    def __contains__(self, parameter: object) -> bool:
+        return id(parameter) in self._owners and parameter in self._owners[id(parameter)].state
+
+    def __iter__(self) -> Iterator[Any]:
+        return (parameter for part in self._parts for parameter in list(part.state))
+
+    def __len__(self) -> int:
+        return sum(len(part.state) for part in self._parts)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 from covey.errors import CheckpointError, PlanError
 from covey.faults import in_task
 from covey.flat import Flat, Form, Slot
 from covey.lessons import NONE, Batch, Lessons, Losses
+from covey.message import Address
 from covey.norm import Circle, adopt, together
 from covey.optimizers import MakeOptimizer, check_momentum, elementwise, made
 from covey.program import Compute, Node
+from covey.settings import FIRST, Changed, LoopSettings, Settings
 from covey.stream import GradientStream
 from covey.vector import Piece, Vector, chunks, ranges
 
@@ -44,7 +47,7 @@ class Replica:
     def __init__(
         self, module: nn.Module, optimizer: MakeOptimizer, lessons: Lessons = NONE, *,
         rate: Callable[[float], float] | None = None, budget: int | None = None, clip_norm: float | None = None,
-        layout: Flat | None = None,
+        layout: Flat | None = None, settings: LoopSettings | None = None,
     ) -> None:  # fmt: skip
         self.norms = adopt(module)  # layers that speak with those of the other workers
         self.layout = layout or Flat(module)
@@ -52,6 +55,7 @@ class Replica:
         self.flat, self.buffers = self.layout.params, self.layout.buffers
         self.optimizer = made(optimizer, list(self.layout.parameters.items()))
         self.lessons, self._make, self._rate, self._budget = lessons, optimizer, rate, budget
+        self.settings = settings  # of a loop of the user's own, which may change them at every step
         self._working: Vector | None = None  # a second set of parameters, where a companion may write the first
         self.trained: Piece = tuple((0, part.numel()) for part in self.flat.parts)
         self.divide: Callable[[Replica, int], list[Piece]] | None = None  # among servers, where a layout says how
@@ -150,7 +154,10 @@ class Replica:
     def differentiate(self, step: int, flat: bool = True) -> Batch:
         """(On the compute thread) Forward and backward on the batch of a step; whether the gradient is put together."""
         assert self.lessons.own is not None, "this role has no data"
-        return self._run(partial(self.lessons.own, step), flat)
+        batch = self._run(partial(self.lessons.own, step), flat)
+        if self.settings:
+            self.settings.note(step, self.clip_norm)
+        return batch
 
     def settle(self) -> None:
         """Bring the weights to compute on up to date: here, where no companion runs, and not on the compute thread."""
@@ -202,6 +209,7 @@ class Replica:
 
     def update(self, scale: float = 1.0) -> None:
         """One step of the optimizer with the gradient that lies in `grad`."""
+        assert not self._led or self.settings.applied, "whose settings? `follow` says that"  # type: ignore[union-attr]
         factor = scale * self.schedule
         groups = self.optimizer.param_groups if factor != 1 else []  # a rate that stays is left alone
         rates = [group["lr"] for group in groups]
@@ -222,6 +230,53 @@ class Replica:
         check_momentum(self.optimizer)
         for group in self.optimizer.param_groups:
             group["momentum"] = momentum
+        self.pin(["momentum"], f"this strategy sets the momentum itself, to {momentum:g}: leave it as it is")
+
+    # -- the settings of a loop of the user's own: nothing of this happens to a task's ---------------------------------
+
+    def pin(self, keys: Iterable[str], why: str) -> None:
+        """These settings are not the loop's: whoever changes one is told `why` that cannot be."""
+        if self.settings:
+            self.settings.pin(keys, why)
+
+    async def inform(self, node: Node, to: Address) -> None:
+        """Before a gradient leaves: let whoever steps on it know the loop's settings, where they have changed."""
+        if self.settings and (word := self.settings.due(to)):
+            await node.send(to, word, priority=FIRST)
+
+    def follow(self, node: Node, gradients: Iterable[tuple[Address, int]]) -> None:
+        """Before a step: take over the settings that the loops of these workers had at these steps of theirs."""
+        if self.settings:
+            wanted = self._heard(node, gradients)
+            if self._led:
+                self.settings.apply(self.optimizer, wanted)
+                self.clip_norm = wanted.clip
+
+    def _heard(self, node: Node, gradients: Iterable[tuple[Address, int]]) -> Settings:
+        assert self.settings is not None
+        while word := node.receive_nowait(Changed):
+            self.settings.hear(word)
+        return self.settings.of(node.address, gradients)
+
+    @property
+    def _led(self) -> bool:
+        """Whether this role steps an optimizer that no loop changes, with the settings of one that some loop does."""
+        return self.settings is not None and (self.lessons.own is None or self.optimizer is not self.settings.live)
+
+    def pass_on(self, node: Node, gradients: Iterable[tuple[Address, int]], step: int) -> None:
+        """These gradients go on to somebody else as one, of a `step` of this role's own, and their settings with it."""
+        if self.settings:
+            self.settings.put(step, self._heard(node, gradients))
+
+    @property
+    def optimizer_of_loop(self) -> Optimizer | None:
+        """The user's own, where a loop of the user's own holds it."""
+        return self.settings.live if self.settings else None
+
+    def obey(self, check: Callable[[Optimizer], None]) -> None:
+        """Refuse settings of a loop that the strategy cannot do, now and whenever they change."""
+        if self.settings:
+            self.settings.obey(check)
 
     def _aim(self, vector: Vector) -> None:
         for slot in self.layout.slots:
@@ -294,8 +349,9 @@ class Replica:
 
     def state(self) -> dict[str, Any]:
         """Everything a restart needs."""
+        loop = {"settings": self.settings.state()} if self.settings else {}
         return {
-            "layout": self.layout.describe(), "params": self.flat,
+            **loop, "layout": self.layout.describe(), "params": self.flat,
             "floats": self.layout.describe_floats(), "buffers": self.buffers,
             "others": self.layout.others(), "optimizer": self.optimizer.state_dict(), "seen": self.seen,
         }  # fmt: skip
@@ -311,3 +367,5 @@ class Replica:
             buffer.copy_(state["others"][name])
         self.optimizer.load_state_dict(state["optimizer"])
         self.seen = state["seen"]
+        if self.settings and "settings" in state:
+            self.settings.restore(state["settings"])

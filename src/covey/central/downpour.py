@@ -18,6 +18,7 @@ from covey.errors import PlanError
 from covey.exchange import filters
 from covey.exchange.codec import Codec, dense, seed
 from covey.exchange.filters import Filter, KeyCache
+from covey.optimizers import active_groups
 from covey.program import Node
 from covey.replica import Replica
 from covey.strategy import KEEP, Role, Strategy, Taxonomy
@@ -63,6 +64,13 @@ class Holder:
         self.version = node.remember("version", [0]).value
         self.squares = node.remember("squares", self.params.map(torch.zeros_like)).value if step.adagrad else None
         self.caches = [KeyCache() for _ in range(node.workers)]
+        if step.adagrad:
+            keys = {key for group in replica.optimizer.param_groups for key in group} - {"params", "lr"}
+            replica.pin(
+                keys | ({"lr"} if step.gamma is not None else set()),
+                "downpour's servers step with Adagrad, which knows only a rate, and not that one where gamma is given: "
+                "use downpour(server=task)",
+            )
 
     async def serve(self) -> None:
         while self.staying:
@@ -102,6 +110,7 @@ class Holder:
                 self.replica.buffers.lerp_(push.buffers, 1 / self.node.workers)
             await self.node.note("staleness", self.version[0] - push.version)
             await self.node.note("update")
+        self.replica.follow(self.node, [(push.sender, push.step)])
         self.step.apply(self.replica, self.params, grad, self.squares, push.gradients)
         self.version[0] += 1
         self.replica.seen += push.samples
@@ -121,15 +130,44 @@ class Step:
     ) -> None:  # fmt: skip
         """One step with the sum of so many gradients."""
         rate = replica.optimizer.param_groups[0]["lr"] * replica.schedule
+        rates = rates_of(replica)
         if squares is None:
             replica.apply(grad, self.share)
         else:  # per number: h += x^2, w -= gamma x / sqrt(h)
             gamma = rate if self.gamma is None else self.gamma * replica.schedule
-            for w, x, h in zip(params.parts, grad.parts, squares.parts, strict=True):
-                w.addcdiv_(x, h.addcmul_(x, x).sqrt().add_(1e-10), value=-gamma)
+            if rates:
+                grad = Vector(x * r.ne(0) for x, r in zip(grad.parts, rates.parts, strict=True))
+            for place, (w, x, h) in enumerate(zip(params.parts, grad.parts, squares.parts, strict=True)):
+                root = h.addcmul_(x, x).sqrt().add_(1e-10)
+                if rates and self.gamma is None:
+                    w.addcdiv_(x * rates.parts[place], root, value=-1)
+                else:
+                    w.addcdiv_(x, root, value=-gamma)
         if self.l1:  # the proximal step of gradient descent, once for each gradient: towards zero, and not across
-            for w in params.parts:
-                w.copy_(torch.nn.functional.softshrink(w, self.l1 * rate * self.share * gradients))
+            for place, w in enumerate(params.parts):
+                if rates:
+                    limit = rates.parts[place] * (self.l1 * self.share * gradients)
+                    w.copy_(w.sign() * (w.abs() - limit).clamp_min(0))
+                else:
+                    w.copy_(torch.nn.functional.softshrink(w, self.l1 * rate * self.share * gradients))
+
+
+def rates_of(replica: Replica) -> Vector | None:
+    """The rate of every number of a shard; None where all of them have the first group's."""
+    optimizer = replica.optimizer
+    active = [id(group) for group in active_groups(optimizer)]
+    rates = [group["lr"] * replica.schedule if id(group) in active else 0.0 for group in optimizer.param_groups]
+    held = sum(p.numel() for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
+    if len(set(rates)) == 1 and held == replica.flat.cut(replica.trained).numel:
+        return None
+    found = replica.flat.map(torch.zeros_like)
+    for rate, group in zip(rates, optimizer.param_groups, strict=True):
+        for p in group["params"]:
+            for part, into in zip(replica.flat.parts, found.parts, strict=True):
+                start = (p.data_ptr() - part.data_ptr()) // part.element_size()
+                if p.requires_grad and p.dtype == part.dtype and 0 <= start < part.numel():
+                    into[start : start + p.numel()] = rate
+    return found.cut(replica.trained)
 
 
 async def server(

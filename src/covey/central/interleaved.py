@@ -168,6 +168,7 @@ class Weights:
         if not summed or (len(summed) < len(self.have) and not self.stepping.apart):
             return
         self.sums.done.clear()
+        self.replica.follow(self.node, [(self.node.address, max(step for step, _ in summed.values()))])
         for place, (step, grad) in summed.items():
             view(self.replica.grad, self.sums.slices[place]).copy_(grad)
             self.have[place] = step

@@ -130,6 +130,7 @@ class OuterServers(Servers):
                 wire = wire.join(Vector([inputs, errors[:, slice(*one.rows)].contiguous()]))
             buffers = replica.buffers if index == 0 else NOTHING
             push = Outer(self.node.step, self.versions[index], samples, wire, buffers, 1, tuple(weights))
+            await replica.inform(self.node, address)
             await self.node.send(address, push, loan=True)
 
     def factors(self, layer: Layer, uses: Mapping[int, Uses]) -> Vector:

@@ -10,6 +10,7 @@ from covey.central.tuning import Setting
 from covey.exchange.codec import Coder
 from covey.message import Address, Message
 from covey.program import Node
+from covey.replica import Replica
 from covey.vector import Vector
 
 
@@ -53,9 +54,10 @@ class Pushing:
     """What waits to be pushed, and the program that pushes it."""
 
     def __init__(
-        self, node: Node, servers: Sequence[Address], slices: Sequence[Slice], manner: Manner, coders: Sequence[Coder]
-    ) -> None:
-        self.node, self.servers, self.slices, self.manner = node, servers, slices, manner
+        self, node: Node, replica: Replica, servers: Sequence[Address], slices: Sequence[Slice], manner: Manner,
+        coders: Sequence[Coder],
+    ) -> None:  # fmt: skip
+        self.node, self.replica, self.servers, self.slices, self.manner = node, replica, servers, slices, manner
         self.coders = coders  # one for each slice
         self.memories = node.remember("codecs", [coder.memory for coder in coders])
         self.of_slot = of_slot(slices)
@@ -102,6 +104,7 @@ class Pushing:
             priority = -gradient.urgency if self.manner.order == "layers" else 0
             server = self.slices[gradient.place].server
             self.turns.discard(server)
+            await self.replica.inform(self.node, self.servers[server])
             await self.node.send(self.servers[server], gradient, loan=True, priority=priority)
             while ready := self.node.receive_nowait(Ready):
                 self.take(ready)

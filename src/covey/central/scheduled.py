@@ -81,7 +81,7 @@ async def worker(node: Node, replica: Replica, *, count: int, manner: Manner, co
     servers, everything = addresses(count), range(len(replica.layout.slots))
     copy = Copy(node, replica, count, manner, codec)
     gated = Gated(node, replica, copy.fresh, copy.freshen)
-    pushing = Pushing(node, servers, copy.slices, manner, copy.coders)
+    pushing = Pushing(node, replica, servers, copy.slices, manner, copy.coders)
     tuning = Tuning(node, manner.grid(replica), manner.smallest(replica))
     await node.spawn(pushing.run())
 

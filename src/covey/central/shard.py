@@ -164,6 +164,7 @@ class Shard:
     async def update(self, choice: Choice) -> None:
         """One step of the optimizer with the chosen gradients; their mean is added in the order of the choice."""
         pushes = [self.waiting[place] for place in choice.used]
+        self.replica.follow(self.node, [(push.sender, push.step) for push in pushes])
         await self.note(choice, pushes)
         grads = [self.fresh(push) for push in pushes]
         grad = grads[0]

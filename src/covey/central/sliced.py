@@ -98,6 +98,7 @@ class Owner:
                 if samples:
                     wire, memories[rank] = self.coders[rank].encode(grad.cut(self.pieces[rank]), memories[rank])
                 buffers = self.replica.buffers if rank == 0 else NOTHING
+                await self.replica.inform(self.node, peer)
                 await self.node.send(peer, GradientSlice(step, samples, times, wire, buffers), loan=True)
         return GradientSlice(step, samples, times, grad.cut(self.pieces[self.node.rank]), self.replica.buffers)
 
@@ -139,6 +140,7 @@ class Owner:
 
         On one host the others' gradients are read where they lie, and the mean takes the place of one's own.
         """
+        self.replica.follow(self.node, [(self.peers[rank], step) for rank in slices])
         me, given = self.node.rank, {rank: one for rank, one in slices.items() if one.samples}
         grads = [one.grad if rank == me else self.coders[me].decode(one.grad) for rank, one in given.items()]
         samples = [one.samples for one in given.values()]

@@ -35,6 +35,8 @@ async def worker(node: Node, replica: Replica) -> None:
         if node.rank == 0:
             await node.send(SERVER, Next(step, 1))
         grad = await replica.gradient(node, clip=False)
+        if node.rank == 0:  # all others have the same settings
+            await replica.inform(node, SERVER)
         present = node.present(step)
         grad.mul_(replica.batch.samples / replica.lessons.together(present, step))
         replica.buffers.mul_(1 / len(present))
@@ -50,6 +52,7 @@ async def server(node: Node, replica: Replica) -> None:
         replica.grad.zero_()
         replica.buffers.zero_()
         await reduce_tree(node, replica.grad.join(replica.buffers), crew(node, word.step))
+        replica.follow(node, [(Address("worker", 0), word.step)])
         replica.clip_(replica.grad)
         replica.update()
         replica.seen += replica.lessons.together(node.present(word.step), word.step)

@@ -96,7 +96,10 @@ class Keeper:
             self.came[place][gradient.sender.rank] = grad
         samples = [self.replica.lessons.samples(rank, gradient.step) for rank in present]
         places = range(gradient.place, gradient.place + gradient.count)
-        for place, count in runs(place for place in places if len(self.came[place]) == len(present)):
+        ready = [place for place in places if len(self.came[place]) == len(present)]
+        if ready:
+            self.replica.follow(self.node, [(Address("worker", rank), gradient.step) for rank in present])
+        for place, count in runs(ready):
             for whole in range(place, place + count):
                 grads = [self.coders[whole].decode(self.came[whole][rank]) for rank in present]
                 mean_(view(self.replica.grad, self.slices[whole]), grads, samples)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from covey.decentral.hogwild import Herd, Momentum, check_momentum, herded, herding, settle, step, train
+from covey.decentral.hogwild import Herd, Momentum, forbid_momentum, herded, herding, settle, step, train
 from covey.decentral.parting import addresses, part
 from covey.errors import PlanError
 from covey.message import Message
@@ -29,7 +29,7 @@ async def machine(node: Node, replica: Replica, *, herd: Herd, blocks: int, mix:
     """Hogwild inside; outside, one block a step to every other machine, which may be lost (Noel & Osindero 2014)."""
     members = herd.members(herd.group(node.rank))
     if len(members) > 1:
-        check_momentum(replica.optimizer, momentum)
+        forbid_momentum(replica, momentum)
         await settle(node, replica, herd.group(node.rank), members)
     if node.rank != members[0]:
         return await train(node, replica)

@@ -58,7 +58,7 @@ class Herd:
 async def worker(node: Node, replica: Replica, *, herd: Herd, momentum: Momentum) -> None:
     """Read without a lock, differentiate, write without a lock (Recht et al. 2011)."""
     if herd.workers > 1:
-        check_momentum(replica.optimizer, momentum)
+        forbid_momentum(replica, momentum)
         await settle(node, replica, 0, range(herd.workers))
     await train(node, replica)
 
@@ -103,6 +103,20 @@ def check_momentum(optimizer: Optimizer, momentum: Momentum) -> None:
             )
 
 
+def forbid_momentum(replica: Replica, momentum: Momentum) -> None:
+    """The same, and of a loop that gives its optimizer momentum later, as some schedules do."""
+    check_momentum(replica.optimizer, momentum)
+    replica.obey(refuse_momentum)
+
+
+def refuse_momentum(optimizer: Optimizer) -> None:
+    if any(group.get("momentum") for group in optimizer.param_groups):
+        raise PlanError(
+            f"the loop gave its {type(optimizer).__name__} momentum, which Hogwild's writers cannot share: leave it at "
+            "0 (a OneCycleLR or CyclicLR has cycle_momentum=False)"
+        )
+
+
 # -- one vector for each cluster, and a token -------------------------------------------------------------------------
 
 
@@ -139,7 +153,7 @@ async def clustered(node: Node, replica: Replica, *, herd: Herd, mixing: Mixing,
     cluster, leaders = herd.group(node.rank), herd.leaders()
     members, others = herd.members(cluster), [rank for rank in leaders if rank != node.rank]
     if len(members) > 1:
-        check_momentum(replica.optimizer, momentum)
+        forbid_momentum(replica, momentum)
     if len(members) == herd.workers == 1:
         return await train(node, replica)
     await settle(node, replica, cluster, members, others if node.rank in leaders else ())

@@ -60,12 +60,16 @@ class Account:
         if self.traced:
             self.teller.delivered(self.watch.now(), message.sender, self.me, message, payload(message))
 
+    def due(self, now: bool) -> bool:
+        """Whether it is time for a report."""
+        late = now or time.monotonic() - self.reported >= REPORT_EVERY
+        return late and self.watch.started and not self.closed
+
     def report(self, step: int, main: Running | None, now: bool = False, given: int = 0) -> None:
         """Tell how it goes, at most every so often unless it must be `now`; `main` is what the role is busy with."""
-        moment = time.monotonic()
-        if (moment - self.reported < REPORT_EVERY and not now) or not self.watch.started or self.closed:
+        if not self.due(now):
             return
-        self.reported = moment
+        moment = self.reported = time.monotonic()
         waiting, since = "", 0.0
         if main is not None and main.effect is not None:
             waiting, since = main.waits_for(), self.watch.now() - self.watch.at(main.since)

@@ -9,6 +9,7 @@ import msgspec
 from covey.observe.recording import Lane
 from covey.observe.tally import Tally
 from covey.observe.usage import Use
+from covey.settings import Changed
 
 How = Literal["any", "all", "mean", "sum"]
 
@@ -48,6 +49,13 @@ class Report(Word, frozen=True):
     since: float = 0.0  # seconds of training that it has waited, or computed
     given: int = 0  # batches that were differentiated
     use: Use | None = None  # now and then
+
+
+class Settled(Word, frozen=True):
+    """The settings of a loop's optimizer are known for all steps before this one; how they changed since the last."""
+
+    reached: int
+    changes: list[Changed]
 
 
 class At(Word, frozen=True):
@@ -214,7 +222,7 @@ class Quit(Word, frozen=True):
 
 
 Upward = (
-    Bound | Ready | Cramped | Report | At | Held | Frozen | Counts | Saved | Ended | Failed | Refused | Scored
+    Bound | Ready | Cramped | Report | Settled | At | Held | Frozen | Counts | Saved | Ended | Failed | Refused | Scored
     | Left | Vote | Order | Advice
 )  # fmt: skip
 Downward = Book | Go | Freeze | Thaw | Where | Hold | Release | Stop | Probe | Shoot | Save | Score | Verdict | Quit

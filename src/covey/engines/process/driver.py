@@ -149,6 +149,7 @@ class Driver:
             companion.coroutine.close()
         self.programs.clear()
         self.tell_losses()
+        self.tell_settings()
         self.ended = True
         self.account.close()
 
@@ -304,9 +305,17 @@ class Driver:
     def report(self, now: bool = False) -> None:
         if now:
             self.tell_losses()
+        if self.account.due(now):
+            self.tell_settings()
         main = self.counsel.asking or next((running for running in self.programs if running.main), None)
         given = self.replica.losses.count
         self.account.report(self.pace.step, None if main is self.held else main, now, given)
+
+    def tell_settings(self) -> None:
+        """Those of a loop of the user's own, which the launcher compares with the other workers'."""
+        settings = self.replica.settings
+        while settings and self.role.trains and settings.reached != settings.reported[0]:
+            self.line.tell(control.Settled(*settings.news()))
 
     def tell_losses(self) -> None:
         """Those of a GPU may come after the step that they belong to."""

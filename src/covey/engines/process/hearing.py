@@ -12,6 +12,7 @@ from covey.engines.process import control
 from covey.engines.process.lines import Switchboard
 from covey.engines.process.own_loops import OwnLoops
 from covey.engines.process.roster import Roster
+from covey.engines.process.settling import Settling
 from covey.engines.process.shots import SCORER
 from covey.engines.transport.refusals import Refusals
 from covey.errors import CheckpointError, CoveyError, PeerLost, PlanError, RoleFailed, Stalled, WireError
@@ -57,6 +58,7 @@ class Ear:
         self.loops = OwnLoops(roster.trainers, in_step, board.tell)
         self.inbox: dict[type[control.Word], dict[Address, Any]] = {}
         self.refused = Refusals()
+        self.settling = Settling()
         self.phase: Phase = "starting"
         self.begun = time.monotonic()
         self.warned = self.cramped = False
@@ -109,6 +111,8 @@ class Ear:
                 self.say(f"{address}: {word.text}")
             elif isinstance(word, control.Failed):
                 raise failure(address, word)
+            elif isinstance(word, control.Settled):
+                self.settling.hear(address, word)
             elif isinstance(word, control.Held):
                 seen.held = word.step
             elif isinstance(word, control.Refused):

@@ -18,6 +18,7 @@ from covey.engines.process.desk import Desk
 from covey.engines.process.lane import lane_of
 from covey.engines.process.role import Post, play
 from covey.errors import PlanError
+from covey.optimizers import Combined
 from covey.replica import Replica
 from covey.run.own_loop.counting import Counted
 from covey.run.own_loop.keeping import Stateful
@@ -118,6 +119,8 @@ class JoinedMember(Member):
         if self.one_batch:
             self._weigh(chosen, counted)
         self._clip(max_norm)
+        if isinstance(live := self.replica.optimizer_of_loop, Combined):
+            live.only(chosen)
         # Where all step together every gradient counts the same to the programs: none knows of the others' batches.
         counts = 1 if self.in_step else counted.mine
         self.turns.give(float("nan") if loss is None else loss, counts, counted.mine)

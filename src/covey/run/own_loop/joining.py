@@ -13,7 +13,6 @@ from covey import build, catalog
 from covey.engines.process.role import Post, play
 from covey.engines.process.shots import SCORER
 from covey.errors import PlanError
-from covey.replica import Replica
 from covey.run.options import Options
 from covey.run.own_loop import seat as here
 from covey.run.own_loop import world
@@ -21,7 +20,7 @@ from covey.run.own_loop.joined import JoinedMember
 from covey.run.own_loop.keeping import Stateful
 from covey.run.own_loop.member import Member
 from covey.run.own_loop.seat import Seat
-from covey.run.own_loop.settings import remade
+from covey.run.own_loop.settings import one_model, replica_of
 from covey.run.roles import score_for
 from covey.spec import parse, unknown
 from covey.systems import SYSTEMS
@@ -30,8 +29,8 @@ USUAL = "bsp"  # the strategy, as for covey run and covey launch
 
 
 def join(
-    model: nn.Module,
-    optimizer: Optimizer,
+    model: nn.Module | Sequence[nn.Module],
+    optimizer: Optimizer | Sequence[Optimizer],
     *,
     strategy: str | None = None,
     servers: int | None = None,
@@ -66,9 +65,9 @@ def join(
     seat.joined = True
     if seat.me == SCORER:
         with Post(seat.me, seat.work.contacts) as post:
-            score_for(post, seat.plan, build.ScoredModel(model, None))
+            score_for(post, seat.plan, build.ScoredModel(one_model(model), None))
         raise SystemExit(0)
-    replica = Replica(model, remade(model, optimizer))
+    replica = replica_of(model, optimizer, catalog.resolve(seat.work.strategy, seat.work.workers).accept)
     if not seat.plan.role(seat.me).trains:
         with Post(seat.me, seat.work.contacts) as post:
             play(post, seat.plan, replica, seat.kept, lambda desk: desk.serve())

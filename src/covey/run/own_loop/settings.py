@@ -1,27 +1,119 @@
-"""The user's optimizer, made again over a shard of the parameters."""
+"""The user's optimizer, made again over a shard of the parameters, and led by the loop that holds the user's own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from inspect import signature
+from typing import Any, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from covey.errors import PlanError
+from covey.optimizers import Combined
+from covey.replica import Replica
+from covey.settings import LoopSettings
 
-def remade(model: nn.Module, optimizer: Optimizer) -> Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]:
-    """How a server gets the user's optimizer for its shard: the same class and groups, over the shard's parameters."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    group_of = {names[id(p)]: index for index, group in enumerate(optimizer.param_groups) for p in group["params"]}
-    settings = [
-        {key: value for key, value in group.items() if key not in ("params", "param_names")}
-        for group in optimizer.param_groups
-    ]
+T = TypeVar("T")
+Pairs = list[tuple[str, nn.Parameter]]
 
-    def make(pairs: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
-        given = list(pairs)
-        if all(parameter is model.get_parameter(name) for name, parameter in given) and len(given) == len(group_of):
-            return optimizer
-        groups = [{**group, "params": [p for n, p in given if group_of[n] == i]} for i, group in enumerate(settings)]
-        return type(optimizer)([group for group in groups if group["params"]], **optimizer.defaults)
 
-    return make
+def replica_of(
+    model: nn.Module | Sequence[nn.Module], optimizer: Optimizer | Sequence[Optimizer],
+    check: Callable[[Optimizer], None] | None = None,
+) -> Replica:  # fmt: skip
+    """What a loop trains, as a role has it; `check` refuses an optimizer, or settings, that a strategy cannot do."""
+    module, optimizers = one_model(model), _several(optimizer)
+    whole = optimizers[0] if len(optimizers) == 1 else Combined(optimizers)
+    settings = LoopSettings(whole, check)
+    return Replica(module, Remade(module, whole, settings), settings=settings)
+
+
+def one_model(model: nn.Module | Sequence[nn.Module]) -> nn.Module:
+    """Several as one."""
+    models = _several(model)
+    return models[0] if len(models) == 1 else nn.ModuleList(models)
+
+
+def _several(given: T | Sequence[T]) -> list[T]:
+    return list(given) if isinstance(given, list | tuple) else [given]  # type: ignore[list-item]
+
+
+class Remade:
+    """Makes the user's optimizer for a shard: the same classes, groups and state, over the shard's parameters."""
+
+    def __init__(self, module: nn.Module, optimizer: Optimizer, settings: LoopSettings) -> None:
+        self.module, self.optimizer, self.settings = module, optimizer, settings
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        self.group_of: dict[str, int] = {}
+        for number, group in enumerate(optimizer.param_groups):
+            for parameter in group["params"]:
+                if id(parameter) not in names:
+                    raise PlanError(
+                        f"parameter group {number} of the optimizer has a parameter {tuple(parameter.shape)} that the "
+                        "model does not: give covey.join the model that the optimizer was made for, or all of them"
+                    )
+                if parameter.requires_grad:
+                    self.group_of[names[id(parameter)]] = number
+
+    def __call__(self, pairs: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
+        given = [(name, shard) for name, shard in pairs if name in self.group_of]
+        own = all(shard is self.module.get_parameter(name) for name, shard in given)
+        if own and {name for name, _ in given} == self.group_of.keys():
+            self.settings.numbers = None
+            return self.optimizer
+        if not given:
+            raise PlanError(
+                "a server would hold only parameters that no optimizer has: use fewer servers, or say of those "
+                "parameters that they need no gradient, with requires_grad_(False)"
+            )
+        self.settings.numbers = sorted({self.group_of[name] for name, _ in given})
+        if not isinstance(self.optimizer, Combined):
+            return self.made(self.optimizer, 0, given)
+        parts, first = list[Optimizer | None](), 0
+        for part in self.optimizer.parts:
+            assert part is not None, "the user's own are all there"
+            inside = range(first, first + len(part.param_groups))
+            mine = [(name, shard) for name, shard in given if self.group_of[name] in inside]
+            parts.append(self.made(part, first, mine) if mine else None)
+            first += len(part.param_groups)
+        return Combined(parts)
+
+    def made(self, optimizer: Optimizer, first: int, given: Pairs) -> Optimizer:
+        """One optimizer over some parameters, or slices of them; its groups are those from number `first` on."""
+        groups = [
+            {**group, "params": [shard for name, shard in given if self.group_of[name] == number]}
+            for number, group in enumerate(map(_settings_of, optimizer.param_groups), first)
+        ]
+        taken = signature(type(optimizer)).parameters
+        usual = {key: value for key, value in optimizer.defaults.items() if key in taken}  # groups have all of them
+        found = type(optimizer)([group for group in groups if group["params"]], **usual)
+        for name, shard in given:
+            whole = self.module.get_parameter(name)
+            if optimizer.state.get(whole):
+                found.state[shard] = _cut(type(optimizer).__name__, name, optimizer.state[whole], whole, shard)
+        return found
+
+
+def _settings_of(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
+
+
+def _cut(optimizer: str, name: str, kept: dict[str, Any], whole: nn.Parameter, shard: nn.Parameter) -> dict[str, Any]:
+    """What an optimizer keeps of a parameter (loaded before covey.join), for a slice of it."""
+    if shard is whole:
+        return {key: value.clone() if isinstance(value, Tensor) else value for key, value in kept.items()}
+    start = (shard.data_ptr() - whole.data_ptr()) // whole.element_size()
+    found = {}
+    for key, value in kept.items():
+        if isinstance(value, Tensor) and value.shape == whole.shape and whole.numel() > 1:
+            found[key] = value.detach().reshape(-1)[start : start + shard.numel()].clone()
+        elif not isinstance(value, Tensor) or value.numel() == 1:
+            found[key] = torch.clone(value) if isinstance(value, Tensor) else value
+        else:
+            raise PlanError(
+                f"{optimizer} keeps {key!r} of {name} in a form that cannot be divided among servers: use 1 server, "
+                "or a strategy whose workers step the optimizer, such as allreduce"
+            )
+    return found

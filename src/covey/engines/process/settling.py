@@ -1,0 +1,36 @@
+"""Do all workers' loops have the same settings at the same steps? The launcher hears them all, and compares."""
+
+from __future__ import annotations
+
+from covey.engines.process import control
+from covey.errors import WireError
+from covey.message import Address
+from covey.settings import Agreement, Settings, after
+from covey.settings.values import MOST_GROUPS, MOST_OPTIMIZERS
+
+
+class Settling:
+    """What each worker has told so far."""
+
+    def __init__(self) -> None:
+        self.agreement = Agreement()
+        self.now: dict[Address, Settings] = {}
+        self.reached: dict[Address, int] = {}  # the first step of which a worker has not told
+
+    def hear(self, who: Address, word: control.Settled) -> None:
+        """Compare a worker's settings with what others had at these steps; raises where they differ."""
+        for change in word.changes:
+            if who in self.now:
+                self._extend(who, change.step)
+            groups = len(self.now[who].groups) if who in self.now else 1 + max([row[0] for row in change.rows] + [0])
+            if groups > MOST_GROUPS:
+                raise WireError(f"{who} told settings of more than {MOST_GROUPS} parameter groups")
+            self.now[who] = after(change, self.now.get(who), groups, MOST_OPTIMIZERS)
+            self.reached.setdefault(who, change.step)
+        if who in self.now:
+            self._extend(who, word.reached)
+
+    def _extend(self, who: Address, step: int) -> None:
+        if step > self.reached[who]:
+            self.agreement.add(who, self.reached[who], step, self.now[who])
+            self.reached[who] = step

@@ -1,0 +1,11 @@
+"""Which settings (rate, momentum, …) does a loop of the user's own want for a step, and who must have them?
+
+A loop may change `optimizer.param_groups` before any step. Whoever steps an optimizer with the gradient of that step,
+in whatever process, does it with these settings.
+"""
+
+from covey.settings.history import Agreement, Change, History
+from covey.settings.loop import FIRST, LoopSettings
+from covey.settings.values import Changed, Settings, after, changed, read
+
+__all__ = ["FIRST", "Agreement", "Change", "Changed", "History", "LoopSettings", "Settings", "after", "changed", "read"]
