@@ -18,6 +18,7 @@ TOGETHER = (
     'let all stop together: `if member.agree(done, how="any"): break`; or use a strategy that waits for nobody, such '
     "as easgd or asynchronous"
 )
+EQUALLY = "all workers must call it equally often before they leave"
 
 
 class OwnLoops:
@@ -74,7 +75,7 @@ class OwnLoops:
                     who, vote = next(iter(votes.items()))
                     raise PlanError(
                         f"{gone} left its training loop after {left.steps} steps, and {who} waits for it in "
-                        f"{vote.about} after {vote.steps}: all workers must call it equally often, then leave"
+                        f"{vote.about} after {vote.steps}: {TOGETHER if self.in_step else EQUALLY}"
                     )
 
     def check_step(self, who: Address) -> None:

@@ -1,0 +1,178 @@
+"""What a loop of one's own can ask of its member, with two workers against one that has all the samples."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from covey.errors import PlanError
+from covey.observe.progress import Progress
+from covey.run import launch
+from tests.real.harness import Room
+
+EVERYTHING = """
+import json, sys
+from pathlib import Path
+import torch, covey
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+model = nn.Linear(6, 3).double()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+x, y = torch.randn(61, 6).double(), torch.randint(0, 3, (61,))
+scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
+said = {}
+
+with covey.join(model, optimizer) as member:
+    both, second = member.workers == 1, member.rank == member.workers - 1
+
+    def part(first, middle, last):
+        "What this worker has of some samples: one of two parts, or both."
+        return slice(first, last) if both else slice(middle, last) if second else slice(first, middle)
+
+    def differentiate(inside, share=1.0):
+        loss = F.cross_entropy(model(x[inside]), y[inside]) * share
+        scaler.scale(loss).backward()
+        return loss, len(x[inside])
+
+    # unequal parts, which the loop tells
+    F.cross_entropy(model(x[part(0, 7, 10)]), y[part(0, 7, 10)]).backward()
+    member.step(samples=len(x[part(0, 7, 10)]))
+
+    # several batches for one step
+    for number in range(3):
+        with member.accumulate(number < 2):
+            inside = part(10 + 4 * number, 12 + 4 * number, 14 + 4 * number)
+            (F.cross_entropy(model(x[inside]), y[inside]) / 3).backward()
+            member.step(samples=len(x[inside]))
+
+    # scaled losses: a step, one that overflows on one worker, and one more
+    for number in range(3):
+        loss, count = differentiate(part(22, 26, 30))
+        if number == 1 and second:
+            model.weight.grad[0, 0] = float("inf")
+        before = model.weight.clone()
+        member.step(loss, samples=count, scaler=scaler)
+        scaler.update()
+        said[f"moved {number}"] = not torch.equal(before, model.weight)
+        said[f"scale {number}"] = scaler.get_scale()
+
+    # a loader whose last batch is not the same for all
+    loader = DataLoader(TensorDataset(x, y), 20 if both else 10, shuffle=True)
+    said["batches"] = len(member.loader(loader))
+    for _ in range(2):
+        for inputs, labels in member.loader(loader):
+            F.cross_entropy(model(inputs), labels).backward()
+            member.step()
+
+    # what all say
+    said["any"] = [member.agree(member.rank == 0), member.agree(False)]
+    said["all"] = [member.agree(True, how="all"), member.agree(both or member.rank == 0, how="all")]
+    said["mean"] = member.agree(torch.tensor(2.0 if both else 1.0 + 2 * member.rank), how="mean")
+    torch.rand(1)
+    said["chance"] = torch.rand(3).tolist()
+
+said["weights"] = [p.tolist() for p in model.parameters()]
+(Path(sys.argv[1]) / f"worker {member.rank}.json").write_text(json.dumps(said))
+"""
+
+
+def alone(script: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setattr(sys, "argv", [str(script), str(folder)])
+    runpy.run_path(str(script), run_name="__main__")
+    return read(folder, 0)
+
+
+def read(folder: Path, rank: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / f"worker {rank}.json").read_text())
+    return found
+
+
+def far(one: dict[str, Any], other: dict[str, Any]) -> float:
+    pairs = zip(one["weights"], other["weights"], strict=True)
+    return max(float((torch.tensor(a) - torch.tensor(b)).abs().max()) for a, b in pairs)
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", pytest.param("bsp(servers=2)", marks=pytest.mark.full)])
+def test_two_workers_do_what_one_does_with_all_the_samples(
+    room: Room, strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = room.script(EVERYTHING)
+    expected = alone(script, tmp_path, monkeypatch)
+    launch(script, [str(tmp_path)], strategy, 2, threads=1)
+    first, second = read(tmp_path, 0), read(tmp_path, 1)
+    assert far(first, second) == 0.0
+    assert far(first, expected) < 1e-12
+    for said in (expected, first, second):
+        assert [said[f"moved {number}"] for number in range(3)] == [True, False, True], "all skip what one must skip"
+        assert [said[f"scale {number}"] for number in range(3)] == [4.0, 2.0, 2.0]
+        assert said["any"] == [True, False] and said["mean"] == 2.0
+    assert first["all"] == second["all"] == [True, False] and expected["all"] == [True, True]
+    assert (expected["batches"], first["batches"]) == (4, 3), "one sample cannot be dealt to two"
+    assert first["chance"] != second["chance"], "dropout is not the same on all workers"
+
+
+LEAVING = """
+import sys, torch, covey
+model = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x, y = torch.randn(64, 6), torch.randint(0, 3, (64,))
+with covey.join(model, optimizer) as member:
+    for step in range(8):
+        if member.rank == 1 and step == 5:
+            {leave}
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        member.step({samples})
+"""
+
+
+class Lines:
+    """Reads what a run says."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+    def update(self, now: Progress) -> None:
+        pass
+
+
+def test_who_leaves_is_named_at_once_and_a_loop_that_sees_all_data_is_warned_of(room: Room) -> None:
+    watcher = Lines()
+    script = room.script(LEAVING.format(leave="break", samples=""))
+    with pytest.raises(PlanError, match=r"worker 1 left its training loop after 5 steps.*member\.agree"):
+        launch(script, [], "bsp", 2, threads=1, stall="600s", watcher=watcher)
+    assert len([line for line in watcher.said if "neither from member.loader nor from member.shard" in line]) == 1
+
+
+@pytest.mark.full
+def test_and_so_is_one_whose_others_wait_in_a_sum(room: Room) -> None:
+    script = room.script(LEAVING.format(leave="break", samples="samples=64").replace("samples=64", "None"))
+    text = script.read_text().replace("for step in range(8):", "for step, _ in enumerate(member.shard((x, y), 8)):")
+    with pytest.raises(PlanError, match=r"worker 1 left its training loop after 5 steps, and worker 0 goes on.*agree"):
+        launch(room.script(text), [], "allreduce", 2, threads=1, stall="600s")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("strategy", ["asynchronous", "easgd", "ssp(bound=1)"])
+def test_where_nobody_is_waited_for_the_others_go_on(room: Room, strategy: str) -> None:
+    script = room.script(LEAVING.format(leave="break", samples="samples=64"))
+    result = launch(script, [], strategy, 2, threads=1)
+    assert result.samples == (8 + 5) * 64
+
+
+@pytest.mark.full
+def test_an_agreement_that_one_does_not_ask_for_is_named(room: Room) -> None:
+    script = room.script(LEAVING.format(leave="member.agree(True)", samples="samples=64"))
+    with pytest.raises(PlanError, match=r"member\.agree.*worker|worker.*member\.agree"):
+        launch(script, [], "allreduce", 2, threads=1, stall="600s")
