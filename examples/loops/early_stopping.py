@@ -1,6 +1,7 @@
 """Train until the loss on held-out data has not fallen for a while, and keep the best weights.
 
-Alone: python examples/loops/early_stopping.py. Together: covey launch examples/loops/early_stopping.py --workers 2 --strategy allreduce
+Alone: python examples/loops/early_stopping.py
+Together: covey launch examples/loops/early_stopping.py --workers 2 --strategy allreduce
 """
 
 import argparse

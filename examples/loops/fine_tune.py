@@ -1,6 +1,7 @@
 """Fine-tune a text classifier: the lower layers are frozen, and the rest has several groups of parameters.
 
-Alone: python examples/loops/fine_tune.py. Together: covey launch examples/loops/fine_tune.py --workers 2 --strategy allreduce
+Alone: python examples/loops/fine_tune.py
+Together: covey launch examples/loops/fine_tune.py --workers 2 --strategy allreduce
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """Train a GAN: two models, two optimizers, and each batch steps one after the other.
 
-Alone: python examples/loops/gan.py. Together: covey launch examples/loops/gan.py --workers 2 --strategy allreduce
+Alone: python examples/loops/gan.py
+Together: covey launch examples/loops/gan.py --workers 2 --strategy allreduce
 """
 
 import argparse
@@ -26,7 +27,9 @@ data = TensorDataset(real_points, torch.randn(160, NOISE))  # each point with th
 loader = DataLoader(data, batch_size=args.batch_size, shuffle=True, drop_last=True)
 
 generator = nn.Sequential(nn.Linear(NOISE, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, SIZE))
-discriminator = nn.Sequential(nn.Linear(SIZE, 32), nn.LeakyReLU(0.2), nn.Linear(32, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1))
+discriminator = nn.Sequential(
+    nn.Linear(SIZE, 32), nn.LeakyReLU(0.2), nn.Linear(32, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1)
+)
 criterion = nn.BCEWithLogitsLoss()
 optimizer_g = torch.optim.Adam(generator.parameters(), lr=1e-3, betas=(0.5, 0.999))
 optimizer_d = torch.optim.Adam(discriminator.parameters(), lr=1e-3, betas=(0.5, 0.999))

@@ -1,6 +1,7 @@
 """Train a small GPT: several batches make one step, in mixed precision with a GradScaler, and the gradient is clipped.
 
-Alone: python examples/loops/gpt.py. Together: covey launch examples/loops/gpt.py --workers 2 --strategy allreduce
+Alone: python examples/loops/gpt.py
+Together: covey launch examples/loops/gpt.py --workers 2 --strategy allreduce
 """
 
 import argparse

@@ -1,6 +1,7 @@
-"""Train an image classifier: augmented batches from a DataLoader, SGD with momentum, warm-up and a cosine schedule.
+"""Train an image classifier: shuffled batches from a DataLoader, SGD with momentum, warm-up and a cosine schedule.
 
-Alone: python examples/loops/imagenet.py. Together: covey launch examples/loops/imagenet.py --workers 2 --strategy allreduce
+Alone: python examples/loops/imagenet.py
+Together: covey launch examples/loops/imagenet.py --workers 2 --strategy allreduce
 """
 
 import argparse

@@ -104,7 +104,10 @@ def test_at_most_three_lines_are_changed(name: str) -> None:
     compile(text, name, "exec")
 
 
-@pytest.mark.parametrize("name", MODELS)
+QUICK = {"gan", "early_stopping"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.full) for n in MODELS])
 def test_two_workers_end_where_the_plain_loop_ends_with_the_doubled_batch(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from threading import current_thread
 from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -33,9 +35,16 @@ class Member:
     ) -> None:
         self.models = (model,) if isinstance(model, nn.Module) else tuple(model)
         self.optimizers = (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
+        if any(isinstance(each, DistributedDataParallel) for each in self.models):
+            raise PlanError(
+                "the model is wrapped in DistributedDataParallel, which exchanges gradients itself: give covey.join "
+                "the plain model, and the strategy does that"
+            )
         self.epoch = 0
         self.counts = Counts(workers)
         self._hooks: list[Any] = []
+        self._loop = current_thread()
+        self._stepping = False
         self._more = False  # whether this batch is one of several of a step, and not the last
         self._max_norm: float | None = None
         self.position = Position()
@@ -43,6 +52,7 @@ class Member:
     def __enter__(self) -> Member:
         self.zero_grad(self.optimizers)
         self._hooks = watching(self.models, self.counts)
+        self._hooks += [optimizer.register_step_pre_hook(self._check_step) for optimizer in self.optimizers]
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
@@ -121,7 +131,9 @@ class Member:
         elif scaler is not None and overflowed(scaler, chosen, self._anywhere):
             self.counts.begin()
         else:
+            self._stepping = True
             self._take(loss, samples, chosen, max_norm)
+            self._stepping = False
         self.zero_grad([chosen])
         for each in self.optimizers:
             each._opt_called = True  # type: ignore[attr-defined]  # or schedulers warn where servers step
@@ -154,6 +166,14 @@ class Member:
         """Forget the gradients of what these optimizers step."""
         for optimizer in optimizers:
             optimizer.zero_grad()
+
+    def _check_step(self, optimizer: Optimizer, *_: Any) -> None:
+        """Refuse a step that passes by the strategy."""
+        if current_thread() is self._loop and not self._stepping:
+            raise PlanError(
+                "the loop called optimizer.step(), which the other workers would know nothing of: member.step() takes "
+                "its place, and member.step(scaler=scaler) that of scaler.step(optimizer)"
+            )
 
     def _chosen(self, optimizer: Optimizer | None) -> Optimizer:
         if optimizer is None and len(self.optimizers) > 1:

@@ -1,0 +1,217 @@
+"""A loop of one's own with one worker: everything means what it means with several."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+import covey
+from covey.errors import PlanError
+from covey.run.own_loop.counting import Counts
+from covey.run.own_loop.loading import Sizes
+from covey.run.own_loop.member import Member
+
+X, Y = torch.linspace(-1, 1, 24).view(12, 2), torch.arange(12) % 3
+
+
+def made(seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = nn.Linear(2, 3)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def backward(model: nn.Module, x: torch.Tensor = X, y: torch.Tensor = Y) -> None:
+    functional.cross_entropy(model(x), y).backward()
+
+
+def test_a_step_is_the_optimizers_and_zeroes_gradients() -> None:
+    (model, optimizer), (plain, its) = made(), made()
+    with covey.join(model, optimizer) as member:
+        for _ in range(3):
+            backward(model)
+            member.step()
+            assert all(parameter.grad is None for parameter in model.parameters())
+            its.zero_grad()
+            backward(plain)
+            its.step()
+    assert torch.equal(model.weight, plain.weight)  # type: ignore[arg-type]
+
+
+def test_accumulated_gradients_add_up() -> None:
+    (model, optimizer), (plain, its) = made(), made()
+    with covey.join(model, optimizer) as member:
+        for number in range(4):
+            with member.accumulate(number % 2 == 0):
+                backward(model)
+                member.step()
+        with member.accumulate():
+            backward(model)
+        backward(model)
+        member.step()
+    for _ in range(3):
+        its.zero_grad()
+        backward(plain)
+        backward(plain)
+        its.step()
+    assert torch.equal(model.weight, plain.weight)  # type: ignore[arg-type]
+
+
+def test_what_is_stepped_on_is_clipped_once() -> None:
+    (model, optimizer), (plain, its) = made(), made()
+    with covey.join(model, optimizer) as member:
+        for clipped in (True, False):
+            backward(model)
+            if clipped:
+                member.clip(0.01)
+            member.step()
+            its.zero_grad()
+            backward(plain)
+            if clipped:
+                nn.utils.clip_grad_norm_(plain.parameters(), 0.01)
+            its.step()
+    assert torch.equal(model.weight, plain.weight)  # type: ignore[arg-type]
+
+
+def test_a_scaler_is_left_as_its_own_step_leaves_it() -> None:
+    (model, optimizer), (plain, its) = made(), made()
+    scaler, other = (torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2) for _ in range(2))
+    with covey.join(model, optimizer) as member:
+        for number in range(5):
+            scaler.scale(functional.cross_entropy(model(X), Y)).backward()
+            other.scale(functional.cross_entropy(plain(X), Y)).backward()
+            if number == 1:
+                model.weight.grad[0, 0] = plain.weight.grad[0, 0] = float("nan")  # type: ignore[index, union-attr]
+            if number == 3:  # as loops do that look at gradients before the step
+                scaler.unscale_(optimizer)
+            member.step(scaler=scaler)
+            scaler.update()
+            other.step(its)
+            other.update()
+            its.zero_grad()
+            assert scaler.get_scale() == other.get_scale()
+            assert torch.equal(model.weight, plain.weight)  # type: ignore[arg-type]
+
+
+def test_one_of_several_optimizers_steps_and_the_others_gradients_wait() -> None:
+    (first, its), (second, other) = made(0), made(1)
+    with covey.join([first, second], [its, other]) as member:
+        (functional.cross_entropy(first(X) + second(X), Y)).backward()
+        before, waiting = second.weight.clone(), second.weight.grad.clone()  # type: ignore[operator, union-attr]
+        member.step(optimizer=its)
+        assert torch.equal(second.weight, before) and torch.equal(second.weight.grad, waiting)  # type: ignore[arg-type]
+        member.step(optimizer=other)
+        assert not torch.equal(second.weight, before)  # type: ignore[arg-type]
+        with pytest.raises(PlanError, match="several optimizers: say which"):
+            member.step()
+        with pytest.raises(PlanError, match=r"not given to covey\.join"):
+            member.step(optimizer=made()[1])
+
+
+def test_a_scheduler_does_not_warn() -> None:
+    model, optimizer = made()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with warnings.catch_warnings(), covey.join(model, optimizer) as member:
+        warnings.simplefilter("error")
+        backward(model)
+        member.step()
+        scheduler.step()
+
+
+def test_a_step_that_passes_by_the_strategy_is_refused() -> None:
+    model, optimizer = made()
+    with covey.join(model, optimizer) as member:
+        backward(model)
+        with pytest.raises(PlanError, match=r"called optimizer\.step\(\).*member\.step\(\) takes its place"):
+            optimizer.step()
+        member.step()
+    optimizer.step()
+
+
+def test_a_model_that_exchanges_gradients_itself_is_refused() -> None:
+    _, optimizer = made()
+    wrapped = DistributedDataParallel.__new__(DistributedDataParallel)
+    nn.Module.__init__(wrapped)
+    with pytest.raises(PlanError, match="give covey.join the plain model"):
+        covey.join(wrapped, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("value", "how", "found"),
+    [(1, "any", True), (0, "any", False), (torch.tensor(True), "all", True), (torch.tensor(2.5), "mean", 2.5)],
+)
+def test_one_worker_agrees_with_itself(value: Any, how: Any, found: Any) -> None:
+    with covey.join(*made()) as member:
+        answer = member.agree(value, how)
+        assert answer == found and type(answer) is type(found)
+        with pytest.raises(PlanError, match="use 'any', 'all' or 'mean'"):
+            member.agree(value, "most")  # type: ignore[arg-type]
+
+
+def test_a_norm_must_be_one() -> None:
+    with pytest.raises(PlanError, match=r"member\.clip\(0\): the largest norm must be more than 0"):
+        Member(*made()).clip(0)
+
+
+# -- how many samples a step has ---------------------------------------------------------------------------------------
+
+
+def test_batches_of_a_step_are_counted_together() -> None:
+    counts = Counts(2)
+    counts.pulled(Sizes(4, 8))
+    counts.pulled(Sizes(3, 5))
+    assert counts.weight == 7 * 2 / 13
+    taken = counts.take(None)
+    assert (taken.mine, taken.everybody, taken.divided, taken.alike) == (7, 13, True, False)
+    counts.pulled(Sizes(4, 8))
+    assert counts.take(4).everybody == 8, "what the loop tells is what the loader knows"
+    counts.pulled(Sizes(4, 8))
+    assert counts.take(3).everybody is None, "the others must be asked"
+
+
+def test_what_is_only_looked_at_is_of_no_step() -> None:
+    counts = Counts(2)
+    with torch.no_grad():
+        counts.pulled(Sizes(9, 18))
+    counts.pulled(Sizes(4, 8))
+    assert counts.take(None).mine == 4
+
+
+def test_without_a_loader_the_model_shows_the_samples() -> None:
+    model, optimizer = made()
+    member = Member(model, optimizer, workers=2)
+    with member:
+        model(X)
+        model(X[:5])
+        with torch.no_grad():
+            model(torch.ones(99, 2))
+        taken = member.counts.take(None)
+        assert (taken.mine, taken.everybody, taken.divided) == (12, None, False)
+        with member.accumulate():
+            model(X)
+            member.step()
+        model(X[:5])
+        assert member.counts.take(None).mine == 17
+    model(X)
+    with pytest.raises(PlanError, match=r"cannot see how many samples.*member\.loader.*samples=n"):
+        member.counts.take(None)
+
+
+@pytest.mark.parametrize("samples", [-1, 1.5, True])
+def test_samples_are_a_number(samples: Any) -> None:
+    with pytest.raises(PlanError, match="give the number of samples"):
+        Counts(2).take(samples)
+
+
+def test_a_loader_alone_is_the_whole_loader() -> None:
+    model, optimizer = made()
+    with covey.join(model, optimizer) as member:
+        loader = member.loader(DataLoader(TensorDataset(X, Y), 5))
+        assert len(loader) == 3
+        assert torch.equal(torch.cat([x for x, _ in loader]), X)
