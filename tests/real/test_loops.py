@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 from covey.run import launch
 from covey.run.own_loop.loading import Loader, Share, Sizes
+from covey.run.own_loop.position import Pass, Position
 
 LOOPS = Path(__file__).parents[2] / "examples" / "loops"
 MODELS = {
@@ -53,9 +54,9 @@ class Alone:
 
     rank, workers, seed, epoch = 0, 1, 0, 0
 
-    def begin_epoch(self) -> int:
+    def begin_pass(self) -> Pass:
         self.epoch += 1
-        return self.epoch - 1
+        return Pass(Position(), 0, self.epoch - 1)
 
     def reads(self, order: int, fingerprint: str) -> None:
         pass
