@@ -24,7 +24,6 @@ LOOPS = Path(__file__).parents[2] / "examples" / "loops"
 MODELS = {
     "imagenet": ["model"],
     "gpt": ["model"],
-    "gan": ["generator", "discriminator"],
     "early_stopping": ["model"],
     "fine_tune": ["model"],
 }
@@ -105,7 +104,7 @@ def test_at_most_three_lines_are_changed(name: str) -> None:
     compile(text, name, "exec")
 
 
-QUICK = {"gan", "early_stopping"}
+QUICK = {"early_stopping"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.full) for n in MODELS])
