@@ -139,6 +139,7 @@ def test_a_target_without_a_direction_is_refused_at_once(task: Task) -> None:
     ("changes", "error", "words"),
     [
         ({"evaluate": lambda model: {"f1": 0.5}}, PlanError, "names no metric .* There are: f1, loss"),
+        ({"evaluate": lambda model: {"accuracy": 0.95}}, PlanError, "the initial weights meet it already"),
         ({"evaluate": lambda model: 1 / 0}, RoleFailed, "scorer 0 failed: ZeroDivisionError"),
     ],
 )

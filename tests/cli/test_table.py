@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from covey.cli.table import bar, by_kind, print_result
+from covey.observe.referee import Reached
 from covey.observe.result import Result, Shares
 from tests.cli.conftest import ResultMaker
 
@@ -52,6 +53,11 @@ def test_an_unreached_target_stands_out(result: ResultMaker) -> None:
 def test_a_target_that_was_never_scored(result: ResultMaker, history: list[Any]) -> None:
     text = printed(result(stopped="budget", reached=None, history=history), "accuracy:0.9")
     assert "NOT reached: the model was never scored" in text
+
+
+def test_a_target_that_the_initial_weights_meet(result: ResultMaker) -> None:
+    text = printed(result(reached=Reached("accuracy", 0.05, 0.0, 0)), "accuracy:0.05")
+    assert "accuracy>=0.05 is met by the initial weights: nothing was trained" in text
 
 
 def test_an_empty_run(result: ResultMaker) -> None:

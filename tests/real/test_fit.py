@@ -43,7 +43,7 @@ task = covey.Task(
 result = covey.fit(task, "easgd", 2, epochs=1, threads=1)
 print(result.samples, sorted(result.weights), len(result.history))
 """
-SAID = "32 ['inner.bias', 'inner.weight'] 1\n"
+SAID = "32 ['inner.bias', 'inner.weight'] 2\n"
 
 
 def test_from_a_script_with_classes_and_lambdas_of_its_own(room: Room) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from covey import accuracy, build, fit
+from covey.errors import PlanError
 from covey.observe.result import Result
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from tests.worlds import cloud, mlp, sgd
@@ -27,7 +30,7 @@ def test_every_line_has_more_samples_and_a_loss(strategy: str, scores: int) -> N
     history = trained(strategy, scores=scores).history
     samples = [row["samples"] or 0 for row in history]
     assert samples == sorted(set(samples)) and samples[-1] == 3 * 128
-    assert all(row["loss"] is not None and math.isfinite(row["loss"]) for row in history), history
+    assert all(row["loss"] is not None and math.isfinite(row["loss"]) for row in history[1:]), history
 
 
 @pytest.mark.parametrize("strategy", ["bsp", "asynchronous", "easgd"])
@@ -42,5 +45,65 @@ def test_the_last_line_is_of_the_model_that_came_of_it(strategy: str) -> None:
 
 
 def test_a_target_met_by_the_last_line_is_met() -> None:
-    result = trained("bsp", epochs=1, until="accuracy>=0.01")
-    assert (result.stopped, len(result.history)) == ("target", 1) and result.reached is not None
+    task = mlp(sgd(0.3), evaluate=lambda model: {"steps": 0.0 if fresh(model) else 1.0})
+    result = fit(task, "bsp", 2, engine="simulated", epochs=1, until="steps>=1")
+    assert (result.stopped, len(result.history)) == ("target", 2)
+    assert result.reached is not None and result.reached.samples == 128
+
+
+# -- the initial weights ----------------------------------------------------------------------------------------------
+
+
+def fresh(model: Any) -> bool:
+    """Whether these are the weights with which all begin."""
+    return torch.equal(model[0].weight, build.model(mlp(), 0)[0].weight)  # type: ignore[index]
+
+
+def beginning(history: list[Any]) -> None:
+    """The first line is of the initial weights, before any time has passed."""
+    first = history[0]
+    assert (first["seconds"], first["samples"], first["bytes"]) == (0, 0, 0) and first["fresh"] == 1.0
+    assert first["loss"] is None or math.isnan(first["loss"]), "nothing was trained, so there is no training loss"
+    assert len(history) > 1 and history[-1]["fresh"] == 0.0
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "asynchronous", "easgd", "dpsgd", "sliced", "a_bsp"])
+def test_the_first_line_is_of_the_initial_weights(strategy: str) -> None:
+    task = mlp(sgd(0.3), evaluate=lambda model: {"fresh": float(fresh(model))})
+    beginning(fit(task, strategy, 4, engine="simulated", cluster=SLOW, epochs=2).history)
+
+
+def test_the_first_line_on_processes_and_once_in_a_resumed_run(tmp_path: Path) -> None:
+    task = mlp(sgd(0.3), evaluate=lambda model: {"fresh": float(fresh(model))})
+    whole = fit(task, "local_sgd", 1, epochs=2, checkpoint=tmp_path / "kept", every="1ms")
+    beginning(whole.history)
+    resumed = fit(task, "local_sgd", 1, epochs=2, resume=tmp_path / "kept")
+    assert [row["samples"] for row in resumed.history].count(0) == 1
+    beginning(resumed.history)
+
+
+@pytest.mark.parametrize("engine", ["simulated", pytest.param("local", marks=pytest.mark.full)])
+def test_a_misspelt_metric_is_found_before_the_first_step(engine: str, tmp_path: Path) -> None:
+    def step(model: Any, batch: Any) -> Any:
+        (tmp_path / "stepped").touch()
+        return model(batch[0]).sum()
+
+    task = mlp(loss=None, step=step, evaluate=lambda model: {"accuracy": 0.5})
+    with pytest.raises(PlanError, match="accurracy>=0.9 names no metric .* did you mean 'accuracy'"):
+        fit(task, "local_sgd", 1, engine=engine, until="accurracy>=0.9")
+    assert not (tmp_path / "stepped").exists()
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_a_target_that_the_initial_weights_meet_ends_the_run_at_once(engine: str) -> None:
+    task = mlp(evaluate=lambda model: {"accuracy": float(fresh(model))})
+    result = fit(task, "bsp", 2, engine=engine, until="accuracy>=0.5")
+    assert (result.stopped, result.samples, result.seconds, len(result.history)) == ("target", 0, 0, 1)
+    assert result.reached is not None and (result.reached.seconds, result.reached.samples) == (0, 0)
+    assert all(torch.equal(value, build.model(task, 0).state_dict()[name]) for name, value in result.weights.items())
+
+
+def test_without_evaluate_nothing_is_scored_before() -> None:
+    for given in ({}, {"until": "loss<=0.01"}):
+        history = fit(mlp(), "bsp", 2, engine="simulated", epochs=1, **given).history
+        assert [row["samples"] for row in history] == [128]

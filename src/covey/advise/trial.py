@@ -148,6 +148,8 @@ class Trials:
         result = self._run(spec, world, until=until, seed=self.seed + other, scores=SCORES, **limit)
         if result.reached is None:
             return Reached((math.inf,), tried=result.seconds)
+        if not result.reached.samples:
+            raise PlanError(f"--until {until}: the initial weights meet it already; choose one that takes training")
         return Reached((result.reached.seconds,), result.reached.samples)
 
     def _run(self, spec: str, world: Situation, **given: Any) -> Result:

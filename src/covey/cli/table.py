@@ -72,6 +72,8 @@ def _stopped(result: Result) -> Text:
 
 def _reached(result: Result, target: Target) -> Text:
     """When the target was reached, or how near the run came."""
+    if result.reached and not result.reached.samples:
+        return Text(f"{target} is met by the initial weights: nothing was trained", "bold yellow")
     if result.reached:
         when = f"{format_duration(result.reached.seconds)} and {result.reached.samples:,} samples"
         return Text(f"{target} reached after {when}", "bold green")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from covey.observe.result import Result
@@ -54,21 +55,22 @@ AXES = {
 
 
 def _against(runs: Sequence[Named], metric: str, target: float | None, axis: str, title: str) -> Chart | None:
-    data, everything = [], []
-    for number, (label, result) in enumerate(runs):
-        points = [(row[axis], row[metric]) for row in result.history if row.get(metric) is not None and row.get(axis)]
-        everything += [float(x) for x, _ in points if x is not None]
+    curves = [(label, _curve(result, axis, metric)) for label, result in runs]
+    everything = [x for _, points in curves for x, _ in points if x > 0]
+    if not everything:
+        return None
+    kind = "log" if max(everything) > WIDE * min(everything) else "linear"
+    data = []
+    for number, (label, points) in enumerate(curves):
+        shown = [(x, y) for x, y in points if x > 0 or kind == "linear"]  # a logarithm has no place for the start, at 0
         data.append(
             {
                 "type": "scatter", "mode": "lines+markers", "name": label, "legendgroup": label,
-                "x": [x for x, _ in points], "y": [y for _, y in points],
+                "x": [x for x, _ in shown], "y": [y for _, y in shown],
                 "line": {"color": colour(number), "width": 2}, "marker": {"size": 5},
                 "hovertemplate": f"%{{y:.4g}} at %{{x:.4g}} {axis}",
             }
         )  # fmt: skip
-    if not everything:
-        return None
-    kind = "log" if max(everything) > WIDE * min(everything) else "linear"
     shape: dict[str, Any] = {
         "xaxis": {"title": {"text": AXES[axis]}, "type": kind, "exponentformat": "SI"},
         "yaxis": {"title": {"text": metric}},
@@ -81,6 +83,12 @@ def _against(runs: Sequence[Named], metric: str, target: float | None, axis: str
     caption += "; the dashed line is the target." if target is not None else "."
     name = metric[:1].upper() + metric[1:]
     return Chart(name=f"by-{axis}", title=f"{name} against {title}", caption=caption, data=data, layout=shape)
+
+
+def _curve(result: Result, axis: str, metric: str) -> list[tuple[float, float]]:
+    """The points of a run, from the initial weights on."""
+    lines = [(row[axis], row.get(metric)) for row in result.history]
+    return [(x, y) for x, y in lines if x is not None and y is not None and isfinite(y)]
 
 
 def _spent(runs: Sequence[Named]) -> Chart | None:

@@ -67,7 +67,8 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
         board = crew.start(asked.plan.roles, f"{roles.__name__}:enter", pack, handed)
         file = crew.directory / "model.safetensors"
         wishes = Wishes(
-            score=asked.task.evaluate is not None or asked.target is not None, model=file,
+            score=asked.task.evaluate is not None or asked.target is not None,
+            first=asked.task.evaluate is not None and run is None, model=file,
             vault=vault, keep_every=parse_duration(given.every),
             run=_run(asked), stall=parse_duration(given.stall), budget=asked.budget, watcher=given.watcher,
             interrupt=interrupt,

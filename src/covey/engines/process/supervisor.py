@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ class Wishes:
     """What the person asked for besides training."""
 
     score: bool = True
+    first: bool = False  # score the initial weights, too
     model: Path | None = None  # where the final model goes
     vault: Vault | None = None
     keep_every: float = 60.0
@@ -78,6 +80,9 @@ class Supervisor:
     # -- the run, in order -------------------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
+        self.assemble()
+        if self.wishes.first and self.score_first():
+            return self.finish()
         self.begin()
         while not all(self.seen[address].ended for address in self.roles):
             self.ear.pump(0.05)
@@ -89,8 +94,8 @@ class Supervisor:
                 self.keep()
         return self.finish()
 
-    def begin(self) -> None:
-        """Wait until everybody is built, check that all start from the same weights, and let them go together."""
+    def assemble(self) -> None:
+        """Wait until everybody is built, and check that all start from the same weights."""
         if self.board.introduces:
             bound = self.collect(control.Bound, [*self.roles, SCORER])
             book = {str(address): word.endpoint for address, word in bound.items()}
@@ -100,6 +105,20 @@ class Supervisor:
         for address in self.roles:
             if ready[address].fingerprint != first.fingerprint:
                 raise PlanError(f"{address} built other initial weights than {self.roles[0]}: {self.wishes.alike}")
+
+    def score_first(self) -> bool:
+        """Score the initial weights, which the scorer has built, too; whether they meet the target already."""
+        self.ear.phase = "scoring"
+        self.board.tell([SCORER], control.Score(0, True))
+        metrics = self.collect(control.Scored, [SCORER])[SCORER].metrics
+        if not self.referee.judge(0.0, 0, 0, metrics, math.nan):
+            return False
+        self.stopped = "target"
+        self.write_model()
+        return True
+
+    def begin(self) -> None:
+        """Let everybody go together."""
         self.crew.begin()
         self.board.tell(self.roles, control.Go())
         self.watch.start()

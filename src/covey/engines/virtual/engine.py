@@ -94,8 +94,11 @@ class VirtualEngine:
         return Computing(self._cluster, self._agenda, self._watch, self._advance, self._deliver)
 
     def run(self) -> Outcome:
-        """Perform the plan to its end."""
+        """Perform the plan to its end; the initial weights are scored before, where there is a score."""
         self._plan_kills()
+        if self._score and self._judge():
+            self._stopped = "target"
+            return self._outcome()
         for seat in self._seats.values():
             self._agenda.at(0.0, self._advance, seat.open(seat.role.program(seat.node, seat.replica), main=True))
         try:
@@ -108,6 +111,9 @@ class VirtualEngine:
                 self._stopped = "target"
         finally:
             self._close()
+        return self._outcome()
+
+    def _outcome(self) -> Outcome:
         return Outcome(
             seconds=self._agenda.now,
             samples=self._teller.samples,
