@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import signal
-
 import msgspec
 import pytest
 
 from covey.engines.local import LocalCrew
 from covey.engines.process.supervisor import Supervisor, Wishes
-from covey.errors import Stalled
+from covey.errors import PeerLost, Stalled
 from covey.observe.progress import Progress
 from covey.observe.referee import Referee
 from tests.real import deadlock
-from tests.real.harness import SLOW, Room, Watch, fit, trained
+from tests.real.harness import Room, Watch, fit
 
 pytestmark = pytest.mark.alone
 
@@ -50,27 +48,26 @@ def test_a_step_that_hangs_is_shown(room: Room) -> None:
     assert any("server 0 has waited" in line and "for Pull or Push or Leave" in line for line in roles)
 
 
-@pytest.mark.parametrize("strategy", ["asynchronous", pytest.param("allreduce", marks=pytest.mark.full)])
-def test_a_role_that_stands_still_is_shown(room: Room, strategy: str) -> None:
-    listener = Listener(trained(20), lambda: room.kill("worker 1", signal.SIGSTOP))
-    with pytest.raises(Enough):
-        fit(room.task(before_step=SLOW), strategy, 2, steps=100_000, stall="1s", watcher=listener)
-    (silent,) = (line for line in listener.said[-1].splitlines() if line.startswith("  worker 1 "))
-    assert float(silent.rpartition("last heard ")[2].split()[0]) >= 1
-
-
-@pytest.mark.parametrize("moment", ["building", pytest.param("saving", marks=pytest.mark.full)])
-def test_a_launcher_that_waits_says_so(room: Room, moment: str) -> None:
-    build = "time.sleep(1000) if first('hangs') else None" if moment == "building" else "pass"
+@pytest.mark.full
+def test_a_launcher_that_waits_says_so(room: Room) -> None:
     step = "time.sleep(1000) if CALLS[0] == 9 and first('hangs') else time.sleep(0.05)"
-    kept = room.path / "kept" if moment == "saving" else None
     listener = Listener()
-    listener.waits_in = "starting" if moment == "building" else "saving"
+    listener.waits_in = "saving"
     with pytest.raises(Enough):
         fit(
-            room.task(before_build=build, before_step=step), "gosgd", 2, steps=100, stall="1s", watcher=listener,
-            checkpoint=kept, every="200ms",
+            room.task(before_step=step), "gosgd", 2, steps=100, stall="1s", watcher=listener,
+            checkpoint=room.path / "kept", every="200ms",
         )  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("moment", ["building", "scoring"])
+def test_a_wait_without_end_in_the_users_own_code_ends_the_run(room: Room, moment: str) -> None:
+    """Nobody hears of a role that builds, or of the scorer while it scores; what uses no CPU there does nothing."""
+    given = {f"before_{'build' if moment == 'building' else 'score'}": "time.sleep(1000) if first('hangs') else None"}
+    who = r"(worker|scorer) \d" if moment == "building" else "scorer 0"
+    with pytest.raises(PeerLost, match=f"^{who} stands still: no report came .* 1 s; .* give a longer --stall; "):
+        fit(room.task(**given, options="evaluate=score"), "gosgd", 2, epochs=3, stall="1s")
 
 
 def test_a_deadlock_is_named(room: Room) -> None:

@@ -33,7 +33,9 @@ Engine = Annotated[
 Seed = Annotated[int, flag("--seed", "SEED", "What all chance comes from.", RUN, least=0)]
 Threads = Annotated[int | None, flag("--threads", "T", "Threads of torch in each role.", RUN, least=1)]
 Budget = Annotated[str | None, flag("--budget", "RATE", "What each link may carry, such as 50mbit.", RUN)]
-Stall = Annotated[str, flag("--stall", "TIME", "Report who waits for whom after waiting so long.", RUN)]
+Stall = Annotated[
+    str, flag("--stall", "TIME", "Tell who waits for whom for so long; end a run in which a process stands still.", RUN)
+]
 
 Epochs = Annotated[
     int | None, flag("--epochs", "E", "End a worker after so many passes over its share.", BUDGET, least=1)

@@ -37,7 +37,10 @@ class ElasticPlaces:
         self.agent: subprocess.Popen[bytes] | None = None
         self.mailbox: Mailbox | None = None
 
-    def open(self) -> list[str]:
+    def pids(self) -> list[int]:
+        return [self.agent.pid] if self.agent else []
+
+    def open(self, patience: float) -> list[str]:
         return ["localhost"] * self.workers
 
     @property

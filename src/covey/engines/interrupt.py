@@ -1,7 +1,11 @@
-"""What does Ctrl-C do? The first one asks a run to end well, the second one raises. SIGTERM does the same."""
+"""What does Ctrl-C do? The first one asks a run to end well, the second one raises. SIGTERM does the same.
+
+Ctrl-Z stops this process and all that it leads, until both go on (`fg`, `bg`).
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -39,3 +43,26 @@ def interruptible(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def suspendable(pass_on: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """On Ctrl-Z `pass_on` SIGSTOP, stop, and `pass_on` SIGCONT when this process goes on.
+
+    (Roles are not in the terminal's group, which Ctrl-Z and Ctrl-C reach. Where somebody else hears Ctrl-Z, this does
+    nothing.)
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTSTP) != signal.SIG_DFL:
+        yield
+        return
+
+    def suspend(number: int, frame: FrameType | None) -> None:
+        pass_on(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        pass_on(signal.SIGCONT)
+
+    signal.signal(signal.SIGTSTP, suspend)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
 import zmq
 
+from covey.engines.interrupt import suspendable
 from covey.engines.process.brood import Brood
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.lines import Switchboard
+from covey.engines.process.liveness import STALL
 from covey.engines.process.nursery import Job
 from covey.engines.process.shots import SCORER
 from covey.engines.transport.token import new_token
@@ -21,12 +26,17 @@ from covey.strategy import Role
 class LocalCrew:
     """All roles of a run, on this machine."""
 
-    def __init__(self, warm: str, threads: int = 1) -> None:
-        self.brood = Brood(warm, threads)
+    def __init__(self, warm: str, threads: int = 1, stall: float = STALL) -> None:
+        self.brood = Brood(warm, threads, stall=stall)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.bells = (self.brood.line.fileno(),)
+        self.paused = 0.0
+        self.stack = ExitStack()
+        self.stack.callback(lambda: self.context.destroy(linger=0))
+        self.stack.push(self.brood.__exit__)
 
     def __enter__(self) -> LocalCrew:
+        self.stack.enter_context(suspendable(self._suspend))
         return self
 
     @property
@@ -51,11 +61,18 @@ class LocalCrew:
     def exits(self) -> list[tuple[Address, str]]:
         return self.brood.exits()
 
+    def sign(self, who: Address) -> object:
+        return self.brood.sign(who)
+
+    def state(self, who: Address) -> str:
+        return self.brood.state(who)
+
     def begin(self) -> None:
         pass
 
+    def _suspend(self, number: signal.Signals) -> None:
+        self.brood.signal(number)
+        self.paused += time.monotonic() if number == signal.SIGCONT else -time.monotonic()
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        try:
-            self.brood.__exit__(kind, error, tb)
-        finally:
-            self.context.destroy(linger=0)
+        self.stack.__exit__(kind, error, tb)

@@ -19,10 +19,10 @@ from covey.engines.cluster import here
 from covey.engines.cluster.places import Places
 from covey.engines.cluster.ranks import Presence, RankPlaces, attend, call_off, machine, presence, read_native
 from covey.engines.native.mpi_service import NATIVE, Service
+from covey.engines.process.liveness import Silence
 from covey.engines.started import Started, by_mpi, choose_gpu
 from covey.errors import PeerLost, PlanError
 
-COMING = 90.0  # seconds until all ranks must be there
 LOOK = 0.02  # seconds between two looks: MPI's own waiting keeps a core busy
 DOORS, HERE, LETTER = 1, 2, 3  # tags
 LED: list[Started] = []  # the runs that this process has led
@@ -67,9 +67,9 @@ def refuse() -> None:
 
 
 @cache
-def channel(started: Started, coming: float = COMING) -> MpiChannel:
-    """The way to the other ranks, which must be there within `coming` seconds."""
-    return MpiChannel(started, coming=coming)
+def channel(started: Started, coming: float = 0.0) -> MpiChannel:
+    """The way to the other ranks. (`coming` is for a rendezvous: mpirun has brought them together already.)"""
+    return MpiChannel(started)
 
 
 def world() -> Any:
@@ -100,19 +100,19 @@ def part(comm: Any, still: Callable[[], bool] = lambda: True) -> bool:
 class MpiChannel:
     """Messages of MPI as a channel; MPI trusts its network."""
 
-    def __init__(self, started: Started, first: int = 0, coming: float = COMING) -> None:
-        self.started, self.coming = started, coming
+    def __init__(self, started: Started, first: int = 0) -> None:
+        self.started = started
         self.users = "mpi4py.MPI" in sys.modules  # MPI is not ours to end
         self.comm = world()
         self.service = Service(self.comm, first)
 
-    def gather(self) -> list[Presence]:
+    def gather(self, patience: float) -> list[Presence]:
         """Everybody, having tried which of the leader's addresses leads here."""
         with socket.create_server(("::", 0), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True) as door:
             doors = msgspec.json.encode((machine(), here.addresses(), door.getsockname()[1]))
             for rank in range(1, self.started.size):
                 self.comm.Send(doors, dest=rank, tag=DOORS)
-            others = [self._receive(rank, HERE, self.coming) for rank in range(1, self.started.size)]
+            others = [self._receive(rank, HERE, patience) for rank in range(1, self.started.size)]
         return [presence(), *(msgspec.json.decode(other, type=Presence) for other in others)]
 
     def hand_out(self, letters: Sequence[bytes]) -> None:
@@ -126,18 +126,23 @@ class MpiChannel:
         while not self.comm.Iprobe(source=0, tag=MPI.ANY_TAG, status=status):
             time.sleep(LOOK)
         if status.Get_tag() == DOORS:
-            leaders, addresses, port = msgspec.json.decode(self._receive(0, DOORS), type=tuple[str, list[str], int])
+            leaders, addresses, port = msgspec.json.decode(
+                self._receive(0, DOORS, None), type=tuple[str, list[str], int]
+            )
             found = "" if leaders == machine() else reachable(addresses, port)
             self.comm.Send(msgspec.json.encode(presence(found)), dest=0, tag=HERE)
         return self._receive(0, LETTER, None)
 
-    def _receive(self, source: int, tag: int, patience: float | None = COMING) -> bytes:
+    def _receive(self, source: int, tag: int, patience: float | None) -> bytes:
         from mpi4py import MPI
 
-        status, until = MPI.Status(), time.monotonic() + (patience or 0)
+        status, clock = MPI.Status(), Silence[int](patience or 0)
         while not self.comm.Iprobe(source=source, tag=tag, status=status):
-            if patience is not None and time.monotonic() > until:
-                raise PeerLost(f"rank {source} did not answer within {patience:g} s")
+            clock.tick()
+            if patience is not None and clock.awake > patience:
+                raise PeerLost(
+                    f"rank {source} did not answer within {patience:g} s; a longer --stall gives it more time"
+                )
             time.sleep(LOOK)
         data = bytearray(status.Get_count(MPI.BYTE))
         self.comm.Recv([data, MPI.BYTE], source=source, tag=tag)

@@ -51,7 +51,10 @@ class MpirunPlaces:
         self.mailbox: Mailbox | None = None
         self.mpirun: subprocess.Popen[bytes] | None = None
 
-    def open(self) -> list[str]:
+    def pids(self) -> list[int]:
+        return [self.mpirun.pid] if self.mpirun else []
+
+    def open(self, patience: float) -> list[str]:
         if self.file:
             self.address = here.address_among(self.hosts)
         return self.hosts

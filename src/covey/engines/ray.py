@@ -23,7 +23,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from covey.engines.cluster import here, shipping, site
-from covey.engines.cluster.den import Den, same_handlers
+from covey.engines.cluster.den import Den, inhabitants, same_handlers
 from covey.engines.cluster.words import Letter
 from covey.errors import PlanError
 
@@ -96,7 +96,10 @@ class RayPlaces:
         self.running: list[Any] = []
         self.looked = 0.0
 
-    def open(self) -> list[str]:
+    def pids(self) -> list[int]:
+        return inhabitants(self.den.path) if self.den else []
+
+    def open(self, patience: float) -> list[str]:
         self._meet()
         nodes = self._nodes()
         names = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes()}

@@ -18,10 +18,11 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from covey.engines.cluster.places import Places
 from covey.engines.cluster.ranks import HERE, Presence, RankPlaces, attend, call_off, presence, read_native
+from covey.engines.process.liveness import Silence
 from covey.engines.started import Started, by_torchrun, choose_gpu
 from covey.errors import PeerLost, PlanError
 
-COMING = 90.0  # seconds until all ranks must be there
+COMING = 90.0  # seconds until the rendezvous must be there
 LEAVING = 30.0  # seconds that a leader which refuses waits for the others to hear of it
 LOOK = 0.05  # seconds between two looks into the store
 LED: list[Started] = []  # the runs that this process has led
@@ -100,14 +101,15 @@ class StoreChannel:
         )  # fmt: skip
         return PrefixStore(f"covey/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
-    def gather(self) -> list[Presence]:
-        return [presence(HERE), *(self._presence(rank) for rank in range(1, self.started.size))]
+    def gather(self, patience: float) -> list[Presence]:
+        return [presence(HERE), *(self._presence(rank, patience) for rank in range(1, self.started.size))]
 
-    def _presence(self, rank: int) -> Presence:
-        until = time.monotonic() + self.coming
+    def _presence(self, rank: int, patience: float) -> Presence:
+        clock = Silence[int](patience)
         while not self.store.check([f"here/{rank}"]):
-            if time.monotonic() > until:
-                raise PeerLost(f"rank {rank} did not come within {self.coming:g} s")
+            clock.tick()
+            if clock.awake > patience:
+                raise PeerLost(f"rank {rank} did not come within {patience:g} s; a longer --stall gives it more time")
             time.sleep(LOOK)
         return msgspec.json.decode(self.store.get(f"here/{rank}"), type=Presence)
 

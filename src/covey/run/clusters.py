@@ -19,6 +19,7 @@ from covey.observe.result import Result
 from covey.run.options import Options
 from covey.run.processes import on_processes
 from covey.run.request import Request, at_rate
+from covey.simulate import parse_duration
 from covey.task import Task
 
 
@@ -75,7 +76,10 @@ def at(asked: Request, places: Places) -> Result:
 
 def terms_of(given: Options, threads: int) -> Terms:
     """How the hosts of a run meet, as it was asked for; what is insecure is said."""
-    terms = Terms(place=given.place, interface=given.interface, insecure=given.insecure, threads=threads)
+    terms = Terms(
+        place=given.place, interface=given.interface, insecure=given.insecure, threads=threads,
+        stall=parse_duration(given.stall),
+    )  # fmt: skip
     if given.watcher and given.insecure:
         given.watcher.say(INSECURE)
     return replace(terms, say=given.watcher.say) if given.watcher else terms

@@ -48,7 +48,8 @@ Muster = Callable[[Request, str, bytes], Crew]
 
 def local(asked: Request) -> Result:
     """Roles as processes of this machine."""
-    return on_processes(asked, "local", lambda asked, warm, handed: LocalCrew(warm, asked.threads))
+    stall = parse_duration(asked.options.stall)
+    return on_processes(asked, "local", lambda asked, warm, handed: LocalCrew(warm, asked.threads, stall))
 
 
 def on_processes(asked: Request, name: str, muster: Muster) -> Result:
@@ -86,6 +87,7 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
             result.keep_recording(joined(supervisor.roster.lanes, supervisor.roles, result.strategy, result.engine))
         if given.save:
             build.copy(file, Path(given.save))
+        result.failures += supervisor.dismiss()
     return result
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,15 +13,17 @@ import msgspec
 import zmq
 
 from covey.engines.cluster import here
+from covey.engines.cluster.engine import Engine
 from covey.engines.cluster.gate import Gate
 from covey.engines.cluster.keeper import new_secret
 from covey.engines.cluster.placement import Site, place, sites_of
 from covey.engines.cluster.places import Places, Terms
 from covey.engines.cluster.sharing import Sharing
-from covey.engines.cluster.words import Arrived, Bear, Failed, Fetch, Gone, Lay, Leave, Letter, Shares, Upward
+from covey.engines.cluster.words import Arrived, Bear, Beat, Failed, Fetch, Gone, Lay, Leave, Letter, Shares, Upward
 from covey.engines.process.brood import Brood
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.lines import Switchboard
+from covey.engines.process.liveness import Silence
 from covey.engines.process.nursery import Job
 from covey.engines.process.shots import SCORER
 from covey.engines.transport.keys import LAUNCHER, Guard, Ring, new_pair
@@ -30,8 +32,8 @@ from covey.errors import PeerLost, PlanError
 from covey.message import Address
 from covey.strategy import Role
 
-COMING = 90.0  # seconds until all sites must be there
-ANSWER = 10.0  # seconds in which a site has laid or fetched memory
+COMING = 3  # times the silence that is allowed: until all sites must be there
+PACE = 3  # as often as long as the parent of this machine's roles took to import everything, whatever is allowed
 
 W = TypeVar("W")
 
@@ -47,10 +49,15 @@ class ClusterCrew:
         self.error: BaseException | None = None
         self.stack.callback(lambda: places.close(self.error is None))
         try:
-            self.hosts = places.open()
+            self.hosts = places.open(COMING * terms.stall)
             self.sites = sites_of(self.hosts)
             self.homes = place(roles, self.sites, terms.place)
-            self.brood = self.stack.enter_context(Brood(warm, terms.threads))
+            self.brood = self.stack.enter_context(Brood(warm, terms.threads, stall=terms.stall))
+            self.engine = Engine(places.pids, terms.stall)
+            self.paused = 0.0  # Ctrl-Z does not reach other hosts
+            self.took = 0.0  # seconds until this machine had imported everything
+            self.signs: Counter[Address] = Counter()  # of roles on sites: how often each has used the CPU
+            self.states: dict[Address, str] = {}
             self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
             self.stack.callback(lambda: self.context.destroy(linger=1000))
             self.names = [Address("site", site.number) for site in self.sites]
@@ -60,8 +67,9 @@ class ClusterCrew:
             self.address = here.interface_address(terms.interface) if terms.interface else places.address
             self.native = self._native()
             self.gate = Gate(
-                self.context, here.endpoint(self.address), len(self.sites), self._own_ring(), self.guard, self.token
-            )
+                self.context, here.endpoint(self.address), len(self.sites), self._own_ring(), self.guard, self.token,
+                terms.stall,
+            )  # fmt: skip
             self.stack.callback(self._dismiss)
             self.bells = self._bells()
             self.away: dict[Address, int] = {}  # the roles that live on a site
@@ -127,7 +135,15 @@ class ClusterCrew:
             if quiet := self.gate.silent(number):
                 how = f"was lost with {self._called(number)}, of which nothing was heard for {quiet:.1f} s"
                 gone.append((who, how))
+        if not gone:
+            self.engine.check()
         return gone
+
+    def sign(self, who: Address) -> object:
+        return self.signs[who] if who in self.away else self.brood.sign(who)
+
+    def state(self, who: Address) -> str:
+        return self.states.get(who, "") if who in self.away else self.brood.state(who)
 
     def begin(self) -> None:
         """Training begins; an engine that wants to know (the lab, whose quotas hold from here) has `begin` too."""
@@ -141,9 +157,13 @@ class ClusterCrew:
 
     def _await(self) -> dict[int, Arrived]:
         """Everybody's arrival; hosts with other versions than this one are named."""
-        arrived = self._gather(Arrived, range(len(self.sites)), COMING)
+        patience = COMING * self.terms.stall
+        arrived = self._gather(Arrived, range(len(self.sites)), patience)
         if missing := [self._called(n) for n in range(len(self.sites)) if n not in arrived]:
-            raise PeerLost(f"not heard of within {COMING:g} s: {', '.join(missing)}; can they reach {self.address}?")
+            raise PeerLost(
+                f"not heard of within {max(patience, PACE * self.took):.0f} s: {', '.join(missing)}; can they reach "
+                f"{self.address}? A longer --stall gives them more time"
+            )
         mine = here.versions(self.task)
         for number, other in sorted(arrived.items()):
             for what, version in mine.items():
@@ -156,14 +176,21 @@ class ClusterCrew:
         return arrived
 
     def _gather(self, kind: type[W], sites: Iterable[int], patience: float) -> dict[int, W]:
-        """One such word from each of these sites, or from those that say it in time."""
+        """One such word from each of these sites, or from those that say it in time.
+
+        A machine that is slow to start here may be so there: nobody is late before this one has imported everything.
+        """
         found: dict[int, W] = {}
-        missing, until = set(sites), time.monotonic() + patience
+        missing, clock = set(sites), Silence[int](self.terms.stall)
         poller = zmq.Poller()
         for bell in self.bells:
             poller.register(bell, zmq.POLLIN)
-        while missing - found.keys() and time.monotonic() < until:
+        while missing - found.keys() and clock.awake <= max(patience, PACE * self.took):
             poller.poll(50)
+            clock.tick()
+            self.brood.exits()
+            self.took = self.took if self.brood.warm else clock.awake
+            self.engine.check()
             for number, word in self._hear():
                 if isinstance(word, Gone):
                     raise PeerLost(f"{word.who} {word.how}")
@@ -179,7 +206,10 @@ class ClusterCrew:
         words = self.gate.words()
         for number, word in words:
             if isinstance(word, Failed):
-                raise PlanError(f"{self._called(number)}: {word.reason}")
+                raise (PeerLost if word.lost else PlanError)(f"{self._called(number)}: {word.reason}")
+            if isinstance(word, Beat):
+                self.signs.update(word.busy)
+                self.states.update(dict.fromkeys(word.busy, "") | dict(word.stopped))
         return words
 
     def _share(self, homes: Mapping[Address, Site]) -> Sharing:
@@ -195,8 +225,9 @@ class ClusterCrew:
     def _ask(self, words: Mapping[int, Lay | Fetch]) -> dict[int, Shares]:
         for number, word in words.items():
             self.gate.tell(number, word)
-        answers = self._gather(Shares, words, ANSWER)
-        return {number: answers.get(number, Shares(why=f"no answer within {ANSWER:g} s")) for number in words}
+        answers = self._gather(Shares, words, self.terms.stall)
+        late = Shares(why=f"no answer within {self.terms.stall:g} s")
+        return {number: answers.get(number, late) for number in words}
 
     def _dismiss(self) -> None:
         why = "" if self.error is None else str(self.error).partition("\n")[0] or type(self.error).__name__
@@ -232,6 +263,7 @@ class ClusterCrew:
             key="" if self.terms.insecure else self.pairs[LAUNCHER].public,
             pair=None if self.terms.insecure else self.pairs[self.names[number]],
             roles=[str(who) for who, site in self.homes.items() if site.number == number], secret=self.secret,
+            stall=self.terms.stall,
         )  # fmt: skip
 
     def _ring(self, who: Address) -> Ring:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import time
-
 import zmq
 
 from covey.engines.cluster.words import Downward, Upward, upward
 from covey.engines.process.lines import AT_ONCE, MOST_UP
+from covey.engines.process.liveness import STALL, Silence
 from covey.engines.transport.keys import Guard, Ring
 from covey.engines.transport.refusals import Refusals
 from covey.engines.transport.token import NONE, seal, unseal
 from covey.errors import WireError
 from covey.message import Address
 
-SILENT = 6.0  # seconds without a sign of life, after which a site is lost
-BROKEN = 2.5  # the same for a site that has said nothing since a line broke
+BROKEN = 2.5  # seconds after which a site is lost that has said nothing since a line broke
 
 
 class Gate:
@@ -23,8 +21,9 @@ class Gate:
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, sites: int, ring: Ring | None = None,
-        guard: Guard | None = None, token: bytes = NONE,
+        guard: Guard | None = None, token: bytes = NONE, stall: float = STALL,
     ) -> None:  # fmt: skip
+        """`stall` is for how many seconds a site may give no sign of life."""
         self.guard, self.token = guard, token
         self.refusals = guard.refusals if guard else Refusals()
         self.socket = context.socket(zmq.ROUTER)
@@ -34,8 +33,9 @@ class Gate:
         if ring:
             ring.lock(self.socket)
         self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self.heard = dict.fromkeys(range(sites), time.monotonic())
-        self.broken = 0.0  # when a line broke last
+        self.words_of = dict.fromkeys(range(sites), 0)  # how many came
+        self.silence: Silence[int] = Silence(stall)
+        self.broken = -1.0  # when a line broke last, by the clock of that silence
         self.socket.bind(endpoint)
 
     @property
@@ -56,18 +56,19 @@ class Gate:
             except WireError as error:
                 self.refusals.note(str(error))
             else:
-                self.heard[number] = time.monotonic()
+                self.words_of[number] += 1
                 found.append((number, word))
         while self.monitor.poll(0):
             self.monitor.recv_multipart()
-            self.broken = time.monotonic()
+            self.broken = self.silence.awake
+        self.silence.look(self.words_of)
         return found
 
     def silent(self, number: int) -> float:
         """For how many seconds a site has given no sign of life, if that is too long; else 0."""
-        quiet = time.monotonic() - self.heard[number]
-        limit = BROKEN if self.heard[number] < self.broken else SILENT
-        return quiet if quiet > limit else 0.0
+        quiet = self.silence.quiet(number)
+        since_then = self.silence.awake - quiet < self.broken  # it has said nothing since a line broke
+        return quiet if quiet > (min(BROKEN, self.silence.stall) if since_then else self.silence.stall) else 0.0
 
     def close(self) -> None:
         self.socket.disable_monitor()
@@ -86,6 +87,6 @@ class Gate:
             number = int(name.decode().removeprefix("site/"))
         except ValueError:
             number = -1
-        if number not in self.heard:
+        if number not in self.words_of:
             raise WireError(f"{name[:40]!r} is no site of this run")
         return number

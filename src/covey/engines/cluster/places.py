@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from covey.engines.cluster.words import Letter
+from covey.engines.process.liveness import STALL
 
 
 class Places(Protocol):
@@ -14,8 +15,8 @@ class Places(Protocol):
 
     address: str  # at which the launcher is found from the sites
 
-    def open(self) -> list[str]:
-        """The host of each site, which will be invited."""
+    def open(self, patience: float) -> list[str]:
+        """The host of each site, which will be invited; those that come by themselves do so in `patience` seconds."""
         ...
 
     def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
@@ -24,6 +25,10 @@ class Places(Protocol):
 
     def lost(self) -> str:
         """What the engine itself knows to have died, in words; nothing if all is well."""
+        ...
+
+    def pids(self) -> list[int]:
+        """The processes of this machine by which the engine runs its sites, as far as covey has started them."""
         ...
 
     def close(self, well: bool) -> None:
@@ -39,4 +44,5 @@ class Terms:
     interface: str = ""
     insecure: bool = False
     threads: int = 1  # with which a role computes
+    stall: float = STALL  # seconds for which a process may give no sign of life
     say: Callable[[str], None] = lambda line: None  # tells a person

@@ -14,6 +14,7 @@ from types import TracebackType
 import msgspec
 
 from covey.engines.cluster.words import Letter
+from covey.engines.process import liveness
 from covey.engines.process.brood import Brood
 from covey.engines.process.nursery import Job, lay_memory
 from covey.message import Address
@@ -29,7 +30,8 @@ class RankRoles:
     def __init__(self, letter: Letter, me: Address) -> None:
         self.me = me
         self.born: SimpleQueue[Job] = SimpleQueue()
-        self.others = Brood(letter.warm, letter.threads) if any(name != str(me) for name in letter.roles) else None
+        others = any(name != str(me) for name in letter.roles)
+        self.others = Brood(letter.warm, letter.threads, stall=letter.stall) if others else None
         self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.playing = False
         self.how = ""  # the role of this process has ended
@@ -61,6 +63,16 @@ class RankRoles:
         if not self.how:
             self.how = how
             os.eventfd_write(self.bell, 1)
+
+    @property
+    def alive(self) -> set[Address]:
+        return ({self.me} if self.playing else set()) | (self.others.alive if self.others else set())
+
+    def sign(self, who: Address) -> object:
+        return self.others.sign(who) if self.others and who != self.me else liveness.sign(os.getpid())
+
+    def state(self, who: Address) -> str:
+        return self.others.state(who) if self.others and who != self.me else liveness.state(os.getpid())
 
     def exits(self) -> list[tuple[Address, str]]:
         gone = self.others.exits() if self.others else []

@@ -34,8 +34,8 @@ class Presence(msgspec.Struct, frozen=True):
 class Channel(Protocol):
     """How the ranks of a job reach each other before covey's own links are there."""
 
-    def gather(self) -> list[Presence]:
-        """(The leader) everybody, in order of rank."""
+    def gather(self, patience: float) -> list[Presence]:
+        """(The leader) everybody, in order of rank, if they come within so many seconds."""
         ...
 
     def hand_out(self, letters: Sequence[bytes]) -> None:
@@ -62,8 +62,11 @@ class RankPlaces:
         self.trouble = ""
         self.own: threading.Thread | None = None
 
-    def open(self) -> list[str]:
-        present = self.channel.gather()
+    def pids(self) -> list[int]:
+        return []  # somebody else has started them
+
+    def open(self, patience: float) -> list[str]:
+        present = self.channel.gather(patience)
         self.address = leader_address(present)
         return names(present)
 

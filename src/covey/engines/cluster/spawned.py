@@ -23,8 +23,11 @@ class SpawnedPlaces:
         self.prefixes = prefixes or [()] * len(self.hosts)
         self.sites: list[subprocess.Popen[bytes]] = []
 
-    def open(self) -> list[str]:
+    def open(self, patience: float) -> list[str]:
         return self.hosts
+
+    def pids(self) -> list[int]:
+        return [child.pid for child in self.sites]
 
     def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from covey.engines.cluster.here import Machine
+from covey.engines.process.liveness import STALL
 from covey.engines.transport.keys import Discreet, Pair
 from covey.engines.transport.token import NONE
 from covey.message import Address
@@ -24,6 +25,7 @@ class Letter(Discreet, frozen=True, kw_only=True):
     interface: str = ""  # where the roles shall hear: the name of an interface, or an address
     code: bytes = b""  # the task's file and the modules beside it, for a host that does not have them
     roles: list[str] = msgspec.field(default_factory=list)  # who will live there, for engines that show names
+    stall: float = STALL  # seconds for which a process may give no sign of life
     secret: bytes = b""  # of the sites, by which those of one machine know each other when they share memory
 
     @property
@@ -53,9 +55,10 @@ class Shares(Word, frozen=True):
 
 
 class Failed(Word, frozen=True):
-    """The site cannot do what it was asked."""
+    """The site cannot do what it was asked, or has `lost` the parent of its roles."""
 
     reason: str
+    lost: bool = False
 
 
 class Gone(Word, frozen=True):
@@ -66,7 +69,10 @@ class Gone(Word, frozen=True):
 
 
 class Beat(Word, frozen=True):
-    """The site is still there."""
+    """The site is still there; of its roles, these have used the CPU since the last time, and these are stopped."""
+
+    busy: list[Address] = []
+    stopped: list[tuple[Address, str]] = []  # with the letter by which Linux says how
 
 
 class Lay(Word, frozen=True):

@@ -40,7 +40,10 @@ class LabPlaces:
         self.line: socket.socket | None = None
         self.living: set[str] = set()
 
-    def open(self) -> list[str]:
+    def pids(self) -> list[int]:
+        return [self.parent.pid] if self.parent else []
+
+    def open(self, patience: float) -> list[str]:
         with running.locked():
             running.reap()
             nets = wiring.free()

@@ -20,15 +20,17 @@ from typing import Protocol
 
 import msgspec
 
-from covey.engines.process import nursery
-from covey.engines.process.nursery import Exit, Job, read, write
+from covey.engines.process import liveness, nursery
+from covey.engines.process.liveness import STALL, STOPPED, Silence, still
+from covey.engines.process.nursery import Born, Exit, Job, Warm, read, write
 from covey.engines.transport import handles
 from covey.errors import PeerLost
 from covey.message import Address
 from covey.threads import limited_to
 
-PATIENCE = 5.0  # seconds that the roles have to end by themselves, once told to
-HASTE = 1.0  # seconds that a nursery has which may still be importing torch, after a failure
+PATIENCE = 5.0  # seconds that the roles have to end by themselves, once told to, and their parent after them
+HASTE = 1.0  # the same for one that may still be importing torch, after a failure
+PARENT = "the parent of all roles"
 LONG = 64  # bytes: a directory for temporary files with a longer name leaves no room for a socket's path
 
 
@@ -40,24 +42,30 @@ class Parent(Protocol):
     def wait(self) -> int: ...
 
 
-Start = Callable[[socket.socket, socket.socket, Path, str], Parent]
-"""How a nursery comes to life: given our end of the line and its own, the private directory, and what it imports."""
+Start = Callable[[socket.socket, socket.socket, Path, str, float], Parent]
+"""How a nursery comes to life: given our end of the line and its own, the private directory, what it imports, and for
+how many seconds it may see no sign of this process."""
 
 
 class Brood:
     """The processes of a run on this machine."""
 
-    def __init__(self, warm: str, threads: int = 1, start: Start | None = None) -> None:
+    def __init__(self, warm: str, threads: int = 1, start: Start | None = None, stall: float = STALL) -> None:
         """Start the parent of the roles, which imports the module `warm` while this process does other things.
 
-        `threads` is with how many a role computes; a parent that is not started here knows that already.
+        `threads` is with how many a role computes; a parent that is not started here knows that already. `stall` is for
+        how many seconds that parent may stand still, or see this process do so.
         """
         where = None if len(os.fsencode(tempfile.gettempdir())) <= LONG else "/tmp"
         # mode 0700: the sockets in it are this user's alone
         self.directory = Path(tempfile.mkdtemp(prefix="covey-", dir=where))
         self.line, theirs = socket.socketpair()
         with theirs, _undisturbed():
-            self.nursery = (start or partial(spawned, threads))(self.line, theirs, self.directory, warm)
+            self.nursery = (start or partial(spawned, threads))(self.line, theirs, self.directory, warm, stall)
+        self.silence: Silence[str] = Silence(stall)
+        self.warm = False  # the parent has imported everything
+        self.roles: list[Address] = []
+        self.pids: dict[Address, int] = {}
         self.alive: set[Address] = set()
 
     def __enter__(self) -> Brood:
@@ -70,12 +78,12 @@ class Brood:
 
     def bear(self, job: Job, memory: Sequence[int] = ()) -> None:
         """Have roles born; `memory` are the handles of what they share with others of this machine."""
+        self.roles, self.alive = job.roles, set(job.roles)
         try:
             write(self.line, msgspec.msgpack.encode(msgspec.structs.replace(job, handles=len(memory))))
             handles.give(self.line, memory)
         except OSError:
             raise self._lost() from None
-        self.alive = set(job.roles)
 
     def abandon(self) -> None:
         """Nobody has told the roles to go, so there is nothing to wait for when the block ends."""
@@ -85,51 +93,78 @@ class Brood:
         """Who has ended since the last time, and how; never waits."""
         found = []
         while select.select([self.line], [], [], 0)[0]:
-            found.append(self._exit())
+            match self._told():
+                case Warm():
+                    self.warm = True
+                case Born(pids):
+                    self.pids = dict(zip(self.roles, pids, strict=True))
+                case Exit(who, status):
+                    self.alive.discard(who)
+                    found.append((who, describe(os.waitstatus_to_exitcode(status))))
+        if self.silence.due and self.silence.look({PARENT: liveness.cpu(self.nursery.pid)}):
+            raise PeerLost(still(PARENT, liveness.state(self.nursery.pid), self.silence.stall))
         return found
 
-    def _exit(self) -> tuple[Address, str]:
+    def _told(self) -> Warm | Born | Exit:
         try:
-            exit = msgspec.msgpack.decode(read(self.line), type=Exit)
+            return msgspec.msgpack.decode(read(self.line), type=Warm | Born | Exit)
         except (SystemExit, ConnectionError):
             raise self._lost() from None
-        self.alive.discard(exit.who)
-        return exit.who, describe(os.waitstatus_to_exitcode(exit.status))
+
+    def sign(self, who: Address) -> object:
+        """What changes while a role works; before it is born, its parent does so for it."""
+        return liveness.sign(self.pids[who]) if who in self.pids else liveness.cpu(self.nursery.pid)
+
+    def state(self, who: Address) -> str:
+        """What a role's process does, as Linux tells it."""
+        return liveness.state(self.pids.get(who, self.nursery.pid))
+
+    def signal(self, number: signal.Signals) -> None:
+        """To all roles, what they have started, and their parent."""
+        with suppress(ProcessLookupError):  # it may have no group of its own yet
+            os.killpg(self.nursery.pid, number)
 
     def _lost(self) -> PeerLost:
         """The parent of the roles has ended; it is buried only when the block ends, so that its number stays ours."""
         end = os.waitid(os.P_PID, self.nursery.pid, os.WEXITED | os.WNOWAIT)
         assert end is not None
         code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
-        return PeerLost(f"the parent of all roles {describe(code)}")
+        return PeerLost(f"{PARENT} {describe(code)}")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         """Give the roles a moment to go by themselves when all went well, then see to it."""
         try:
-            self.line.settimeout(PATIENCE)
-            with suppress(TimeoutError, PeerLost):
-                while self.alive and error is None:
-                    self._exit()
+            with suppress(PeerLost):
+                if error is None:
+                    self._see_off()
         finally:
             self.line.close()  # the nursery kills what is left and removes the directory
-            self._bury(PATIENCE if error is None else HASTE)
+            stopped = liveness.state(self.nursery.pid) in STOPPED
+            self._bury(0.0 if stopped else PATIENCE if error is None else HASTE)
             shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _see_off(self) -> None:
+        until = self.silence.awake + PATIENCE
+        while any(self.state(who) not in STOPPED for who in self.alive) and self.silence.awake < until:
+            select.select([self.line], [], [], self.silence.every)
+            self.exits()
 
     def _bury(self, patience: float) -> None:
         ended, poll = os.pidfd_open(self.nursery.pid), select.poll()
         poll.register(ended, select.POLLIN)
         poll.poll(patience * 1000)
         os.close(ended)
-        with suppress(ProcessLookupError):  # it may have died before it had a group of its own
-            os.killpg(self.nursery.pid, signal.SIGKILL)  # all that is left of the run, the nursery itself included
+        self.signal(signal.SIGKILL)  # all that is left of the run, the nursery itself included
         self.nursery.wait()
 
 
-def spawned(threads: int, ours: socket.socket, theirs: socket.socket, directory: Path, warm: str) -> Parent:
+def spawned(
+    threads: int, ours: socket.socket, theirs: socket.socket, directory: Path, warm: str, stall: float
+) -> Parent:
     """A nursery as a program of its own."""
     path = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, **limited_to(threads), "PYTHONPATH": path}
-    told = [str(theirs.fileno()), str(directory), warm, " " * 32]  # the last is room for a title
+    told = [str(theirs.fileno()), str(directory), warm, str(stall), " " * 32]  # the last is room for a title
     # A group of its own, which the terminal's Ctrl-C does not reach, but no session: Linux shares the CPU out among
     # sessions first, and on a busy machine busy roles in one of their own can keep the launcher waiting for seconds.
     return subprocess.Popen(
@@ -148,7 +183,7 @@ class Fork(Parent):
         return os.waitpid(self.pid, 0)[1]
 
 
-def forked(ours: socket.socket, theirs: socket.socket, directory: Path, warm: str) -> Fork:
+def forked(ours: socket.socket, theirs: socket.socket, directory: Path, warm: str, stall: float) -> Fork:
     """A nursery that need not import again what this process has; for one that has no threads, and no GPU, yet."""
     pid = os.fork()
     if pid:
@@ -156,7 +191,7 @@ def forked(ours: socket.socket, theirs: socket.socket, directory: Path, warm: st
     try:
         os.setpgid(0, 0)
         ours.close()
-        nursery.main(theirs.detach(), str(directory), warm)
+        nursery.main(theirs.detach(), str(directory), warm, stall)
     except Exception:
         traceback.print_exc()
     finally:

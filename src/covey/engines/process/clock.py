@@ -28,6 +28,11 @@ class Stopwatch:
         self._owed = max(0.0, self._since - now) if self._since is not None else self._owed
         self._since = None
 
+    def skip(self, seconds: float) -> None:
+        """So many seconds that have just passed were no training."""
+        if self._since is not None:
+            self._since += seconds
+
     def now(self) -> float:
         return self.at(time.monotonic())
 

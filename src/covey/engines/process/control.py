@@ -166,6 +166,12 @@ class Thaw(Word, frozen=True):
     pause: float = 0.0
 
 
+class Skip(Word, frozen=True):
+    """So many seconds that have just passed were no training: everybody was stopped."""
+
+    seconds: float
+
+
 class Where(Word, frozen=True):
     """Say which step would begin next, and hold there."""
 
@@ -225,7 +231,9 @@ Upward = (
     Bound | Ready | Cramped | Report | Settled | At | Held | Frozen | Counts | Saved | Ended | Failed | Refused | Scored
     | Left | Vote | Order | Advice
 )  # fmt: skip
-Downward = Book | Go | Freeze | Thaw | Where | Hold | Release | Stop | Probe | Shoot | Save | Score | Verdict | Quit
+Downward = (
+    Book | Go | Freeze | Thaw | Skip | Where | Hold | Release | Stop | Probe | Shoot | Save | Score | Verdict | Quit
+)  # fmt: skip
 
 upward: msgspec.msgpack.Decoder[Upward] = msgspec.msgpack.Decoder(Upward)
 downward: msgspec.msgpack.Decoder[Downward] = msgspec.msgpack.Decoder(Downward)

@@ -10,6 +10,7 @@ import zmq
 
 from covey.engines.process import control
 from covey.engines.process.lines import Switchboard
+from covey.engines.process.liveness import STATES, Silence, still
 from covey.engines.process.own_loops import OwnLoops
 from covey.engines.process.roster import Roster
 from covey.engines.process.settling import Settling
@@ -21,6 +22,7 @@ from covey.observe.progress import Phase
 
 W = TypeVar("W", bound=control.Word)
 LAST_WORD = 0.5  # seconds that a dead role's last word, which tells more than its exit code, may be on its way
+LEAVING = 0.02  # seconds between two looks at who is still there
 REFUSALS: dict[str, type[CoveyError]] = {kind.__name__: kind for kind in (PlanError, CheckpointError, WireError)}
 
 
@@ -35,8 +37,21 @@ class Crew(Protocol):
     @property
     def alive(self) -> set[Address]: ...
 
+    @property
+    def paused(self) -> float:
+        """Seconds in all for which a person has stopped everybody, with Ctrl-Z."""
+        ...
+
     def exits(self) -> list[tuple[Address, str]]:
-        """Who has ended since the last time, and how; never waits."""
+        """Who has ended since the last time, and how; never waits. Whatever else stands still or is gone is raised."""
+        ...
+
+    def sign(self, who: Address) -> object:
+        """What changes while a role uses the CPU."""
+        ...
+
+    def state(self, who: Address) -> str:
+        """What a role's process does, by the letter that Linux has for it; none if that is not known."""
         ...
 
     def begin(self) -> None:
@@ -60,7 +75,7 @@ class Ear:
         self.refused = Refusals()
         self.settling = Settling()
         self.phase: Phase = "starting"
-        self.begun = time.monotonic()
+        self.silence: Silence[tuple[str, Address]] = Silence(stall)
         self.warned = self.cramped = False
         self.poller = zmq.Poller()
         self.poller.register(board.socket, zmq.POLLIN)
@@ -94,8 +109,15 @@ class Ear:
         self.poller.poll(round(timeout * 1000))
         self.hear()
         self.note_refused("the launcher", self.board.refusals.news())
-        self.bury(self.crew.exits())
-        self.check_stall()
+        try:
+            self.bury(self.crew.exits())
+        except PeerLost as lost:
+            raise self.explained(lost) from None
+        silent = self.silent() if self.silence.due else []
+        if self.phase == "ended":  # a script of the user's may do what it likes after the run, but not be stopped
+            silent = [who for who in silent if self.crew.state(who) in STATES]
+        if silent:
+            raise PeerLost(self.named(silent))
         self.meanwhile()
 
     def hear(self) -> None:
@@ -143,23 +165,58 @@ class Ear:
             self.board.socket.poll(round(left * 1000))
             self.hear()
         address, how = exits[0]
-        heard = time.monotonic() - self.seen[address].heard if self.seen[address].heard else None
-        last = f"last heard {heard:.1f} s ago" if heard is not None else "never heard"
-        raise PeerLost(f"{address} {how}; {last}")
+        raise PeerLost(f"{address} {how}; {self.roster.last(address)}")
+
+    def explained(self, lost: PeerLost) -> PeerLost:
+        """The same, or why: whoever sees no sign of its launcher for so long takes its roles and goes."""
+        if (pause := self.silence.overslept()) and self.phase != "ended":
+            limit = f"{self.silence.stall:g} s"
+            return PeerLost(f"the launcher itself was stopped for {pause:.0f} s, longer than {limit}: its roles ended")
+        return lost
+
+    def silent(self) -> list[Address]:
+        """The roles that have neither said anything nor used the CPU for too long; also tells of long waits."""
+        signs: dict[tuple[str, Address], object] = {}
+        for who in self.crew.alive:
+            seen = self.seen[who]
+            signs["life", who] = seen.heard, self.crew.sign(who)
+            signs["word", who] = seen.heard
+            signs["wait", who] = seen.waits
+        silent = [who for what, who in self.silence.look(signs) if what == "life"]
+        if not silent and self.phase in ("training", "stopping"):
+            self.check_stall()
+        return silent
+
+    def left(self) -> list[str]:
+        """Wait until everybody has left; who stands still, in words, if anybody does."""
+        try:
+            while self.crew.alive:
+                time.sleep(LEAVING)
+                self.crew.exits()
+                if self.silence.due and (silent := self.silent()):
+                    return self.named(silent).splitlines()
+        except PeerLost as lost:
+            return [str(lost)]
+        return []
+
+    def named(self, silent: list[Address]) -> str:
+        """Who stands still, in words; those that somebody has stopped, if there are such: others may wait for them."""
+        states = {who: self.crew.state(who) for who in sorted(silent)}
+        told = {who: how for who, how in states.items() if how in STATES} or states
+        return "\n".join(f"{still(who, how, self.silence.stall)}; {self.roster.last(who)}" for who, how in told.items())
 
     def check_stall(self) -> None:
         """Say who waits too long; when nobody does anything else, the run cannot go on."""
-        if self.phase not in ("training", "stopping"):
-            return
-        now, stall = time.monotonic(), self.stall
-        present = [address for address in self.roster.tallies if not self.seen[address].ended]
-        waiting = [a for a in present if self.seen[a].waiting and self.seen[a].since > stall]
-        silent = [a for a in present if now - max(self.seen[a].heard, self.begun) > stall]
-        if waiting == present and waiting and not silent:
+        stall, seen = self.stall, self.seen
+        present = [address for address in self.roster.tallies if not seen[address].ended]
+        waits = {a: min(seen[a].since, self.silence.quiet(("wait", a))) for a in present if seen[a].waiting}
+        waiting = [a for a, since in waits.items() if since > stall]
+        busy = [a for a in present if self.silence.quiet(("word", a)) > stall]
+        if waiting == present and waiting and not busy:
             refused = "".join(f"\n  {line}" for line in self.refused.lines())
             picture = self.roster.picture(present) + self.loops.gone()
             raise Stalled(f"nothing has moved for {stall:g} s:\n{picture}{refused}")
-        late = bool(silent) or any(address in self.roster.trainers for address in waiting)
+        late = bool(busy) or any(address in self.roster.trainers for address in waiting)
         if late and not self.warned:
             self.say(f"a long wait:\n{self.roster.picture(present)}")
         self.warned = late

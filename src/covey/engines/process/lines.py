@@ -18,6 +18,7 @@ from covey.message import Address
 MOST_UP, MOST_DOWN = 1 << 20, 16 << 20  # bytes of a word; ZeroMQ refuses more before it takes memory
 AT_ONCE = 1000  # words that are heard in one go, so that a flood of them does not keep the launcher from the rest
 CONFESS_EVERY = 0.2  # seconds
+LISTEN = 100  # milliseconds after which a waiting role wakes up for a moment
 
 
 class RoleLine:
@@ -55,6 +56,8 @@ class RoleLine:
     def wait(self) -> control.Downward:
         """The next thing that the launcher says."""
         while True:
+            while not self.socket.poll(LISTEN):
+                pass  # whoever does nothing at all is taken for stopped
             try:
                 return unseal(self.token, self.socket.recv(), control.downward)
             except WireError as error:

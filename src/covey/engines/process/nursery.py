@@ -2,7 +2,8 @@
 
 It is started with a socket and the run's private directory, reads one job from the socket, forks the roles, and
 reports how each ends. When the launcher goes away, however it dies, the socket closes, and the nursery takes
-everything with it: the roles, what they have started, and the directory.
+everything with it: the roles, what they have started, and the directory. So it does when the launcher stands still for
+longer than a process may: it was stopped, and nobody may ever let it go on.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from threading import Thread
 
 import msgspec
 
-from covey.engines.process import commons
+from covey.engines.process import commons, liveness
 from covey.engines.transport import ground
 from covey.engines.transport.handles import take
 from covey.engines.transport.keys import Discreet
@@ -45,22 +46,48 @@ class Job(Discreet, frozen=True, kw_only=True):
     handed: bytes = b""  # a task of the launcher's memory; it came through pipes, never through a socket of covey's
 
 
-class Exit(msgspec.Struct, frozen=True):
+class Warm(msgspec.Struct, frozen=True, tag=True):
+    """All that roles need is imported."""
+
+
+class Born(msgspec.Struct, frozen=True, tag=True):
+    """The roles have processes: these, in the order of the job."""
+
+    pids: list[int]
+
+
+class Exit(msgspec.Struct, frozen=True, tag=True):
     """A role's process has ended."""
 
     who: Address
     status: int
 
 
-def main(handle: int, directory: str, warm: str) -> None:
+class Launcher:
+    """The process that started this one, which is a site where that is not the launcher itself."""
+
+    def __init__(self, stall: float) -> None:
+        self.pid = os.getppid()
+        self.silence: liveness.Silence[int] = liveness.Silence(stall)
+        self.pause = round(self.silence.every * 1000)  # milliseconds between two looks
+
+    def stands_still(self) -> bool:
+        """Whether it has used no CPU for so long that it must have been stopped."""
+        return self.silence.due and bool(self.silence.look({self.pid: liveness.cpu(self.pid)}))
+
+
+def main(handle: int, directory: str, warm: str, stall: float = liveness.STALL) -> None:
     line = socket.socket(fileno=handle)
     entitle("covey: nursery")
     multiprocessing.current_process()._config["tempdir"] = directory  # type: ignore[attr-defined]  # goes with the run
     children: dict[int, Address] = {}
     try:
-        with _left_alone(line, directory):
+        with _left_alone(line, directory, stall):
             _import(warm)
-        _raise_roles(line, children)
+            write(line, msgspec.msgpack.encode(Warm()))
+            job = msgspec.msgpack.decode(read(line), type=Job)
+        _raise_roles(line, job, children)
+        _watch(line, children, Launcher(stall))
     finally:
         for pid in children:
             os.kill(pid, signal.SIGKILL)
@@ -78,15 +105,18 @@ def _import(warm: str) -> None:
 
 
 @contextmanager
-def _left_alone(line: socket.socket, directory: str) -> Iterator[None]:
+def _left_alone(line: socket.socket, directory: str, stall: float) -> Iterator[None]:
     """A busy machine may need many seconds to import torch: if the launcher goes meanwhile, this process does too."""
-    done = os.eventfd(0)
+    done, launcher = os.eventfd(0), Launcher(stall)
 
     def wait() -> None:
         poll = select.poll()
         poll.register(line, 0)  # tells of a hang-up only
         poll.register(done, select.POLLIN)
-        if any(ready == line.fileno() for ready, _ in poll.poll()):
+        while not (ready := [handle for handle, _ in poll.poll(launcher.pause)]):
+            if launcher.stands_still():
+                break
+        if done not in ready:
             shutil.rmtree(directory, ignore_errors=True)
             os.killpg(0, signal.SIGKILL)
 
@@ -98,15 +128,14 @@ def _left_alone(line: socket.socket, directory: str) -> Iterator[None]:
     os.close(done)
 
 
-def _raise_roles(line: socket.socket, children: dict[int, Address]) -> None:
-    job = msgspec.msgpack.decode(read(line), type=Job)
+def _raise_roles(line: socket.socket, job: Job, children: dict[int, Address]) -> None:
     module, _, function = job.entry.partition(":")
     entry = getattr(import_module(module), function)
     lay_memory(job, take(line, job.handles))
     gc.freeze()  # keeps the collector from touching, and so copying, the pages that all roles share
     for who in job.roles:
         children[_fork(line, job, entry, who)] = who
-    _watch(line, children)
+    write(line, msgspec.msgpack.encode(Born(list(children))))
 
 
 def lay_memory(job: Job, memory: list[int]) -> None:
@@ -159,15 +188,15 @@ def _fork(line: socket.socket, job: Job, entry: Callable[[bytes, bytes, Address]
         os._exit(code)
 
 
-def _watch(line: socket.socket, children: dict[int, Address]) -> None:
-    """Report each child's end; go when the launcher goes, or when all are gone."""
+def _watch(line: socket.socket, children: dict[int, Address], launcher: Launcher) -> None:
+    """Report each child's end; go when the launcher goes, or stands still."""
     handles = {os.pidfd_open(pid): pid for pid in children}
     poll = select.poll()
     poll.register(line, select.POLLIN | select.POLLHUP)
     for handle in handles:
         poll.register(handle, select.POLLIN)
-    while True:
-        for ready, _ in poll.poll():
+    while not launcher.stands_still():
+        for ready, _ in poll.poll(launcher.pause):
             if ready == line.fileno():
                 return
             poll.unregister(ready)
@@ -196,4 +225,4 @@ def entitle(title: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4]))

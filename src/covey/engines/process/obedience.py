@@ -35,6 +35,10 @@ def thaw(driver: Driver, word: control.Thaw) -> None:
     driver.standstill.end(word.pause)
 
 
+def skip(driver: Driver, word: control.Skip) -> None:
+    driver.watch.skip(word.seconds)
+
+
 def where(driver: Driver, word: control.Where) -> None:
     """Hold at the next step. One that is in its last step has a next one too, which it will not begin."""
     over = driver.ended or not driver.role.trains or driver.pace.over(driver.pace.step)
@@ -106,7 +110,7 @@ def quit_now(driver: Driver, word: control.Quit) -> None:
 
 
 ORDERS: dict[type[control.Word], Callable[[Driver, Any], None]] = {
-    control.Go: go, control.Freeze: freeze, control.Thaw: thaw, control.Where: where, control.Hold: hold,
-    control.Release: release, control.Stop: stop, control.Probe: probe, control.Shoot: shoot, control.Save: save,
-    control.Verdict: verdict, control.Quit: quit_now,
+    control.Go: go, control.Freeze: freeze, control.Thaw: thaw, control.Skip: skip, control.Where: where,
+    control.Hold: hold, control.Release: release, control.Stop: stop, control.Probe: probe, control.Shoot: shoot,
+    control.Save: save, control.Verdict: verdict, control.Quit: quit_now,
 }  # fmt: skip

@@ -26,6 +26,7 @@ class Seen:
     step: int = -1
     waiting: str = ""
     since: float = 0.0
+    waits: int = 0  # changes when it waits for something else, or not at all
     held: int | None = None
     ended: bool = False
 
@@ -49,6 +50,8 @@ class Roster:
             if word.lane:
                 self.lanes.append(word.lane)
         else:
+            if not word.waiting or word.waiting != seen.waiting or word.since < seen.since:
+                seen.waits += 1
             seen.step, seen.waiting, seen.since = word.step, word.waiting, word.since
             if word.use:
                 self.meter.note(address, word.use)
@@ -68,10 +71,15 @@ class Roster:
 
     def picture(self, roles: Iterable[Address]) -> str:
         """What each of these roles does, since when, and when it was last heard."""
-        return "\n".join(f"  {address} {self.doing(self.seen[address])}" for address in roles)
+        return "\n".join(f"  {address} {self.doing(address)}" for address in roles)
 
-    def doing(self, seen: Seen) -> str:
-        heard = f"last heard {time.monotonic() - seen.heard:.1f} s ago" if seen.heard else "never heard"
+    def last(self, address: Address) -> str:
+        """When a role was last heard."""
+        heard = self.seen[address].heard
+        return f"last heard {time.monotonic() - heard:.1f} s ago" if heard else "never heard"
+
+    def doing(self, address: Address) -> str:
+        seen, heard = self.seen[address], self.last(address)
         if seen.waiting:
             return f"has waited {seen.since:.0f} s for {seen.waiting}; {heard}"
         if seen.since:

@@ -11,6 +11,8 @@ from covey.engines.transport.zmq import ZmqTransport
 from covey.message import Message
 from covey.replica import Snapshot
 
+LISTEN = 0.1  # seconds after which it looks around though nothing rang: what does nothing at all is taken for stopped
+
 
 class Scorer:
     """Waits for orders and for snapshots, and answers with metrics."""
@@ -27,7 +29,7 @@ class Scorer:
 
     def run(self) -> None:
         while True:
-            messages, others = self.links.poll(None, (self.line.socket,))
+            messages, others = self.links.poll(LISTEN, (self.line.socket,))
             self.line.confess()
             self.shots += [message for message in messages if isinstance(message, Shot)]
             messages.clear()  # what is scored is let go

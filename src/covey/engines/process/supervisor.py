@@ -76,6 +76,7 @@ class Supervisor:
         self.stopped: Stopped | None = None
         self.stopping = False
         self.shown = self.kept = time.monotonic()
+        self.paused = crew.paused
 
     # -- the run, in order -------------------------------------------------------------------------------------------
 
@@ -123,7 +124,7 @@ class Supervisor:
         self.board.tell(self.roles, control.Go())
         self.watch.start()
         self.ear.phase = "training"
-        self.kept = self.ear.begun = time.monotonic()
+        self.kept = time.monotonic()
 
     def score(self) -> None:
         """Stop the clock and all computing, score the model, go on."""
@@ -270,8 +271,23 @@ class Supervisor:
             if self.wishes.interrupt.asked and self.stopped != "interrupted":
                 raise KeyboardInterrupt
 
+    def dismiss(self) -> list[str]:
+        """Wait until every process is gone. The run has its result: who stands still now is only named, then killed."""
+        left = [f"after the run, {line}" for line in self.ear.left()]
+        for line in left:
+            self.say(line)
+        return left
+
+    def skip_pause(self) -> None:
+        """The time for which a person has stopped everybody is no training time."""
+        pause, self.paused = self.crew.paused - self.paused, self.crew.paused
+        if pause > 0:
+            self.watch.skip(pause)
+            self.board.tell(self.roles, control.Skip(pause))
+
     def meanwhile(self) -> None:
         """Stop as soon as every role can when that is asked for; before the run there is nothing to end well."""
+        self.skip_pause()
         if self.wishes.interrupt.asked and not self.stopped:
             if self.ear.phase == "starting":
                 raise KeyboardInterrupt

@@ -98,6 +98,11 @@ class OwnSpark:
         conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
         return conf.set("spark.driver.extraJavaOptions", flags)
 
+    def pids(self) -> list[int]:
+        """Java, and with it the tasks."""
+        gateway = SparkContext._gateway
+        return [gateway.proc.pid] if self.mine and gateway is not None else []
+
     def stop(self) -> None:
         """Stop Spark, and end Java unless it was there before."""
         context = running()

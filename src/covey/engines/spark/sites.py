@@ -69,7 +69,10 @@ class SparkPlaces:
             raise PlanError("the Spark of this program was stopped while covey trained on it")
         return context
 
-    def open(self) -> list[str]:
+    def pids(self) -> list[int]:
+        return self.own.pids() if self.own else []
+
+    def open(self, patience: float) -> list[str]:
         if running() is None:
             self.own = OwnSpark(self.master, self.sites)
         self._fit_in(slots(self.context))

@@ -86,7 +86,7 @@ def launch_with(
 
     def muster() -> Crew:
         if engine.name == "local":
-            return LocalCrew(seat.__name__, loop.threads)
+            return LocalCrew(seat.__name__, loop.threads, parse_duration(asked.stall))
         places = module(engine.name).places(workers, asked.hosts, **engine.settings)
         return ClusterCrew(places, terms_of(asked, loop.threads), seat.__name__, str(path), b"", loop.plan.roles)
 

@@ -121,7 +121,7 @@ class Rank:
 
     def _lead(self, script: Script, strategy: str, given: Options) -> Letter:
         """(Rank 0) Start the launcher, and hand out the letters that it writes."""
-        present = self.channel.gather()
+        present = self.channel.gather(COMING)
         brief = Brief(
             path=script.path, module=script.module, arguments=list(script.arguments), engine=self.engine,
             strategy=strategy, hosts=names(present), address=leader_address(present), threads=torch.get_num_threads(),
