@@ -17,6 +17,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from covey.decoding import UNREADABLE, WireFormat
 from covey.errors import WireError
 from covey.vector import Vector
 
@@ -157,8 +158,9 @@ DTYPES: dict[str, torch.dtype] = {
 
 MAX_TENSORS = 4096
 MAX_HEADER = 1 << 20
+MOST = 1 << 48  # numbers of a tensor, dimensions of 0 left out: torch counts them in 64 bits
 
-_header_decoder = msgspec.msgpack.Decoder(Header)
+_headers: WireFormat[Header] = WireFormat("message header", Header, most=MAX_HEADER)
 
 
 def pack(message: Message) -> tuple[bytes, list[Tensor]]:
@@ -178,12 +180,7 @@ def pack(message: Message) -> tuple[bytes, list[Tensor]]:
 
 def read_header(data: bytes | memoryview, limit: int, sender: Address) -> Header:
     """Check what `sender` announces: a known kind, known dtypes, and no more than `limit` bytes of tensors."""
-    if len(data) > MAX_HEADER:
-        raise WireError(f"{sender} sent a header of {len(data)} bytes; the limit is {MAX_HEADER}")
-    try:
-        header = _header_decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError) as error:
-        raise WireError(f"{sender} sent what is no message header: {error}") from None
+    header = _headers.read(data, sender)
     if header.sender != sender:
         raise WireError(f"{sender} sent a {header.kind[:40]} in the name of {str(header.sender)[:40]}")
     if header.kind not in KINDS:
@@ -191,7 +188,8 @@ def read_header(data: bytes | memoryview, limit: int, sender: Address) -> Header
     if len(header.tensors) > MAX_TENSORS:
         raise WireError(f"{header.sender} announced {len(header.tensors)} tensors; the limit is {MAX_TENSORS}")
     for shape in header.tensors:
-        if shape.dtype not in DTYPES or len(shape.dims) > 16 or any(dim < 0 for dim in shape.dims):
+        known = shape.dtype in DTYPES and len(shape.dims) <= 16 and all(dim >= 0 for dim in shape.dims)
+        if not known or math.prod(dim or 1 for dim in shape.dims) > MOST:
             raise WireError(f"{header.sender} announced a tensor that cannot be: {shape.dtype[:20]} {shape.dims[:17]}")
     if header.nbytes > limit:
         raise WireError(f"{header.sender} announced {header.nbytes} bytes; this link takes at most {limit}")
@@ -214,7 +212,7 @@ def assemble(header: Header, tensors: Sequence[Tensor]) -> Message:
 
     try:
         message = msgspec.msgpack.decode(header.body, type=KINDS[header.kind], dec_hook=give)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, StopIteration, RuntimeError) as error:
+    except UNREADABLE as error:
         raise WireError(f"{header.sender} sent a {header.kind} that cannot be read: {error}") from None
     if next(waiting, None) is not None:
         raise WireError(f"{header.sender} sent a {header.kind} with more tensors than it names")

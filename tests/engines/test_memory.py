@@ -224,7 +224,8 @@ def test_any_tensors_arrive_as_they_are(shapes: list[tuple[str, list[int]]], hou
         (Shelf([Place(Span(-4096, 1 << 20), 0)]), "memory that it does not have"),
         (Shelf([]), "0 of its tensors"),
         (Shelf([Place(Span(0, 1 << 20), 0)], Span(0, 1 << 41)), "memory that it does not have"),
-        ("nothing of the kind", "without saying where"),
+        (Shelf([Place(Span(0, 1 << 20), 0)], Span(0, 5)), "memory that it does not have"),
+        ("nothing of the kind", "no place of numbers"),
     ],
 )
 def test_a_place_that_cannot_be_is_refused(two: Neighbours, shelf: Any, says: str) -> None:

@@ -347,7 +347,7 @@ MALFORMED: dict[str, tuple[list[list[bytes]], str]] = {
     "another's name": ([[opening(sender=1)]], "in the name of"),
     "not in the book": ([[opening(message=Note(sender=Address("spy", 0)))]], "in the name of"),
     "too large": ([[opening(message=Load(sender=A, what=Vector([torch.empty(LIMIT, device="meta")])))]], "at most"),
-    "impossible shape": ([[impossible()]], "no room"),
+    "impossible shape": ([[impossible()]], "cannot be"),
     "cut bytes": ([[opening() + b"1234"]], "4 of its"),
     "opened twice": ([[opening()], [opening()]], "message number 1 again"),
     "another run's": ([[opening(token=bytes(15) + b"x")]], "another run"),

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import torch
 
+from covey.decoding import WireFormat
 from covey.engines.cluster import words
 from covey.engines.process import control
 from covey.engines.transport import frames, token
@@ -34,7 +35,7 @@ MARK = b"\xff\x00\xff\x00"  # between two frames of one input
 class Load(Message, kw_only=True):
     """A kind with everything that a kind can have."""
 
-    wire_name = "test.targets.load"
+    wire_name = "targets.load"
 
     step: int = 0
     name: str = ""
@@ -80,8 +81,8 @@ def _whole(message: Message | None) -> str:
     return type(message).__name__
 
 
-DECODERS: tuple[msgspec.msgpack.Decoder[Any], ...] = (
-    control.upward, control.downward, words.upward, words.downward, msgspec.msgpack.Decoder(words.Letter),
+DECODERS: tuple[WireFormat[Any], ...] = (
+    control.upward, control.downward, words.upward, words.downward, words.letters,
 )  # fmt: skip
 
 
@@ -93,7 +94,7 @@ def says(data: bytes) -> list[str]:
             try:
                 word = token.unseal(TOKEN, sealed, decoder)
                 assert (
-                    decoder.decode(msgspec.msgpack.encode(word)) == word or data.find(b"\xcb") >= 0
+                    decoder.read(msgspec.msgpack.encode(word)) == word or data.find(b"\xcb") >= 0
                 )  # NaN is not itself
                 story.append(type(word).__name__)
             except WireError as error:

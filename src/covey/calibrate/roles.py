@@ -9,6 +9,7 @@ import torch
 
 from covey import build
 from covey.calibrate.probes import probe
+from covey.decoding import WireFormat
 from covey.engines import handover
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.desk import Desk
@@ -36,9 +37,12 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         return Plan(roles=tuple(roles), limits=(self.steps,) * self.workers, lockstep=False)
 
 
+_assignments: WireFormat[Assignment] = WireFormat("assignment to be measured", Assignment)
+
+
 def enter(data: bytes, handed: bytes, me: Address) -> None:
     """A worker's own process begins here."""
-    given = msgspec.msgpack.decode(data, type=Assignment)
+    given = _assignments.read(data, "the launcher")
     torch.set_num_threads(given.threads)
     with Post(me, given.contacts) as post:
         task = handover.task_of(handover.opened(handed), given.task)

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from covey.compare.cases import Case, cases
+from covey.decoding import WireFormat
 from covey.errors import CoveyError, PlanError
 from covey.observe.progress import Watcher
 from covey.observe.recording import Recording
@@ -39,6 +40,9 @@ class Outcome(msgspec.Struct, kw_only=True):
     result: Result | None = None
     failure: str = ""
     recording: Recording | None = None  # a few steps of the first repetition
+
+
+_outcomes: WireFormat[Outcome] = WireFormat("outcome of a run", Outcome, "json")
 
 
 class Comparison(msgspec.Struct, kw_only=True):
@@ -156,7 +160,7 @@ class Kept:
         place = self._place(case)
         if not place.exists():
             return None
-        outcome = msgspec.json.decode(place.read_bytes(), type=Outcome)
+        outcome = _outcomes.read(place.read_bytes(), place)
         return outcome if outcome.result is not None else None
 
     def write(self, case: Case, outcome: Outcome) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import cloudpickle
 import msgspec
 
+from covey.decoding import WireFormat
 from covey.errors import PlanError
 from covey.task import TASK_MODULE, Task, load_task
 
@@ -53,10 +54,13 @@ def task_of(parcel: Parcel, named: str) -> Task:
     return task
 
 
+_parcels: WireFormat[Parcel] = WireFormat("parcel for the roles of a host", Parcel)
+
+
 def closed(parcel: Parcel) -> bytes:
     return msgspec.msgpack.encode(parcel)
 
 
 def opened(handed: bytes) -> Parcel:
     """What was handed over; nothing at all is an empty parcel."""
-    return msgspec.msgpack.decode(handed, type=Parcel) if handed else Parcel()
+    return _parcels.read(handed, "the launcher") if handed else Parcel()

@@ -15,9 +15,19 @@ from typing import Any
 
 import msgspec
 
+from covey.decoding import WireFormat
 from covey.engines.cluster import here
 from covey.engines.cluster.places import Places
-from covey.engines.cluster.ranks import Presence, RankPlaces, attend, call_off, machine, presence, read_native
+from covey.engines.cluster.ranks import (
+    Presence,
+    RankPlaces,
+    attend,
+    call_off,
+    machine,
+    presence,
+    presences,
+    read_native,
+)
 from covey.engines.native.mpi_service import NATIVE, Service
 from covey.engines.process.liveness import Silence
 from covey.engines.started import Started, by_mpi, choose_gpu
@@ -97,6 +107,9 @@ def part(comm: Any, still: Callable[[], bool] = lambda: True) -> bool:
     return True
 
 
+_doors: WireFormat[tuple[str, list[str], int]] = WireFormat("door of the leader", tuple[str, list[str], int], "json")
+
+
 class MpiChannel:
     """Messages of MPI as a channel; MPI trusts its network."""
 
@@ -113,7 +126,7 @@ class MpiChannel:
             for rank in range(1, self.started.size):
                 self.comm.Send(doors, dest=rank, tag=DOORS)
             others = [self._receive(rank, HERE, patience) for rank in range(1, self.started.size)]
-        return [presence(), *(msgspec.json.decode(other, type=Presence) for other in others)]
+        return [presence(), *(presences.read(other, f"rank {rank}") for rank, other in enumerate(others, 1))]
 
     def hand_out(self, letters: Sequence[bytes]) -> None:
         for rank, letter in enumerate(letters, start=1):
@@ -126,9 +139,7 @@ class MpiChannel:
         while not self.comm.Iprobe(source=0, tag=MPI.ANY_TAG, status=status):
             time.sleep(LOOK)
         if status.Get_tag() == DOORS:
-            leaders, addresses, port = msgspec.json.decode(
-                self._receive(0, DOORS, None), type=tuple[str, list[str], int]
-            )
+            leaders, addresses, port = _doors.read(self._receive(0, DOORS, None), "rank 0")
             found = "" if leaders == machine() else reachable(addresses, port)
             self.comm.Send(msgspec.json.encode(presence(found)), dest=0, tag=HERE)
         return self._receive(0, LETTER, None)

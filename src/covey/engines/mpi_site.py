@@ -9,7 +9,7 @@ import sys
 import msgspec
 
 from covey.engines.cluster import mail, site
-from covey.engines.cluster.words import Letter
+from covey.engines.cluster.words import letters
 from covey.engines.mpi import MpiChannel, part
 from covey.engines.started import by_mpi, choose_gpu
 from covey.errors import CoveyError
@@ -26,7 +26,7 @@ def invited(channel: MpiChannel) -> bool:
     """A site on any host, whose letter the relay has, or the relay."""
     if channel.started.leads:
         return relay(channel)
-    letter = msgspec.msgpack.decode(channel.take(), type=Letter)
+    letter = letters.read(channel.take(), "rank 0")
     return site.host(letter) and part(channel.comm)
 
 

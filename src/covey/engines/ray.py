@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from covey.engines.cluster import here, shipping, site
 from covey.engines.cluster.den import Den, inhabitants, same_handlers
-from covey.engines.cluster.words import Letter
+from covey.engines.cluster.words import Letter, letters
 from covey.errors import PlanError
 
 ROOM = 60.0  # seconds until the cluster must have room for all sites
@@ -79,7 +79,7 @@ class Site:
         return self.called  # what Ray writes before its output
 
     def host(self, letter: bytes, handed: bytes) -> None:
-        site.host(msgspec.msgpack.decode(letter, type=Letter), handed)
+        site.host(letters.read(letter, "the launcher"), handed)
 
 
 class RayPlaces:

@@ -17,7 +17,7 @@ import msgspec
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from covey.engines.cluster.places import Places
-from covey.engines.cluster.ranks import HERE, Presence, RankPlaces, attend, call_off, presence, read_native
+from covey.engines.cluster.ranks import HERE, Presence, RankPlaces, attend, call_off, presence, presences, read_native
 from covey.engines.process.liveness import Silence
 from covey.engines.started import Started, by_torchrun, choose_gpu
 from covey.errors import PeerLost, PlanError
@@ -111,7 +111,7 @@ class StoreChannel:
             if clock.awake > patience:
                 raise PeerLost(f"rank {rank} did not come within {patience:g} s; a longer --stall gives it more time")
             time.sleep(LOOK)
-        return msgspec.json.decode(self.store.get(f"here/{rank}"), type=Presence)
+        return presences.read(self.store.get(f"here/{rank}"), f"rank {rank}")
 
     def hand_out(self, letters: Sequence[bytes]) -> None:
         for rank, letter in enumerate(letters, start=1):

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from covey.decoding import WireFormat
 from covey.observe.recording import Recording
 from covey.observe.referee import Reached, Referee, Row
 from covey.observe.tally import Tally
@@ -115,9 +116,12 @@ class Result(Facts, kw_only=True, dict=True):
                 raise
 
 
+_results: WireFormat[Result] = WireFormat("result of a run", Result, "json")
+
+
 def read(path: str | os.PathLike[str]) -> Result:
     """A result that `write` wrote."""
-    return msgspec.json.decode(Path(path).read_bytes(), type=Result)
+    return _results.read(Path(path).read_bytes(), path)
 
 
 def conclude(

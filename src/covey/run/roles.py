@@ -9,6 +9,7 @@ import torch
 
 from covey import build, catalog
 from covey.data import Rows
+from covey.decoding import WireFormat
 from covey.engines import handover
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.desk import Desk
@@ -56,9 +57,12 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
+works: WireFormat[Work] = WireFormat("work of a role", Work)
+
+
 def enter(data: bytes, handed: bytes, me: Address) -> None:
     """A role's own process begins here."""
-    work = msgspec.msgpack.decode(data, type=Work)
+    work = works.read(data, "the launcher")
     torch.set_num_threads(work.threads)
     with Post(me, work.contacts) as post:
         parcel = handover.opened(handed)

@@ -94,6 +94,8 @@ def fetch(door: str, secret: bytes) -> list[int]:
         if not told:
             raise ConnectionRefusedError("the keeper of the memory has refused it")
         check_proof(told[:SECRET], secret, b"keeper", asked + mine)
+        if len(told) != SECRET + _count.size:
+            raise ConnectionError("the keeper of the memory does not say how many files there are")
         return handles.take(line, _count.unpack(told[SECRET:])[0])
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from covey.decoding import WireFormat
 from covey.engines.cluster.words import Letter
 
 MAIL = "COVEY_MAIL"  # the environment of a site tells where the letters lie
@@ -17,6 +18,9 @@ class Mail(msgspec.Struct, frozen=True):
 
     letters: list[Letter]
     handed: bytes
+
+
+_mails: WireFormat[Mail] = WireFormat("mail for the sites", Mail)
 
 
 class Mailbox:
@@ -35,4 +39,4 @@ class Mailbox:
 def read() -> Mail:
     """(A site) what lies there; OSError if the launcher is gone."""
     with open(os.environ.pop(MAIL), "rb") as file:
-        return msgspec.msgpack.decode(file.read(), type=Mail)
+        return _mails.read(file.read(), "the launcher")

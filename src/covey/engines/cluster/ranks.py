@@ -15,8 +15,9 @@ from typing import Protocol
 
 import msgspec
 
+from covey.decoding import WireFormat
 from covey.engines.cluster import here, site
-from covey.engines.cluster.words import Letter
+from covey.engines.cluster.words import Letter, letters
 from covey.errors import PeerLost, PlanError
 
 HERE = "127.0.0.1"
@@ -29,6 +30,9 @@ class Presence(msgspec.Struct, frozen=True):
     host: str
     machine: str  # the same for ranks that reach each other without a network
     leader: str = ""  # the address at which the leader was reached from there
+
+
+presences: WireFormat[Presence] = WireFormat("presence of a rank", Presence, "json")
 
 
 class Channel(Protocol):
@@ -110,7 +114,7 @@ def attend(channel: Channel, handed: Callable[[], bytes]) -> None:
         return channel.close(True)
     heard.ignored = True  # the leader hears of it too, and ends the run in order
     try:
-        well = site.host(msgspec.msgpack.decode(data, type=Letter), handed())
+        well = site.host(letters.read(data, "rank 0"), handed())
     except PeerLost:
         raise PeerLost("rank 0, which led the run, is gone") from None
     channel.close(well)

@@ -23,7 +23,19 @@ from zmq.utils.monitor import parse_monitor_message
 
 from covey.engines.cluster import here, shipping
 from covey.engines.cluster.keeper import Share
-from covey.engines.cluster.words import Arrived, Bear, Beat, Downward, Failed, Gone, Leave, Letter, Upward, downward
+from covey.engines.cluster.words import (
+    Arrived,
+    Bear,
+    Beat,
+    Downward,
+    Failed,
+    Gone,
+    Leave,
+    Letter,
+    Upward,
+    downward,
+    letters,
+)
 from covey.engines.process.brood import Brood, Start
 from covey.engines.process.lines import MOST_DOWN
 from covey.engines.process.liveness import STATES, Silence
@@ -200,7 +212,7 @@ class Line:
 def main() -> None:
     """A site of its own process: the letter comes on its standard input, then what was handed over."""
     size = int.from_bytes(sys.stdin.buffer.read(8), "big")
-    letter = msgspec.msgpack.decode(sys.stdin.buffer.read(size), type=Letter)
+    letter = letters.read(sys.stdin.buffer.read(size), "the launcher")
     handed = sys.stdin.buffer.read()
     with suppress(KeyboardInterrupt):
         host(letter, handed)

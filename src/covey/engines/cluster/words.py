@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from covey.decoding import WireFormat
 from covey.engines.cluster.here import Machine
 from covey.engines.process.liveness import STALL
 from covey.engines.transport.keys import Discreet, Pair
@@ -108,5 +109,6 @@ class Leave(Word, frozen=True):
 Upward = Arrived | Shares | Failed | Gone | Beat
 Downward = Lay | Fetch | Bear | Leave
 
-upward: msgspec.msgpack.Decoder[Upward] = msgspec.msgpack.Decoder(Upward)
-downward: msgspec.msgpack.Decoder[Downward] = msgspec.msgpack.Decoder(Downward)
+upward: WireFormat[Upward] = WireFormat("word up the line to the sites", Upward)
+letters: WireFormat[Letter] = WireFormat("letter to a site", Letter)
+downward: WireFormat[Downward] = WireFormat("word down the line to the sites", Downward)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from covey.decoding import WireFormat
 from covey.engines.cluster import site
 from covey.engines.cluster.words import Letter
 from covey.engines.lab.name import NETNS
@@ -45,12 +46,16 @@ class Ended(msgspec.Struct, frozen=True):
     status: int
 
 
+_invitations: WireFormat[list[Invitation]] = WireFormat("list of invitations", list[Invitation])
+ends: WireFormat[Ended] = WireFormat("word of the parent of hosts", Ended)
+
+
 def hatch(line: socket.socket, warm: str) -> None:
     """Fork a site for each invitation; stay until the launcher goes."""
     import torch._dynamo  # noqa: F401  # what roles need, once for all: see the nursery
 
     import_module(warm)
-    invitations = msgspec.msgpack.decode(read(line), type=list[Invitation])
+    invitations = _invitations.read(read(line), "the launcher")
     handed = read(line)
     gc.freeze()
     sites = {_fork(line, invitation, handed): invitation.host for invitation in invitations}

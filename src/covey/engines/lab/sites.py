@@ -16,7 +16,7 @@ import msgspec
 
 from covey.engines.cluster.words import Letter
 from covey.engines.lab import hatchery, name, quota, running, wiring
-from covey.engines.lab.hatchery import Ended, Invitation
+from covey.engines.lab.hatchery import Invitation, ends
 from covey.engines.lab.running import Lab
 from covey.engines.lab.settings import Settings
 from covey.engines.process.brood import describe
@@ -111,7 +111,7 @@ class LabPlaces:
         if self.line is None or not select.select([self.line], [], [], patience)[0]:
             return ""
         try:
-            ended = msgspec.msgpack.decode(read(self.line), type=Ended)
+            ended = ends.read(read(self.line), "the parent of hosts")
         except (SystemExit, OSError):
             self.living.clear()
             return "the parent of the lab's hosts has died, and all roles with it"

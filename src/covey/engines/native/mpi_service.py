@@ -17,9 +17,14 @@ from typing import Any
 
 import msgspec
 
+from covey.decoding import WireFormat
+from covey.errors import WireError
+
 NATIVE = "covey.engines.native.mpi"  # the roles' side
 WHERE = "COVEY_SUMS"  # the environment of a site's roles tells them the socket's name
 MOST = 1 << 20  # bytes of one request
+SIZES = {"FLOAT": 4, "DOUBLE": 8, "INT64_T": 8, "INT32_T": 4, "C_FLOAT_COMPLEX": 8, "C_DOUBLE_COMPLEX": 16}
+"""Bytes of a number of each type."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -29,6 +34,9 @@ class Wanted(msgspec.Struct, frozen=True):
     type: str  # as MPI calls it
     count: int
     fresh: bool = False  # the memory's handle comes along
+
+
+_wanted: WireFormat[Wanted] = WireFormat("sum that is wanted", Wanted, most=MOST)
 
 
 class Service:
@@ -67,17 +75,21 @@ class Service:
                 data, handles, _, _ = socket.recv_fds(line, MOST, 1)
                 if not data:
                     return
-                wanted = msgspec.msgpack.decode(data, type=Wanted)
-                if wanted.fresh:
-                    memory = mmap.mmap(handles[0], os.fstat(handles[0]).st_size)
-                    os.close(handles[0])
-                assert memory is not None
-                line.send(self._sum(wanted, memory))
+                try:
+                    wanted = _wanted.read(data, "a role")
+                    memory = _mapped(handles) if wanted.fresh else memory
+                    answer = self._sum(wanted, memory)
+                except (WireError, OSError, ValueError) as error:
+                    answer = str(error).encode()
+                line.send(answer[:MOST])
 
-    def _sum(self, wanted: Wanted, memory: mmap.mmap) -> bytes:
+    def _sum(self, wanted: Wanted, memory: mmap.mmap | None) -> bytes:
         """Empty when it is done, else what went wrong."""
         from mpi4py import MPI
 
+        known = memory is not None and wanted.type in SIZES and min(wanted.sites, default=-1) >= 0
+        if memory is None or not known or not 0 <= wanted.count * SIZES[wanted.type] <= len(memory):
+            raise WireError(f"a role wants a sum of {wanted.count} {wanted.type[:20]} that it has not laid out")
         try:
             group = self._group(wanted.sites)
             group.Allreduce(MPI.IN_PLACE, [memory, wanted.count, getattr(MPI, wanted.type)], MPI.SUM)
@@ -91,3 +103,13 @@ class Service:
             members = self.comm.group.Incl([site + self.first for site in sites])
             self.groups[sites] = self.comm.Create_group(members, tag=zlib.crc32(repr(sites).encode()) & 0x7FFF)
         return self.groups[sites]
+
+
+def _mapped(handles: list[int]) -> mmap.mmap:
+    """The memory whose handle came along."""
+    if len(handles) != 1:
+        raise WireError("a role speaks of new memory, and no handle of it came")
+    try:
+        return mmap.mmap(handles[0], os.fstat(handles[0]).st_size)
+    finally:
+        os.close(handles[0])

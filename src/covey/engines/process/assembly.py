@@ -19,6 +19,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from covey.decoding import WireFormat
 from covey.engines.process.native import Done, Group, Wanted
 from covey.engines.transport.arena import Place, Shelf, rounded
 from covey.engines.transport.ground import SLOT
@@ -45,7 +46,7 @@ class Offer(msgspec.Struct, array_like=True, frozen=True):
 
 
 _share = Struct("<d")
-_offers = msgspec.msgpack.Decoder(Offer)
+_offers: WireFormat[Offer] = WireFormat("offer of numbers to sum", Offer, most=SLOT)
 
 
 class Assembly:
@@ -180,7 +181,10 @@ class Assembly:
 
     def _offer_of(self, who: Address) -> Offer:
         slot = self.ground.slot(who)
-        return _offers.decode(slot[4 : 4 + int.from_bytes(slot[:4], "little")])
+        offer = _offers.read(slot[4 : 4 + int.from_bytes(slot[:4], "little")], who)
+        if not math.isfinite(offer.share):
+            raise WireError(f"{who} brought numbers to a sum that count {offer.share} times")
+        return offer
 
     def _tensors(self, who: Address, offer: Offer, parts: list[Tensor]) -> list[Tensor]:
         """Somebody's numbers, in place."""
@@ -192,6 +196,8 @@ class Assembly:
     def _tensor(self, who: Address, place: Place, part: Tensor) -> Tensor:
         if place.offset + part.nbytes > place.span.size:
             raise WireError(f"{who} sums a vector that is shorter than that of {self.me}")
+        if place.offset < 0 or place.offset % part.dtype.itemsize:
+            raise WireError(f"{who} sums a vector that is not where it says")
         memory = self.memory.arena if who == self.me else self.memory.neighbours.of(who)
         return memory.region(place.span).tensor(place.offset, part.dtype, part.numel())
 

@@ -22,7 +22,7 @@ import msgspec
 
 from covey.engines.process import liveness, nursery
 from covey.engines.process.liveness import STALL, STOPPED, Silence, still
-from covey.engines.process.nursery import Born, Exit, Job, Warm, read, write
+from covey.engines.process.nursery import Born, Exit, Job, Warm, read, told, write
 from covey.engines.transport import handles
 from covey.errors import PeerLost
 from covey.message import Address
@@ -107,7 +107,7 @@ class Brood:
 
     def _told(self) -> Warm | Born | Exit:
         try:
-            return msgspec.msgpack.decode(read(self.line), type=Warm | Born | Exit)
+            return told.read(read(self.line), "the parent of roles")
         except (SystemExit, ConnectionError):
             raise self._lost() from None
 

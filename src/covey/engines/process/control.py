@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from covey.decoding import WireFormat
 from covey.observe.recording import Lane
 from covey.observe.tally import Tally
 from covey.observe.usage import Use
@@ -235,5 +236,5 @@ Downward = (
     Book | Go | Freeze | Thaw | Skip | Where | Hold | Release | Stop | Probe | Shoot | Save | Score | Verdict | Quit
 )  # fmt: skip
 
-upward: msgspec.msgpack.Decoder[Upward] = msgspec.msgpack.Decoder(Upward)
-downward: msgspec.msgpack.Decoder[Downward] = msgspec.msgpack.Decoder(Downward)
+upward: WireFormat[Upward] = WireFormat("word up the control line", Upward)
+downward: WireFormat[Downward] = WireFormat("word down the control line", Downward)

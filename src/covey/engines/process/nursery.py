@@ -25,6 +25,7 @@ from threading import Thread
 
 import msgspec
 
+from covey.decoding import WireFormat
 from covey.engines.process import commons, liveness
 from covey.engines.transport import ground
 from covey.engines.transport.handles import take
@@ -63,6 +64,10 @@ class Exit(msgspec.Struct, frozen=True, tag=True):
     status: int
 
 
+_jobs: WireFormat[Job] = WireFormat("job for the parent of roles", Job)
+told: WireFormat[Warm | Born | Exit] = WireFormat("word of the parent of roles", Warm | Born | Exit)
+
+
 class Launcher:
     """The process that started this one, which is a site where that is not the launcher itself."""
 
@@ -85,7 +90,7 @@ def main(handle: int, directory: str, warm: str, stall: float = liveness.STALL) 
         with _left_alone(line, directory, stall):
             _import(warm)
             write(line, msgspec.msgpack.encode(Warm()))
-            job = msgspec.msgpack.decode(read(line), type=Job)
+            job = _jobs.read(read(line), "the launcher")
         _raise_roles(line, job, children)
         _watch(line, children, Launcher(stall))
     finally:

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from covey.data import Rows
 from covey.engines import handover
 from covey.engines.cluster import shipping, site
-from covey.engines.cluster.words import Letter
+from covey.engines.cluster.words import Letter, letters
 from covey.engines.spark import rows as tables
 from covey.engines.spark.session import OwnSpark, check_java, is_here, running, this_python
 from covey.errors import PlanError
@@ -151,7 +151,7 @@ class Invited:
         task = BarrierTaskContext.get()
         if task.attemptNumber():
             raise RuntimeError("a run that has lost a site is over: this is a second attempt")
-        letter = msgspec.msgpack.decode(self.letters[task.partitionId()], type=Letter)
+        letter = letters.read(self.letters[task.partitionId()], "the launcher")
         handed = self.handed.value
         if self.rows:
             with tables.in_memory(partition, self.rows, task.partitionId()) as file:

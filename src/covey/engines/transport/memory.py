@@ -8,25 +8,24 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
+from covey.decoding import WireFormat
 from covey.engines.transport.arena import Arena, Region, Shelf, Span
 from covey.engines.transport.ground import Ground
 from covey.engines.transport.semaphore import Semaphore
 from covey.errors import WireError
-from covey.message import DTYPES, Address, Header
+from covey.message import DTYPES, MAX_HEADER, Address, Header
 
-_shelves = msgspec.msgpack.Decoder(Shelf)
+MOST = 1 << 14  # spans of one role; it grows its memory in few
+
+_shelves: WireFormat[Shelf] = WireFormat("place of numbers in shared memory", Shelf, most=MAX_HEADER)
 
 
 def read_shelf(data: bytes | memoryview, sender: Address) -> Shelf:
-    try:
-        return _shelves.decode(data)
-    except (msgspec.DecodeError, OverflowError) as error:
-        raise WireError(f"{sender} sent a message without saying where its numbers are: {error}") from None
+    return _shelves.read(data, sender)
 
 
 class Neighbour:
@@ -40,9 +39,13 @@ class Neighbour:
         """A span of its file, mapped here once and for all."""
         if span not in self.regions:
             size = os.fstat(self.file).st_size
-            if span.start < 0 or span.size <= 0 or span.start % mmap.PAGESIZE or span.start + span.size > size:
+            whole = span.start % mmap.PAGESIZE == 0 == span.size % mmap.PAGESIZE and span.size > 0
+            if span.start < 0 or not whole or span.start + span.size > size or len(self.regions) >= MOST:
                 raise WireError(f"{self.who} speaks of memory that it does not have")
-            self.regions[span] = Region(self.file, span)
+            try:
+                self.regions[span] = Region(self.file, span)
+            except (OSError, ValueError) as error:  # the machine maps no more
+                raise WireError(f"{self.who} speaks of memory that cannot be mapped here: {error}") from None
         return self.regions[span]
 
     def lent(self, span: Span) -> Tensor:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from covey.decoding import WireFormat
 from covey.errors import WireError
 
 T = TypeVar("T")
@@ -31,10 +32,7 @@ def seal(token: bytes, word: msgspec.Struct) -> bytes:
     return token + msgspec.msgpack.encode(word)
 
 
-def unseal(token: bytes, data: bytes, words: msgspec.msgpack.Decoder[T]) -> T:
+def unseal(token: bytes, data: bytes, words: WireFormat[T]) -> T:
     """A word of this run, of a kind that is said here."""
     check(token, data[:TOKEN], "a word")
-    try:
-        return words.decode(memoryview(data)[TOKEN:])
-    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
-        raise WireError(f"a word that nobody says here is refused: {error}") from None
+    return words.read(memoryview(data)[TOKEN:])

@@ -27,7 +27,7 @@ from covey.run.options import Options
 from covey.run.own_loop import seat
 from covey.run.own_loop.launching import lead
 from covey.run.own_loop.request import Script, loop_of
-from covey.run.own_loop.world import INTERRUPT, Brief
+from covey.run.own_loop.world import INTERRUPT, Brief, briefs
 
 
 class WorldPlaces:
@@ -75,7 +75,7 @@ def main(handle: int) -> int:
         signal.signal(number, signal.SIG_IGN)
     entitle("covey: launcher")
     line = socket.socket(fileno=handle)
-    brief = msgspec.msgpack.decode(read(line), type=Brief)
+    brief = briefs.read(read(line), "rank 0")
     try:
         _lead(brief, line)
     except PlanError as error:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-import msgspec
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -21,7 +20,7 @@ from covey.engines.process.role import tell_failure
 from covey.errors import PlanError
 from covey.message import Address
 from covey.run.own_loop.keeping import Keeping, Stateful
-from covey.run.roles import Work
+from covey.run.roles import Work, works
 
 
 class Seat:
@@ -60,7 +59,7 @@ SEAT: Seat | None = None
 def enter(data: bytes, handed: bytes, me: Address) -> None:
     """A role's own process begins here: it runs the user's script."""
     global SEAT  # noqa: PLW0603  # the script finds its run without being told
-    work = msgspec.msgpack.decode(data, type=Work)
+    work = works.read(data, "the launcher")
     torch.set_num_threads(work.threads)
     torch.manual_seed(work.seed)
     SEAT = Seat(work, me)

@@ -22,11 +22,13 @@ from typing import NoReturn
 import msgspec
 import torch
 
+from covey.decoding import WireFormat
 from covey.engines import started
 from covey.engines.cluster import site
 from covey.engines.cluster.rank_roles import RankRoles
 from covey.engines.cluster.ranks import Channel, call_off, leader_address, names
 from covey.engines.cluster.words import Letter
+from covey.engines.cluster.words import letters as letters_of
 from covey.engines.process.nursery import read, write
 from covey.engines.started import Started
 from covey.errors import CoveyError, PlanError
@@ -35,7 +37,7 @@ from covey.run.clusters import module
 from covey.run.options import Options, check
 from covey.run.own_loop.request import Script, loop_of
 from covey.run.own_loop.seat import Seat
-from covey.run.roles import Work
+from covey.run.roles import works
 
 COMING = 7 * 86400.0  # seconds: what a script does before it joins may take its time
 REMIND = 30.0  # seconds after which a rank says that it waits for others
@@ -56,6 +58,10 @@ class Brief(msgspec.Struct, frozen=True, kw_only=True):
     address: str  # at which they find rank 0's machine
     threads: int
     options: dict[str, str | int | bool | None]
+
+
+briefs: WireFormat[Brief] = WireFormat("brief for the launcher", Brief)
+_many: WireFormat[list[Letter]] = WireFormat("list of letters to sites", list[Letter])
 
 
 def enter(strategy: str, given: Options) -> Seat | None:
@@ -114,7 +120,7 @@ class Rank:
         atexit.register(self._quit)
         job = self.roles.born.get()
         self._hear_signals()
-        work = msgspec.msgpack.decode(job.work, type=Work)
+        work = works.read(job.work, "the launcher")
         if work.strategy != strategy:
             self._end(f"rank 0 asked for {work.strategy}, rank {self.place.rank} for {strategy}: join with the same")
         return Seat(work, self.me, self.leave)
@@ -137,7 +143,7 @@ class Rank:
             )  # fmt: skip
         try:
             write(self.line, msgspec.msgpack.encode(brief))
-            letters = msgspec.msgpack.decode(read(self.line), type=list[Letter])
+            letters = _many.read(read(self.line), "the launcher")
         except (SystemExit, OSError):  # it has said why
             call_off(self.channel, self.place.size)
             raise SystemExit(self.launcher.wait() or 1) from None
@@ -148,7 +154,7 @@ class Rank:
         data = self.channel.take()
         if not data:
             self._end("rank 0 has refused the run, or is gone")
-        return msgspec.msgpack.decode(data, type=Letter)
+        return letters_of.read(data, "rank 0")
 
     # -- beside the user's loop --------------------------------------------------------------------------------------
 

@@ -1,0 +1,155 @@
+"""Every decoder of what comes from another process, and damaged input for each: read, or refused with a WireError."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+from typing import Any, cast
+
+import msgspec
+import torch
+
+import covey
+from covey.decoding import WIRE_FORMATS, WireFormat
+from covey.engines.process.assembly import Assembly, Offer
+from covey.engines.transport import frames, token
+from covey.engines.transport.ground import SLOT, Ground
+from covey.engines.transport.inbox import Inbox
+from covey.engines.transport.memory import Memory
+from covey.errors import WireError
+from covey.message import KINDS, Address, Message, pack, vectors
+from covey.program import Receive
+from covey.vector import Vector
+from tests.safety.mutating import damaged
+from tests.safety.samples import ME, sample
+
+YOU = Address("worker", 1)
+TOKEN = bytes(range(token.TOKEN))
+LIMIT = 1 << 12
+ENGINES = ("mpi", "ray", "spark")  # that need not be installed
+
+
+def every_module() -> None:
+    """Import all of covey, so that every kind of message and every format is known."""
+    for module in pkgutil.walk_packages(covey.__path__, "covey."):
+        if not module.name.endswith("__main__"):
+            with suppress(ImportError):
+                importlib.import_module(module.name)
+
+
+def kinds() -> list[type[Message]]:
+    return [kind for name, kind in sorted(KINDS.items()) if kind.__module__.startswith("covey.")]
+
+
+class Formats:
+    """Whatever is read by a `WireFormat`."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def throw(self, rng: Random) -> None:
+        form = rng.choice(WIRE_FORMATS)
+        self.seen[form.name] += self.read(form, rng)
+
+    def read(self, form: WireFormat[Any], rng: Random) -> bool:
+        value = sample(form.kind, rng)
+        data = damaged(rng, msgspec.msgpack.encode(value, enc_hook=lambda vector: len(vector.parts)))
+        if form.form == "json":
+            with suppress(Exception):  # what JSON cannot write is thrown at it as it is
+                data = msgspec.json.encode(msgspec.msgpack.decode(data))
+        try:
+            form.read(data, YOU)
+        except WireError:
+            return False
+        return True
+
+
+class Links:
+    """Frames of a link, through sockets and through shared memory."""
+
+    def __init__(self) -> None:
+        ground = Ground([ME, YOU])
+        self.theirs, mine = Memory(YOU, ground), Memory(ME, ground)
+        self.theirs.arena.house(Vector([torch.arange(64.0)]))
+        self.spans = [region.span for region in self.theirs.arena.lasting]
+        self.inbox = Inbox([ME, YOU], LIMIT, TOKEN, mine.neighbours)
+        self.number, self.kinds = 0, kinds()
+        self.seen: Counter[str] = Counter()
+
+    def throw(self, rng: Random) -> None:
+        message = sample(rng.choice(self.kinds), rng)
+        message.sender = YOU
+        header, tensors = pack(message)
+        self.number += rng.choice([0, 1, 1, 1])
+        shared = rng.random() < 0.5
+        if rng.random() < 0.1:
+            self.inbox.expect(Receive((type(message),), sender=YOU, into=Vector(tensors)))
+        shelf = self.theirs.arena.shelve(ME, tensors, lent=False) if shared else None
+        head = damaged(rng, header)
+        rest = damaged(rng, msgspec.msgpack.encode(shelf)) if shared else b"".join(bytes(t.nbytes) for t in tensors)
+        kind = frames.SHARED if shared else frames.OPEN
+        size = rng.choice([len(head)] * 20 + [0, len(head) + 1, 1 << 31])
+        frame = frames.Frame(kind, rng.choice([1] * 30 + [0, 9]), size, self.number, 0, TOKEN).pack() + head + rest
+        try:
+            self.seen[kind_of(self._arrive(frame))] += 1
+        except WireError:
+            pass
+        finally:
+            self.theirs.arena.take_back(shelf)
+            self.inbox.arrivals = [{}, {}]
+            self.inbox.wants.clear()
+
+    def _arrive(self, data: bytes) -> Message | None:
+        frame, rest = frames.read(data)
+        self.inbox.admit(frame)
+        message = self.inbox.share(frame, rest) if frame.kind == frames.SHARED else self.inbox.open(frame, rest)
+        if message is not None:
+            assert message.sender in (ME, YOU) and sum(vector.nbytes for vector in vectors(message)) <= LIMIT
+        return message
+
+
+class Offers:
+    """What members of a sum lay out for each other."""
+
+    def __init__(self) -> None:
+        self.ground = Ground([ME, YOU])
+        self.assembly = Assembly(ME, Memory(ME, self.ground))
+        self.theirs = Memory(YOU, self.ground)
+        self.parts = [torch.zeros(8), torch.zeros(3, dtype=torch.float64)]
+        self.seen: Counter[str] = Counter()
+
+    def throw(self, rng: Random) -> None:
+        shelf = self.theirs.arena.shelve(ME, self.parts, lent=False)
+        text = damaged(rng, msgspec.msgpack.encode(Offer(shelf, 0.5)))[: SLOT - 4]
+        size = rng.choice([len(text)] * 20 + [0, len(text) + 1, (1 << 32) - 1])
+        self.ground.slot(YOU)[: 4 + len(text)] = size.to_bytes(4, "little") + text
+        try:
+            offer = self.assembly._offer_of(YOU)
+            if offer.shelf is not None:
+                found = self.assembly._tensors(YOU, offer, self.parts)
+                assert [one.shape for one in found] == [part.shape for part in self.parts]
+                self.seen["sum"] += 1
+        except WireError:
+            pass
+        finally:
+            self.theirs.arena.take_back(shelf)
+
+
+def kind_of(message: Message | None) -> str:
+    return "half" if message is None else message.wire_name
+
+
+TARGETS: dict[str, Callable[[], Any]] = {"formats": Formats, "links": Links, "offers": Offers}
+
+
+def fuzz(name: str, count: int, seed: int) -> Counter[str]:
+    """Throw so many; what got through, by kind. Whatever is neither read nor refused by name is raised."""
+    every_module()
+    rng, target = Random(seed), TARGETS[name]()
+    for _ in range(count):
+        target.throw(rng)
+    return cast("Counter[str]", target.seen)
