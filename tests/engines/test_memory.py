@@ -225,10 +225,12 @@ def test_any_tensors_arrive_as_they_are(shapes: list[tuple[str, list[int]]], hou
         (Shelf([]), "0 of its tensors"),
         (Shelf([Place(Span(0, 1 << 20), 0)], Span(0, 1 << 41)), "memory that it does not have"),
         (Shelf([Place(Span(0, 1 << 20), 0)], Span(0, 5)), "memory that it does not have"),
+        (Shelf([Place(Span(0, 4096), 64)], Span(0, 4096)), "a block where it has none"),
         ("nothing of the kind", "no place of numbers"),
     ],
 )
 def test_a_place_that_cannot_be_is_refused(two: Neighbours, shelf: Any, says: str) -> None:
+    two.arena.house(numbers(1.5))
     header, _ = pack(Load(sender=A, what=numbers()))
     head = Frame(SHARED, 0, len(header), 0, 0).pack() + header + msgspec.msgpack.encode(shelf)
     two.a._link(B).socket.send(head)

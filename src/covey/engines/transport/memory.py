@@ -51,6 +51,8 @@ class Neighbour:
     def lent(self, span: Span) -> Tensor:
         """All bytes of a block, which is given back when nobody holds any of them any more."""
         region = self.region(span)
+        if not Semaphore(region.map, 0).sound():
+            raise WireError(f"{self.who} speaks of a block where it has none")
         held = np.frombuffer(region.map, dtype=np.uint8)
         weakref.finalize(held, _give_back, os.getpid(), Semaphore(region.map, 0)).atexit = False
         return torch.from_numpy(held)
@@ -58,7 +60,7 @@ class Neighbour:
 
 def _give_back(pid: int, sign: Semaphore) -> None:
     """(On whichever thread) The block may be used again; a child that was forked meanwhile has no say."""
-    if os.getpid() == pid:
+    if os.getpid() == pid and sign.sound():
         sign.give()
 
 
