@@ -22,12 +22,18 @@ class Effect(msgspec.Struct, Generic[T], frozen=True, gc=False):
     def __await__(self) -> Generator[Effect[T], T, T]:
         return (yield self)
 
+    def awaits(self, peer: Address) -> bool:
+        """Whether something that this peer has yet to send may be what ends the wait for it."""
+        return False
+
 
 class Send(Effect[None], frozen=True):
     """Hand a message to the link; goes on as soon as the link's window has room.
 
     What travels is what the tensors hold now, unless they are lent: then the sender leaves them alone until answered.
-    A higher priority overtakes; `keep="latest"` replaces a waiting message of the same kind; a lossy one may be lost.
+    The window holds what the receiver's programs have not taken; a message without numbers never waits for it, nor does
+    a paced one, whose program itself limits how many can lie unread. A higher priority overtakes; `keep="latest"`
+    replaces a waiting message of the same kind; a lossy one may be lost.
     """
 
     to: Address
@@ -36,6 +42,7 @@ class Send(Effect[None], frozen=True):
     priority: int = 0
     keep: Literal["all", "latest"] = "all"
     lossy: bool = False
+    paced: bool = False
 
 
 class Receive(Effect[Message | None], frozen=True):
@@ -56,6 +63,9 @@ class Receive(Effect[Message | None], frozen=True):
             and (self.sender is None or message.sender == self.sender)
             and (self.step is None or getattr(message, "step", None) == self.step)
         )
+
+    def awaits(self, peer: Address) -> bool:
+        return self.sender is None or self.sender == peer
 
     def __str__(self) -> str:
         wanted = " or ".join(kind.__name__ for kind in self.kinds)
@@ -84,6 +94,9 @@ class Collective(Effect[bool], frozen=True):
     group: tuple[Address, ...]
     fallback: Callable[[Node, Vector, tuple[Address, ...]], Coroutine[Effect[Any], Any, None]]
     share: float = 1.0
+
+    def awaits(self, peer: Address) -> bool:
+        return peer in self.group
 
 
 class Sleep(Effect[None], frozen=True):
@@ -127,6 +140,7 @@ class Host(Protocol):
     def step(self) -> int: ...
     def training(self) -> bool: ...
     def receive_nowait(self, want: Receive) -> Message | None: ...
+    def room(self, to: Address) -> bool: ...
     def remember(self, name: str, value: T) -> Memory[T]: ...
     def post(self, message: Message, progress: float) -> None: ...
     def consult(self, program: Coroutine[Effect[Any], Any, T], progress: float) -> T: ...
@@ -172,9 +186,9 @@ class Node:
 
     def send(
         self, to: Address, body: Message, *, loan: bool = False, priority: int = 0,
-        keep: Literal["all", "latest"] = "all", lossy: bool = False,
+        keep: Literal["all", "latest"] = "all", lossy: bool = False, paced: bool = False,
     ) -> Send:  # fmt: skip
-        return Send(to, body, loan, priority, keep, lossy)
+        return Send(to, body, loan, priority, keep, lossy, paced)
 
     async def broadcast(self, peers: Sequence[Address], body: Message) -> None:
         for peer in peers:
@@ -204,6 +218,10 @@ class Node:
     async def gather(self, kind: type[M], senders: Sequence[Address], *, step: int | None = None) -> list[M]:
         """One message from each sender, in the senders' order, whatever the order of arrival."""
         return [await self.receive(kind, sender=sender, step=step) for sender in senders]
+
+    def room(self, to: Address) -> bool:
+        """Whether the window of the link to a peer has room; if not, a message would wait until others are taken."""
+        return self.host.room(to)
 
     def compute(self, work: Callable[[], T], load: float = 1.0, talks: bool = False) -> Compute[T]:
         return Compute(work, load, talks)
@@ -272,12 +290,13 @@ Program = Callable[..., Coroutine[Effect[Any], Any, None]]
 
 
 class Mailbox:
-    """Messages that arrived and were not taken yet, in the order of arrival."""
+    """Messages that arrived and were not taken yet, in the order of arrival; `taken` hears of each that is."""
 
-    __slots__ = ("waiting",)
+    __slots__ = ("taken", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Callable[[Message], None]) -> None:
         self.waiting: list[Message] = []
+        self.taken = taken
 
     def put(self, message: Message) -> None:
         self.waiting.append(message)
@@ -285,7 +304,9 @@ class Mailbox:
     def take(self, want: Receive) -> Message | None:
         for index, message in enumerate(self.waiting):
             if want.matches(message):
-                return self.waiting.pop(index)
+                del self.waiting[index]
+                self.taken(message)
+                return message
         return None
 
 

@@ -64,6 +64,7 @@ class Neighbours:
             assert time.monotonic() < end, f"nothing came; refused: {list(self.b.refusals.counts)}"
             self.a.poll(0)
             self.came += self.b.poll(0.001)[0]
+        self.b.taken(self.came[0])
         return self.came.pop(0)
 
     def close(self) -> None:
@@ -142,6 +143,7 @@ def test_nobody_waits_for_a_reader() -> None:
     for step in range(6):
         two.send(numbers(float(step)), step)
         held.append(two.receive())
+        two.a.poll(0.1)
         assert two.a.room(B)
     assert [message.what.parts[0][-1].item() for message in held] == list(range(6)) and len(two.arena.blocks) == 3
     held.clear()

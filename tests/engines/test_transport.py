@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from covey.engines.transport import outbox as outbox_module
-from covey.engines.transport.frames import DATA, MAX_OPEN, OPEN, SMALL, Frame
+from covey.engines.transport.frames import DATA, MAX_OPEN, OPEN, SMALL, TAKEN, Frame
 from covey.engines.transport.inbox import Inbox
 from covey.engines.transport.outbox import Outbox, Parcel, Rank
 from covey.engines.transport.token import NONE
@@ -248,18 +248,55 @@ def test_a_begun_message_is_not_replaced(two: Two) -> None:
     assert [message.step for message in two.collect(2)] == [0, 1]
 
 
-def test_the_window() -> None:
+def test_the_window_ends_where_the_program_takes_the_message() -> None:
     pair = Two(window=1 << 20)
     assert pair.a.room(B)
     pair.a.offer(B, load(0))
     assert not pair.a.room(B)
     assert pair.a.offer(B, load(1), lossy=True) == "lost"
     assert pair.a.sent == {B: 1}
+    (message,) = pair.collect(1)
+    pair.a.poll(0.05)
+    assert not pair.a.room(B), "it has arrived, and lies there"
+    pair.b.taken(message)
     pair.until(lambda _: pair.a.room(B))
     assert pair.a.offer(B, note(2), lossy=True) == "sent"
     pair.until(lambda _: pair.b.received[A] == 2)
     assert pair.a.links[B].outbox.pending == 0
     pair.close()
+
+
+def test_what_lies_unread_does_not_count_where_that_is_waived() -> None:
+    pair = Two(window=1 << 20)
+    pair.a.offer(B, load(0))
+    pair.collect(1)
+    pair.b.waives = lambda sender: sender == A
+    pair.b.waive()
+    pair.until(lambda _: pair.a.room(B))
+    pair.a.offer(B, load(1))
+    pair.b.waives = lambda sender: False
+    pair.collect(1)
+    pair.b.waive()
+    pair.a.poll(0.05)
+    assert not pair.a.room(B)
+    pair.close()
+
+
+def test_small_messages_need_no_receipts(two: Two) -> None:
+    for step in range(1000):
+        two.a.offer(B, note(step))
+    for message in two.collect(1000):
+        two.b.taken(message)
+    assert A not in two.b.links, "nothing went back"
+
+
+@pytest.mark.parametrize("claimed", [1, 1 << 40])
+def test_a_receipt_for_what_was_never_sent_is_refused(two: Two, stranger: zmq.Socket[bytes], claimed: int) -> None:
+    two.b.offer(A, note(0))
+    frame = Frame(TAKEN, 0, 0, claimed + two.b.offered(A), 0)
+    stranger.send(frame.pack())
+    two.until(lambda _: two.b.refusals.total == 1)
+    assert "which were never sent to it" in next(iter(two.b.refusals.counts))
 
 
 # --- where it arrives

@@ -74,8 +74,10 @@ async def worker(node: Node, replica: Replica, *, probability: float, graph: Gra
             peers.discard(farewell.sender.rank)
         replica.apply(await replica.gradient(node))
         await node.note("update")
-        if peers and node.rng.random() < probability:
-            peer = node.rng.choice(sorted(peers))
+        # one that has not taken what it was given gets no more: nobody waits for it, and no weight is lost on the way
+        ready = [peer for peer in sorted(peers) if node.room(Address("worker", peer))]
+        if peers and node.rng.random() < probability and ready:
+            peer = node.rng.choice(ready)
             await node.send(Address("worker", peer), talk.give(peer))
     await part(node, talk, peers, graph)
 

@@ -95,7 +95,9 @@ async def bounded(
     for step in node.steps():
         present = node.present(step)
         vector = await local(node, replica, share)
-        await node.broadcast(addresses(rank for rank in hearers if rank in present), wires.of(step, vector))
+        scatter = wires.of(step, vector)
+        for peer in addresses(rank for rank in hearers if rank in present):
+            await node.send(peer, scatter, paced=True)  # nobody is more than `bound` of them ahead
         due = {rank: min(step - bound, last(node, rank)) for rank in heard}
         take(replica, vector, wires.read(await unread(node, newest, due)), share, fold)
         await node.note("lead", max((step - newest[rank] for rank in heard if rank in present), default=0))

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from covey.decentral.parting import part
+from covey.decentral.parting import Leaving, leave
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense, seed
 from covey.message import Address, Message
@@ -31,6 +31,7 @@ class Parts:
     """The partitions as a codec writes them; what it drops of one stays owed."""
 
     def __init__(self, node: Node, replica: Replica, pieces: Sequence[Piece], turns: int, codec: Codec) -> None:
+        self.pieces = pieces
         self.stays = codec.feedback and not codec.carries
         self.coders = [codec.made(replica.form(piece), seed(node, place)) for place, piece in enumerate(pieces)]
         self.memories = node.remember("codecs", [[coder.memory for coder in self.coders] for _ in range(turns)]).value
@@ -46,39 +47,46 @@ class Parts:
             due.zero_()
         return wire
 
+    def add(self, part: Part, into: Vector) -> None:
+        """Add a partition that has come to a gradient."""
+        into.cut(self.pieces[part.partition]).add_(self.coders[part.partition].decode(part.grads))
+
 
 async def worker(node: Node, replica: Replica, *, partitions: int, codec: Codec) -> None:
     """Differentiate, send each peer the partition whose turn it is, step on all that is there (Watcharapichat 2016)."""
     pieces = chunks(replica.flat, partitions)
-    peers = [(node.rank + 1 + place) % node.workers for place in range(node.workers - 1)]
-    # Peers whose places differ by a multiple of `partitions` always get the same: one sum serves them all.
-    turns = range(min(partitions, len(peers)))
-    owed = node.remember("owed", [replica.grad.map(torch.zeros_like) for _ in turns])
-    parts = Parts(node, replica, pieces, len(turns), codec)
+    places = sorted(range(node.workers - 1), key=lambda place: place % partitions)  # those of one partition together
+    peers = [(node.rank + 1 + place) % node.workers for place in places]
+    owed = node.remember("owed", [replica.grad.map(torch.zeros_like) for _ in peers])
+    late = node.remember("late", replica.grad.map(torch.zeros_like))  # what came after the last step
+    came = node.remember("came late", 0)
+    parts = Parts(node, replica, pieces, len(peers), codec)
     for step in node.steps():
         grad = await replica.gradient(node)
-        for turn in turns:
+        for turn, (place, rank) in enumerate(zip(places, peers, strict=True)):
             owed.value[turn].add_(grad)
-            partition = (turn + step) % partitions
-            wire = parts.take(turn, partition, owed.value[turn].cut(pieces[partition]))
-            for rank in peers[turn::partitions]:
+            partition = (place + step) % partitions
+            if node.room(Address("worker", rank)):  # else it stays owed: nobody waits for a peer that takes nothing in
+                wire = parts.take(turn, partition, owed.value[turn].cut(pieces[partition]))
                 await node.send(Address("worker", rank), Part(partition, wire), loan=True)
-        take_in(node, grad, pieces, parts)
+        while came_now := node.receive_nowait(Part):
+            parts.add(came_now, grad)
         grad.mul_(1 / node.workers)
         replica.apply(grad)
         await node.note("update")
-    await part(node, peers, peers)
-    if take_in(node, replica.grad.zero_(), pieces, parts):
-        replica.apply(replica.grad.mul_(1 / node.workers))
-
-
-def take_in(node: Node, into: Vector, pieces: Sequence[Piece], parts: Parts) -> bool:
-    """Add all partitions that have come to a gradient; whether there were any."""
-    came = False
-    while message := node.receive_nowait(Part):
-        into.cut(pieces[message.partition]).add_(parts.coders[message.partition].decode(message.grads))
-        came = True
-    return came
+    await leave(node, peers)
+    missing = set(peers)
+    while missing:  # taken in as they come, or they would fill the mailbox while others still train
+        message = await node.receive_any(Part, Leaving)
+        if isinstance(message, Part):
+            parts.add(message, late.value)
+            came.value += 1
+        else:
+            missing.discard(message.sender.rank)
+    if came.value:
+        replica.apply(replica.grad.copy_(late.value).mul_(1 / node.workers))
+        late.value.zero_()
+        came.value = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -71,7 +71,7 @@ async def worker(node: Node, replica: Replica, *, graph: Graph, overlap: int, co
         shares = given(now, node.rank, present)
         for peer, share in shares.items():
             push = Push(step, travelling.give(peer, share * weight.value), share * weight.value)
-            await node.send(Address("worker", peer), push, loan=True)
+            await node.send(Address("worker", peer), push, loan=True, paced=True)  # it waits for theirs, below
         replica.weight = weight.value = weight.value * (1 - sum(shares.values()))
         missing.value += [(step, peer) for peer in now.neighbours(node.rank) if peer in present]
         await take_in(node, travelling, weight, missing, due=step - overlap)

@@ -25,7 +25,7 @@ class Lane(Node):
 
     def send(
         self, to: Address, body: Message, *, loan: bool = False, priority: int = 0,
-        keep: Literal["all", "latest"] = "all", lossy: bool = False,
+        keep: Literal["all", "latest"] = "all", lossy: bool = False, paced: bool = False,
     ) -> Send:  # fmt: skip
         assert isinstance(body, Chunk) and 0 <= body.step < ROUNDS, "a lane is for a short sum"
         return super().send(to, Chunk(self.first + body.step, body.part), loan=loan, priority=self.priority)

@@ -112,6 +112,9 @@ class Within:
         found: Message | None = self._axis.inward(self._host.receive_nowait(wanted))
         return found
 
+    def room(self, to: Address) -> bool:
+        return self._host.room(self._axis.outside(to))
+
     def remember(self, name: str, value: T) -> Memory[T]:
         return self._host.remember(name, value)
 

@@ -21,6 +21,7 @@ from covey.engines.process.native import Sums
 from covey.engines.process.running import Over, Running
 from covey.engines.process.standstill import Standstill
 from covey.engines.transport.zmq import Other, ZmqTransport, landed
+from covey.engines.window import waits, weight
 from covey.message import Address, Message, check_finite, payload, vectors
 from covey.program import Collective, Compute, Effect, Note, Now, Receive, SavePoint, Send, Sleep, Spawn
 from covey.replica import Replica
@@ -42,7 +43,8 @@ class Driver:
         if kept:
             restore(replica, kept.replica)
         self.homes = plan.homes()
-        self.facts = Facts(plan, role, desk, kept)
+        self.facts = Facts(plan, role, desk, links, kept)
+        links.waives = self.awaits
         self.pace = self.facts.pace
         self.watch = Stopwatch(kept.seconds if kept else 0.0)
         self.account = Account(role.address, line, self.watch, plan.traced)
@@ -116,7 +118,7 @@ class Driver:
             error = None
             if running.main and self.hold():
                 self.held = running
-                return None
+                return self.links.waive()
             answered, value = self.perform(running, effect)
             if not answered:
                 return None
@@ -151,12 +153,16 @@ class Driver:
         self.tell_losses()
         self.tell_settings()
         self.ended = True
+        left, self.facts.mailbox.waiting = self.facts.mailbox.waiting, []
+        for message in left:
+            self.links.taken(message)
         self.account.close()
 
     # -- effects: each says whether it could be answered at once -----------------------------------------------------
 
     def send(self, running: Running, effect: Send) -> tuple[bool, None]:
         effect.body.sender = self.address
+        running.behind = self.links.offered(effect.to)
         size = payload(effect.body) if self.away(effect.to) else 0  # what stays on a machine is no traffic
         fate = self.links.offer(
             effect.to, effect.body, loan=effect.loan, priority=effect.priority, keep=effect.keep, lossy=effect.lossy
@@ -165,7 +171,11 @@ class Driver:
             self.account.sent(effect.to, effect.body, size)
         else:
             self.account.noted(fate, 1)
-        return effect.lossy or self.links.room(effect.to), None
+        return effect.lossy or self.passes(running, effect), None
+
+    def passes(self, running: Running, effect: Send) -> bool:
+        """Whether a message that was queued has its place in the window of its link, so that its program goes on."""
+        return not waits(effect) or self.links.passes(effect.to, running.behind, weight(effect.body))
 
     def receive(self, running: Running, effect: Receive) -> tuple[bool, Message | None]:
         message = self.facts.mailbox.take(effect)
@@ -173,7 +183,17 @@ class Driver:
             return True, placed(message, effect)
         if effect.into is not None:
             self.links.expect(effect)
+        self.links.waive()
         return False, None
+
+    def awaits(self, sender: Address) -> bool:
+        """Whether what this peer sent and lies unread is not to hold it up, so that it can send what is needed here.
+
+        A program waits for something that may be its; or nothing is taken before all roles have come to a common point.
+        """
+        if self.ended or self.held is not None:
+            return True
+        return any(running.effect and running.effect.awaits(sender) for running in self.programs)
 
     def compute(self, running: Running, effect: Compute[Any]) -> tuple[bool, None]:
         self.line_up.append(running)
@@ -183,6 +203,7 @@ class Driver:
     def collective(self, running: Running, effect: Collective) -> tuple[bool, bool]:
         if self.sums is None or not self.sums.take(running, effect):
             return True, False  # where the engine has no way of its own the fallback runs
+        self.links.waive()
         self.hear_sums(self.sums)
         return False, False
 
@@ -217,8 +238,12 @@ class Driver:
         for running in self.programs:
             if isinstance(running.effect, Receive) and running is not self.held and running.effect.matches(message):
                 self.links.forget(running.effect)
+                self.links.taken(message)
                 return self.answer(running, placed(message, running.effect))
+        if self.ended:
+            return self.links.taken(message)
         self.facts.mailbox.put(message)
+        self.links.waive()
 
     def retry(self) -> None:
         """Windows that have room again, waits that are over."""
@@ -233,7 +258,7 @@ class Driver:
                 if isinstance(effect, Receive):
                     self.links.forget(effect)
                 self.answer(running, None)
-            elif isinstance(effect, Send) and self.links.room(effect.to):
+            elif isinstance(effect, Send) and self.passes(running, effect):
                 self.answer(running, None)
 
     def admit(self) -> None:

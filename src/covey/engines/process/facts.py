@@ -10,6 +10,7 @@ from covey.engines.chance import chance
 from covey.engines.memories import Memories
 from covey.engines.process import commons
 from covey.engines.process.desk import Desk
+from covey.engines.transport.zmq import ZmqTransport
 from covey.message import Address, Message
 from covey.program import Effect, Mailbox, Memory, Node, Pace, Receive
 from covey.strategy import Plan, Role
@@ -21,15 +22,16 @@ T = TypeVar("T")
 class Facts:
     """The host of a role's programs: its pace, its mailbox, its memories, its chance."""
 
-    def __init__(self, plan: Plan, role: Role, desk: Desk, kept: RoleState | None) -> None:
+    def __init__(self, plan: Plan, role: Role, desk: Desk, links: ZmqTransport, kept: RoleState | None) -> None:
         self.me, self.limits, self.sites, self.desk, self.kept = role.address, plan.limits, plan.sites, desk, kept
         self.pace = Pace(plan.limits[role.address.rank] if role.trains else 0, kept.done if kept else 0)
-        self.mailbox = Mailbox()
+        self.mailbox, self.links = Mailbox(links.taken), links
         self.seed, self.rng = plan.seed, chance(plan.seed, role.alias or role.address)
         self.memories = Memories(role.address, kept)
         if kept:
             kept.restore_chance(self.rng)
             self.mailbox.waiting.extend(kept.mailbox)
+            links.credits.kept(kept.mailbox)
 
     def node(self) -> Node:
         """For a program that begins, or begins again from the top with what is remembered."""
@@ -45,6 +47,9 @@ class Facts:
 
     def receive_nowait(self, want: Receive) -> Message | None:
         return self.mailbox.take(want)
+
+    def room(self, to: Address) -> bool:
+        return self.links.room(to)
 
     def remember(self, name: str, value: T) -> Memory[T]:
         return self.memories.remember(name, value, begun=self.kept is None or self.pace.step >= self.kept.done)

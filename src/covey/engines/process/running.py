@@ -20,12 +20,13 @@ class Over(Exception):
 class Running:
     """A program, and the effect it waits for."""
 
-    __slots__ = ("coroutine", "effect", "main", "since")
+    __slots__ = ("behind", "coroutine", "effect", "main", "since")
 
     def __init__(self, coroutine: Coroutine[Effect[Any], Any, None], main: bool) -> None:
         self.coroutine, self.main = coroutine, main
         self.effect: Effect[Any] | None = None
         self.since = 0.0
+        self.behind = 0  # of a Send: the bytes that were offered to its link before
 
     def wants(self, effect: Effect[Any]) -> None:
         self.effect, self.since = effect, time.monotonic()

@@ -18,7 +18,8 @@ from covey.engines.transport.token import NONE, TOKEN
 from covey.errors import WireError
 from covey.message import raw
 
-OPEN, DATA, SHARED = 1, 2, 3
+OPEN, DATA, SHARED, TAKEN = 1, 2, 3, 4
+"""TAKEN stands alone: its number says how many bytes of the receiver's messages the sender's programs have taken."""
 
 SMALL = 32 << 10
 """Up to this many bytes travel in one piece with their header."""
@@ -48,7 +49,7 @@ def read(data: bytes) -> tuple[Frame, memoryview]:
     if len(data) < _prefix.size:
         raise WireError(f"a frame of {len(data)} bytes is refused: it is shorter than its prefix")
     frame = Frame._make(_prefix.unpack_from(data))
-    if frame.kind not in (OPEN, DATA, SHARED):
+    if frame.kind not in (OPEN, DATA, SHARED, TAKEN):
         raise WireError(f"a frame of unknown kind {frame.kind} is refused")
     return frame, memoryview(data)[_prefix.size :]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zmq
 
 from covey.engines.transport.bucket import Bucket
+from covey.engines.transport.frames import TAKEN, Frame
 from covey.engines.transport.outbox import Outbox, Parcel
 from covey.engines.transport.staging import LOOK
 
@@ -19,6 +20,9 @@ class Link:
         self.messages = 0
         self.left = 0  # of the messages
         self.token = token
+        self.offered = 0  # bytes of all messages, as windows count them
+        self.credited = 0  # of these, what the peer's programs have taken
+        self.receipt: Frame | None = None  # what to tell the peer of its own messages, before anything else leaves
         self.blocked = False
         self.bucket: Bucket | None = None  # where no more than so much may leave
         self.socket = socket
@@ -29,15 +33,28 @@ class Link:
     def flush(self) -> None:
         """Hand over frames until ZeroMQ takes no more, or no more may leave now."""
         self.blocked = False
-        while not self.blocked and (parcel := self.outbox.next()) is not None and not self.pause():
-            waiting = self.outbox.pending
+        while not self.blocked and (self.receipt or (self.outbox.next() is not None and not self.pause())):
             try:
-                self._step(parcel)
-                if self.bucket:
-                    self.bucket.pour(waiting - self.outbox.pending)
+                self._step()
             except zmq.Again:
                 # A send looks only now and then whether earlier frames have left; a poll always does.
                 self.blocked = not self.socket.poll(0, zmq.POLLOUT)
+
+    @property
+    def unread(self) -> int:
+        """Bytes in the window: sent, and not taken by the peer's programs."""
+        return self.offered - self.credited
+
+    def tell(self, place: int, taken: int) -> None:
+        """Tell the peer how many bytes of its messages have been taken; a newer number makes an older one void."""
+        self.receipt = Frame(TAKEN, place, 0, taken, 0, self.token)
+
+    def credit(self, taken: int) -> bool:
+        """What the peer tells; False if it cannot be."""
+        if not self.credited <= taken <= self.offered:
+            return False
+        self.credited = taken
+        return True
 
     @property
     def staging(self) -> bool:
@@ -51,7 +68,18 @@ class Link:
             return LOOK
         return self.bucket.pause() if self.bucket and self.outbox.pending else 0.0
 
-    def _step(self, parcel: Parcel) -> None:
+    def _step(self) -> None:
+        if self.receipt:
+            self.socket.send(self.receipt.pack(), zmq.NOBLOCK)
+            self.receipt = None
+            return
+        waiting, parcel = self.outbox.pending, self.outbox.next()
+        assert parcel is not None
+        self._send(parcel)
+        if self.bucket:
+            self.bucket.pour(waiting - self.outbox.pending)
+
+    def _send(self, parcel: Parcel) -> None:
         if parcel.head:
             self.socket.send(parcel.opening(self.left, self.token), zmq.NOBLOCK)
             self.outbox.opened(parcel)

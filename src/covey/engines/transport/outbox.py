@@ -13,6 +13,7 @@ from torch import Tensor
 from covey.engines.transport.arena import Shelf
 from covey.engines.transport.frames import DATA, MAX_OPEN, OPEN, SHARED, SMALL, Frame, cut
 from covey.engines.transport.staging import arrival, staged
+from covey.engines.window import weight
 from covey.message import Message, pack, raw
 
 Shelve = Callable[[Sequence[Tensor], bool], Shelf | None]
@@ -34,7 +35,7 @@ class Parcel:
 
     __slots__ = (
         "_arrival", "_header", "head", "kind", "latest", "left", "number", "offset", "pieces", "rank", "sender",
-        "shelf",
+        "shelf", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +47,7 @@ class Parcel:
         self.rank = rank
         self.sender = sender
         self.kind = type(message)
+        self.weight = weight(message)
         self.latest = latest
         self.number = 0  # on the wire; known when it leaves
         self._header = len(header)

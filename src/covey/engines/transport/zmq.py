@@ -6,7 +6,7 @@ import ctypes
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ import zmq
 
 from covey.engines.transport import frames
 from covey.engines.transport.bucket import Bucket, frame_at
+from covey.engines.transport.credits import Credits
 from covey.engines.transport.inbox import Inbox
 from covey.engines.transport.keys import Guard, Ring, private
 from covey.engines.transport.link import FRAMES_AHEAD, Link
@@ -21,6 +22,7 @@ from covey.engines.transport.memory import Memory
 from covey.engines.transport.outbox import Parcel, Rank
 from covey.engines.transport.refusals import Refusals
 from covey.engines.transport.token import NONE
+from covey.engines.window import fits, idle, weight
 from covey.errors import PlanError, WireError
 from covey.message import MAX_HEADER, Address, Message, stamped, vectors
 from covey.program import Receive
@@ -58,6 +60,8 @@ class ZmqTransport:
         self.inbox = Inbox(roles, limit, token, memory.neighbours if memory else None)
         self.home: list[Message] = []  # to myself
         self.links: dict[Address, Link] = {}
+        self.credits = Credits(window)
+        self.waives: Callable[[Address], bool] = lambda sender: False  # whether what it sent and lies here counts not
         # with keys, what comes and what leaves are each a thread's work: one alone would be slower than many a link
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=2 if ring else 1)
         self.door = self.context.socket(zmq.PULL)
@@ -101,8 +105,9 @@ class ZmqTransport:
             if self.memory and old.shelf:
                 self.memory.arena.take_back(old.shelf)
             self.sent[to] -= 1
+            link.offered -= old.weight
             fate = "replaced"
-        elif lossy and not self.room(to):
+        elif lossy and not fits(link.unread, weight(message), self.window):
             return "lost"
         rank = Rank(-priority, link.messages)
         shelve = self.memory.shelving(to, self.window) if self.memory and to not in self.allowance else None
@@ -110,13 +115,40 @@ class ZmqTransport:
             Parcel(rank, self.place, message, self.frame, loan=loan, latest=keep == "latest", shelve=shelve)
         )
         link.messages += 1
+        link.offered += weight(message)
         self.sent[to] += 1
         self._flush(link)
         return fate
 
     def room(self, to: Address) -> bool:
-        """Whether less than a window of bytes waits to leave for this peer."""
-        return to not in self.links or self.links[to].outbox.pending < self.window
+        """Whether a message of any size may leave for this peer without waiting for others to be taken."""
+        return to not in self.links or idle(self.links[to].unread, self.window)
+
+    def offered(self, to: Address) -> int:
+        """Bytes of all messages that were ever queued for this peer, as windows count them."""
+        return self.links[to].offered if to in self.links else 0
+
+    def passes(self, to: Address, before: int, size: int) -> bool:
+        """Whether a message of this size, with so many bytes offered before it, has its place in the window."""
+        return to not in self.links or fits(before - self.links[to].credited, size, self.window)
+
+    def taken(self, message: Message) -> None:
+        """A program has this message, or nobody ever will: its sender may send another."""
+        self.credits.taken(message)
+        if message.sender in self.book and message.sender != self.me:
+            self._tell(message.sender)
+
+    def waive(self) -> None:
+        """Look again whose messages need not count though they lie unread."""
+        for sender in self.credits.unread:
+            self._tell(sender)
+
+    def _tell(self, sender: Address) -> None:
+        free = self.credits.due(sender, self.waives)
+        if free is not None:
+            link = self._link(sender)
+            link.tell(self.place, free)
+            self._flush(link)
 
     def expect(self, want: Receive) -> None:
         """Receive the next message that fits straight into `want.into`; ends when it is whole, or with `forget`."""
@@ -146,6 +178,8 @@ class ZmqTransport:
             self._receive(messages)
         for message in messages:
             self.received[message.sender] += 1
+            if message.sender != self.me:
+                self.credits.arrived(message)
         return messages, [other for other in others if other in ready]
 
     def close(self, linger: float = 0.0) -> None:
@@ -212,6 +246,9 @@ class ZmqTransport:
             claimed = self.inbox.admit(frame)
             if self.guard and claimed != proved:
                 raise WireError(f"{proved} sent a frame in the name of {claimed}")
+            if frame.kind == frames.TAKEN:
+                self._credit(claimed, frame.number)
+                return None
             if frame.kind == frames.SHARED:
                 return self.inbox.share(frame, rest)
             return self.inbox.open(frame, rest) if frame.kind == frames.OPEN else self._fill(frame)
@@ -221,6 +258,12 @@ class ZmqTransport:
         finally:
             while self.door.get(zmq.RCVMORE):
                 self.door.recv(copy=False)
+
+    def _credit(self, peer: Address, taken: int) -> None:
+        if peer not in self.links or not self.links[peer].credit(taken):
+            raise WireError(
+                f"{peer} claims to have taken {taken} bytes, which were never sent to it, or less than before"
+            )
 
     def _fill(self, frame: frames.Frame) -> Message | None:
         """Receive bytes of an open message where they belong; one that gets wrong bytes is given up."""

@@ -70,7 +70,7 @@ class VirtualEngine:
         self._together = Together(cluster, self._agenda, self._watch, self._wake, formulas_from)
         commons: dict[int, Vector] = {}
         self._seats = {
-            role.address: Seat(role, replicas[role.address], plan, self._agenda, self._deliver, commons)
+            role.address: Seat(role, replicas[role.address], plan, self._agenda, self._deliver, commons, self._wires)
             for role in plan.roles
         }
         self._wires.connect(self._seats, self._arrived, self._admitted)
@@ -126,6 +126,7 @@ class VirtualEngine:
         """Run a program until it has to wait, or is through."""
         if thread.done:
             return
+        thread.want = None
         resume, perform = thread.program.send, self._perform
         try:
             while value is not WAIT:
@@ -157,8 +158,10 @@ class VirtualEngine:
             companion.close()
         seat.threads.clear()
         seat.waiting.clear()
-        seat.mailbox.waiting.clear()
         seat.ended = True
+        for message in seat.mailbox.waiting:
+            self._wires.taken(seat, message)
+        seat.mailbox.waiting.clear()
         self._open -= 1
         for loss in seat.replica.losses.told(every=True):  # those of a GPU may come after their steps
             self._watch.noted(self._agenda.now, seat.address, "loss", loss)
@@ -183,6 +186,7 @@ class VirtualEngine:
             return received(message, want)
         thread.block(self._agenda.now, want)
         thread.seat.waiting.append(thread)
+        self._wires.awaited(thread.seat)
         if want.timeout is not None:
             self._agenda.at(self._agenda.now + max(0.0, want.timeout), self._timed_out, thread, thread.turn)
         return WAIT
@@ -194,7 +198,10 @@ class VirtualEngine:
 
     def _arrived(self, letter: Letter, _: Any = None) -> None:
         seat, message = letter.link.receiver, letter.message
-        if not seat.ended:
+        self._wires.laid(letter.link, message)
+        if seat.ended:
+            self._wires.taken(seat, message)
+        else:
             check_finite(message, seat.address)
             now, sender = self._agenda.now, letter.link.sender.address
             seat.heard[sender] = now
@@ -208,6 +215,7 @@ class VirtualEngine:
             assert isinstance(want, Receive)
             if want.matches(message):
                 seat.waiting.remove(thread)
+                self._wires.taken(seat, message)
                 return self._wake(thread, received(message, want), wire)
         seat.mailbox.put(message)
 
@@ -219,7 +227,10 @@ class VirtualEngine:
         return WAIT
 
     def _collective(self, thread: Thread, effect: Collective) -> Any:
-        return WAIT if self._together.takes(thread, effect) else False
+        if not self._together.takes(thread, effect):
+            return False
+        self._wires.awaited(thread.seat)
+        return WAIT
 
     def _sleep(self, thread: Thread, effect: Sleep) -> Any:
         thread.block(self._agenda.now, effect)

@@ -153,6 +153,8 @@ class LaboriousEngine(VirtualEngine):
     def _advance(self, thread: Thread, value: Any) -> None:
         """Run a program until it has to wait; its arithmetic is charged before its next effect."""
         desk = self._desks[thread.seat]
+        if value is not WAIT:
+            thread.want = None
         try:
             while value is not WAIT and not thread.done:
                 try:

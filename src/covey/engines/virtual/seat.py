@@ -17,7 +17,7 @@ from covey.strategy import Plan, Role
 from covey.vector import Vector
 
 if TYPE_CHECKING:
-    from covey.engines.virtual.wires import Link
+    from covey.engines.virtual.wires import Link, Wires
 
 T = TypeVar("T")
 
@@ -59,19 +59,19 @@ class Seat:
     """The host of one role in virtual time."""
 
     __slots__ = (
-        "_agenda", "_commons", "_deliver", "address", "busy", "ended", "heard", "host", "jitter", "line",
+        "_agenda", "_commons", "_deliver", "_wires", "address", "busy", "ended", "heard", "host", "jitter", "line",
         "links", "machine", "mailbox", "memories", "name", "node", "pace", "posts", "replica", "role", "seats", "step",
         "talk", "threads", "waiting",
     )  # fmt: skip
 
     def __init__(
         self, role: Role, replica: Replica, plan: Plan, agenda: Agenda, deliver: Callable[[Seat, Message], None],
-        commons: dict[int, Vector],
+        commons: dict[int, Vector], wires: Wires,
     ) -> None:  # fmt: skip
         self.role, self.address, self.name = role, role.address, str(role.address)
         self.host = self.machine = str(role.home)  # what stays on a host is no traffic; machines are what links join
         self.replica = replica
-        self.mailbox = Mailbox()
+        self.mailbox = Mailbox(lambda message: wires.taken(self, message))
         self.pace = Pace(plan.limits[role.address.rank] if role.trains else None)
         self.step = self.pace.step
         self.memories = Memories(role.address)
@@ -86,7 +86,7 @@ class Seat:
         self.links: dict[Address, Link] = {}
         self.heard: dict[Address, float] = {}
         self.ended = False
-        self._agenda, self._deliver, self._commons = agenda, deliver, commons
+        self._agenda, self._deliver, self._commons, self._wires = agenda, deliver, commons, wires
         self.seats: Mapping[Address, Seat] = {}  # of all roles
 
     def open(self, program: Coroutine[Effect[Any], Any, None], main: bool) -> Thread:
@@ -94,6 +94,10 @@ class Seat:
         thread = Thread(self, program, main)
         self.threads.append(thread)
         return thread
+
+    def awaits(self, sender: Address) -> bool:
+        """Whether a program waits for a message that may be this sender's."""
+        return any(thread.want and thread.want.awaits(sender) for thread in self.threads)
 
     # -- what a node asks ---------------------------------------------------------------------------------------------
 
@@ -105,6 +109,9 @@ class Seat:
     def receive_nowait(self, want: Receive) -> Message | None:
         message = self.mailbox.take(want)
         return None if message is None else received(message, want)
+
+    def room(self, to: Address) -> bool:
+        return self._wires.room(self, to)
 
     def remember(self, name: str, value: T) -> Memory[T]:
         return self.memories.remember(name, value)

@@ -11,6 +11,7 @@ from typing import Any
 
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.seat import Seat, Thread
+from covey.engines.window import fits, idle, waits, weight
 from covey.errors import PlanError
 from covey.message import Address, Message, payload, stamped, vectors
 from covey.observe.instruments import Instrument
@@ -22,18 +23,20 @@ from covey.simulate.units import Seconds
 class Link:
     """From one role to another: what is under way, who waits for room, and the newest of each kind to be replaced."""
 
-    __slots__ = ("held", "latest", "line", "paced", "receiver", "sender", "under_way")
+    __slots__ = ("held", "latest", "line", "paced", "receiver", "sender", "under_way", "unread")
 
     def __init__(self, sender: Seat, receiver: Seat) -> None:
         self.sender, self.receiver = sender, receiver
         self.under_way = 0  # bytes
+        self.unread = 0  # bytes that lie in the receiver's mailbox
         self.line: deque[tuple[Thread, Letter]] = deque()
         self.latest: dict[type[Message], Letter] = {}
         self.held: list[tuple[int, int, Letter]] = []  # a heap of what may not leave yet
         self.paced = False  # whether something is leaving at the pace that is allowed
 
-    def has_room(self, size: int, window: int) -> bool:
-        return self.under_way == 0 or self.under_way + size <= window
+    def counted(self) -> int:
+        """Bytes in its window. What lies unread is not among them while its owner waits for more that may come here."""
+        return self.under_way if self.receiver.awaits(self.sender.address) else self.under_way + self.unread
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -49,7 +52,7 @@ class Letter(Parcel):
 
 
 class Wires:
-    """All links of a run; a window is the bytes that may be under way on each."""
+    """All links of a run; a window is the bytes that may be under way or unread on each."""
 
     allowance: float | None = None  # bytes per second on each link
 
@@ -57,6 +60,7 @@ class Wires:
         self._network, self._window, self._agenda, self._watch = network, window, agenda, watch
         self._seats: Mapping[Address, Seat] = {}
         self._serial = count()
+        self._full: dict[Link, None] = {}  # on which somebody waits for room
         self._arrived: Callable[[Letter], None]
         self._admitted: Callable[[Thread], None]
 
@@ -77,7 +81,7 @@ class Wires:
         counted = payload(message) if sender.host != link.receiver.host else 0  # what stays on a machine is no traffic
         # The network carries also what does not count as exchange (headers are not modelled).
         size = counted if counted else sum(vector.nbytes for vector in vectors(message))
-        has_room = not link.line and link.has_room(size, self._window)
+        has_room = not waits(effect) or (not link.line and fits(link.counted(), weight(message), self._window))
         if effect.lossy and not has_room:
             self._watch.noted(self._agenda.now, sender.address, "lost", 1)
             return True
@@ -91,12 +95,18 @@ class Wires:
             self._leave(letter)
         else:
             link.line.append((thread, letter))
+            self._full[link] = None
         return has_room
+
+    def room(self, sender: Seat, to: Address) -> bool:
+        """Whether a message would leave at once, whatever its size."""
+        link = sender.links.get(to)
+        return link is None or (not link.line and idle(link.counted(), self._window))
 
     def _leave(self, letter: Letter) -> None:
         agenda, link = self._agenda, letter.link
         letter.left_at = agenda.now
-        link.under_way += letter.size
+        link.under_way += weight(letter.message)
         self._watch.sent(agenda.now, link.sender.address, link.receiver.address, letter.message, letter.payload)
         if self.allowance is None or letter.src == letter.dst:
             return self._depart(letter)
@@ -139,24 +149,55 @@ class Wires:
 
     def _arrive(self, letter: Letter, _: Any = None) -> None:
         link = letter.link
-        link.under_way -= letter.size
         if link.latest.get(type(letter.message)) is letter:
             del link.latest[type(letter.message)]
         self._arrived(letter)
-        while link.line and link.has_room(link.line[0][1].size, self._window):
+
+    def laid(self, link: Link, message: Message) -> None:
+        """It lies in the receiver's mailbox from now on."""
+        link.under_way -= weight(message)
+        link.unread += weight(message)
+        self._look(link)
+
+    def taken(self, seat: Seat, message: Message) -> None:
+        """A program has it, or nobody ever will."""
+        sender = self._seats.get(message.sender)
+        link = sender.links.get(seat.address) if sender else None
+        if link is not None:
+            link.unread -= weight(message)
+            self._look(link)
+
+    def awaited(self, seat: Seat) -> None:
+        """A program of this role waits for a message."""
+        for link in self._full:
+            if link.receiver is seat:
+                self._look(link)
+
+    def _look(self, link: Link) -> None:
+        if link.line:  # not here and now: the program that takes a message is in the middle of something
+            self._agenda.at(self._agenda.now, self._admit, link)
+
+    def _admit(self, link: Link, _: Any) -> None:
+        """Let those go on for whose messages there is room."""
+        while link.line and fits(link.counted(), weight(link.line[0][1].message), self._window):
             thread, waiting = link.line.popleft()
             if not thread.done:
                 self._leave(waiting)
                 self._admitted(thread)
+        if not link.line:
+            self._full.pop(link, None)
 
     def _replaced(self, link: Link, message: Message) -> bool:
         """Put the newer message in the place of the older, which keeps its size on the wire and in the tallies."""
         older = link.latest.get(type(message))
         if older is None:
             return False
-        in_line = any(older is item for _, item in link.line) or any(older is item for _, _, item in link.held)
-        if not in_line and not self._network.waits(older):
+        in_line = any(older is item for _, item in link.line)
+        held = any(older is item for _, _, item in link.held)
+        if not in_line and not held and not self._network.waits(older):
             return False
+        if not in_line:
+            link.under_way += weight(message) - weight(older.message)
         older.message = message
         return True
 

@@ -1,0 +1,31 @@
+"""How much may be on its way from one role to another, or lie there unread, before the sender's program waits."""
+
+from __future__ import annotations
+
+from covey.message import Message, vectors
+from covey.program import Send
+
+LEAST = 256  # bytes that a message without numbers counts: about what it takes where it waits
+
+
+def weight(message: Message) -> int:
+    """What a message counts in the window of its link; both ends find the same."""
+    return max(LEAST, sum(vector.nbytes for vector in vectors(message)))
+
+
+def waits(effect: Send) -> bool:
+    """Whether it waits for room at all: what has no numbers is too small, and may be what ends another wait."""
+    return not effect.paced and bool(vectors(effect.body))
+
+
+def idle(unread: int, window: int) -> bool:
+    """Whether a message of any size may leave, so many bytes having been sent and not taken by the receiver's program.
+
+    Less than half a window never holds anybody up: so a receiver need not tell more than twice per window what it took.
+    """
+    return 2 * unread < window
+
+
+def fits(unread: int, size: int, window: int) -> bool:
+    """Whether so many more bytes may leave."""
+    return idle(unread, window) or unread + size <= window
