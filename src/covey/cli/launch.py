@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.options import voice
-from covey.cli.training import Request, refuse_early, train
+from covey.cli.training import Request, importing, refuse_early, train
 from covey.engines.started import only_hosts
 from covey.errors import PlanError
 
@@ -80,7 +80,8 @@ def command(
         if not script.is_file():
             raise PlanError(f"there is no file {script}; give the Python script that calls covey.join")
         refuse_early(request, checkpoint=checkpoint, every=every, stall=stall)
-        from covey.run import launch
+        with importing(request.voice):
+            from covey.run import launch
 
         train(
             request,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.options import voice
-from covey.cli.training import Request, refuse_early, train
+from covey.cli.training import Request, importing, refuse_early, train
 from covey.engines.started import only_hosts
 
 
@@ -45,7 +45,8 @@ def command(
     )  # fmt: skip
     with explained(request.voice, guest=only_hosts(engine.partition("(")[0].strip())):
         refuse_early(request, checkpoint=checkpoint, every=every, stall=stall)
-        from covey.run import fit
+        with importing(request.voice):
+            from covey.run import fit
 
         train(
             request,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.options import flag, voice
-from covey.cli.training import Request, refuse_early, train
+from covey.cli.training import Request, importing, refuse_early, train
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def command(
             files={"model": save},
         )  # fmt: skip
         refuse_early(request)
-        from covey.run import fit
+        with importing(request.voice):
+            from covey.run import fit
 
         train(
             request,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import typer
@@ -70,6 +73,26 @@ def _check_duration(flag: str, text: str | None) -> None:
             raise PlanError("0 would be all the time; write for example 30s")
     except PlanError as error:
         raise PlanError(f"{flag} {text}: {error}") from None
+
+
+@contextmanager
+def importing(manner: Voice, every: float = 5.0) -> Iterator[None]:
+    """Say now and then that torch is being imported, which a busy machine may need long for."""
+    through, begun = Event(), time.monotonic()
+
+    def tell() -> None:
+        while not through.wait(every):
+            typer.echo(f"importing torch, {time.monotonic() - begun:.0f} s so far", err=True)
+
+    teller = Thread(target=tell, daemon=True)
+    if manner != "quiet":
+        teller.start()
+    try:
+        yield
+    finally:
+        through.set()
+        if teller.ident is not None:
+            teller.join()  # no thread may be alive when roles are forked
 
 
 def train(request: Request, begin: Callable[[Watcher], Result]) -> None:

@@ -65,11 +65,13 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
     work = works.read(data, "the launcher")
     torch.set_num_threads(work.threads)
     with Post(me, work.contacts) as post:
+        post.doing("importing the task")
         parcel = handover.opened(handed)
         task = handover.task_of(parcel, work.task)
         task = at_rate(task, work.rate if work.task else 1.0)  # a task that was handed over has its rate already
         if work.rows:
             task = build.with_rows(task, work.rows, parcel.rows)
+        post.doing("building the model")
         plan = work.plan()
         deal = build.shards(task, work.replicas or work.workers, work.seed, work.rows)
         if deal.samples != work.samples:

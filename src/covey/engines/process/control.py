@@ -28,6 +28,12 @@ class Bound(Word, frozen=True):
     endpoint: str
 
 
+class Doing(Word, frozen=True):
+    """What the role does before it is ready."""
+
+    what: str
+
+
 class Ready(Word, frozen=True):
     """The role is built; roles with the same fingerprint start from the same weights."""
 
@@ -230,7 +236,7 @@ class Quit(Word, frozen=True):
 
 Upward = (
     Bound | Ready | Cramped | Report | Settled | At | Held | Frozen | Counts | Saved | Ended | Failed | Refused | Scored
-    | Left | Vote | Order | Advice
+    | Left | Vote | Order | Advice | Doing
 )  # fmt: skip
 Downward = (
     Book | Go | Freeze | Thaw | Skip | Where | Hold | Release | Stop | Probe | Shoot | Save | Score | Verdict | Quit

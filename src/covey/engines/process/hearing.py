@@ -15,6 +15,7 @@ from covey.engines.process.own_loops import OwnLoops
 from covey.engines.process.roster import Roster
 from covey.engines.process.settling import Settling
 from covey.engines.process.shots import SCORER
+from covey.engines.process.starting import Starting
 from covey.engines.transport.refusals import Refusals
 from covey.errors import CheckpointError, CoveyError, PeerLost, PlanError, RoleFailed, Stalled, WireError
 from covey.message import Address
@@ -64,9 +65,12 @@ class Ear:
 
     def __init__(
         self, roster: Roster, board: Switchboard, crew: Crew, stall: float, say: Callable[[str], None],
-        meanwhile: Callable[[], None], in_step: bool = False,
+        meanwhile: Callable[[], None], in_step: bool = False, before: str = "importing torch",
     ) -> None:  # fmt: skip
-        """`say` tells the person something; `meanwhile` is done again and again, whatever is waited for."""
+        """`say` tells the person something; `meanwhile` is done again and again, whatever is waited for.
+
+        `before` is what roles do until they say something.
+        """
         self.roster, self.board, self.crew, self.stall = roster, board, crew, stall
         self.say, self.meanwhile = say, meanwhile
         self.seen = roster.seen
@@ -76,6 +80,7 @@ class Ear:
         self.settling = Settling()
         self.phase: Phase = "starting"
         self.silence: Silence[tuple[str, Address]] = Silence(stall)
+        self.starting = Starting(before, say)
         self.warned = self.cramped = False
         self.poller = zmq.Poller()
         self.poller.register(board.socket, zmq.POLLIN)
@@ -96,11 +101,16 @@ class Ear:
         return time.monotonic()
 
     def wait_for(self, missing: Callable[[], list[Address]]) -> None:
-        """Hear until nobody is missing; after `stall` seconds say once who is. A score may take its time."""
+        """Hear until nobody is missing; after `stall` seconds say once who is. A score may take its time.
+
+        While roles start it is said what they do instead.
+        """
         until, told = time.monotonic() + self.stall, False
         while late := missing():
             self.pump(0.05)
-            if not told and time.monotonic() > until and late != [SCORER]:
+            if self.phase == "starting":
+                self.starting.tell(missing())
+            elif not told and time.monotonic() > until and late != [SCORER]:
                 told = True
                 self.say(f"{self.phase}: a long wait for these roles:\n{self.roster.picture(late)}")
 
@@ -129,8 +139,8 @@ class Ear:
                 self.loops.note(address, word)
             elif isinstance(word, control.Vote | control.Left | control.Order):
                 self.loops.hear(address, word)
-            elif isinstance(word, control.Advice):
-                self.say(f"{address}: {word.text}")
+            elif isinstance(word, control.Advice | control.Doing):
+                self.note_said(address, word)
             elif isinstance(word, control.Failed):
                 raise failure(address, word)
             elif isinstance(word, control.Settled):
@@ -143,6 +153,13 @@ class Ear:
                 self.note_cramped(address, word.why)
             else:
                 self.inbox.setdefault(type(word), {})[address] = word
+
+    def note_said(self, by: Address, word: control.Advice | control.Doing) -> None:
+        """Something for the person: at once, or when a start takes long."""
+        if isinstance(word, control.Doing):
+            self.starting.hear(by, word.what)
+        else:
+            self.say(f"{by}: {word.text}")
 
     def note_refused(self, by: str, counts: Mapping[str, int]) -> None:
         """Say what was refused, the first time and then ever more rarely; the result has it all."""

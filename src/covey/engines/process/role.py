@@ -47,6 +47,10 @@ class Post:
     def __enter__(self) -> Post:
         return self
 
+    def doing(self, what: str) -> None:
+        """Tell the launcher what takes this role's time before it is ready."""
+        self.line.tell(control.Doing(what))
+
     def ready(self, parameters: int, fingerprint: str = "") -> None:
         self.line.tell(control.Ready(fingerprint, parameters))
 

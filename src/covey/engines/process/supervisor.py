@@ -37,6 +37,7 @@ class Wishes:
     """What the person asked for besides training."""
 
     score: bool = True
+    before: str = "importing torch"  # what roles do until they say something
     first: bool = False  # score the initial weights, too
     model: Path | None = None  # where the final model goes
     vault: Vault | None = None
@@ -70,7 +71,7 @@ class Supervisor:
         self.scored = [role.address for role in plan.shown()]
         self.roster = Roster(self.roles, self.trainers)
         self.seen = self.roster.seen
-        self.ear = Ear(self.roster, board, crew, wishes.stall, self.say, self.meanwhile, plan.in_step)
+        self.ear = Ear(self.roster, board, crew, wishes.stall, self.say, self.meanwhile, plan.in_step, wishes.before)
         self.collect = self.ear.collect
         self.watch = Stopwatch()
         self.stopped: Stopped | None = None

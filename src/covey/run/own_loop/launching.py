@@ -30,6 +30,7 @@ from covey.simulate import parse_duration
 from covey.spec import parse_call, unknown
 
 ENGINES = ("local", *CLUSTERS)
+BEFORE = "importing torch, or in the script before covey.join"
 ALIKE = "every role runs the script up to covey.join, and must draw the same weights: call torch.manual_seed first"
 
 
@@ -125,7 +126,7 @@ def lead(loop: Loop, muster: Callable[[], Crew], interrupt: Interrupt) -> Result
         board = crew.start(plan.roles, f"{seat.__name__}:enter", pack)
         file = crew.directory / "model.safetensors"
         wishes = Wishes(
-            score=False, model=file, vault=vault, keep_every=parse_duration(given.every), run=loop.run,
+            score=False, before=BEFORE, model=file, vault=vault, keep_every=parse_duration(given.every), run=loop.run,
             stall=parse_duration(given.stall), watcher=given.watcher, interrupt=interrupt, alike=ALIKE,
         )  # fmt: skip
         supervisor = Supervisor(plan, board, crew, judge, wishes)

@@ -1,0 +1,49 @@
+"""A long start says what is being done."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from covey.cli.training import importing
+from covey.engines.process.starting import Starting
+from covey.message import Address
+
+WORKERS = [Address("worker", rank) for rank in range(5)]
+
+
+def test_a_long_start_says_what_is_done_now_and_then() -> None:
+    said: list[str] = []
+    at = [100.0]
+    start = Starting("importing torch", said.append, lambda: at[0])
+    for at[0] in (101.0, 104.9):
+        start.tell(WORKERS)
+    assert not said, "a short start says nothing"
+    at[0] = 106.0
+    start.tell(WORKERS)
+    assert said.pop() == "starting: worker 0, worker 1, worker 2 and 2 more: importing torch, 6 s so far"
+    start.hear(WORKERS[0], "building the model")
+    at[0] = 109.0
+    start.tell(WORKERS)
+    assert not said
+    at[0] = 112.0
+    start.tell(WORKERS[:2])
+    assert said.pop() == (
+        "starting:\n  worker 0: building the model, 6 s so far\n  worker 1: importing torch, 12 s so far"
+    )
+    for at[0] in (113.0, 120.0, 125.0, 300.0):
+        start.tell(WORKERS[:1])
+    assert len(said) == 2, "ever more rarely"
+    start.tell([])
+
+
+def test_the_command_line_says_that_torch_is_imported(capsys: pytest.CaptureFixture[str]) -> None:
+    with importing("normal", every=0.05):
+        time.sleep(0.2)
+    assert "importing torch, 0 s so far" in capsys.readouterr().err
+    with importing("quiet", every=0.01):
+        time.sleep(0.05)
+    with importing("normal"):
+        pass
+    assert capsys.readouterr().err == ""
