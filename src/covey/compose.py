@@ -14,6 +14,7 @@ from covey.central.roles import holding_whole
 from covey.errors import PlanError
 from covey.exchange.codec import Codec
 from covey.exchange.codecs import CODECS, WRAPPERS
+from covey.exchange.momentum import check_masked
 from covey.exchange.shadow import refuse_carrying
 from covey.exchange.warming import warm
 from covey.spec import Call, Spec, SpecError, bind, unknown
@@ -48,7 +49,8 @@ def fitting(strategy: Strategy, codec: Codec | None) -> Strategy:
     if codec is None or codec.lossless:
         return strategy
     strategy = _prepared(holding_whole(strategy, codec.name) if codec.whole else strategy, codec)
-    checks = [check for check in (strategy.accept, codec.accept) if check]
+    masked = partial(check_masked, codec.name) if codec.masks and strategy.taxonomy.optimization == "central" else None
+    checks = [check for check in (strategy.accept, codec.accept, masked) if check]
 
     def accept(optimizer: Optimizer) -> None:
         for check in checks:

@@ -29,6 +29,7 @@ SPECS: dict[str, tuple[str, dict[str, Any]]] = {
     "randomk unbiased": ("randomk", {"density": 0.3, "unbiased": True}),
     "dgc without warm-up": ("dgc", {"density": 0.05, "warmup": 0.0, "nesterov": True, "clip": 3.0}),
     "sbc of many": ("sbc", {"density": 0.2}),
+    "sbc with momentum": ("sbc", {"density": 0.2, "momentum": 0.9}),
     "powersgd of any matrix": ("powersgd", {"rank": 3, "saving": 0.0, "dense": 2}),
     "powersgd alternating": ("powersgd", {"rank": 1, "alternating": True}),
 }  # fmt: skip

@@ -30,7 +30,10 @@ from tests.exchange.coders import (
 )  # fmt: skip
 
 EVERY = pytest.mark.parametrize("spec", SPECS)
-DEPENDS = {"qsgd", "qsgd of one level", "sbc", "sbc of many", "strom", "strom as it is", "threshold", "entropy", "dgc"}
+DEPENDS = {
+    "qsgd", "qsgd of one level", "sbc", "sbc of many", "sbc with momentum", "strom", "strom as it is", "threshold",
+    "entropy", "dgc",
+}  # fmt: skip
 """Where the numbers decide how many bytes travel."""
 CARRY = [spec for spec in SPECS if codec(spec).fused]
 UNBIASED = [

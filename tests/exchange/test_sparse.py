@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +17,10 @@ from covey.exchange.randomly import RandomK
 from covey.exchange.randomly import places as drawn
 from covey.exchange.sbc import Sbc
 from covey.exchange.sparse import Entropy, MsTopK, Threshold, TopK
+from covey.run.request import options, request
 from covey.vector import Vector
 from tests.exchange.coders import flat, form, matrix, normal, places, roundtrip, together, waiting, whole
+from tests.worlds import adam, mlp, run, sgd
 
 
 def one(*numbers: float) -> Vector:
@@ -274,6 +277,46 @@ def test_one_value_and_one_sign_for_every_layer() -> None:
     for layer in form().layers[0]:
         assert every[layer.start : layer.stop].unique().numel() == 2, "one value, and 0"
     assert every.unique().numel() == len(form().layers[0]) + 1
+
+
+def test_the_momentum_of_what_was_sent_stops() -> None:
+    """u = 0.5 u + g, v += u; one of four leaves with its value, its v loses that, and its u begins anew."""
+    coder = Sbc(density=0.25, momentum=0.5).codec().made(flat(4), 3)
+    memory, sent = coder.memory, []
+    for _ in range(3):
+        wire, memory = coder.encode(one(4, 3, 1, 0), memory)
+        sent.append(coder.decode(wire).parts[0].tolist())
+    # u: 4 3 1 -> v 4 3 1, the first leaves; u: 4 4.5 1.5 -> v 4 7.5 2.5, the second; u: 6 3 1.75 -> v 10 3 4.25
+    assert sent == [[4, 0, 0, 0], [0, 7.5, 0, 0], [10, 0, 0, 0]]
+    waits, moves = (part.parts[0].tolist() for part in memory)
+    assert waits == [0, 3, 4.25, 0] and moves == [0, 3, 1.75, 0]
+    plain = Sbc(density=0.25).codec().carrying().made(flat(4), 3)
+    assert plain.encode(one(4, 3, 1, 0), plain.memory)[1].parts[0].tolist() == [0, 3, 1, 0]
+
+
+def test_everybodys_momentum_cannot_be_stopped_for_what_one_has_sent() -> None:
+    """Server and all-reduce: the codec brings it; workers with optimizers of their own: theirs is stopped."""
+    moving, plain = (mlp(sgd(0.1, momentum=momentum)) for momentum in (0.9, 0.0))
+    for name in ("bsp", "allreduce"):
+        with pytest.raises(PlanError, match="stops the momentum of what it has sent.*and the codec momentum=0.9"):
+            request(moving, f"{name} + sbc", 2, options({"steps": 2}))
+        with pytest.raises(PlanError, match="sbc brings the momentum itself"):
+            request(moving, f"{name} + sbc(momentum=0.9)", 2, options({"steps": 2}))
+        request(plain, f"{name} + sbc(momentum=0.9)", 2, options({"steps": 2}))
+        request(plain, f"{name} + sbc", 2, options({"steps": 2}))
+    request(moving, "local_sgd(period=2) + sbc", 2, options({"steps": 2}))
+
+
+@pytest.mark.parametrize("name", ["local_sgd(period=4)", "diloco(period=4)"])
+@pytest.mark.parametrize(("make", "key"), [(sgd(0.1, momentum=0.9), "momentum_buffer"), (adam(), "exp_avg")])
+def test_workers_that_send_their_changes_stop_their_own_momentum_there(name: str, make: Any, key: str) -> None:
+    """Sattler et al. 2019; a codec that does not mask leaves no zero in it."""
+    for codec, masked in (("sbc(density=0.2)", True), ("topk(density=0.2)", False)):
+        world = run(mlp(make), f"{name} + {codec}", 2, steps=4)
+        for replica in world.workers():
+            states = [state[key] for state in replica.optimizer.state.values()]
+            zeros = sum(int((state == 0).sum()) for state in states)
+            assert (0.05 < zeros / replica.flat.numel <= 0.25) == masked and (zeros == 0) == (not masked)
 
 
 def test_places_take_the_bits_that_golomb_says() -> None:

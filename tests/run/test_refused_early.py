@@ -79,6 +79,7 @@ def test_momentum_is_corrected_only_where_there_is_one() -> None:
 # -- settings out of their range --------------------------------------------------------------------------------------
 
 ZERO = {
+    ("bounded_delay", "delay"),
     ("ssp", "bound"), ("dssp", "low"), ("dssp", "extra"), ("petuum", "bound"), ("essp", "bound"), ("sgp", "overlap"),
     ("malt", "bound"), ("gradient_coding", "stragglers"), ("local_sgd", "after"), ("proxies", "bound"),
     ("asynchronous", "momentum"), ("dc_asgd", "strength"), ("specsync", "abort_time"),
@@ -88,7 +89,7 @@ ZERO = {
     ("p3", "slice"), ("bytescheduler", "partition"), ("bytescheduler", "credit"), ("downpour", "warm"),
     ("allreduce", "local"), ("local_sgd", "local"), ("bigdl", "drop"), ("bigdl", "most"), ("bigdl", "warmup"),
     ("allreduce", "bucket"), ("fixed16", "fraction"), ("int8", "block"), ("qsgd", "bucket"), ("terngrad", "clip"),
-    ("dgc", "momentum"), ("dgc", "warmup"), ("powersgd", "saving"), ("powersgd", "dense"),
+    ("sbc", "momentum"), ("dgc", "momentum"), ("dgc", "warmup"), ("powersgd", "saving"), ("powersgd", "dense"),
     ("momentum_correction", "momentum"),
 }  # fmt: skip
 """Settings that may be 0. All others must be more, and none but a momentum may be less."""
@@ -135,7 +136,8 @@ def test_a_setting_just_outside_its_range_is_refused(name: str, setting: str, ki
         ("crossbow", "momentum", 0.999999, 1), ("eamsgd", "momentum", 0.999999, 1), ("easgd", "pull", 0.399, 0.4),
         ("tree_easgd", "pull", 1, 1.000001), ("mpca", "mix", 1, 1.000001), ("proxies", "groups", 4, 5),
         ("topk", "density", 1, 1.000001), ("mstopk", "density", 1, 1.000001), ("randomk", "density", 1, 1.000001),
-        ("sbc", "density", 1, 1.000001), ("dgc", "density", 1, 1.000001), ("dgc", "momentum", 0.999999, 1),
+        ("sbc", "density", 1, 1.000001), ("sbc", "momentum", 0.999999, 1), ("dgc", "density", 1, 1.000001),
+        ("dgc", "momentum", 0.999999, 1),
         ("dorefa", "bits", 8, 9), ("qsgd", "levels", 32767, 32768), ("fixed16", "fraction", 30, 31),
         ("entropy", "high", 1, 1.000001), ("entropy", "low", 0.05, 0.051), ("strom", "high", 1, 1.000001),
         ("momentum_correction", "momentum", 0.999999, 1),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from covey.decentral.momentum import Moments, Momentum
+from covey.decentral.momentum import Moments, Momentum, stop_sent
 from covey.decentral.settings import written
 from covey.errors import PlanError
 from covey.exchange import patterns
@@ -46,6 +46,7 @@ class Common:
 
     def __init__(self, node: Node, replica: Replica, codec: Codec, together: bool) -> None:
         self.model = node.remember("common", replica.model.clone()).value
+        self.masks = codec.masks
         self.changes = means(node, change_coder(node, replica, codec, "models"))
         self.gradients = (
             means(node, gradient_coder(node, replica, codec, "gradients"), "gradients") if together else None
@@ -54,6 +55,8 @@ class Common:
     async def average(self, replica: Replica, members: Group, pattern: Pattern) -> None:
         """Move on from the common model by the mean change, and begin there."""
         change = await self.changes.mean(replica.model - self.model, members, pattern)
+        if self.masks and self.changes.told:
+            stop_sent(replica, self.changes.told)
         replica.model.copy_(self.model.add_(change))
 
 

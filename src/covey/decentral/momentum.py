@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from covey.replica import Replica
 from covey.vector import Vector
 
 Momentum = Literal["keep", "reset", "average"]
@@ -28,6 +29,16 @@ class Moments:
             sizes = [tensor.numel() for tensor in group]
             for tensor, part in zip(group, flat.split(sizes), strict=True):
                 tensor.copy_(part.view(tensor.shape))
+
+
+def stop_sent(replica: Replica, sent: Vector) -> None:
+    """Zero the momentum of the numbers that this worker has just sent: it would only repeat them (Sattler 2019)."""
+    for slot in replica.layout.slots:
+        state = replica.optimizer.state.get(replica.layout.parameters[slot.name], {})
+        for name in ("momentum_buffer", "exp_avg"):
+            moving = state.get(name)
+            if isinstance(moving, Tensor):
+                moving[slot.view(sent) != 0] = 0
 
 
 def _floats(optimizer: Optimizer) -> list[Tensor]:

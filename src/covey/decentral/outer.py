@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from covey.decentral.local_sgd import average, group
-from covey.decentral.momentum import Momentum
+from covey.decentral.momentum import Momentum, stop_sent
 from covey.decentral.settings import written
 from covey.errors import PlanError
 from covey.exchange.auto import means as means_of
@@ -44,6 +44,8 @@ async def worker(
         if means:
             start = block["start"].join(block["buffers"])
             replica.model.copy_(start.clone().add_(await means.mean(replica.model - start, members, ring)))
+            if codec.masks and means.told:
+                stop_sent(replica, means.told)
             if momentum == "reset":
                 replica.optimizer.state.clear()
         else:

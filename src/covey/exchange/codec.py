@@ -92,6 +92,7 @@ class Codec:
     pull: bool = False  # what servers give back travels encoded, too, as what has changed
     inside: Callable[[], Codec] | None = None  # of a wrapper: the same around what carries on what it drops
     accept: Callable[[Optimizer], None] | None = None  # refuses an optimizer of the task that cannot work with it
+    masks: bool = False  # the momentum of what it has sent must stop: that of a worker's own optimizer, or none at all
 
     @property
     def lossless(self) -> bool:

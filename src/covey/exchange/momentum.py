@@ -20,6 +20,15 @@ def check_momentum(codec: str, momentum: float) -> None:
         raise PlanError(f"{codec}(momentum={momentum:g}): 0 or more, and less than 1")
 
 
+def check_masked(codec: str, optimizer: Optimizer) -> None:
+    """Refuse an optimizer of the mean gradient with momentum, which nobody can stop for what one worker has sent."""
+    if has_momentum(optimizer):
+        raise PlanError(
+            f"{codec} stops the momentum of what it has sent, and {type(optimizer).__name__}'s is everybody's: give "
+            "the task torch.optim.SGD without momentum, and the codec momentum=0.9; or use topk, which stops none"
+        )
+
+
 def check_plain(codec: str, optimizer: Optimizer) -> None:
     """Refuse an optimizer that would apply momentum a second time."""
     if has_momentum(optimizer):

@@ -12,6 +12,7 @@ from covey.errors import WireError
 from covey.exchange import kernels
 from covey.exchange.codec import Codec, Coder, Memory, Seed, check, expect, refused, zeros
 from covey.exchange.coding import golomb, golomb_bits, golomb_read, golomb_width, page_count
+from covey.exchange.momentum import check_momentum, check_plain
 from covey.exchange.places import check_places
 from covey.exchange.runs import Run, divided, joined
 from covey.exchange.sparse import check_density, of
@@ -24,11 +25,16 @@ class Sbc:
     """The largest or the smallest numbers of each layer, all with their mean; places Golomb-coded (Sattler 2019)."""
 
     density: float = 0.01
+    momentum: float = 0.0  # gathered before anything is left out, as dgc's: that of what was sent stops
 
     def codec(self) -> Codec:
         check_density("sbc", self.density)
+        check_momentum("sbc", self.momentum)
         carrying = Codec(name="sbc", make=partial(self.coder, carries=True), nbytes=self.nbytes, carries=True)
-        return replace(carrying, make=partial(self.coder, carries=False), carries=False, feedback=True, fused=carrying)
+        if self.momentum:
+            return replace(carrying, accept=partial(check_plain, "sbc"))
+        bare = replace(carrying, make=partial(self.coder, carries=False), carries=False, feedback=True, fused=carrying)
+        return replace(bare, masks=True)
 
     def nbytes(self, form: Form) -> float:
         """For each layer a value; for each part the places, their number, and the lengths of their pages."""
@@ -45,9 +51,13 @@ class Sbc:
 
         def encode(vector: Vector, memory: Memory) -> tuple[Vector, Memory]:
             check(vector)
-            parts = list[Tensor]()
+            waiting, moving = memory if self.momentum else (memory, None)
+            add, parts = self.gathered(vector, moving), list[Tensor]()
             for mine in runs:
-                found = [self.side(run.of(vector), run.of(memory) if memory else None, run) for run in mine]
+                found = [self.side(run.of(add), run.of(waiting) if waiting else None, run) for run in mine]
+                if moving:
+                    for run, (where, _) in zip(mine, found, strict=True):
+                        run.of(moving)[where.long()] = 0  # it would only repeat what was sent
                 places = joined([where.long() + run.start for run, (where, _) in zip(mine, found, strict=True)],
                                 torch.int64, vector)  # fmt: skip
                 codes, pages = golomb(places.diff(prepend=places.new_full((1,), -1)), width)
@@ -63,7 +73,18 @@ class Sbc:
                 _put(wire, decoded.parts[mine[0].part], mine, (next(parts), next(parts), next(parts)), width)
             return decoded
 
-        return Coder(lambda: zeros(form) if carries else None, encode, decode)
+        def start() -> Memory:
+            return (zeros(form), zeros(form)) if self.momentum else zeros(form) if carries else None
+
+        return Coder(start, encode, decode)
+
+    def gathered(self, vector: Vector, moving: Vector | None) -> Vector:
+        """What is to be added to what waits: the gradient, or the momentum, which moves on by it."""
+        if moving is None:
+            return vector
+        for u, g in zip(moving.parts, vector.parts, strict=True):
+            u.mul_(self.momentum).add_(g)
+        return moving
 
     def side(self, x: Tensor, residual: Tensor | None, run: Run) -> tuple[Tensor, float]:
         """The places of the largest or of the smallest numbers, whichever are further from 0, and their mean."""
