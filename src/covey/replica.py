@@ -139,9 +139,9 @@ class Replica:
         self.batch = batch
         await self.announce(node)
 
-    def stream(self, node: Node, bucket_bytes: int = 4 << 20) -> GradientStream:
-        """The same gradient in pieces, last layers first, while backward still runs."""
-        return GradientStream(self, node, bucket_bytes)
+    def stream(self, node: Node, bucket_bytes: int = 4 << 20, otherwise: str = "bucket=0") -> GradientStream:
+        """The same gradient in pieces, last layers first, while backward runs; `otherwise`: for where it runs twice."""
+        return GradientStream(self, node, bucket_bytes, otherwise)
 
     async def announce(self, node: Node) -> None:
         """Tell whoever watches what the last batch was."""

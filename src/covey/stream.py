@@ -39,8 +39,8 @@ class GradientStream(AsyncIterator[Piece]):
     Their order follows from the model alone: workers that sum them must not wait for different ones.
     """
 
-    def __init__(self, replica: Replica, node: Node, bucket_bytes: int) -> None:
-        self._replica, self._node, self._step = replica, node, node.step
+    def __init__(self, replica: Replica, node: Node, bucket_bytes: int, otherwise: str) -> None:
+        self._replica, self._node, self._step, self._otherwise = replica, node, node.step, otherwise
         self._buckets = _buckets(replica.layout, bucket_bytes)
         self._given = -1
         self._ready: set[int] = set()
@@ -64,7 +64,9 @@ class GradientStream(AsyncIterator[Piece]):
 
         def finished(index: int, _: Tensor) -> None:
             if index in posted:  # and perhaps summed already
-                raise PlanError("backward ran twice in a step, so no gradient may leave before its end: use bucket=0")
+                raise PlanError(
+                    f"backward ran twice in a step, so no gradient may leave before its end: use {self._otherwise}"
+                )
             missing[index] -= 1
             if missing[index] == 0:
                 self._replica.layout.collect_grads(self._buckets[index])

@@ -2,7 +2,8 @@
 
 On K samples the gradient of an M x N weight is the product of its output's gradient (N x K) and its input (K x M).
 Every worker gives both to all others, and each adds up the products of all, in rank order: the numbers that a sum would
-give, for K (M + N) numbers in the place of M N (Zhang et al. 2017: sufficient factor broadcasting).
+give, for K (M + N) numbers in the place of M N (Zhang et al. 2017: sufficient factor broadcasting). Either way a layer
+is exchanged as soon as backward is through with it, while backward goes on (wait-free backpropagation).
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
@@ -142,15 +142,25 @@ class Exchange:
         able = [layer for layer in self.layers if layer.place not in self.summed]
         return [layer for layer in able if len(present) > 1 and layer.pays(samples)]
 
-    async def swap(self, step: int, layers: Sequence[Layer], uses: dict[int, Uses]) -> list[Layer]:
-        """Give factors to all, and put the mean of everybody's products in place; the layers for which that worked."""
-        mine = {layer.place: self.own(step, layer, uses[layer.place]) for layer in layers}
-        others = [member for member in self.node.members(step) if member != self.node.address]
-        for layer in layers:
-            message = Factors(self.number(step, layer), mine[layer.place])
-            for peer in others:
+    async def during_backward(self, step: int, share: float) -> None:
+        """Parameter by parameter, from the last to the first: by factors, or else by a sum of everybody's `share`."""
+        tried = self.tried(step)
+        by_place = {(layer.slot.part, layer.slot.start): layer for layer in tried}
+        with watched(tried) as uses:
+            async for piece in self.replica.stream(self.node, 0, otherwise="allreduce"):
+                (where,) = [(part, ends[0]) for part, ends in enumerate(piece) if ends[0] < ends[-1]]
+                layer = by_place.get(where)
+                if not layer or not await self.swap(step, layer, uses[layer.place]):
+                    await self.node.sum(self.replica.grad.cut(piece), self.node.members(step), scatter_gather, share)
+
+    async def swap(self, step: int, layer: Layer, uses: Uses) -> bool:
+        """Give factors to all, and put the mean of everybody's products in place; whether that worked."""
+        mine = self.own(step, layer, uses)
+        message = Factors(self.number(step, layer), mine)
+        for peer in self.node.members(step):
+            if peer != self.node.address:
                 await self.node.send(peer, message, loan=True)
-        return [layer for layer in layers if await self.rebuild(step, layer, mine[layer.place])]
+        return await self.rebuild(step, layer, mine)
 
     def own(self, step: int, layer: Layer, uses: Uses) -> Vector:
         grad = layer.slot.view(self.replica.grad)
@@ -185,28 +195,22 @@ class Exchange:
         return step * len(self.layers) + layer.place
 
 
-def all_but(replica: Replica, layers: Sequence[Layer]) -> Vector:
-    """The gradient without the weights of these layers."""
-    gone = sorted((layer.slot for layer in layers), key=lambda slot: (slot.part, slot.start))
-    borders = [
-        (0, *chain.from_iterable((slot.start, slot.stop) for slot in gone if slot.part == number), part.numel())
-        for number, part in enumerate(replica.grad.parts)
-    ]
-    return Vector(part for part in replica.grad.cut(tuple(borders)).parts if part.numel())
-
-
 async def worker(node: Node, replica: Replica) -> None:
-    """Differentiate, swap factors, sum the rest over all workers, step; the replicas stay bit-identical."""
+    """Differentiate, exchange each layer meanwhile, step; the replicas stay bit-identical."""
     exchange = Exchange(node, replica)
     for step in node.steps():
         present, group = node.present(step), node.members(step)
-        tried = exchange.tried(step)
-        with watched(tried) as uses:
+        together = replica.lessons.together(present, step)
+        if replica.lessons.chosen is None:  # a loop of one's own may change gradients after backward
             await replica.gradient(node, clip=False)
-        replica.under_way = replica.lessons.together(present, step)
-        rest = all_but(replica, await exchange.swap(step, tried, uses))
-        if rest.parts or replica.buffers.parts:
-            await mean_gradient(node, replica, rest, group, scatter_gather)
+            replica.under_way = together
+            await mean_gradient(node, replica, replica.grad, group, scatter_gather)
+        else:
+            share = replica.lessons.samples(node.rank, step) / together
+            await exchange.during_backward(step, share)
+            replica.under_way = together
+            if replica.buffers.parts:  # of which everybody counts the same
+                await node.sum(replica.buffers.mul_(1 / (share * len(group))), group, scatter_gather, share)
         replica.clip_(replica.grad)
         replica.update()
         if node.rank == present[0]:
@@ -216,7 +220,7 @@ async def worker(node: Node, replica: Replica) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Poseidon:
-    """All-reduce of gradients; those of fully connected layers go as sufficient factors where that is fewer bytes."""
+    """All-reduce of each layer while backward runs; fully connected ones go as factors where that is fewer bytes."""
 
     def strategy(self, workers: int) -> Strategy:
         def roles(workers: int, servers: int) -> list[Role]:
