@@ -10,6 +10,7 @@ from covey import compose, topology
 from covey.central.aggressive import ABsp
 from covey.central.cached import Essp, Petuum
 from covey.central.coded import GradientCoding
+from covey.central.delayed import BoundedDelay
 from covey.central.downpour import Downpour
 from covey.central.layouts import LAYOUTS
 from covey.central.managed import Bosen
@@ -96,6 +97,7 @@ CUTS_ITSELF = "divides the layers of its model itself: leave 'with mesh(...)' aw
 STRATEGIES: Mapping[str, Entry] = {
     "bsp":          Entry(Bsp, "Valiant 1990; Chen et al. 2016", codecs="pushes", placed=True),
     "ssp":          Entry(Ssp, "Ho et al. 2013; Jiang et al. 2017 (damping)", codecs="pushes", placed=True),
+    "bounded_delay": Entry(BoundedDelay, "Li et al. 2014", codecs="pushes", placed=True),
     "asynchronous": Entry(Asynchronous, "Agarwal & Duchi 2011; Lian et al. 2015", codecs="pushes", placed=True),
     "dssp":         Entry(Dssp, "Zhao et al. 2019", codecs="pushes", placed=True),
     "quorum":       Entry(BackupWorkers, "Chen et al. 2016; Abadi et al. 2016", codecs="pushes", placed=True),

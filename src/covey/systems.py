@@ -54,10 +54,11 @@ SYSTEMS: Mapping[str, System] = {
         "Chen et al. 2015",
     ),
     "parameter_server": System(
-        "ssp",
+        "bounded_delay",
         Row("model + data", "central", "bounded", "reduce / ad hoc", "distributed servers"),
         "Li et al. 2014",
-        "copies of ranges (chain replication), and a clock for each range, come with fault tolerance",
+        "copies of ranges (chain replication), and a clock for each range, come with fault tolerance; tasks depend on "
+        "those before them only, and the delay stays; its filters are downpour's",
     ),
     "project_adam": System(
         "outer_products(epoch=0.75) over servers(count=2)",
@@ -90,7 +91,8 @@ SYSTEMS: Mapping[str, System] = {
         "ssp(bound=0) over colocated",
         Row("data", "central", "bounded", "ad hoc", "sharded servers on GPUs"),
         "Cui et al. 2016",
-        "the server's memory on the GPU",
+        "this is its protocol only, not its management of GPU memory: parameters lie where torch puts them; nothing is "
+        "staged, gathered by rows that a first pass found, or moved to the host's memory when a budget is spent",
     ),
     "chainermn": System(
         "allreduce", Row("data", "central", "synchronous", "all-reduce", "replicated"), "Akiba et al. 2017"

@@ -12,7 +12,8 @@ from tests.conftest import Golden
 from tests.worlds import mlp, quadratic, run, slowed
 
 CENTRAL = [
-    "bsp", "ssp(bound=1)", "asynchronous", "dssp(low=0, extra=2)", "quorum(size=2)", "softsync", "dc_asgd",
+    "bsp", "ssp(bound=1)", "bounded_delay", "asynchronous", "dssp(low=0, extra=2)", "quorum(size=2)", "softsync",
+    "dc_asgd",
     "petuum(bound=1)", "essp(bound=1)", "bosen(bound=1, row=50)", "vap(bound=0.01)", "value_bound(bound=0.1)",
     "a_bsp(chunks=2)", "specsync(parts=2, abort_time=1)", "gradient_coding", "downpour(push=3, fetch=2)",
     "sandblaster(batch=2)", "sliced", "bigdl", "caffeonspark", "p3(slice=50)", "tictac",

@@ -10,6 +10,7 @@ EAMSGD's 0.99 looks back over 100 steps, and Hogwild refuses the momentum that t
 
 ALONE_AS = {
     "bmuf": "bmuf(reset=false)",  # else the local optimizer begins every block afresh
+    "bounded_delay": "bounded_delay(delay=0)",  # else the second gradient is taken before the first update
     "downpour": "downpour(server=task)",  # else the server's Adagrad steps, not the task's optimizer
     "diloco": "diloco(rate=1, momentum=0)",  # else the outer optimizer moves the model in its own way
     "mpca": "mpca(rho=0)",  # else the penalty draws it to where it was

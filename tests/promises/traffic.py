@@ -214,6 +214,7 @@ def tree(job: Job) -> Links:
 FORMULAS: Mapping[str, Callable[[Job], Links]] = {
     "bsp":          server,
     "ssp":          server,
+    "bounded_delay": server,
     "asynchronous": server,
     "dssp":         server,
     "quorum":       server,

@@ -21,7 +21,8 @@ from covey.observe.progress import Progress
 from tests.real.harness import BATCH_NORM, Room, Watch, differing, fit, interrupt, trained
 
 ALL = [
-    "bsp", "ssp(bound=2)", "asynchronous", "allreduce", "local_sgd(period=3)", "easgd(period=2)",
+    "bsp", "ssp(bound=2)", "bounded_delay(delay=2)",
+    "asynchronous", "allreduce", "local_sgd(period=3)", "easgd(period=2)",
     "gosgd(probability=0.5)", "dpsgd", "dssp", "quorum", "softsync", "petuum(bound=2)", "essp(bound=2)",
     "dc_asgd(adaptive=true)", "vap", "value_bound", "a_bsp(chunks=2)", "specsync(parts=2)", "gradient_coding",
     "downpour(push=3, fetch=2)", "sandblaster", "sliced", "bigdl", "caffeonspark", "firecaffe", "adpsgd",
