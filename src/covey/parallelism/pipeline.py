@@ -141,7 +141,7 @@ class StageReplica(Replica):
     async def gradient_of(self, node: Node, rank: int, step: int, part: int = 0, parts: int = 1) -> Vector:
         raise PlanError(CUT)
 
-    def stream(self, node: Node, bucket_bytes: int = 4 << 20) -> GradientStream:
+    def stream(self, node: Node, bucket_bytes: int = 4 << 20, otherwise: str = "bucket=0") -> GradientStream:
         raise PlanError(CUT)
 
     def differentiate(self, step: int, flat: bool = True) -> Batch:
