@@ -32,6 +32,9 @@ IN_PARTS = {"a_bsp", "specsync"}
 UNDIVIDED = {"hogwild", "hogwild++"}
 """Strategies in which every worker's update counts in full, so that three workers need a third of the rate."""
 
+LATE = {"bounded_delay"}
+"""Strategies in which whole steps are taken on old gradients, which a rate at the edge does not survive."""
+
 POWERS_OF_TWO = {"butterfly"}
 """Strategies that pair all workers at every distance 1, 2, 4…"""
 
