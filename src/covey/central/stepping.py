@@ -24,7 +24,9 @@ class Stepping:
         self.replica, self.slices = replica, slices
         timed = any(part.is_meta for part in replica.flat.parts)
         alone = timed or type(replica.optimizer) in ELEMENTWISE
-        self.apart = alone and replica.clip_norm is None and not together
+        # a loop of the user's own may clip any step, of which it says so when its gradients are there
+        clips = replica.clip_norm is not None or replica.settings is not None
+        self.apart = alone and not clips and not together
         kept = [slices[place] for place in owned]
         replica.keep(piece(len(replica.flat.parts), kept, self.apart and not timed), buffers=buffers)
         groups = replica.optimizer.param_groups
