@@ -219,6 +219,8 @@ class Replica:
             self._aim(self.flat)
         with in_task("optimizer.step()"):
             self.optimizer.step()
+        if self.settings and not self._led:
+            self.settings.stepped = True
         self.seen, self.under_way = self.seen + self.under_way, 0
         if self._working is not None:
             self._aim(self._working)

@@ -154,5 +154,7 @@ def alone(turn: Turn, *, workers: int, steps: int, make: Make = sgd, model: Call
     for step in range(steps):
         turn(replica, 0, step)
         differentiate(module, range(workers), step)
+        if replica.clip_norm is not None:
+            nn.utils.clip_grad_norm_(module.parameters(), replica.clip_norm)
         replica.optimizer.step()
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable
 
@@ -258,6 +259,22 @@ def test_state_that_was_loaded_before_reaches_whoever_steps(spec: str) -> None:
         torch.testing.assert_close(found.weights, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("spec", "lacks"), [("bsp", True), ("sliced", True), ("allreduce", False), ("easgd", False)])
+def test_state_that_lies_elsewhere_is_not_written_down_in_silence(spec: str, lacks: bool) -> None:
+    """As a loop does that saves its optimizer after an epoch."""
+
+    def save(optimizer: Optimizer) -> None:
+        if lacks:
+            with pytest.warns(UserWarning, match=r"SGD.state_dict\(\) has no momentum .* --checkpoint keeps all of it"):
+                optimizer.state_dict()
+        else:
+            assert optimizer.state_dict()["state"]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(spec, at_step(3, save))
+
+
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.NAdam, torch.optim.RMSprop, torch.optim.Adagrad])
 def test_any_optimizer_can_be_divided(kind: type[Optimizer]) -> None:
     def make(module: nn.Module) -> Optimizer:
@@ -266,6 +283,17 @@ def test_any_optimizer_can_be_divided(kind: type[Optimizer]) -> None:
     expected = alone(rate(falling), workers=2, steps=3, make=make)
     found = train("bsp", rate(falling), servers=2, steps=3, make=make)
     torch.testing.assert_close(found.weights, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("spec", ["bsp", "sliced", "firecaffe", "allreduce"])
+def test_the_norm_that_a_loop_clips_to_is_that_of_its_step(spec: str) -> None:
+    def turn(replica: Replica, rank: int, step: int) -> None:
+        replica.clip_norm = (None, 0.1, 0.01)[step % 3]
+
+    expected = alone(turn, workers=2, steps=4)
+    for servers in many(spec):
+        found = train(spec, turn, servers=servers, steps=4)
+        torch.testing.assert_close(found.weights, expected, rtol=0, atol=1e-12)
 
 
 # -- several optimizers -----------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ class LoopSettings:
         self.sizes = [len(group["params"]) for group in live.param_groups]
         self.own = History()
         self.objects: Any = None  # in the groups when they were last read, where that says that they are the same
+        self.stepped = False  # whether the user's own has been, in this process
         self.reached = 0  # steps of which the settings are known
         self.untold: deque[Change] = deque()  # to the launcher; two threads
         self.reported: tuple[int, Settings | None] = 0, None  # what it knows
@@ -155,6 +156,7 @@ class LoopSettings:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.own = _read_history(state["own"])
+        self.untold.extend(self.own.changes[-1:])
         self.heard = {Address(*who): _read_history(kept) for who, kept in state["heard"]}
         self.applied = None
 

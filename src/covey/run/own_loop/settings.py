@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from inspect import signature
+from threading import current_thread, main_thread
 from typing import Any, TypeVar
 
 import torch
@@ -27,7 +30,20 @@ def replica_of(
     module, optimizers = one_model(model), _several(optimizer)
     whole = optimizers[0] if len(optimizers) == 1 else Combined(optimizers)
     settings = LoopSettings(whole, check)
+    for each in optimizers:
+        each.register_state_dict_pre_hook(partial(_warn_of_state, settings))
     return Replica(module, Remade(module, whole, settings), settings=settings)
+
+
+def _warn_of_state(settings: LoopSettings, optimizer: Optimizer) -> None:
+    """What a loop writes down of its optimizer would lack momentum and the like, where other roles step."""
+    if settings.reached and not settings.stepped and current_thread() is main_thread():
+        warnings.warn(
+            f"{type(optimizer).__name__}.state_dict() has no momentum or other state here: with this strategy other "
+            "roles step the optimizer, and they have it. --checkpoint keeps all of it; and under allreduce, local_sgd "
+            "or easgd, for instance, each worker steps its own",
+            stacklevel=3,
+        )
 
 
 def one_model(model: nn.Module | Sequence[nn.Module]) -> nn.Module:
