@@ -25,7 +25,8 @@ from tests.worlds import server, slowed, worker
 VARIANTS = (
     "asynchronous(momentum=0.7)", "asynchronous over hashed", "ssp(bound=2) over proxies(groups=2)",
     "bsp over proxies(groups=2)", "bsp over colocated", "quorum(size=3, count=gradients)", "softsync(groups=2)",
-    "downpour(server=task, push=2)", "bytescheduler(exchange=allreduce)", "p3(slice=10)", "tictac(order=tac)",
+    "downpour(server=task, push=2)", "bytescheduler(exchange=allreduce)",
+    "bytescheduler(exchange=allreduce, partition=80)", "p3(slice=10)", "tictac(order=tac)",
     "local_sgd(momentum=average)", "allreduce(pattern=binomial)", "malt(share=model)",
 )  # fmt: skip
 """Other programs, or other ways of the same."""
@@ -199,6 +200,16 @@ def test_a_rate_that_is_a_tensor_is_told_as_a_number() -> None:
 
     found = train("asynchronous", turn, steps=3)
     assert {value for groups in found.rates[server(0)] for value in groups} == {falling(step) for step in range(3)}
+
+
+def test_a_rate_that_is_changed_in_place_has_changed() -> None:
+    held = torch.tensor(0.5, dtype=torch.float64)
+
+    def turn(replica: Replica, rank: int, step: int) -> None:
+        rate(lambda step: held.fill_(0.5 * 2.0**-step))(replica, rank, step)  # type: ignore[arg-type, return-value]
+
+    found = train("bsp", turn, steps=3)
+    assert [groups[0] for groups in found.rates[server(0)]] == [0.5, 0.25, 0.125]
 
 
 # -- optimizers that are not plain ------------------------------------------------------------------------------------
