@@ -31,7 +31,7 @@ def word(settings: LoopSettings) -> control.Settled:
 
 
 def msgpack(said: control.Upward) -> control.Upward:
-    return control.upward.decode(msgspec.msgpack.encode(said))
+    return control.upward.read(msgspec.msgpack.encode(said))
 
 
 def test_loops_alike_agree() -> None:
