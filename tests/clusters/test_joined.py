@@ -17,7 +17,7 @@ from torch import nn
 from covey.data import Feed, Shards
 from covey.errors import PlanError
 from covey.run import launch
-from tests.clusters.harness import GONE_WITHIN, finish
+from tests.clusters.harness import GONE_WITHIN, PATIENCE, finish
 from tests.clusters.machines import machines, needs_namespaces
 from tests.clusters.test_torchrun import on_machine
 from tests.real.harness import Room
@@ -84,6 +84,15 @@ def srun(room: Room, rank: int, *command: str | Path) -> subprocess.Popen[str]:
         [sys.executable, *command], env={**room.environment, **variables}, cwd=room.path, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
+
+
+def appears(room: Room, name: str) -> Path:
+    """A file of the room; starting takes long where many things run at once."""
+    until = time.monotonic() + PATIENCE
+    while not (room.path / name).exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert (room.path / name).exists(), f"no {name} came"
+    return room.path / name
 
 
 def plain_loop(ranks: int) -> dict[str, torch.Tensor]:
@@ -164,7 +173,7 @@ def test_a_run_that_was_kept_goes_on_under_torchrun(room: Room) -> None:
     keeping = "checkpoint='kept', every='0.2s', resume='kept' if Path('kept/latest').exists() else None"
     file = script(room, "bsp", options=keeping, inside="time.sleep(0.05)")
     process = torchrun(room, 2, file)
-    room.appears("kept/latest")
+    appears(room, "kept/latest")
     killed = next(pid for pid, title in room.processes().items() if title.endswith(str(file)) and "-u" in title)
     os.kill(killed, signal.SIGKILL)
     code, out, _ = finish(process)
@@ -178,7 +187,7 @@ def test_a_run_that_was_kept_goes_on_under_torchrun(room: Room) -> None:
 @pytest.mark.full
 def test_an_interrupt_lets_the_loops_end(room: Room) -> None:
     process = torchrun(room, 2, script(room, "bsp", epochs=1000, inside="time.sleep(0.02)"))
-    room.appears("begun")
+    appears(room, "begun")
     process.send_signal(signal.SIGTERM)
     _, out, err = finish(process)
     assert "rank 0 of 2" in out and "rank 1 of 2" in out, err
@@ -230,8 +239,8 @@ SLOWLY = "time.sleep(0.02)"
 def test_a_rank_that_is_killed_ends_all_by_its_name(room: Room, victim: int, start: Any, strategy: str) -> None:
     told = "(Path(__file__).parent / f'pid{member.rank}').write_text(str(os.getpid()))"
     process = start(room, 2, script(room, strategy, epochs=1000, inside=f"{told}; {SLOWLY}"))
-    room.appears("begun")
-    os.kill(int(room.appears(f"pid{victim}").read_text()), signal.SIGKILL)
+    appears(room, "begun")
+    os.kill(int(appears(room, f"pid{victim}").read_text()), signal.SIGKILL)
     killed = time.monotonic()
     code, _, err = finish(process)
     assert code != 0
