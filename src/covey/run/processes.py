@@ -87,7 +87,7 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
             result.keep_recording(joined(supervisor.roster.lanes, supervisor.roles, result.strategy, result.engine))
         if given.save:
             build.copy(file, Path(given.save))
-        result.failures += supervisor.dismiss()
+        result.failures += supervisor.ear.left()
     return result
 
 

@@ -205,16 +205,20 @@ class Ear:
         return silent
 
     def left(self) -> list[str]:
-        """Wait until everybody has left; who stands still, in words, if anybody does."""
+        """Wait until everybody has left. The run has its result: who stands still is only told of, and killed."""
+        told = ""
         try:
-            while self.crew.alive:
+            while self.crew.alive and not told:
                 time.sleep(LEAVING)
                 self.crew.exits()
-                if self.silence.due and (silent := self.silent()):
-                    return self.named(silent).splitlines()
+                silent = self.silent() if self.silence.due else []
+                told = self.named(silent) if silent else ""
         except PeerLost as lost:
-            return [str(lost)]
-        return []
+            told = str(lost)
+        left = [f"after the run, {line}" for line in told.splitlines()]
+        for line in left:
+            self.say(line)
+        return left
 
     def named(self, silent: list[Address]) -> str:
         """Who stands still, in words; those that somebody has stopped, if there are such: others may wait for them."""

@@ -272,13 +272,6 @@ class Supervisor:
             if self.wishes.interrupt.asked and self.stopped != "interrupted":
                 raise KeyboardInterrupt
 
-    def dismiss(self) -> list[str]:
-        """Wait until every process is gone. The run has its result: who stands still now is only named, then killed."""
-        left = [f"after the run, {line}" for line in self.ear.left()]
-        for line in left:
-            self.say(line)
-        return left
-
     def skip_pause(self) -> None:
         """The time for which a person has stopped everybody is no training time."""
         pause, self.paused = self.crew.paused - self.paused, self.crew.paused
