@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +27,7 @@ from covey.message import Address, pack
 from tests.safety.members import A, B, Load, Two, knocking, two
 
 NOT_OURS = "a connection from 127.0.0.1: its key is not of this run"
+TOO_MANY = "a connection: too many have not proved to be of this run"
 NO_MEMBER = "a connection that did not speak as members of this run do"
 
 
@@ -133,7 +137,7 @@ class Board:
         (B, b"worker/0", seal, "worker 1 spoke to the launcher in the name of worker 0"),
         (A, b"worker/7", seal, "the control line got something that no role of this run says"),
         (A, b"worker/0", lambda token, word: bytes(16) + seal(token, word)[16:], "a word of another run is refused"),
-        (A, b"worker/0", lambda token, word: token + b"\x91" * 5000, "a word that nobody says here is refused"),
+        (A, b"worker/0", lambda token, word: token + b"\x91" * 5000, "a peer sent what is no word up the control line"),
         (None, b"worker/0", seal, "a connection from 127.0.0.1: its key is not of this run"),
     ],
     ids=["a role", "another role", "no role", "another run", "nonsense", "a stranger"],
@@ -212,7 +216,17 @@ def test_a_flood_starves_nobody() -> None:
         pair.until(lambda: pair.b.refusals.counts[NO_MEMBER] > 900)
         pair.exchange(20, 2000)
         assert flooded < 20 * quiet + 1, f"{quiet:.2f} s without, {flooded:.2f} s with the flood"
-        assert set(pair.b.refusals.counts) == {NO_MEMBER}
+        assert set(pair.b.refusals.counts) <= {NO_MEMBER, TOO_MANY}
+
+
+def test_strangers_fill_no_memory() -> None:
+    """180 of them, each with a megabyte before it proves anything, at each kind of door."""
+    command = [sys.executable, "-m", "tests.safety.flooded"]
+    found = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=90, check=True).stdout)
+    assert found.keys() == {"role", "launcher", "sites"}
+    for grown, refused in found.values():
+        assert grown < 64, found
+        assert refused[TOO_MANY] > 100 and set(refused) <= {TOO_MANY, NO_MEMBER}, found
 
 
 def timed(pair: Two, steps: int, first: int) -> float:

@@ -32,7 +32,11 @@ class Gate:
         self.socket.setsockopt(zmq.LINGER, 1000)
         if ring:
             ring.lock(self.socket)
-        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.monitor = None
+        if guard:
+            guard.watch(self.socket, self._line_broke)
+        else:
+            self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self.words_of = dict.fromkeys(range(sites), 0)  # how many came
         self.silence: Silence[int] = Silence(stall)
         self.broken = -1.0  # when a line broke last, by the clock of that silence
@@ -58,9 +62,9 @@ class Gate:
             else:
                 self.words_of[number] += 1
                 found.append((number, word))
-        while self.monitor.poll(0):
+        while self.monitor and self.monitor.poll(0):
             self.monitor.recv_multipart()
-            self.broken = self.silence.awake
+            self._line_broke()
         self.silence.look(self.words_of)
         return found
 
@@ -72,7 +76,11 @@ class Gate:
 
     def close(self) -> None:
         self.socket.disable_monitor()
-        self.monitor.close(0)
+        if self.monitor:
+            self.monitor.close(0)
+
+    def _line_broke(self) -> None:
+        self.broken = self.silence.awake
 
     def _read(self, name: zmq.Frame, *parts: zmq.Frame) -> tuple[int, Upward]:
         number = self._number(name.bytes)

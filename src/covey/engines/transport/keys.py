@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterable, Mapping
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +25,9 @@ AT_ONCE = 64  # questions that are answered in one go, so that a flood of strang
 CROWD = 65_536  # files that a process with locked doors may have open: strangers take one each until they are refused
 RUDE = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 FAILED = RUDE | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-PROVED, GONE = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
+PROVED, GONE, CAME = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED, zmq.EVENT_ACCEPTED
+STRANGERS = 32  # connections that a door has at once, beyond two for each member; each may fill as much as one frame
+EVENTS = 1000  # of a door that are heard in one go
 
 
 class Discreet(msgspec.Struct, frozen=True):
@@ -73,6 +77,32 @@ class Ring:
         socket.curve_secretkey = self.mine.secret.encode()
 
 
+class Door:
+    """A locked socket and the connections that it has, as file numbers of this process."""
+
+    def __init__(self, socket: zmq.Socket[bytes], broken: Callable[[], None]) -> None:
+        self.socket, self.broken = socket, broken
+        self.open: dict[int, None] = {}  # in the order in which they came
+
+    def clear(self, most: int) -> int:
+        """Break off the newest connections of more than these: older ones may have proved who they are. How many."""
+        if len(self.open) <= most:
+            return 0
+        port = self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]
+        newest = list(self.open)[most:]
+        for number in newest:
+            del self.open[number]  # ZeroMQ closes it, and a member's comes again
+            _break_off(number, port)
+        return len(newest)
+
+
+def _break_off(number: int, port: str) -> None:
+    """End a connection of this port, if that is what the file of this number still is."""
+    with suppress(OSError), socket.socket(fileno=os.dup(number)) as line:
+        if str(line.getsockname()[1]) == port:
+            line.shutdown(socket.SHUT_RDWR)
+
+
 class Guard:
     """Answers ZeroMQ's question, for all locked doors of one context; register `bells` in the poll, then `answer`."""
 
@@ -84,18 +114,23 @@ class Guard:
         self.socket.linger = 0
         self.socket.bind(ZAP)
         self.bells = [self.socket]
+        self.doors: list[Door] = []  # each has one of the other bells
         self.left = 0  # connections that ended without a reason known here
         _expect_a_crowd()
 
-    def watch(self, door: zmq.Socket[bytes]) -> None:
-        """Before `bind`: count whoever does not even come to the question, for want of a key or of manners."""
+    def watch(self, door: zmq.Socket[bytes], broken: Callable[[], None] = lambda: None) -> None:
+        """Before `bind`: count whoever does not even come to the question, for want of a key or of manners.
+
+        More connections than the run can need are broken off. `broken` hears of each connection that has ended.
+        """
         place = f"inproc://covey.guard.{len(self.bells)}"
-        door.monitor(place, FAILED | PROVED | GONE)
+        door.monitor(place, FAILED | PROVED | GONE | CAME)
         bell = self.context.socket(zmq.PAIR)
         bell.linger = 0
         bell.rcvhwm = 0  # a full line would hold up the door itself
         bell.connect(place)
         self.bells.append(bell)
+        self.doors.append(Door(door, broken))
 
     def admit(self, members: Iterable[tuple[Address, str]]) -> None:
         """Welcome these keys too."""
@@ -107,8 +142,12 @@ class Guard:
             if not self.socket.poll(0):
                 break
             self._answer()
-        for bell in self.bells[1:]:
-            self._listen(bell)
+        for bell, door in zip(self.bells[1:], self.doors, strict=True):
+            self._listen(bell, door)
+            broken_off = door.clear(2 * len(self.names) + STRANGERS)
+            if broken_off:
+                self.left -= broken_off  # they will be told of as gone
+                self.refusals.note("a connection: too many have not proved to be of this run", broken_off)
 
     def _answer(self) -> None:
         version, number, _, origin, _, mechanism, *key = self.socket.recv_multipart()
@@ -120,11 +159,18 @@ class Guard:
         verdict = (b"200", b"", public.encode()) if welcome else (b"400", b"not of this run", b"")
         self.socket.send_multipart([version, number, *verdict, b""])
 
-    def _listen(self, bell: zmq.Socket[bytes]) -> None:
-        for _ in range(AT_ONCE):
+    def _listen(self, bell: zmq.Socket[bytes], door: Door) -> None:
+        for _ in range(EVENTS):
             if not bell.poll(0):
                 return
-            event = parse_monitor_message(bell.recv_multipart())["event"]
+            told = parse_monitor_message(bell.recv_multipart())
+            event, number = told["event"], told["value"]
+            if event & CAME:
+                door.open[number] = None
+                continue
+            if event & GONE:
+                door.open.pop(number, None)
+                door.broken()
             self.left += 1 if event & GONE else -1
             if event & RUDE or self.left > 0:  # ZeroMQ does not tell of those that spoke no ZeroMQ at all
                 self.left = min(self.left, 0)

@@ -34,6 +34,8 @@ Fate = Literal["sent", "replaced", "lost"]
 """What becomes of a message: it goes, takes the place of one that waits and so is no further one, or is lost."""
 
 FRAMES_AT_ONCE = 64  # received in one poll, so that a busy link does not keep the role from the rest
+LOCKED = 1 << 20  # bytes of a frame between machines, at most
+ROOM = 128 << 10  # bytes around a frame: its prefix, where numbers lie, and what encryption adds
 MAX_PATH = 107  # of a Unix socket
 COMING, LEAVING = 0b01, 0b10  # ZeroMQ's threads that encrypt, one bit for each
 
@@ -46,6 +48,7 @@ class ZmqTransport:
         ring: Ring | None = None, token: bytes = NONE, refusals: Refusals | None = None, memory: Memory | None = None,
     ) -> None:  # fmt: skip
         _check(me, book)
+        frame = min(frame, LOCKED) if ring else frame
         self.me = me
         self.book = book
         self.window = window
@@ -67,7 +70,8 @@ class ZmqTransport:
         self.door = self.context.socket(zmq.PULL)
         self.door.set(zmq.AFFINITY, COMING if ring else 0)
         self.door.set(zmq.RCVHWM, FRAMES_AHEAD)
-        self.door.set(zmq.MAXMSGSIZE, 2 * max(frame, MAX_HEADER))  # ZeroMQ refuses more before it takes memory
+        # ZeroMQ refuses more before it takes memory; a stranger can fill so much before it has proved anything
+        self.door.set(zmq.MAXMSGSIZE, max(frame, MAX_HEADER + frames.SMALL) + ROOM)
         self.door.set(zmq.IPV6, 1)
         self.poller = zmq.Poller()
         self.poller.register(self.door, zmq.POLLIN)
