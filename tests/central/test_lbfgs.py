@@ -90,7 +90,10 @@ def test_where_the_loss_is_no_number_the_search_goes_back_until_it_is_one(loss: 
 def test_a_move_along_which_the_gradient_grows_is_not_learned() -> None:
     search = Here(vector(1.0))
     search.see(10.0, 4.0)
-    search.see(5.0, 4.5)  # moved by -1, and the gradient grew: curvature below zero
+    search.vectors["g"].copy_(vector(4.5))  # moved by -1, and the gradient grew: curvature below zero
+    finish(search.learn())
+    assert search.search.slots == [] and search.search.curvatures == []
+    search.see(5.0, 4.5)
     assert search.search.slots == [] and search.search.length == pytest.approx(1 / 4.5)
 
 

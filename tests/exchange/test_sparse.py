@@ -17,7 +17,8 @@ from covey.exchange.randomly import RandomK
 from covey.exchange.randomly import places as drawn
 from covey.exchange.sbc import Sbc
 from covey.exchange.sparse import Entropy, MsTopK, Threshold, TopK
-from covey.run.request import options, request
+from covey.run.options import options
+from covey.run.request import request
 from covey.vector import Vector
 from tests.exchange.coders import flat, form, matrix, normal, places, roundtrip, together, waiting, whole
 from tests.worlds import adam, mlp, run, sgd
