@@ -34,7 +34,7 @@ class Semaphore:
 
     def sound(self) -> bool:
         """Whether one was laid here: over bytes that are none the C library ends the process."""
-        return self._memory[_KIND] == _SHARED
+        return self._memory.raw[_KIND] == _SHARED
 
     def give(self) -> None:
         _post(self._at)
@@ -49,7 +49,7 @@ def _shared() -> bytes:
     room = mmap.mmap(-1, SIZE)
     one = Semaphore(room, 0)
     one.clear()
-    return one._memory[_KIND]
+    return one._memory.raw[_KIND]
 
 
 _SHARED = _shared()
