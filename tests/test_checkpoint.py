@@ -197,7 +197,8 @@ def test_what_is_torn_is_refused(tmp_path: Path) -> None:
         (values, values.read_bytes().replace(b'"done": 3', b'"done": 4'), "worker-2.json is torn or was changed"),
         (values, None, "worker-2.json is torn or was changed"),
         (record, record.read_bytes()[:40], "run.json cannot be read"),
-        (record, record.read_bytes().replace(b'"bsp"', b"7"), "run.json cannot be read: Expected `str`, got `int`"),
+        (record, record.read_bytes().replace(b'"bsp"', b"7"), "run.json is torn or was changed"),
+        (record, record.read_bytes().replace(b'"files": {', b'"files": {}, "f": {'), "run.json is torn or was changed"),
         (record, record.read_bytes().replace(b"checkpoint/2", b"checkpoint/3"), "has the format 'covey.checkpoint/3'"),
         (record, None, "run.json cannot be read"),
     ):

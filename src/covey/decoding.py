@@ -14,7 +14,8 @@ from covey.errors import WireError
 T = TypeVar("T")
 
 UNREADABLE = (
-    msgspec.MsgspecError, ValueError, TypeError, KeyError, OverflowError, StopIteration, RuntimeError, MemoryError,
+    msgspec.MsgspecError, ValueError, TypeError, LookupError, AttributeError, OverflowError, StopIteration,
+    RuntimeError, MemoryError,
 )  # fmt: skip
 """What a decoder raises over bytes that are wrong: a RecursionError (a RuntimeError) over what is nested too deeply."""
 

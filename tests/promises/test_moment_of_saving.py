@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from covey.checkpoint import _pack
+from covey.checkpoint.packing import pack
 from covey.program import Effect, Memory, Node
 from covey.vector import Vector
 from tests.real.test_resume import ALL, COMPRESSED
@@ -57,7 +57,7 @@ class Watch:
     def state(self, node: Node) -> object:
         tensors: dict[str, torch.Tensor] = {}
         replica: Vector = node.host.replica.model  # type: ignore[attr-defined]  # of a seat in virtual time
-        tree = _pack([replica, *(memory.value for memory in self.kept.get(id(node), []))], tensors)
+        tree = pack([replica, *(memory.value for memory in self.kept.get(id(node), []))], tensors)
         return repr(tree), {name: tensor.tolist() for name, tensor in tensors.items()}
 
 

@@ -30,7 +30,7 @@ ELSEWHERE = {
     "engines/native/mpi_service.py": "the kernel's word of a peer",
     "engines/lab/iproute.py": "what the ip command says",
     "engines/process/roster.py": "tallies of a checkpoint: test_hostile_checkpoints",
-    "checkpoint.py": "files: test_hostile_checkpoints",
+    "checkpoint/__init__.py": "files: test_hostile_checkpoints",
     "run/own_loop/keeping.py": "what a checkpoint keeps of a loop",
     "simulate/cluster_file.py": "files: test_fuzz",
     "topology/weights.py": "files: test_directed",

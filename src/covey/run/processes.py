@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -64,7 +65,7 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     def pack(contacts: Contacts) -> bytes:
         return msgspec.msgpack.encode(_work(asked, contacts, kept, run))
 
-    with interruptible(interrupt), muster(asked, roles.__name__, handed) as crew:
+    with vault or nullcontext(), interruptible(interrupt), muster(asked, roles.__name__, handed) as crew:
         board = crew.start(asked.plan.roles, f"{roles.__name__}:enter", pack, handed)
         file = crew.directory / "model.safetensors"
         wishes = Wishes(
@@ -76,7 +77,7 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
         )  # fmt: skip
         supervisor = Supervisor(asked.plan, board, crew, judge, wishes)
         if run is not None:
-            supervisor.resume(run.progress)
+            supervisor.resume(run)
         outcome = supervisor.run()
         result = conclude(
             facts(asked, name), judge, outcome.tallies,

@@ -90,7 +90,9 @@ class Counts(Word, frozen=True):
 
 
 class Saved(Word, frozen=True):
-    """The role's state is on disk."""
+    """The role's state is on disk, or why not."""
+
+    why: str = ""
 
 
 class Ended(Word, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from covey.checkpoint import RoleState
+from covey.decoding import UNREADABLE
 from covey.errors import CheckpointError
 from covey.replica import Replica
 
@@ -28,9 +29,12 @@ def state_of(driver: Driver) -> RoleState:
 
 def restore(replica: Replica, kept: dict[str, Any]) -> None:
     """Take over a kept replica: a server's shard first becomes that shard, for its optimizer's state fits no other."""
-    theirs, ours = kept["optimizer_class"], type(replica.optimizer).__name__
+    theirs, ours = kept.get("optimizer_class"), type(replica.optimizer).__name__
     if theirs != ours:
         raise CheckpointError(f"the checkpoint is of a run whose optimizer is {theirs}, this one has {ours}")
-    if not replica.layout.differs(kept["layout"]):
-        replica.keep(kept["piece"], buffers=True)
-    replica.restore(kept)
+    try:
+        if not replica.layout.differs(kept["layout"]):
+            replica.keep(kept["piece"], buffers=True)
+        replica.restore(kept)
+    except (*UNREADABLE, AssertionError) as error:
+        raise CheckpointError(f"what the checkpoint keeps of the model does not fit it: {error!r}") from None

@@ -96,8 +96,12 @@ def shoot(driver: Driver, word: control.Shoot) -> None:
 def save(driver: Driver, word: control.Save) -> None:
     driver.report(now=True)  # what the launcher keeps must be as new as what the role keeps
     driver.watch.stop()
-    state_of(driver).write(Path(word.directory), driver.address)
-    driver.line.tell(control.Saved())
+    why = ""
+    try:
+        state_of(driver).write(Path(word.directory), driver.address)
+    except OSError as error:  # a full disk is no reason to end a run
+        why = error.strerror or str(error)
+    driver.line.tell(control.Saved(why))
 
 
 def verdict(driver: Driver, word: control.Verdict) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from covey.checkpoint import Run, Vault
+from covey.decoding import UNREADABLE
 from covey.engines.interrupt import Interrupt
 from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
@@ -20,7 +21,7 @@ from covey.engines.process.hearing import Crew, Ear
 from covey.engines.process.lines import Switchboard
 from covey.engines.process.roster import Roster
 from covey.engines.process.shots import SCORER
-from covey.errors import PlanError
+from covey.errors import CheckpointError, PlanError
 from covey.message import Address
 from covey.observe.progress import Phase, Watcher
 from covey.observe.referee import Referee
@@ -171,16 +172,26 @@ class Supervisor:
         self.hold()
         self.drain()
         self.watch.stop()
-        with self.wishes.vault.writing() as place:
-            self.board.tell(self.roles, control.Save(str(place)))
-            self.collect(control.Saved, self.roles)
-            ended = [address.rank for address in self.trainers if self.through(address)]
-            run = msgspec.structs.replace(self.wishes.run, ended=ended, progress=self.progress_kept())
-            final = self.wishes.vault.commit(place, run)
+        told = self.write(self.wishes.vault, self.wishes.run)
         self.board.tell(self.roles, control.Release(train=go_on))
         self.watch.start()
         self.kept, self.ear.phase = time.monotonic(), before
-        self.say(f"kept the run in {final}")
+        self.say(told)
+
+    def write(self, vault: Vault, run: Run) -> str:
+        """Write a checkpoint, and say where; or say why there is none, for a disk may have room again."""
+        try:
+            with vault.writing() as place:
+                self.board.tell(self.roles, control.Save(str(place)))
+                for who, saved in self.collect(control.Saved, self.roles).items():
+                    if saved.why:
+                        raise OSError(f"{who}: {saved.why}")
+                ended = [address.rank for address in self.trainers if self.through(address)]
+                run = msgspec.structs.replace(run, ended=ended, progress=self.progress_kept())
+                return f"kept the run in {vault.commit(place, run)}"
+        except OSError as error:
+            again = f"; training goes on, and the next try is in {self.wishes.keep_every:g} s"
+            return f"could not keep the run in {vault.directory}: {error}{'' if self.stopping else again}"
 
     def hold(self) -> None:
         """Have every worker wait before its next step: a common one where they wait for one another.
@@ -307,8 +318,13 @@ class Supervisor:
         """What a resumed run must know of the past."""
         return {"seconds": self.watch.now(), "history": self.referee.history, "tallies": self.roster.kept()}
 
-    def resume(self, progress: dict[str, Any]) -> None:
+    def resume(self, run: Run) -> None:
         """Take the past of a kept run over."""
-        self.watch = Stopwatch(progress["seconds"])
-        self.roster.resume(progress["tallies"])
-        self.referee.resume(progress["history"])
+        try:
+            self.watch = Stopwatch(float(run.progress["seconds"]))
+            self.roster.resume(run.progress["tallies"])
+            self.referee.resume(run.progress["history"])
+        except UNREADABLE as error:
+            raise CheckpointError(f"the checkpoint does not say how far the run came: {error}") from None
+        for line in run.torn:
+            self.say(f"{line}; the run goes on from the checkpoint before")

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from covey.checkpoint import check_keepable
+from covey.checkpoint.packing import check_keepable
 from covey.errors import CheckpointError, PlanError
 from covey.run.own_loop.position import Kept, Position
 

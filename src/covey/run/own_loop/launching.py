@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -118,7 +119,7 @@ def lead(loop: Loop, muster: Callable[[], Crew], interrupt: Interrupt) -> Result
     kept, run = kept_run(given, loop.run)
     vault = vault_of(given)
     judge = Referee(sys.maxsize)
-    with interruptible(interrupt), muster() as crew:
+    with vault or nullcontext(), interruptible(interrupt), muster() as crew:
 
         def pack(contacts: Contacts) -> bytes:
             return msgspec.msgpack.encode(loop.work(contacts, kept))
@@ -131,7 +132,7 @@ def lead(loop: Loop, muster: Callable[[], Crew], interrupt: Interrupt) -> Result
         )  # fmt: skip
         supervisor = Supervisor(plan, board, crew, judge, wishes)
         if run is not None:
-            supervisor.resume(run.progress)
+            supervisor.resume(run)
         outcome = supervisor.run()
         known = facts_of(loop.strategy, given, loop.script.name, given.engine, plan.limits, loop.threads)
         result = conclude(

@@ -1,0 +1,215 @@
+"""No file in a folder of checkpoints brings more than a refusal with its reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from covey.checkpoint import MODE, RoleState, Vault, _sealed
+from covey.errors import CheckpointError
+from tests.test_checkpoint import ME, Ledger, keep, run, state
+
+Damage = Callable[[Path], object]
+DEEP = "[" * 100_000
+
+
+def replaced(name: str, data: str | bytes) -> Damage:
+    return lambda place: (place / name).write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def made(name: str, make: Callable[[Path], object]) -> Damage:
+    """Something else where the file was."""
+
+    def damage(place: Path) -> None:
+        (place / name).unlink()
+        make(place / name)
+
+    return damage
+
+
+def record(**changes: Any) -> Damage:
+    """A record that is sealed properly, and says something else."""
+
+    def damage(place: Path) -> None:
+        found = json.loads((place / "run.json").read_text())
+        found.pop("seal")
+        found.update(changes)
+        (place / "run.json").write_text(json.dumps({**found, "seal": _sealed(found)}))
+
+    return damage
+
+
+def resealed(name: str, data: str | bytes) -> Damage:
+    """A file of a role that is sealed properly."""
+
+    def damage(place: Path) -> None:
+        replaced(name, data)(place)
+        vault = Vault(place.parent)
+        shutil.rmtree(vault.directory / "again", ignore_errors=True)
+        (place / "run.json").unlink()
+        vault.commit(place.rename(vault.directory / "again"), run())
+
+    return damage
+
+
+def role(**changes: Any) -> Damage:
+    """A role's state in which some fields are others."""
+    whole = {
+        "done": 3, "seconds": 1.0, "memories": {"$dict": []}, "replica": {"$dict": []}, "chance": [3, [0], None],
+        "mailbox": [],
+    }  # fmt: skip
+    return resealed("worker-2.json", json.dumps({**whole, **changes}))
+
+
+FILES = ("run.json", "worker-2.json", "worker-2.safetensors")
+WRONG: dict[str, Damage] = {
+    **{f"{name} is gone": lambda place, name=name: (place / name).unlink() for name in FILES},
+    **{f"{name} is empty": replaced(name, b"") for name in FILES},
+    **{f"{name} is noise": replaced(name, os.urandom(500)) for name in FILES},
+    **{f"{name} is cut": lambda place, name=name: os.truncate(place / name, 9) for name in FILES},
+    **{f"{name} is a link out": made(name, lambda path: path.symlink_to("/etc/passwd")) for name in FILES},
+    **{f"{name} is a link to itself": made(name, lambda path: path.symlink_to(path)) for name in FILES},
+    **{f"{name} is a folder": made(name, Path.mkdir) for name in FILES},
+    **{f"{name} is a pipe": made(name, os.mkfifo) for name in FILES},
+    **{f"{name} is endless": made(name, lambda path: path.symlink_to("/dev/zero")) for name in FILES},
+    "a file more": replaced("worker-9.json", "{}"),
+    "a folder more": lambda place: (place / "more").mkdir(),
+    "no files": record(files={}),
+    "files elsewhere": record(files={"../../etc/passwd": [1, "a"]}),
+    "files of null": record(files=None),
+    "seals of words": record(files={"worker-2.json": ["long", 3]}),
+    "workers: nan": record(workers=float("nan")),
+    "workers: huge": record(workers=10**400),
+    "limits: words": record(limits=["five"]),
+    "strategy: list": record(strategy=[]),
+    "schema: 1": record(schema="covey.checkpoint/1"),
+    "schema: long": record(schema="x" * 10_000),
+    "schema: null": record(schema=None),
+    "record: list": replaced("run.json", "[1, 2]"),
+    "record: null": replaced("run.json", "null"),
+    "record: deep": replaced("run.json", DEEP),
+    "record: digits": replaced("run.json", "9" * 10_000),
+    "record: unsealed": replaced("run.json", '{"schema": "covey.checkpoint/2"}'),
+    "record: other bytes": replaced("run.json", b"\xff\xfe{}"),
+    "state: deep": resealed("worker-2.json", DEEP),
+    "state: list": resealed("worker-2.json", "[]"),
+    "state: null": resealed("worker-2.json", "null"),
+    "state: other bytes": resealed("worker-2.json", b"\xff\x00"),
+    "state: unknown field": role(more=1),
+    "state: done nan": role(done=float("nan")),
+    "state: done negative": role(done=-1),
+    "state: seconds infinite": role(seconds=float("inf")),
+    "state: seconds word": role(seconds="long"),
+    "state: mailbox of numbers": role(mailbox=[1]),
+    "state: unknown message": role(mailbox=[{"$message": "no.such", "fields": {}}]),
+    "state: message without a sender": role(mailbox=[{"$message": "shard.pull", "fields": {"step": 1}}]),
+    "state: message of a list": role(mailbox=[{"$message": "shard.pull", "fields": []}]),
+    "state: tensor that is not there": role(memories={"$dict": [["a", {"$tensor": "77"}]]}),
+    "state: vector of words": role(memories={"$dict": [["a", {"$vector": ["b"]}]]}),
+    "state: dict of ones": role(memories={"$dict": [1]}),
+    "state: keys that are lists": role(memories={"$dict": [[[], 1]]}),
+    "state: memories in a list": role(memories=[]),
+    "state: replica of none": role(replica=None),
+    "tensors: header too long": resealed("worker-2.safetensors", b"\xff" * 8 + b"{}"),
+    "tensors: header deep": resealed("worker-2.safetensors", (2000).to_bytes(8, "little") + b"[" * 2000),
+    "tensors: beyond the end": resealed(
+        "worker-2.safetensors",
+        (61).to_bytes(8, "little") + b'{"0":{"dtype":"F32","shape":[9],"data_offsets":[0,36]}}      ',
+    ),
+}
+
+
+def read(vault: Vault) -> RoleState:
+    return RoleState.read(vault.newest()[0], ME)
+
+
+@pytest.mark.parametrize("damage", WRONG.values(), ids=WRONG)
+def test_a_hostile_file_is_refused_with_its_reason(tmp_path: Path, damage: Damage) -> None:
+    place = keep(Vault(tmp_path))
+    damage(place)
+    with pytest.raises(CheckpointError) as refused:
+        read(Vault(tmp_path))
+    assert str(tmp_path) in str(refused.value) and len(str(refused.value)) < 600
+
+
+def test_there_are_fifty_of_them() -> None:
+    assert len(WRONG) >= 50
+
+
+@pytest.mark.parametrize("latest", ["../checkpoint-000001", "/etc", "", "x" * 5000, "checkpoint-1", "\x00", "é"])
+def test_latest_stays_inside(tmp_path: Path, latest: str) -> None:
+    """One that names nothing of the kind is passed over for the newest that is there."""
+    outside = keep(Vault(tmp_path / "outside"))
+    vault = Vault(tmp_path / "kept")
+    inside = keep(vault)
+    shutil.copytree(outside, tmp_path / outside.name)
+    (vault.directory / "latest").write_text(latest)
+    assert vault.newest()[0] == inside
+    (vault.directory / "latest").unlink()
+    (vault.directory / "latest").symlink_to(tmp_path)
+    assert vault.newest()[0] == inside
+
+
+def test_a_checkpoint_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    outside = keep(Vault(tmp_path / "outside"))
+    vault = Vault(tmp_path / "kept")
+    keep(vault).rename(tmp_path / "moved")
+    (vault.directory / "checkpoint-000001").symlink_to(outside)
+    with pytest.raises(CheckpointError, match="its folder is a link"):
+        vault.newest()
+
+
+def test_what_is_torn_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    vault = Vault(tmp_path)
+    older, newer = keep(vault), keep(vault)
+    os.truncate(newer / "worker-2.safetensors", 9)
+    place, found = vault.newest()
+    assert place == older and len(found.torn) == 1 and f"{newer}/worker-2.safetensors is torn" in found.torn[0]
+    (older / "run.json").unlink()
+    with pytest.raises(CheckpointError, match="checkpoint-000002"):
+        vault.newest()
+
+
+def test_two_runs_cannot_share_a_folder(tmp_path: Path) -> None:
+    with Vault(tmp_path / "kept"):
+        with pytest.raises(CheckpointError, match=r"another run keeps its checkpoints in .*kept: wait"):
+            Vault(tmp_path / "kept").__enter__()
+        child = os.fork()
+        if not child:  # dies with the lock in its hands, as one that is killed
+            os._exit(0)
+        os.waitpid(child, 0)
+    with Vault(tmp_path / "kept"):
+        pass
+
+
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="cannot hold checkpoints"):
+        Vault(tmp_path / "file").__enter__()
+
+
+def test_all_files_have_one_mode(tmp_path: Path) -> None:
+    vault = Vault(tmp_path)
+    with vault:
+        place = keep(vault)
+    files = [*place.iterdir(), tmp_path / "latest", tmp_path / ".lock"]
+    assert {file.stat().st_mode & 0o7777 for file in files} == {MODE}
+
+
+def test_what_is_kept_of_a_role_must_fit(tmp_path: Path) -> None:
+    kept = state(memories={"ledger": Ledger()})
+    kept.write(tmp_path, ME)
+    back = RoleState.read(tmp_path, ME)
+    back.memories["ledger"] = {"$value": {"clocks": 3}}
+    with pytest.raises(CheckpointError, match="'ledger' cannot be read"):
+        back.recall("ledger", Ledger())
+    back.chance = [3, [1, 2], None]
+    with pytest.raises(CheckpointError, match="no state of a random generator"):
+        back.restore_chance(Random(0))
