@@ -29,6 +29,11 @@ from covey.run.own_loop.launching import lead
 from covey.run.own_loop.request import Script, loop_of
 from covey.run.own_loop.world import INTERRUPT, Brief, briefs
 
+GONE = (
+    "worker 0 has ended with the process of rank 0, and the run with it; where mpirun ended it because another rank "
+    "had died, mpirun says which"
+)
+
 
 class WorldPlaces:
     """The ranks of a world; rank 0 hands their letters out, and this process hears when it is gone."""
@@ -53,7 +58,7 @@ class WorldPlaces:
             self.gone = not heard
             if heard == INTERRUPT:
                 self.interrupt()
-        return "worker 0 has ended with the process of rank 0, and the run with it" if self.gone else ""
+        return GONE if self.gone else ""
 
     def close(self, well: bool) -> None:
         pass
