@@ -187,7 +187,8 @@ def test_checkpoints_all_the_time_stop_nobody(room: Room, strategy: str) -> None
     count = 2 if strategy == "butterfly" else 3
     result = fit(task, strategy, count, epochs=8, checkpoint=kept, every="20ms", watcher=watch)
     assert result.stopped == "budget" and all_seen(strategy, result.samples, 8 * 31)
-    assert len(watch.said) >= 3 and all("kept the run in" in line for line in watch.said)
+    said = [line for line in watch.said if not line.startswith("starting")]  # which only a busy machine says
+    assert len(said) >= 3 and all("kept the run in" in line for line in said)
     assert all_seen(strategy, fit(task, strategy, count, epochs=8, resume=kept).samples, 8 * 31)
 
 

@@ -15,7 +15,7 @@ from covey import catalog
 from covey.central.layouts import LAYOUTS
 from covey.errors import PlanError
 from covey.exchange.codecs import CODECS, WRAPPERS
-from covey.run import launch
+from covey.run import fit, launch
 from covey.run.options import options
 from covey.run.request import facts, request
 from tests.worlds import mlp
@@ -145,3 +145,11 @@ def test_a_setting_just_outside_its_range_is_refused(name: str, setting: str, ki
 )  # fmt: skip
 def test_where_a_range_has_an_upper_end(name: str, setting: str, most: float, more: float) -> None:
     assert not refused(name, setting, most) and refused(name, setting, more)
+
+
+def test_a_rank_of_torchrun_does_not_start_a_run_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(PlanError, match="rank 1 of 2 of torchrun.*add --engine torchrun"):
+        fit(mlp(), "bsp", 2, steps=1)

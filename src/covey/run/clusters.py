@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from covey.engines import handover
+from covey.engines import handover, started
 from covey.engines.cluster.crew import ClusterCrew
 from covey.engines.cluster.places import Places, Terms
 from covey.errors import PlanError
@@ -93,6 +93,16 @@ def host_only(name: str, task: Task | str, rate: float) -> bool:
         return b"" if isinstance(task, str) else handover.pack(at_rate(task, rate))
 
     return guest is not None and guest(handed)
+
+
+def refuse_ranks(name: str, instead: str = "") -> None:
+    """Refuse a run on this machine in each of several ranks: they would train unrelated models."""
+    found = started.world()
+    if name == "local" and found and found[1].size > 1:
+        raise PlanError(
+            f"this is rank {found[1].rank} of {found[1].size} of {found[0]}, and each rank would start a run of its "
+            f"own: add --engine {found[0]}{instead}"
+        )
 
 
 @contextmanager

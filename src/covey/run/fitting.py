@@ -9,7 +9,7 @@ from covey.errors import PlanError
 from covey.observe.instruments import Instrument
 from covey.observe.progress import Watcher
 from covey.observe.result import Result
-from covey.run.clusters import CLUSTERS, host_only, refusing
+from covey.run.clusters import CLUSTERS, host_only, refuse_ranks, refusing
 from covey.run.clusters import cluster as cluster_run
 from covey.run.options import Options, check
 from covey.run.processes import local
@@ -77,6 +77,7 @@ def fit_with(task: Task | str, strategy: str, workers: int, given: Options) -> R
     engine = engine_of(given)
     if engine.name in HERE and engine.settings:
         raise PlanError(f"the engine {engine.name} has no settings: write --engine {engine.name}")
+    refuse_ranks(engine.name)
     if engine.name in CLUSTERS and host_only(engine.name, task, given.rate):
         raise SystemExit(0)
     with refusing(engine.name):

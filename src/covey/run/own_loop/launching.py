@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from covey import build
-from covey.engines import started
 from covey.engines.cluster.crew import ClusterCrew
 from covey.engines.interrupt import Interrupt, interruptible
 from covey.engines.local import LocalCrew
@@ -21,7 +20,7 @@ from covey.errors import PlanError
 from covey.observe.progress import Watcher
 from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
-from covey.run.clusters import CLUSTERS, host_only, module, refusing, terms_of
+from covey.run.clusters import CLUSTERS, host_only, module, refuse_ranks, refusing, terms_of
 from covey.run.options import Options, check
 from covey.run.own_loop import seat
 from covey.run.own_loop.request import Loop, Script, loop_of
@@ -105,12 +104,7 @@ def _check_engine(name: str, written: str, script: Path) -> None:
         raise unknown(written, 0, "engine", name, ENGINES)
     if name == "local" and written != "local":
         raise PlanError("the engine local has no settings: write --engine local")
-    found = started.world()
-    if name == "local" and found and found[1].size > 1:
-        raise PlanError(
-            f"this is rank {found[1].rank} of {found[1].size} of {found[0]}, and each rank would launch a run of its "
-            f"own: add --engine {found[0]}, or start the script itself: its covey.join finds the other ranks"
-        )
+    refuse_ranks(name, ", or start the script itself: its covey.join finds the other ranks")
 
 
 def lead(loop: Loop, muster: Callable[[], Crew], interrupt: Interrupt) -> Result:
