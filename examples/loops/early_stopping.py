@@ -49,13 +49,13 @@ with covey.join(model, optimizer) as member:  # added
             loss = nn.functional.mse_loss(model(x), y)
             loss.backward()
             member.step(loss)  # was: optimizer.step()
-        found = validate()
+        found = member.agree(validate(), how="mean")  # was: found = validate()
         scheduler.step(found)
         if found < best:
             best, best_weights, stale = found, copy.deepcopy(model.state_dict()), 0
         else:
             stale += 1
         print(f"epoch {epoch}: held-out loss {found:.4f}")
-        if member.agree(stale >= args.patience, how="any"):  # was: if stale >= args.patience:
+        if stale >= args.patience:
             break
     model.load_state_dict(best_weights)

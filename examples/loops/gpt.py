@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import covey
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int, default=50)
+parser.add_argument("--max-steps", type=int, default=50)
 parser.add_argument("--batch-size", type=int, default=4, help="of each worker, in each part of a step")
 parser.add_argument("--accumulate", type=int, default=2, help="batches that make one step")
 parser.add_argument("--amp", action="store_true", help="compute in bfloat16 where that is safe")
@@ -65,7 +65,7 @@ loader = DataLoader(data, batch_size=args.batch_size, shuffle=True, drop_last=Tr
 
 model = GPT()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
-scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.steps)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.max_steps)
 scaler = torch.amp.GradScaler("cpu", enabled=args.amp)
 
 
@@ -76,7 +76,7 @@ def endless(batches):
 
 with covey.join(model, optimizer) as member:  # added
     batches = endless(member.loader(loader))  # was: batches = endless(loader)
-    for step in range(args.steps):
+    for step in range(args.max_steps):
         for _ in range(args.accumulate):
             x, y = next(batches)
             with torch.autocast("cpu", torch.bfloat16, enabled=args.amp):

@@ -50,7 +50,7 @@ train_loader = DataLoader(train_set, batch_size=args.batch_size, shuffle=True, d
 val_loader = DataLoader(val_set, batch_size=40)
 
 model = nn.Sequential(Block(3, 8, 1), Block(8, 16, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5))
-model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # added: batch statistics of all workers
 criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
 optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9, weight_decay=1e-4, nesterov=True)
 

@@ -26,7 +26,7 @@ MODELS = {
     "fine_tune": ["model"],
 }
 BATCH = {"gpt": 4}
-ADDED, WAS = re.compile(r"  # added$"), re.compile(r"^( *)(?!#).*  # was: (.*)$")
+ADDED, WAS = re.compile(r"  # added(: .*)?$"), re.compile(r"^( *)(?!#).*  # was: (.*)$")
 
 
 def plain(name: str) -> tuple[str, int]:
@@ -36,8 +36,8 @@ def plain(name: str) -> tuple[str, int]:
     changed, inside = 0, False
     for line in lines:
         if ADDED.search(line):
-            assert line.startswith("with covey.join("), line
-            inside = True
+            inside = inside or line.startswith("with covey.join(")
+            changed += not line.startswith("with covey.join(")
         elif found := WAS.match(line):
             changed += 1
             kept.append((found[1] + found[2]).removeprefix("    " if inside else ""))

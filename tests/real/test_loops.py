@@ -37,7 +37,7 @@ def test_with_autocast_two_workers_end_near_it(tmp_path: Path, monkeypatch: pyte
 
     So a weight may be up to 2e-2 apart after 10 steps; without covey, halves averaged by hand, it is 1.7e-3.
     """
-    flags = ["--amp", "--steps", "10", "--accumulate", "1"]
+    flags = ["--amp", "--max-steps", "10", "--accumulate", "1"]
     alone = doubled("gpt", tmp_path, monkeypatch, *flags)
     result = launch(LOOPS / "gpt.py", [*flags, "--batch-size", str(batch("gpt"))], "allreduce", 2, threads=1)
     assert result.updates == 10

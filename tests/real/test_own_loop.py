@@ -120,6 +120,38 @@ def test_two_workers_do_what_one_does_with_all_the_samples(
     assert first["chance"] != second["chance"], "dropout is not the same on all workers"
 
 
+ENDLESS = """
+import json, os, random, sys
+from pathlib import Path
+import numpy, torch, covey
+
+before = [random.random(), numpy.random.rand()]
+model = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def endless(batches):
+    while True:
+        yield from batches
+
+with covey.join(model, optimizer) as member:
+    chance = [random.random(), numpy.random.rand()]
+    for x, y in endless(member.shard((torch.randn(64, 6), torch.randint(0, 3, (64,))), 2)):
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        member.step()
+said = {"before": before, "chance": chance, "local": int(os.environ["LOCAL_RANK"])}
+(Path(sys.argv[1]) / f"worker {member.rank}.json").write_text(json.dumps(said))
+"""
+
+
+def test_a_loop_that_never_ends_by_itself_ends_with_the_run_and_the_script_goes_on(room: Room) -> None:
+    result = launch(room.script(ENDLESS), [str(room.path)], "allreduce", 2, threads=1, steps=3)
+    assert result.updates == 3
+    first, second = read(room.path, 0), read(room.path, 1)
+    assert first["before"] == second["before"], "what a script draws before covey.join is the same on all roles"
+    assert all(one != other for one, other in zip(first["chance"], second["chance"], strict=True))
+    assert [first["local"], second["local"]] == [0, 1], "torch.cuda.set_device takes another GPU on each"
+
+
 LEAVING = """
 import sys, torch, covey
 model = torch.nn.Linear(6, 3)

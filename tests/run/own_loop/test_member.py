@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from typing import Any
 
@@ -157,6 +158,26 @@ def test_one_worker_agrees_with_itself(value: Any, how: Any, found: Any) -> None
 def test_a_norm_must_be_one() -> None:
     with pytest.raises(PlanError, match=r"member\.clip\(0\): the largest norm must be more than 0"):
         Member(*made()).clip(0)
+
+
+def test_a_loop_that_never_ends_by_itself_ends_with_the_run() -> None:
+    given, after = [], False
+    with covey.join(*made()) as member:
+        batches = member.loader(DataLoader(TensorDataset(X, Y), 5))
+        while True:
+            given.extend(batches)
+            with torch.no_grad():
+                assert len(list(batches)) == 3, "who only looks still sees everything"
+            member.position.ended = len(given) > 5
+            with contextlib.suppress(Exception):  # loops that go on after any failure end too
+                list(batches)
+    after = True
+    assert len(given) == 6 and after
+
+
+def test_other_failures_leave_the_block() -> None:
+    with pytest.raises(KeyError), covey.join(*made()):
+        raise KeyError
 
 
 # -- how many samples a step has ---------------------------------------------------------------------------------------

@@ -16,6 +16,13 @@ def mixed(*numbers: int) -> int:
     return int(state[0]) % (1 << 63)
 
 
+def seed_all(seed: int) -> None:
+    """Seed torch, numpy and Python."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % (1 << 32))
+    random.seed(seed)
+
+
 class Drawing:
     """Inside, torch, numpy and Python draw from a seed, and go on from there when it is entered again.
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from covey.drawing import seed_of, sow
+from covey.drawing import seed_of
 from covey.engines.process import control
 from covey.engines.process.desk import Desk
 from covey.engines.process.lane import lane_of
@@ -20,6 +20,7 @@ from covey.engines.process.role import Post, play
 from covey.errors import PlanError
 from covey.optimizers import Combined
 from covey.replica import Replica
+from covey.run.own_loop.chance import seed_all
 from covey.run.own_loop.counting import Counted
 from covey.run.own_loop.keeping import Stateful
 from covey.run.own_loop.loading import Sizes
@@ -62,19 +63,20 @@ class JoinedMember(Member):
 
     def __enter__(self) -> Member:
         super().__enter__()
-        if self.rank:  # the models are made: from here on each worker's dropout is its own
-            sow(seed_of(self.seed, self.rank, 0))
+        if self.rank:  # the models are made: from here on what each worker draws is its own
+            seed_all(seed_of(self.seed, self.rank, 0))
         self.turns.start(self._open, lambda: self._verdicts.put(None))
-        self.turns.wait()
+        self._wait()
         self.keeping.begin()
         self.zero_grad(self.optimizers)
         return self
 
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        super().__exit__(kind, error, traceback)
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool | None:
+        swallowed = super().__exit__(kind, error, traceback)
         self.position.left = True
         self.turns.finish(error, self._votes)
         self._seat.leave()
+        return swallowed
 
     def zero_grad(self, optimizers: Iterable[Optimizer]) -> None:
         """With one optimizer, of everything: what it does not step has no gradient either."""
@@ -124,9 +126,13 @@ class JoinedMember(Member):
         # Where all step together every gradient counts the same to the programs: none knows of the others' batches.
         counts = 1 if self.in_step else counted.mine
         self.turns.give(float("nan") if loss is None else loss, counts, counted.mine)
-        self.turns.wait()
+        self._wait()
         for parameter, grad in set_aside:
             parameter.grad = grad
+
+    def _wait(self) -> None:
+        self.turns.wait()
+        self.position.ended = self.turns.over
 
     def _weigh(self, chosen: Optimizer, counted: Counted) -> None:
         """Let this gradient count by its samples where programs take the mean of all workers'."""

@@ -18,7 +18,7 @@ from covey.data import Feed, Shards
 from covey.errors import PlanError
 from covey.run.own_loop.counting import Counts, watching
 from covey.run.own_loop.loading import Loader, Sizes
-from covey.run.own_loop.position import Pass, Position
+from covey.run.own_loop.position import Pass, Position, RunEnded
 from covey.run.own_loop.scaling import overflowed
 from covey.task import Data, check_data
 
@@ -55,9 +55,10 @@ class Member:
         self._hooks += [optimizer.register_step_pre_hook(self._check_step) for optimizer in self.optimizers]
         return self
 
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool | None:
         for hook in self._hooks:
             hook.remove()
+        return isinstance(error, RunEnded)
 
     # -- data ---------------------------------------------------------------------------------------------------------
 

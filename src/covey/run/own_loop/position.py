@@ -15,6 +15,12 @@ import torch
 
 from covey.errors import PlanError
 
+PATIENCE = 1000  # passes that give nothing, until the loop is taken to be one that never ends by itself
+
+
+class RunEnded(BaseException):  # no Exception: a loop that goes on after any of those would never end
+    """The run has ended, and the loop still asks for batches; `with covey.join(…)` ends with it, and goes on after."""
+
 
 class Kept(msgspec.Struct, frozen=True):
     """The position at the beginning of a round: the batches of a step, or of several, and what the loop does there."""
@@ -55,7 +61,8 @@ class Position:
         self.passes = self.calls = self.epoch_passes = 0
         self.steps = self.kept.steps - self.kept.calls
         self.epoch: int | None = None
-        self.left = False
+        self.left = self.ended = False  # the loop, and the run
+        self.empty = 0  # passes that were asked for after the run had ended
         self.under_way: dict[int, Pass] = {}
         self.leading: Pass | None = None  # the one whose batch begins a round
         self.number = -1  # of the batch that was given last, in its pass
@@ -76,18 +83,28 @@ class Position:
             yield self.epoch
 
     def begin(self, order: int) -> Pass | None:
-        """Another pass over data; None if it was over when the run was kept. One without gradients is not counted.
+        """Another pass over data; None if it was over when the run was kept, or the run has ended.
 
-        Its samples are dealt in the order of that number, or in the one that they had when the run was kept.
+        One without gradients is not counted. Its samples are dealt in the order of that number, or in the one that
+        they had when the run was kept.
         """
         if not torch.is_grad_enabled():
             return Pass(self, -1, order)
+        if self.ended:
+            self._give_nothing()
+            return None
         number, self.passes = self.passes, self.passes + 1
         if number < self.kept.passes and number not in self.kept.under_way:
             return None
         found = Pass(self, number, *self.kept.under_way.get(number, (order, 0)))
         self.under_way[number] = found
         return found
+
+    def _give_nothing(self) -> None:
+        """The run has ended; `while True: yield from loader` must end too."""
+        self.empty += 1
+        if self.empty >= PATIENCE:
+            raise RunEnded
 
     def draws(self, one: Pass) -> None:
         """After a step a round begins with a batch of the pass that began the last one, or of another if that is over.

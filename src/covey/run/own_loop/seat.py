@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from covey.engines import handover
 from covey.engines.process.role import tell_failure
 from covey.errors import PlanError
 from covey.message import Address
+from covey.run.own_loop.chance import seed_all
 from covey.run.own_loop.keeping import Keeping, Stateful
 from covey.run.roles import Work, works
 
@@ -34,6 +36,16 @@ class Seat:
     def kept(self) -> RoleState | None:
         """What this role goes on from."""
         return RoleState.read(Path(self.work.kept), self.me) if self.work.kept else None
+
+    @property
+    def local_rank(self) -> int:
+        """This worker's number among those that see the same GPUs: of its machine, or of its site in a cluster."""
+        sites = self.work.contacts.sites
+        here = [
+            role.address for role in self.plan.roles
+            if role.trains and sites.get(str(role.address)) == sites.get(str(self.me))
+        ]  # fmt: skip
+        return here.index(self.me) if self.me in here else 0
 
     def keeping(
         self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], keep: Sequence[Stateful]
@@ -61,8 +73,10 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
     global SEAT  # noqa: PLW0603  # the script finds its run without being told
     work = works.read(data, "the launcher")
     torch.set_num_threads(work.threads)
-    torch.manual_seed(work.seed)
+    seed_all(work.seed)
     SEAT = Seat(work, me)
+    if not work.world:  # the ranks of a world have one already, and what is born beside a rank has that
+        os.environ["LOCAL_RANK"] = str(SEAT.local_rank)
     path = handover.opened(handed).file or work.task  # where it lies on this host, if it came along
     try:
         run_script(path, work)
