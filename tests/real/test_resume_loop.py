@@ -42,6 +42,10 @@ PLAIN = {
     "scheduler": "CosineAnnealingLR(optimizer, 48)", "keep": "scheduler", "before": "shard = member.shard((x, y), 4)",
     "epochs": "range(6)", "data": "shard",
 }  # fmt: skip
+INSIDE = {  # a scheduler that is made when there is a member
+    "keep": "", "scheduler": "StepLR", "before":
+    "shard = member.shard((x, y), 4); scheduler = scheduler(optimizer, len(shard)); member.keep(scheduler)",
+}  # fmt: skip
 MILESTONES = "MultiStepLR(optimizer, [5, 20, 30])"
 STEPS = 6 * 8  # of each of two workers
 
@@ -66,7 +70,7 @@ def resumed(room: Room, strategy: str, parts: dict[str, str]) -> tuple[Result, R
 CASES = {
     "bsp": ("bsp", {}),
     "allreduce": ("allreduce", {"scheduler": MILESTONES}),
-    "epochs": ("allreduce", {"epochs": "member.epochs(6)"}),
+    "epochs": ("allreduce", {"epochs": "member.epochs(6)", **INSIDE}),
     "a shard for every epoch": ("bsp", {"data": "member.shard((x, y), 4)", "epochs": "member.epochs(6)"}),
     "a shard for every epoch of a range": ("allreduce", {"data": "member.shard((x, y), 4)"}),
     "local_sgd": ("local_sgd(period=4)", {}),

@@ -36,7 +36,10 @@ def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
         return {"$value": msgspec.to_builtins(value, str_keys=True)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise CheckpointError(f"a {type(value).__name__} cannot be kept: use numbers, words, tensors and lists of them")
+    kind = type(value).__name__
+    raise CheckpointError(
+        f"the state cannot be saved: it contains a {kind}; use numbers, strings, tensors, lists and dicts"
+    )
 
 
 def check_keepable(value: Any) -> None:

@@ -180,6 +180,17 @@ def test_other_failures_leave_the_block() -> None:
         raise KeyError
 
 
+def test_what_is_kept_is_named_before_the_first_step() -> None:
+    model, optimizer = made()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with covey.join(model, optimizer) as member:
+        member.keep(scheduler)
+        backward(model)
+        member.step()
+        with pytest.raises(PlanError, match=r"member\.keep was called after the first member\.step: call it before"):
+            member.keep(scheduler)
+
+
 # -- how many samples a step has ---------------------------------------------------------------------------------------
 
 

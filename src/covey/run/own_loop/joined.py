@@ -85,6 +85,14 @@ class JoinedMember(Member):
         for model in self.models:
             model.zero_grad()
 
+    def keep(self, *things: Stateful) -> None:
+        super().keep(*things)
+        self.keeping.add(things)
+
+    def _begin_steps(self) -> None:
+        super()._begin_steps()
+        self.keeping.check()
+
     def reads(self, order: int, fingerprint: str) -> None:
         if fingerprint:
             self._tell(control.Order(order, fingerprint))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from covey.checkpoint.packing import check_keepable
 from covey.errors import CheckpointError, PlanError
@@ -29,30 +29,37 @@ class Keeping:
     """Reads the loop's state while the loop waits in a step, and puts it back when a resumed loop is there again."""
 
     def __init__(
-        self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], keep: Sequence[Stateful], past: Any = None
+        self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], past: Any = None, saves: bool = False
     ) -> None:
-        self.models, self.optimizers, self.keep, self.past = models, optimizers, keep, past
+        self.models, self.optimizers, self.past = models, optimizers, past
+        self.saves = saves or past is not None
+        self.keep: list[Stateful] = []
         kept = msgspec.convert(past["position"], Kept, str_keys=True) if past else None
-        self.position = Position(kept, self.settle)
+        self.position = Position(kept, self.restore)
         self.buffers: list[torch.Tensor] = []
-        if past and len(past["keep"]) != len(keep):
-            raise CheckpointError(
-                f"the checkpoint has {len(past['keep'])} things of covey.join(keep=…), this script names {len(keep)}: "
-                "name the same ones, in the same order"
-            )
+        self.restored = False
+
+    def add(self, things: Iterable[Stateful]) -> None:
+        """Keep these too; where the loop is back already where it was, they get their state back at once."""
+        for thing in things:
+            if self.saves:
+                check_state(thing)
+            self.keep.append(thing)
+            if self.restored:
+                self._load(len(self.keep) - 1)
 
     def check(self) -> None:
-        """Refuse what a checkpoint could not hold, before the run begins."""
-        for thing in self.keep:
-            try:
-                check_keepable(thing.state_dict())
-            except CheckpointError as error:
-                raise PlanError(f"covey.join(keep=…): the state of {type(thing).__name__} has {error}") from None
+        """(At the first step) Refuse a loop that would lose something."""
+        if self.position.resumed and len(self.past["keep"]) != len(self.keep):
+            raise CheckpointError(
+                f"the checkpoint holds the state of {len(self.past['keep'])} objects (keep), and this script names "
+                f"{len(self.keep)}: name the same ones, in the same order"
+            )
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
-        if any("initial_lr" in group for group in groups) and not any(isinstance(s, LRScheduler) for s in self.keep):
+        if self.saves and any("initial_lr" in group for group in groups) and not any(map(is_scheduler, self.keep)):
             raise PlanError(
-                "the optimizer has a learning-rate scheduler, whose state a resumed run would lose: hand it over, "
-                "covey.join(model, optimizer, keep=[scheduler])"
+                "the optimizer has a learning-rate scheduler, whose state a resumed run would lose: name it, "
+                "member.keep(scheduler) before the first step, or covey.join(model, optimizer, keep=[scheduler])"
             )
 
     def state(self) -> dict[str, Any]:
@@ -68,20 +75,43 @@ class Keeping:
         if self.past:
             self.buffers = [buffer.clone() for model in self.models for buffer in model.buffers()]
             if not self.position.replays:
-                self.settle()
+                self.restore()
 
-    def settle(self) -> None:
+    def restore(self) -> None:
         """The loop is where it was: from here on, everything is as it was."""
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         for group, settings in zip(groups, self.past["settings"], strict=True):
             group.update(settings)
-        for thing, state in zip(self.keep, self.past["keep"], strict=True):
-            thing.load_state_dict(_like(thing.state_dict(), state))
+        for number in range(len(self.keep)):
+            self._load(number)
         with torch.no_grad():
             live = [buffer for model in self.models for buffer in model.buffers()]
             for buffer, before in zip(live, self.buffers, strict=True):
                 buffer.copy_(before)
         _restore_chance(self.past["chance"])
+        self.restored = True
+
+    def _load(self, number: int) -> None:
+        if number < len(self.past["keep"]):
+            thing = self.keep[number]
+            thing.load_state_dict(_like(thing.state_dict(), self.past["keep"][number]))
+
+
+def check_state(thing: Stateful) -> None:
+    """Refuse what a checkpoint could not hold."""
+    if not hasattr(thing, "state_dict") or not hasattr(thing, "load_state_dict"):
+        raise PlanError(
+            f"keep ({type(thing).__name__}): it has no state_dict, or no load_state_dict: name an object with both"
+        )
+    try:
+        check_keepable(thing.state_dict())
+    except CheckpointError as error:
+        raise PlanError(f"keep ({type(thing).__name__}): {error}") from None
+
+
+def is_scheduler(thing: Stateful) -> bool:
+    """Whether it looks like one of learning rates; those of other libraries are of no class of torch's."""
+    return hasattr(thing, "step") and not isinstance(thing, GradScaler)
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from covey.data import Feed, Shards
 from covey.errors import PlanError
 from covey.run.own_loop.counting import Counts, watching
+from covey.run.own_loop.keeping import Stateful
 from covey.run.own_loop.loading import Loader, Sizes
 from covey.run.own_loop.position import Pass, Position, RunEnded
 from covey.run.own_loop.scaling import overflowed
@@ -44,7 +45,7 @@ class Member:
         self.counts = Counts(workers)
         self._hooks: list[Any] = []
         self._loop = current_thread()
-        self._stepping = False
+        self._begun = self._stepping = False
         self._more = False  # whether this batch is one of several of a step, and not the last
         self._max_norm: float | None = None
         self.position = Position()
@@ -123,6 +124,8 @@ class Member:
         `samples`: of how many this worker's gradient is the mean, where no loader of the member knows. `optimizer`:
         which of several steps now. `scaler`: what the loss was scaled with; call its `update` afterwards, as always.
         """
+        if not self._begun:
+            self._begin_steps()
         if self._more:
             return self.counts.add(samples)
         chosen = self._chosen(optimizer)
@@ -162,6 +165,18 @@ class Member:
         if how not in ("any", "all", "mean"):
             raise PlanError(f"member.agree(how={how!r}): use 'any', 'all' or 'mean'")
         return float(value) if how == "mean" else bool(value)
+
+    def keep(self, *things: Stateful) -> None:
+        """Save the state of these in checkpoints too, as with `covey.join(keep=…)`; before the first step.
+
+        For what is made inside the block, such as a scheduler that counts the batches of `member.loader`.
+        """
+        if self._begun:
+            raise PlanError("member.keep was called after the first member.step: call it before the training loop")
+
+    def _begin_steps(self) -> None:
+        """(At the first step)"""
+        self._begun = True
 
     def zero_grad(self, optimizers: Iterable[Optimizer]) -> None:
         """Forget the gradients of what these optimizers step."""

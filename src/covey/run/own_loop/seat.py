@@ -51,9 +51,9 @@ class Seat:
         self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], keep: Sequence[Stateful]
     ) -> Keeping:
         """What a checkpoint holds of this worker's loop. One that was over when the run was kept takes no step more."""
-        found = Keeping(models, optimizers, keep, self.kept.replica.get("loop") if self.kept else None)
-        if self.work.checkpoint or self.kept:
-            found.check()
+        past = self.kept.replica.get("loop") if self.kept else None
+        found = Keeping(models, optimizers, past, self.work.checkpoint)
+        found.add(keep)
         if self.kept and found.position.kept.left:
             limits = [self.kept.done if rank == self.me.rank else each for rank, each in enumerate(self.plan.limits)]
             self.plan = replace(self.plan, limits=tuple(limits))

@@ -1,0 +1,96 @@
+"""What a loop names to be kept: when it gets its state back, and what is refused before anything is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+
+from covey.errors import CheckpointError, PlanError
+from covey.run.own_loop.keeping import Keeping
+
+
+class Counter:
+    """Has a state, and is no scheduler."""
+
+    def __init__(self, value: Any = 0) -> None:
+        self.value = value
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value = state["value"]
+
+
+def keeping(past: Any = None, saves: bool = True) -> Keeping:
+    model = nn.Linear(2, 1)
+    return Keeping([model], [torch.optim.SGD(model.parameters(), lr=0.1)], past, saves)
+
+
+def kept(*values: int, steps: int = 3) -> dict[str, Any]:
+    """A checkpoint in a step, with the state of some counters."""
+    whole = keeping()
+    whole.add(map(Counter, values))
+    for _ in range(steps):
+        whole.position.stepped()
+    return whole.state()
+
+
+def test_state_comes_back_when_the_loop_is_where_it_was() -> None:
+    one, two = Counter(), Counter()
+    again = keeping(kept(4, 5))
+    again.add([one])
+    again.begin()
+    again.add([two])
+    again.check()
+    while again.position.replays:
+        assert (one.value, two.value) == (0, 0), "until then a script goes through its past with what it has made"
+        again.position.stepped()
+    assert (one.value, two.value) == (4, 5)
+
+
+def test_where_nothing_is_gone_through_again_it_comes_back_at_once() -> None:
+    again, late = keeping(kept(4, steps=0)), Counter()
+    again.begin()
+    again.add([late])
+    assert late.value == 4
+    again.add([Counter()])
+    again.check()  # a run that was kept before its first step may not have known of all
+
+
+@pytest.mark.parametrize("named", [0, 2])
+def test_a_script_names_as_many_as_were_kept(named: int) -> None:
+    again = keeping(kept(4))
+    again.add([Counter()] * named)
+    with pytest.raises(CheckpointError, match=f"state of 1 objects.*this script names {named}"):
+        again.check()
+
+
+def test_what_cannot_be_saved_is_refused() -> None:
+    with pytest.raises(PlanError, match="keep .Counter.: the state cannot be saved: it contains a object; use numbers"):
+        keeping().add([Counter(object())])
+    with pytest.raises(PlanError, match="keep .list.: it has no state_dict"):
+        keeping().add([[]])  # type: ignore[list-item]
+    keeping(saves=False).add([Counter(object())])
+
+
+def test_a_scheduler_that_nobody_named_is_refused_in_a_run_that_is_kept() -> None:
+    late = keeping()
+    scheduler = StepLR(late.optimizers[0], 1)
+    late.add([Counter(), torch.amp.GradScaler("cpu")])
+    with pytest.raises(PlanError, match=r"member\.keep\(scheduler\) before the first step, or.*keep=\[scheduler\]"):
+        late.check()
+    late.add([scheduler])
+    late.check()
+
+    never = keeping(saves=False)
+    StepLR(never.optimizers[0], 1)
+    never.check()
+
+    plateau = keeping()
+    plateau.add([ReduceLROnPlateau(plateau.optimizers[0])])
+    plateau.check()
