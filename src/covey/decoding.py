@@ -25,7 +25,7 @@ WIRE_FORMATS: list[WireFormat[Any]] = []
 
 
 class WireFormat(Generic[T]):
-    """How values of one kind are written; `name` completes "this is no …"."""
+    """How values of one kind are written; `name` completes "this is an invalid …"."""
 
     def __init__(self, name: str, kind: Any, form: Literal["msgpack", "json"] = "msgpack", most: int = MOST) -> None:
         WIRE_FORMATS.append(self)
@@ -39,4 +39,4 @@ class WireFormat(Generic[T]):
         try:
             return self._decode(data)  # type: ignore[no-any-return]
         except UNREADABLE as error:
-            raise WireError(f"{sender} sent what is no {self.name}: {error or type(error).__name__}") from None
+            raise WireError(f"{sender} sent an invalid {self.name}: {error or type(error).__name__}") from None

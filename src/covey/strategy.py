@@ -108,14 +108,14 @@ class Strategy:
         return workers // self.mesh.stages if self.mesh else workers
 
     def check_clip(self, servers: int) -> None:
-        """Refuse a task's `clip_norm` that no role could keep to."""
+        """Refuse a task's `clip_norm`, or a loop's `member.clip`, that no role could keep to."""
         if self.mesh and self.clips != "each gradient":
             raise PlanError(
                 f"{self.name} clips where gradients meet, and a cut model's never do in one place: use a strategy that "
-                "clips each worker's own, such as ssp or local_sgd, or leave clip_norm away"
+                "clips each worker's own, such as ssp or local_sgd, or omit clipping"
             )
         if self.clips == "never":
-            raise PlanError(f"{self.name} searches how far to go, so no gradient is clipped: leave clip_norm away")
+            raise PlanError(f"{self.name} uses a line search and cannot clip gradients: omit clipping")
         if self.clips == "each update of one server" and servers > 1:
             raise PlanError(
                 f"{self.name} with {servers} servers cannot clip: an update may hold other gradients on each server, "

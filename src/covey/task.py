@@ -142,7 +142,8 @@ def check_data(data: Any, owner: str = "Task") -> int:
     sizes = [len(column) for column in data] if isinstance(data, tuple) else [len(data), len(data)]
     if len(set(sizes)) > 1 and not isinstance(data, tuple):
         raise PlanError(
-            f"{owner}: len(data) gave {sizes[0]}, then {sizes[1]}; a data set must keep its length: fill it before"
+            f"{owner}: len(data) gave {sizes[0]}, then {sizes[1]}; a data set must keep its length: finish downloading "
+            "or filtering it before training starts"
         )
     if len(set(sizes)) > 1:
         raise PlanError(f"{owner}: the tensors of data must have the same length, not {_lengths(data)}")

@@ -273,7 +273,7 @@ def test_a_rank_that_leaves_before_its_loop_ends_all(room: Room) -> None:
 def test_ranks_that_begin_with_other_weights_are_refused(room: Room) -> None:
     code, out, err = finish(torchrun(room, 2, script(room, "allreduce", seed="int(os.environ['RANK'])")))
     assert code != 0 and out == ""
-    assert "worker 1 built other initial weights than worker 0" in err and "torch.manual_seed" in err, err
+    assert "worker 1 built different initial weights from worker 0" in err and "torch.manual_seed" in err, err
 
 
 @pytest.mark.full

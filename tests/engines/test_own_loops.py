@@ -124,7 +124,7 @@ def test_loaders_that_draw_differently_are_named() -> None:
     for who in (ZERO, ONE, TWO):
         room.loops.hear(who, Order(0, "a"))
     room.loops.hear(ZERO, Order(1, "b"))
-    with pytest.raises(PlanError, match="the loader of worker 1 draws other samples than that of worker 0"):
+    with pytest.raises(PlanError, match="the loader of worker 1 draws different samples from that of worker 0"):
         room.loops.hear(ONE, Order(1, "c"))
     assert list(room.loops.orders) == [1], "what all have told is forgotten"
 

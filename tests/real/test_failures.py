@@ -70,7 +70,7 @@ def test_sys_exit_in_a_task_is_a_failure(room: Room, where: str) -> None:
 
 def test_a_model_that_differs_between_roles_is_refused(room: Room) -> None:
     task = room.task(before_build="torch.manual_seed(os.getpid())")
-    with pytest.raises(PlanError, match="built other initial weights than worker 0"):
+    with pytest.raises(PlanError, match="built different initial weights from worker 0"):
         fit(task, "bsp", 2, epochs=1)
 
 

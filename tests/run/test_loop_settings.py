@@ -170,14 +170,14 @@ def set_nan(optimizer: Optimizer) -> None:
 
 
 @pytest.mark.parametrize(("spec", "change", "words"), [
-    ("asynchronous(momentum=0.7)", give_momentum, "momentum of parameter group 0 from 0.5 to 0.8, and this"),
+    ("asynchronous(momentum=0.7)", give_momentum, "momentum of parameter group 0 from 0.5 to 0.8, but this"),
     ("downpour", give_momentum, r"momentum .* downpour's servers step with Adagrad.*server=task"),
     ("downpour(gamma=0.1)", lambda o: o.param_groups[0].update(lr=0.2), r"lr of parameter group 0 .* gamma is given"),
     ("hogwild(momentum=drop)", give_momentum, "the loop gave its SGD momentum, which Hogwild's writers cannot share"),
     ("dogwild(machines=1, momentum=drop)", give_momentum, "the loop gave its SGD momentum"),
     ("bsp + dgc(warmup=0)", give_momentum, "dgc brings the momentum itself"),
-    ("bsp", add_a_group, r"parameter groups of \[4, 1\] parameters, and had \[4\] at covey.join"),
-    ("allreduce", add_a_group, r"parameter groups of \[4, 1\] parameters"),
+    ("bsp", add_a_group, r"parameter groups changed after covey.join .sizes were \[4\], now \[4, 1\]"),
+    ("allreduce", add_a_group, r"parameter groups changed after covey.join"),
     ("bsp", set_an_object, "'mask' of parameter group 0 is a dict, which cannot be told"),
     ("easgd", set_nan, "'lr' of parameter group 0 to NaN"),
 ])  # fmt: skip
@@ -276,7 +276,7 @@ def test_state_that_lies_elsewhere_is_not_written_down_in_silence(spec: str, lac
 
     def save(optimizer: Optimizer) -> None:
         if lacks:
-            with pytest.warns(UserWarning, match=r"SGD.state_dict\(\) has no momentum .* --checkpoint keeps all of it"):
+            with pytest.warns(UserWarning, match=r"SGD.state_dict\(\) holds no momentum .* Use --checkpoint to save it"):
                 optimizer.state_dict()
         else:
             assert optimizer.state_dict()["state"]

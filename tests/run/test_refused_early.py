@@ -34,7 +34,7 @@ CHOOSERS = ["a_bsp", "gradient_coding", "specsync", "sandblaster"]
 def test_a_loop_of_ones_own_cannot_choose_samples(name: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    with pytest.raises(PlanError, match=f"{name} says itself which samples.*covey run a Task.*such as bsp"):
+    with pytest.raises(PlanError, match=f"{name} chooses the samples of each gradient.*covey run a Task.*such as bsp"):
         launch(script, [], name, 2)
     assert not (tmp_path / "ran").exists(), "no process has begun"
 

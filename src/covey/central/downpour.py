@@ -68,8 +68,8 @@ class Holder:
             keys = {key for group in replica.optimizer.param_groups for key in group} - {"params", "lr"}
             replica.pin(
                 keys | ({"lr"} if step.gamma is not None else set()),
-                "downpour's servers step with Adagrad, which knows only a rate, and not that one where gamma is given: "
-                "use downpour(server=task)",
+                "downpour's servers step with Adagrad, which uses only lr (and not even lr if gamma is given): use "
+                "downpour(server=task)",
             )
 
     async def serve(self) -> None:

@@ -251,7 +251,7 @@ def _read(place: Path) -> Run:
             raise CheckpointError(f"{place / 'run.json'} is torn or was changed: its SHA-256 is not the recorded one")
         run = msgspec.convert(record, Run)
         if not all(0 <= number < 1 << 53 for number in (run.workers, run.servers, run.samples, run.batch_size)):
-            raise ValueError("a number of it is out of any range")
+            raise ValueError("it contains a number out of range")
         return run
     except (OSError, *UNREADABLE) as error:
         raise CheckpointError(f"{place / 'run.json'} cannot be read: {error}") from None
@@ -267,7 +267,7 @@ def _opened(path: Path) -> Iterator[BufferedReader]:
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise CheckpointError(f"{path} is no plain file")
+            raise CheckpointError(f"{path} is not a regular file")
         yield file
 
 

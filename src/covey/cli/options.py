@@ -34,7 +34,13 @@ Seed = Annotated[int, flag("--seed", "SEED", "What all chance comes from.", RUN,
 Threads = Annotated[int | None, flag("--threads", "T", "Threads of torch in each role.", RUN, least=1)]
 Budget = Annotated[str | None, flag("--budget", "RATE", "What each link may carry, such as 50mbit.", RUN)]
 Stall = Annotated[
-    str, flag("--stall", "TIME", "Tell who waits for whom for so long; end a run in which a process stands still.", RUN)
+    str,
+    flag(
+        "--stall",
+        "TIME",
+        "After this time, report who waits for whom, and end the run if a process is unresponsive.",
+        RUN,
+    ),
 ]
 
 Epochs = Annotated[

@@ -47,7 +47,8 @@ class Feed:
         if dealt is not None and now != dealt:
             raise PlanError(
                 f"len(data) was {dealt} when the run began and is {now} now, in pass {epoch} of worker {self.rank}: a "
-                "data set must keep its length while it is trained on; make it whole before, once"
+                "data set must keep its length while it is trained on; finish downloading or filtering it before "
+                "training starts"
             )
 
     def _load(self, draws: Iterator[Tensor], step: int) -> Iterator[Any]:

@@ -24,8 +24,9 @@ def check_masked(codec: str, optimizer: Optimizer) -> None:
     """Refuse an optimizer of the mean gradient with momentum, which nobody can stop for what one worker has sent."""
     if has_momentum(optimizer):
         raise PlanError(
-            f"{codec} stops the momentum of what it has sent, and {type(optimizer).__name__}'s is everybody's: give "
-            "the task torch.optim.SGD without momentum, and the codec momentum=0.9; or use topk, which stops none"
+            f"{codec} must reset the momentum of the values it sends, which is impossible in "
+            f"{type(optimizer).__name__}, shared by all workers: use SGD without momentum and {codec}(momentum=0.9), "
+            "or topk"
         )
 
 

@@ -88,9 +88,8 @@ def disagreement(step: int, one: tuple[Address, Settings], other: tuple[Address,
     """In what the settings of two workers differ, and what to do."""
     return (
         f"the optimizers' settings differ between workers at step {step}: {_difference(one, other)}. All workers must "
-        "take a step with the same settings: compute them from what all of them know alike. What one worker has "
-        "measured by itself, such as its validation loss, becomes the same number for all with "
-        'member.agree(value, how="mean")'
+        "take a step with the same settings: compute them from values that are the same on all workers; make a local "
+        'value, such as a validation loss, common with member.agree(value, how="mean")'
     )
 
 

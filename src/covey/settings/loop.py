@@ -58,8 +58,8 @@ class LoopSettings:
         sizes = [len(group["params"]) for group in self.live.param_groups]
         if sizes != self.sizes:
             raise PlanError(
-                f"the optimizer has parameter groups of {sizes} parameters, and had {self.sizes} at covey.join: give "
-                "it all of them before (a group whose turn comes later can have lr=0 until then)"
+                f"parameter groups changed after covey.join (sizes were {self.sizes}, now {sizes}): add all groups "
+                "before covey.join; use lr=0 until one is needed"
             )
         groups = self.live.param_groups
         objects = [[*group.values()] for group in groups], getattr(self.live, "active", None), clip
@@ -140,7 +140,7 @@ class LoopSettings:
                     group[key] = value
                 elif key not in first or first[key] != value:
                     raise PlanError(
-                        f"the loop changed {key} of parameter group {number} from {first.get(key)!r} to {value!r}, and "
+                        f"the loop changed {key} of parameter group {number} from {first.get(key)!r} to {value!r}, but "
                         f"{self.pins[key]}"
                     )
         if hasattr(optimizer, "active"):

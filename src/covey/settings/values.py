@@ -93,7 +93,7 @@ def _number(number: int, key: str, value: Any) -> Number:
         return value
     raise PlanError(
         f"{key!r} of parameter group {number} is a {type(value).__name__}, which cannot be told to the roles that step "
-        f"the optimizer: settings are numbers, short words, None, and lists of up to {LONGEST} numbers"
+        f"the optimizer: settings are numbers, strings, None, or lists of up to {LONGEST} numbers"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import doctest
 import warnings
 from typing import Any
 
@@ -30,6 +31,11 @@ def made(seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def backward(model: nn.Module, x: torch.Tensor = X, y: torch.Tensor = Y) -> None:
     functional.cross_entropy(model(x), y).backward()
+
+
+def test_the_example_of_join_runs() -> None:
+    (example,) = doctest.DocTestFinder().find(covey.join, globs={"join": covey.join})
+    assert len(example.examples) == 4 and doctest.DocTestRunner().run(example).failed == 0
 
 
 def test_a_step_is_the_optimizers_and_zeroes_gradients() -> None:
@@ -129,7 +135,7 @@ def test_a_step_that_passes_by_the_strategy_is_refused() -> None:
     model, optimizer = made()
     with covey.join(model, optimizer) as member:
         backward(model)
-        with pytest.raises(PlanError, match=r"called optimizer\.step\(\).*member\.step\(\) takes its place"):
+        with pytest.raises(PlanError, match=r"called optimizer\.step\(\).*call member\.step\(loss\)"):
             optimizer.step()
         member.step()
     optimizer.step()

@@ -114,8 +114,8 @@ class OwnLoops:
         for other, theirs in told.items():
             if theirs != order.fingerprint:
                 raise PlanError(
-                    f"the loader of {who} draws other samples than that of {other}, so their shares would overlap: its "
-                    "sampler and generator must be made the same way on all workers, without the rank or the time"
+                    f"the loader of {who} draws different samples from that of {other}, so their shares would overlap: "
+                    "its sampler and generator must be made the same way on all workers, without the rank or the time"
                 )
         told[who] = order.fingerprint
         if len(told) == len(self.workers):

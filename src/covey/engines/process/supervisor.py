@@ -107,7 +107,7 @@ class Supervisor:
         first = ready[self.roles[0]]
         for address in self.roles:
             if ready[address].fingerprint != first.fingerprint:
-                raise PlanError(f"{address} built other initial weights than {self.roles[0]}: {self.wishes.alike}")
+                raise PlanError(f"{address} built different initial weights from {self.roles[0]}: {self.wishes.alike}")
 
     def score_first(self) -> bool:
         """Score the initial weights, which the scorer has built, too; whether they meet the target already."""

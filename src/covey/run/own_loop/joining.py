@@ -45,9 +45,31 @@ def join(
 ) -> Member:
     """Train `model` together with the other workers of this run; alone when there is no run.
 
-    The run is that of `covey launch`, whose flags then count, or the world that started this process (torchrun, mpirun,
-    srun), with one worker in each rank; then the other arguments say how, as for `covey run`. What has a `state_dict`
-    and must not be lost when a run is resumed, such as a learning-rate scheduler, goes into `keep`.
+    Under `covey launch` its flags apply. Under torchrun, mpirun or srun each rank becomes a worker, and the keywords
+    apply.
+
+    Args:
+        model: What is trained; a list where there are several models.
+        optimizer: The optimizer of the model; a list where there are several.
+        strategy: How workers train together, such as "allreduce"; bsp without it.
+        servers: How many servers hold the parameters, where the strategy has any.
+        seed: Where the order of samples, and what workers draw from `covey.join` on, come from.
+        keep: Objects with a `state_dict` to save in checkpoints, such as a scheduler; `member.keep` adds more.
+        checkpoint: The folder to save the whole run in, as it goes.
+        every: How often to save it.
+        resume: The folder of a run to go on from.
+        stall: After this time, report who waits for whom, and end the run if a process is unresponsive.
+        interface: The network by which hosts meet, such as "eth1".
+        insecure: Neither encrypt nor check who speaks between hosts.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(8, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with join(model, optimizer) as member:
+    ...     for (x,) in member.shard((torch.randn(64, 8),), batch_size=8):
+    ...         loss = model(x).square().mean()
+    ...         loss.backward()
+    ...         member.step(loss)
     """
     given = Options(
         servers=servers, seed=seed, checkpoint=checkpoint, every=every, resume=resume, stall=stall,

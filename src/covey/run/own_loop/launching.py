@@ -59,7 +59,7 @@ def launch(
 ) -> Result:
     """Run a script on every role of a strategy; each calls `covey.join` where its training begins.
 
-    The keywords are the flags of `covey launch`. What only a task can have, such as a target, its script decides.
+    The keywords are the flags of `covey launch`. Options that need a Task, such as a target, do not exist here.
     """
     asked = Options(
         servers=servers, engine=engine, steps=steps, seed=seed, threads=threads, save=save, checkpoint=checkpoint,

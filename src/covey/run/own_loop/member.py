@@ -119,7 +119,7 @@ class Member:
         self, loss: Tensor | float | None = None, *, samples: int | None = None, optimizer: Optimizer | None = None,
         scaler: GradScaler | None = None,
     ) -> None:  # fmt: skip
-        """The gradient is there: let the strategy use it, and come back when the weights are ready for the next.
+        """Take one step with the accumulated gradients, and return when the weights are ready for the next batch.
 
         `samples`: of how many this worker's gradient is the mean, where no loader of the member knows. `optimizer`:
         which of several steps now. `scaler`: what the loss was scaled with; call its `update` afterwards, as always.
@@ -187,8 +187,8 @@ class Member:
         """Refuse a step that passes by the strategy."""
         if current_thread() is self._loop and not self._stepping:
             raise PlanError(
-                "the loop called optimizer.step(), which the other workers would know nothing of: member.step() takes "
-                "its place, and member.step(scaler=scaler) that of scaler.step(optimizer)"
+                "the loop called optimizer.step(), which bypasses the other workers: call member.step(loss), or "
+                "member.step(loss, scaler=scaler) instead of scaler.step(optimizer)"
             )
 
     def _chosen(self, optimizer: Optimizer | None) -> Optimizer:

@@ -60,11 +60,11 @@ def loop_of(script: Script, strategy: str, workers: int, given: Options, threads
     """Refuse what a script's own loop cannot have."""
     chosen = catalog.resolve(strategy, workers)
     if chosen.mesh:
-        raise PlanError("a script's own loop has the whole model: give covey run a Task, whose model covey can cut")
+        raise PlanError("`with mesh(…)` cuts the model, which works only for a Task: use covey run")
     if chosen.chooses:
         raise PlanError(
-            f"{chosen.name} says itself which samples a gradient is of, and a script's own loop cannot: give covey run "
-            "a Task, or launch the script with a strategy that leaves the batches to the loop, such as bsp or easgd"
+            f"{chosen.name} chooses the samples of each gradient itself, so it cannot run a script's own loop: give "
+            "covey run a Task, or launch the script with another strategy, such as bsp or easgd"
         )
     roles = tuple(chosen.layout(workers, given.servers))
     plan = Plan(

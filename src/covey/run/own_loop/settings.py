@@ -39,9 +39,9 @@ def _warn_of_state(settings: LoopSettings, optimizer: Optimizer) -> None:
     """What a loop writes down of its optimizer would lack momentum and the like, where other roles step."""
     if settings.reached and not settings.stepped and current_thread() is main_thread():
         warnings.warn(
-            f"{type(optimizer).__name__}.state_dict() has no momentum or other state here: with this strategy other "
-            "roles step the optimizer, and they have it. --checkpoint keeps all of it; and under allreduce, local_sgd "
-            "or easgd, for instance, each worker steps its own",
+            f"{type(optimizer).__name__}.state_dict() holds no momentum or other state in this process: with this "
+            "strategy, servers step the optimizer. Use --checkpoint to save it, or a strategy whose workers step "
+            "(allreduce, local_sgd, easgd)",
             stacklevel=3,
         )
 

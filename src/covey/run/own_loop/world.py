@@ -83,8 +83,8 @@ def refuse_half_worlds() -> None:
     said = f"a torch.distributed group of {size} processes" if size > 1 else started.half_a_world()
     if said:
         raise PlanError(
-            f"this process has others beside it ({said}), and nothing tells where they are: covey.join would train "
-            f"this one alone. Start the script with:  torchrun --nproc-per-node {size if size > 1 else 2} "
+            f"this process is one of several ({said}), but covey cannot find the others and would train it alone. "
+            f"Start the script with:  torchrun --nproc-per-node {size if size > 1 else 2} "
             f"{' '.join(sys.argv)}  or:  covey launch {' '.join(sys.argv)}"
         )
 
