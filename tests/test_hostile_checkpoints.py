@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -178,14 +181,25 @@ def test_what_is_torn_gives_way_to_the_one_before(tmp_path: Path) -> None:
 
 
 def test_two_runs_cannot_share_a_folder(tmp_path: Path) -> None:
+    with Vault(tmp_path / "kept"), pytest.raises(CheckpointError, match=r"another run keeps .* in .*kept: wait"):
+        Vault(tmp_path / "kept").__enter__()
     with Vault(tmp_path / "kept"):
-        with pytest.raises(CheckpointError, match=r"another run keeps its checkpoints in .*kept: wait"):
-            Vault(tmp_path / "kept").__enter__()
-        child = os.fork()
-        if not child:  # dies with the lock in its hands, as one that is killed
-            os._exit(0)
-        os.waitpid(child, 0)
-    with Vault(tmp_path / "kept"):
+        pass
+
+
+def test_a_run_that_is_killed_frees_its_folder(tmp_path: Path) -> None:
+    """A process that holds the lock, and dies of SIGKILL with it."""
+    hold = f"from covey.checkpoint import *; Vault(Path({str(tmp_path)!r})).__enter__(); print('held', flush=True)"
+    command = [sys.executable, "-c", f"{hold}; import time; time.sleep(600)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+            with pytest.raises(CheckpointError, match="another run keeps its checkpoints in"):
+                Vault(tmp_path).__enter__()
+        finally:
+            holder.kill()
+    assert holder.returncode == -signal.SIGKILL
+    with Vault(tmp_path):
         pass
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isnan
+from typing import Any
 
 import msgspec
 
 from covey.errors import PlanError
 from covey.names import meant
+from covey.observe.tally import MOST
 from covey.target import Target
 
 Row = dict[str, int | float | None]
@@ -45,9 +47,12 @@ class Referee:
         row = self.history[-1] if self.history else {}
         return {name: float(value) for name, value in row.items() if name not in ours and value is not None}
 
-    def resume(self, history: list[Row]) -> None:
+    def resume(self, kept: Any) -> None:
         """Go on with the history of a run that was kept."""
-        self.history = list(history)
+        history = msgspec.convert(kept, list[Row])
+        for row in history:
+            _check(row)
+        self.history = history
         done = int(history[-1]["samples"] or 0) if history else 0
         self._next = (done // self.every + 1) * self.every
 
@@ -77,3 +82,11 @@ class Referee:
             what = meant(target.metric, sorted(scores))
             raise PlanError(f"the target {target} names no metric that evaluate or training gives{what}")
         return scores[target.metric]
+
+
+def _check(row: Row) -> None:
+    """Refuse, with a ValueError, what no score can have written; metrics may be infinite, or no numbers."""
+    counted = [row.get(name) for name in ("seconds", "samples", "bytes")]
+    large = [value for value in row.values() if isinstance(value, int) and abs(value) >= MOST]
+    if large or "loss" not in row or not all(value is not None and 0 <= value < MOST for value in counted):
+        raise ValueError("a line of its history is none")

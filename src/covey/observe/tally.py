@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from math import isfinite
 from typing import TypeVar
 
 import msgspec
@@ -13,6 +14,7 @@ from covey.observe.instruments import Instrument
 
 K = TypeVar("K", int, str)
 V = TypeVar("V", int, float)
+MOST = 1 << 53  # of anything that is counted: whole numbers that a float holds exactly
 
 
 class Tally(msgspec.Struct, kw_only=True):
@@ -36,6 +38,16 @@ class Tally(msgspec.Struct, kw_only=True):
     batches: int = 0  # and their number
     memory: int = 0
     notes: dict[str, float] = {}
+
+    def check(self) -> None:
+        """Refuse, with a ValueError, what no role can have counted; a sum of losses may well be infinite."""
+        counts = [self.updates, self.samples, self.batches, self.memory]
+        for several in (self.bytes, self.messages, self.staleness):
+            counts += several.values()
+        if not all(0 <= count < MOST for count in (*counts, *map(abs, self.staleness))):
+            raise ValueError(f"{self.who} cannot have counted that")
+        if not all(map(isfinite, (self.seconds, self.compute, self.waiting))):
+            raise ValueError(f"{self.who} cannot have spent that much time")
 
     @property
     def exchange(self) -> float:

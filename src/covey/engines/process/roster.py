@@ -118,10 +118,12 @@ class Roster:
 
     def resume(self, kept: Any) -> None:
         """Go on with tallies that were kept."""
-        for tally in msgspec.convert(kept, list[Tally], str_keys=True):
+        tallies = msgspec.convert(kept, list[Tally], str_keys=True)
+        for tally in tallies:
+            tally.check()
             if tally.who in self.tallies:
                 self.tallies[tally.who] = tally
-        for tally in msgspec.convert(kept, list[Tally], str_keys=True):
+        for tally in tallies:
             if tally.who not in self.tallies:  # the model was cut into more stages then
                 last = self.trainers[-1]
                 self.tallies[last].merge(msgspec.structs.replace(tally, who=last))

@@ -321,7 +321,9 @@ class Supervisor:
     def resume(self, run: Run) -> None:
         """Take the past of a kept run over."""
         try:
-            self.watch = Stopwatch(float(run.progress["seconds"]))
+            self.watch = Stopwatch(msgspec.convert(run.progress["seconds"], float))
+            if not 0 <= self.watch.now() < math.inf:
+                raise ValueError(f"{self.watch.now()} seconds cannot have passed")
             self.roster.resume(run.progress["tallies"])
             self.referee.resume(run.progress["history"])
         except UNREADABLE as error:
