@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -127,12 +128,31 @@ def test_hosts_are_rays_own_business() -> None:
 
 
 @pytest.mark.full
-def test_its_own_ray_goes_with_the_run(room: Room) -> None:
-    digits = Path(DIGITS).resolve()
-    process = room.start("-m", "covey", "run", digits, "--engine", "ray", "--workers", "2", "--steps", "9")
+def test_its_own_ray_listens_on_loopback_and_goes_with_the_run(room: Room) -> None:
+    task = room.task(before_step=f"(HERE / 'training').touch(); {SLOW}")
+    process = room.start("-m", "covey", "run", task, "--engine", "ray", "--workers", "2", "--steps", "300")
+    appears(room, "training")
+    found = listening(room)
     code, _, err = ended(process)
     assert code == 0, err
+    assert len(found) > 5 and {address for address, _ in found} <= LOOPBACK, found
     room.wait_empty()
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}  # as /proc/net/tcp has it
+
+
+def listening(room: Room) -> set[tuple[str, str]]:
+    """Where the room's processes listen on tcp: addresses, and who they are."""
+    rows = [line.split() for file in ("tcp", "tcp6") for line in Path("/proc/net", file).read_text().splitlines()[1:]]
+    doors = {f"socket:[{row[9]}]": row[1].rpartition(":")[0] for row in rows if row[3] == "0A"}
+    found = set()
+    for pid, title in room.processes().items():
+        for handle in Path(f"/proc/{pid}/fd").glob("*"):
+            with suppress(OSError):
+                if address := doors.get(os.readlink(handle)):
+                    found.add((address, f"{pid} {title[:40]}"))
+    return found
 
 
 @pytest.mark.full

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import msgspec
 import ray
+from ray._private import ray_constants
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -154,7 +155,8 @@ class RayPlaces:
         else:
             self.den = Den("ray")
             cores = max(os.cpu_count() or 1, -(-self.sites * self.settings.cpus // 1))
-            with self.den.births(RAY_USAGE_STATS_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0"):
+            told = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+            with _on_loopback() as alone, self.den.births(**told, **alone):
                 ray.init(
                     address="local", include_dashboard=False, num_cpus=int(cores), logging_level=logging.ERROR,
                     _temp_dir=str(self.den.path), _node_ip_address="127.0.0.1",
@@ -211,6 +213,21 @@ class RayPlaces:
                 ray.kill(actor)
             if self.group:
                 remove_placement_group(self.group)
+
+
+@contextmanager
+def _on_loopback() -> Iterator[dict[str, str]]:
+    """Have a Ray that is started in here listen on this machine's loopback only; what its processes must be told.
+
+    It would replace 127.0.0.1 by an address that others can reach, and listen on all of them; not so where it takes
+    itself for one that has no cluster, as on other systems than Linux.
+    """
+    usual = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = usual
 
 
 def _words(error: object) -> str:
