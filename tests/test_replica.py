@@ -78,6 +78,30 @@ def test_gradient_and_step_are_those_of_the_plain_loop() -> None:
 
     steps(replica, program, count=3)
     assert torch.allclose(replica.flat.parts[0], torch.cat([p.detach().reshape(-1) for p in plain.parameters()]))
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_no_gradient_counts_as_one_of_zeros(together: bool) -> None:
+    """docs/own_loop.md says so: weight decay moves a parameter on which the loss of a step does not depend."""
+    module, often = network(), nn.Parameter(torch.ones(2, dtype=torch.float64))
+    module.register_parameter("often", often)
+
+    def source(step: int) -> Batch:
+        module.zero_grad(set_to_none=True)
+        (module(DATA).square().mean() + (0.3 * often.sum() if step == 0 else 0.0)).backward()
+        return Batch(0.0, len(DATA))
+
+    replica = Replica(module, sgd(0.1, weight_decay=0.5), Lessons(own=source))
+
+    async def program(node: Node, replica: Replica) -> None:
+        for _ in node.steps():
+            if together:
+                replica.apply(await replica.gradient(node))
+            else:
+                await replica.descend(node)
+
+    steps(replica, program, count=2)
+    assert torch.allclose(often, torch.full((2,), (0.95 - 0.1 * 0.3) * 0.95, dtype=torch.float64))
     assert replica.batch.samples == 5
 
 

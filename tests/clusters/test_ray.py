@@ -90,6 +90,16 @@ def test_a_task_of_this_process(shared: SharedRoom) -> None:
         assert torch.allclose(value, expected[name], rtol=0, atol=1e-12), name
 
 
+@pytest.mark.full
+def test_a_ray_that_is_named_is_used(shared: SharedRoom) -> None:
+    """From another process, by its address."""
+    engine = f'ray(address="{ray.get_runtime_context().gcs_address}")'
+    process = shared.start("-m", "covey", "run", Path(DIGITS).resolve(), "--engine", engine, "--steps", "9")
+    code, _, err = ended(process)
+    assert code == 0, err
+    assert not list(shared.temporary.glob("covey-ray-*")), "none of covey's own was started"
+
+
 def test_a_dead_worker_is_named(shared: SharedRoom) -> None:
     names_the_dead(shared, "ray", "worker 1")
 
@@ -139,7 +149,8 @@ def test_its_own_ray_listens_on_loopback_and_goes_with_the_run(room: Room) -> No
     room.wait_empty()
 
 
-LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}  # as /proc/net/tcp has it
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+"""Its addresses, as /proc/net/tcp and tcp6 write them."""
 
 
 def listening(room: Room) -> set[tuple[str, str]]:

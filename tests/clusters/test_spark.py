@@ -17,6 +17,7 @@ from torch import nn
 import covey
 from covey.data import Partitions, Rows
 from covey.engines.cluster import den
+from covey.engines.spark.rows import Pick
 from covey.errors import PlanError
 from tests.clusters.harness import DIGITS, GONE_WITHIN, every_strategy, keeps_promises, names_the_dead
 from tests.clusters.shared import SharedRoom, appears, ended, inside, its_own_goes_with_the_dead, names_the_dead_site
@@ -194,6 +195,23 @@ def test_partitions_permute_their_own_rows() -> None:
     assert deal.batch(0, 2) == 1 and deal.batch(1, 1) == 1
     like = Rows((5, 3), (((4,), "float32"), ((), "int64"))).stand_in()
     assert [(column.shape, column.dtype) for column in like] == [((5, 4), torch.float32), ((5,), torch.int64)]
+
+
+def test_what_cells_become() -> None:
+    from pyspark.ml.linalg import DenseVector, SparseVector
+
+    def kinds(pick: Pick, row: Any) -> list[tuple[str, tuple[int, ...]]]:
+        return [(str(part.dtype), part.shape) for part in pick(row)]
+
+    row = {"real": 1.5, "whole": 3, "list": [1, 2], "ml": DenseVector([1.0, 2.0]), "few": SparseVector(4, {1: 2.0}),
+           "bytes": bytearray(b"abc"), "label": 7}  # fmt: skip
+    found = {name: kinds(Pick((name,)), row)[0] for name in row}
+    assert found == {
+        "real": ("float32", (1,)), "whole": ("float32", (1,)), "list": ("int64", (2,)), "ml": ("float32", (2,)),
+        "few": ("float32", (4,)), "bytes": ("uint8", (3,)), "label": ("float32", (1,)),
+    }  # fmt: skip
+    assert kinds(Pick(("real", "ml", "list"), "label"), row) == [("float32", (5,)), ("int64", ())]
+    assert kinds(Pick(), ([[1.0, 2.0]], 3)) == [("float32", (1, 2)), ("int64", ())]
 
 
 # -- a Spark of covey's own --------------------------------------------------------------------------------------------

@@ -229,6 +229,26 @@ def test_strangers_fill_no_memory() -> None:
         assert refused[TOO_MANY] > 100 and set(refused) <= {TOO_MANY, NO_MEMBER}, found
 
 
+@pytest.mark.parametrize(("insecure", "most"), [(False, 1.2), (True, 2.2)], ids=["between machines", "on one"])
+def test_a_frame_has_a_most(insecure: bool, most: float) -> None:
+    """ZeroMQ breaks the connection off before it takes memory for more."""
+    with two(insecure=insecure) as pair:
+        assert pair.b.door.get(zmq.MAXMSGSIZE) <= most * 2**20
+        assert pair.b.door.get(zmq.HANDSHAKE_IVL) <= 10_000 or insecure
+
+
+def test_a_word_of_the_control_line_has_a_most() -> None:
+    with zmq.Context() as context:
+        board = Board(context)
+        ends = (board.control.socket, board.gate.socket)
+        assert {end.get(zmq.MAXMSGSIZE) for end in ends} == {1 << 20}
+        assert {end.get(zmq.HANDSHAKE_IVL) for end in ends} == {10_000}
+        role = lines.RoleLine(context, board.control.endpoint, A, Ring(board.pairs[A], {LAUNCHER: new_pair().public}))
+        assert role.socket.get(zmq.MAXMSGSIZE) == 16 << 20
+        board.gate.close()
+        context.destroy(0)
+
+
 def timed(pair: Two, steps: int, first: int) -> float:
     begin = time.monotonic()
     pair.exchange(steps, first)

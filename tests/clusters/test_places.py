@@ -1,0 +1,114 @@
+"""Where roles live on a cluster, by which address hosts meet, and which hosts are refused before training begins."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import covey
+from covey import catalog
+from covey.engines.cluster import here
+from covey.engines.cluster.placement import place, sites_of
+from covey.engines.cluster.spawned import SpawnedPlaces
+from covey.engines.started import Started
+from covey.engines.torchrun import StoreChannel
+from covey.errors import PeerLost, PlanError
+from covey.observe.result import Result
+from covey.run.clusters import at
+from covey.run.options import options
+from covey.run.request import request
+from tests.real.harness import Room, differing
+
+HOSTS = ["a", "a", "b", "c"]  # of four slots
+
+
+@pytest.mark.parametrize(
+    ("wish", "found"),
+    [
+        ("", "worker 0: 0, worker 1: 1, worker 2: 2, worker 3: 3, server 0: 0, server 1: 1"),
+        ("workers:a", "worker 0: 0, worker 1: 0, worker 2: 1, worker 3: 1, server 0: 2, server 1: 3"),
+        ("servers:node1", "worker 0: 0, worker 1: 1, worker 2: 2, worker 3: 3, server 0: 2, server 1: 2"),
+        ("servers:node0,workers:rest", "worker 0: 2, worker 1: 2, worker 2: 3, worker 3: 3, server 0: 0, server 1: 1"),
+        ("servers:b+c", "worker 0: 0, worker 1: 1, worker 2: 2, worker 3: 3, server 0: 2, server 1: 3"),
+        ("servers:site3", "worker 0: 0, worker 1: 1, worker 2: 2, worker 3: 3, server 0: 3, server 1: 3"),
+    ],
+)
+def test_roles_live_where_they_are_told_to(wish: str, found: str) -> None:
+    roles = catalog.resolve("bsp", 4).roles(4, 2)
+    homes = place(roles, sites_of(HOSTS), wish)
+    assert sorted(f"{who}: {site.number}" for who, site in homes.items()) == sorted(found.split(", "))
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ("server0", "write ROLES:HOST"),
+        ("masters:a", "is one of servers, workers"),
+        ("servers:d", "no such host; there are a, b, c"),
+        ("servers:a+b+c,workers:rest", "no host is left"),
+    ],
+)
+def test_places_that_are_not_there(wish: str, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        place(catalog.resolve("bsp", 4).roles(4, 2), sites_of(HOSTS), wish)
+
+
+def test_addresses() -> None:
+    assert here.interface_address("lo") == "127.0.0.1"
+    assert here.interface_address("10.1.2.3") == "10.1.2.3" and here.interface_address("fd00::2") == "fd00::2"
+    with pytest.raises(PlanError, match=r"--interface eth77: .* has .*lo"):
+        here.interface_address("eth77")
+    assert here.address_towards("tcp://127.0.0.1:9") == "127.0.0.1", "without one, the way to the launcher"
+    assert here.address_towards("tcp://10.0.0.1:9", "lo") == "127.0.0.1"
+    assert here.endpoint("fd00::2", "9") == "tcp://[fd00::2]:9"
+
+
+def test_a_letter_is_taken_out_of_the_store_of_a_rendezvous() -> None:
+    """It has a secret in it."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    leader = StoreChannel(Started(0, 2, 0, "127.0.0.1", port), 30)
+    leader.hand_out([b"a letter"])
+    assert leader.store.check(["letter/1"])
+    taken: list[bytes] = []
+    guest = threading.Thread(target=lambda: taken.append(StoreChannel(Started(1, 2, 1, "127.0.0.1", port), 30).take()))
+    guest.start()
+    guest.join(30)
+    assert taken == [b"a letter"] and not leader.store.check(["letter/1"])
+
+
+# -- runs on two sites of this machine
+
+
+def on_two_sites(task: str, address: str = "127.0.0.1", prefixes: Sequence[Sequence[str]] = (), **given: Any) -> Result:
+    asked = request(task, "bsp", 2, options({"engine": "torchrun", "threads": 1, "steps": 5, **given}))
+    return at(asked, SpawnedPlaces(["left", "right"], address, prefixes))
+
+
+@pytest.mark.full
+@pytest.mark.skipif(" lo\n" not in Path("/proc/net/if_inet6").read_text(), reason="this machine has no IPv6")
+def test_hosts_meet_by_ipv6(room: Room) -> None:
+    task = room.task()
+    found = on_two_sites(task, "::1", stall="60s").weights
+    assert not differing(found, covey.fit(task, "bsp", 2, steps=5, engine="simulated").weights)
+
+
+def test_a_host_that_has_something_else_is_named(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Versions are compared before any role is born."""
+    task = room.task(before_build="(HERE / 'built').touch()")
+    monkeypatch.setattr(here, "version", lambda name: "0.0.1")
+    with pytest.raises(PlanError, match=r"^host left has torch \S+, the launcher 0\.0\.1: make them the same"):
+        on_two_sites(task, stall="60s")
+    assert not list(room.path.glob("built"))
+
+
+@pytest.mark.full
+def test_a_host_that_does_not_come_is_named(room: Room) -> None:
+    never = ["sh", "-c", "exec sleep 100"]
+    with pytest.raises(PeerLost, match=r"^not heard of within \d+ s: host right; can they reach 127.0.0.1\?"):
+        on_two_sites(room.task(), "127.0.0.1", [(), never], stall="2s")
