@@ -51,14 +51,14 @@ class Alone:
 
     rank, workers, seed, epoch = 0, 1, 0, 0
 
-    def begin_pass(self) -> Pass:
+    def _begin_pass(self) -> Pass:
         self.epoch += 1
         return Pass(Position(), 0, self.epoch - 1)
 
-    def reads(self, order: int, fingerprint: str) -> None:
+    def _reads(self, order: int, fingerprint: str) -> None:
         pass
 
-    def pulled(self, sizes: Sizes) -> bool:
+    def _pulled(self, sizes: Sizes) -> bool:
         return True
 
 

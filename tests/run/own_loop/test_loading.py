@@ -38,14 +38,14 @@ class Reader:
         self.sizes: list[Sizes] = []
         self.most = 1_000_000
 
-    def begin_pass(self) -> Pass:
+    def _begin_pass(self) -> Pass:
         self.epoch += 1
         return Pass(Position(), 0, self.epoch - 1, self.skip)
 
-    def reads(self, order: int, fingerprint: str) -> None:
+    def _reads(self, order: int, fingerprint: str) -> None:
         self.orders.append(fingerprint)
 
-    def pulled(self, sizes: Sizes) -> bool:
+    def _pulled(self, sizes: Sizes) -> bool:
         self.sizes.append(sizes)
         return len(self.sizes) <= self.most
 

@@ -174,7 +174,7 @@ def test_a_loop_that_never_ends_by_itself_ends_with_the_run() -> None:
             given.extend(batches)
             with torch.no_grad():
                 assert len(list(batches)) == 3, "who only looks still sees everything"
-            member.position.ended = len(given) > 5
+            member._position.ended = len(given) > 5
             with contextlib.suppress(Exception):  # loops that go on after any failure end too
                 list(batches)
     after = True
@@ -229,16 +229,16 @@ def test_without_a_loader_the_model_shows_the_samples() -> None:
         model(X[:5])
         with torch.no_grad():
             model(torch.ones(99, 2))
-        taken = member.counts.take(None)
+        taken = member._counts.take(None)
         assert (taken.mine, taken.everybody, taken.divided) == (12, None, False)
         with member.accumulate():
             model(X)
             member.step()
         model(X[:5])
-        assert member.counts.take(None).mine == 17
+        assert member._counts.take(None).mine == 17
     model(X)
     with pytest.raises(PlanError, match=r"cannot see how many samples.*member\.loader.*samples=n"):
-        member.counts.take(None)
+        member._counts.take(None)
 
 
 @pytest.mark.parametrize("samples", [-1, 1.5, True])

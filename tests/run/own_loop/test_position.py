@@ -23,7 +23,7 @@ class Member:
 
     def __init__(self, kept: Kept | None = None, stop: int = 10_000) -> None:
         self.log: list[str] = []
-        self.position = Position(kept, lambda: self.log.append("settled"))
+        self.position = Position(kept, lambda: self.log.append("restored"))
         self.kept: Kept | None = None
         self.stop, self.order = stop, 0
 
@@ -103,7 +103,7 @@ def accumulating(member: Member) -> None:
 def accumulating_by_number(member: Member) -> None:
     for _ in range(EPOCHS):
         for batch in member.shard():
-            if member.position.number in (2, BATCHES - 1):
+            if member.position.batch_index in (2, BATCHES - 1):
                 member.step(batch)
                 member.after(batch)
 
@@ -151,7 +151,7 @@ def of_its_own(member: Member) -> None:
 
 
 def of_its_own_that_skips(member: Member) -> None:
-    for number in range(member.position.skip(), 12):
+    for number in range(member.position.first_step(), 12):
         member.step(str(number))
         member.after(str(number))
 
@@ -186,7 +186,7 @@ def test_a_loop_that_was_stopped_in_any_step_goes_on_there(loop: Callable[[Membe
         assert first.kept is not None and (first.kept.calls <= 2 or loop in OWN), "no more is replayed than one round"
         second = Member(first.kept)
         loop(second)
-        begun = second.log.index("settled")
+        begun = second.log.index("restored")
         assert begun == 0, f"nothing counts before the loop is where it was: {second.log}"
         assert first.log + second.log[1:] == whole.log, f"stopped in step {stop}"
         assert second.position.steps == steps
@@ -209,5 +209,5 @@ def test_a_loop_with_loaders_need_not_skip() -> None:
     first = Member(stop=4)
     with pytest.raises(Stop):
         made_once(first)
-    with pytest.raises(PlanError, match="member.skip"):
-        Member(first.kept).position.skip()
+    with pytest.raises(PlanError, match="member.first_step"):
+        Member(first.kept).position.first_step()

@@ -13,7 +13,7 @@ from covey.engines.process.lines import Switchboard
 from covey.engines.process.liveness import STATES, Silence, still
 from covey.engines.process.own_loops import OwnLoops
 from covey.engines.process.roster import Roster
-from covey.engines.process.settling import Settling
+from covey.engines.process.settings_check import SettingsCheck
 from covey.engines.process.shots import SCORER
 from covey.engines.process.starting import Starting
 from covey.engines.transport.refusals import Refusals
@@ -77,7 +77,7 @@ class Ear:
         self.loops = OwnLoops(roster.trainers, in_step, board.tell)
         self.inbox: dict[type[control.Word], dict[Address, Any]] = {}
         self.refused = Refusals()
-        self.settling = Settling()
+        self.settings_check = SettingsCheck()
         self.phase: Phase = "starting"
         self.silence: Silence[tuple[str, Address]] = Silence(stall)
         self.starting = Starting(before, say)
@@ -144,7 +144,7 @@ class Ear:
             elif isinstance(word, control.Failed):
                 raise failure(address, word)
             elif isinstance(word, control.Settled):
-                self.settling.hear(address, word)
+                self.settings_check.hear(address, word)
             elif isinstance(word, control.Held):
                 seen.held = word.step
             elif isinstance(word, control.Refused):

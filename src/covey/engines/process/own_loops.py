@@ -46,14 +46,14 @@ class OwnLoops:
         self.check_present()
         for worker in self.workers:
             self.check_step(worker)
-        self.settle()
+        self.close_votes()
 
     def note(self, who: Address, word: control.Report | control.Ended) -> None:
         """How far a worker is."""
         if isinstance(word, control.Ended):
             if who in self.given and who not in self.left:
                 self.over.add(who)
-                self.settle()
+                self.close_votes()
         elif who in self.given:
             self.given[who] = word.given
             self.check_step(who)
@@ -96,7 +96,7 @@ class OwnLoops:
                         "without it: all workers must call it at the same place of the loop"
                     )
 
-    def settle(self) -> None:
+    def close_votes(self) -> None:
         """End every vote that all have cast."""
         for number, votes in list(self.votes.items()):
             if all(worker in votes or worker in self.over for worker in self.workers):

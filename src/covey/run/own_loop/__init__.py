@@ -1,6 +1,6 @@
 """How does a loop of the user's own become a worker?"""
 
-from covey.run.own_loop.joining import join
+from covey.run.own_loop.join import join
 from covey.run.own_loop.launching import launch
 from covey.run.own_loop.member import Member
 

@@ -15,8 +15,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from covey.errors import PlanError
-from covey.run.own_loop.chance import Drawing, mixed
 from covey.run.own_loop.position import Pass
+from covey.run.own_loop.rng import Drawing, mixed
 
 AT_ONCE = 4096  # sample numbers that are drawn in one go, because changing generators takes its time
 
@@ -35,15 +35,15 @@ class Reader(Protocol):
     workers: int
     seed: int
 
-    def begin_pass(self) -> Pass | None:
+    def _begin_pass(self) -> Pass | None:
         """Another pass over data; None if it was over when the run was kept from which this one goes on."""
         ...
 
-    def reads(self, order: int, fingerprint: str) -> None:
+    def _reads(self, order: int, fingerprint: str) -> None:
         """This is how the samples of a pass begin."""
         ...
 
-    def pulled(self, sizes: Sizes) -> bool:
+    def _pulled(self, sizes: Sizes) -> bool:
         """A batch is about to be given to the loop; False when the run has ended and no more are wanted."""
         ...
 
@@ -68,7 +68,7 @@ class Share:
     def __iter__(self) -> Iterator[Any]:
         for number, batches in enumerate(self.rounds()):
             if number == 0:
-                self.reader.reads(self.epoch, fingerprint(batches))
+                self.reader._reads(self.epoch, fingerprint(batches))
             if number < self.skip:
                 continue
             counts = [len(batch) if isinstance(batch, Sequence) else None for batch in batches]
@@ -159,12 +159,12 @@ class Loader:
         self.mine.__dict__.update(changed)  # torch refuses to set these on a loader that is made
 
     def __iter__(self) -> Iterator[Any]:
-        begun = self.reader.begin_pass()
+        begun = self.reader._begin_pass()
         if begun is None:
             return
         with begun:
             for batch in islice(self._batches(begun), begun.skip if self.streamed else 0, None):
-                if not self.reader.pulled(self._sizes(batch)):
+                if not self.reader._pulled(self._sizes(batch)):
                     return
                 begun.give()
                 yield batch

@@ -41,18 +41,18 @@ class Member:
                 "the model is wrapped in DistributedDataParallel, which exchanges gradients itself: give covey.join "
                 "the plain model, and the strategy does that"
             )
-        self.epoch = 0
-        self.counts = Counts(workers)
+        self._epoch = 0
+        self._counts = Counts(workers)
         self._hooks: list[Any] = []
         self._loop = current_thread()
         self._begun = self._stepping = False
         self._more = False  # whether this batch is one of several of a step, and not the last
         self._max_norm: float | None = None
-        self.position = Position()
+        self._position = Position()
 
     def __enter__(self) -> Member:
-        self.zero_grad(self.optimizers)
-        self._hooks = watching(self.models, self.counts)
+        self._zero_grad(self.optimizers)
+        self._hooks = watching(self.models, self._counts)
         self._hooks += [optimizer.register_step_pre_hook(self._check_step) for optimizer in self.optimizers]
         return self
 
@@ -73,44 +73,44 @@ class Member:
 
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of so many epochs; in a run that goes on from a checkpoint, those that are not over yet."""
-        return self.position.epochs(count)
+        return self._position.epochs(count)
 
     @property
     def resumed(self) -> bool:
         """Whether the run goes on from a checkpoint."""
-        return self.position.resumed
+        return self._position.resumed
 
     @property
-    def number(self) -> int:
-        """That of the batch that was given last, in its epoch: after a resume `enumerate` begins in its middle."""
-        return self.position.number
+    def batch_index(self) -> int:
+        """Index of the current batch in its epoch, also after a resume."""
+        return self._position.batch_index
 
     @property
     def steps(self) -> int:
         """How many steps this loop has asked for, with those of the run that it goes on from."""
-        return self.position.steps
+        return self._position.steps
 
-    def skip(self) -> int:
-        """The number of the step with which a loop that draws its own batches has to begin: 0, or the last one taken.
+    def first_step(self) -> int:
+        """The step to start from: 0, or after a resume the last one taken.
 
-        `for number in range(member.skip(), 1000)`; without it such a loop runs through the steps of the past again
-        after a resume, and takes none of them.
+        For a loop that draws its own batches, `for step in range(member.first_step(), 1000)`; without it such a loop
+        runs through the steps of the past again after a resume, and takes none of them.
         """
-        return self.position.skip()
+        return self._position.first_step()
 
-    def begin_pass(self) -> Pass | None:
+    def _begin_pass(self) -> Pass | None:
         """(Of loaders) Another pass over data, in the same order on all workers; None if it was over already."""
-        found = self.position.begin(self.epoch)
+        found = self._position.begin(self._epoch)
         if found is not None:
-            self.epoch = found.order + 1
+            self._epoch = found.order + 1
         return found
 
-    def reads(self, order: int, fingerprint: str) -> None:
+    def _reads(self, order: int, fingerprint: str) -> None:
         """(Of loaders) This is how the samples of a pass begin."""
 
-    def pulled(self, sizes: Sizes) -> bool:
+    def _pulled(self, sizes: Sizes) -> bool:
         """(Of loaders) A batch is about to be given to the loop."""
-        self.counts.pulled(sizes)
+        self._counts.pulled(sizes)
         return True
 
     # -- steps --------------------------------------------------------------------------------------------------------
@@ -127,18 +127,18 @@ class Member:
         if not self._begun:
             self._begin_steps()
         if self._more:
-            return self.counts.add(samples)
+            return self._counts.add(samples)
         chosen = self._chosen(optimizer)
         max_norm, self._max_norm = self._max_norm, None
-        if self.position.stepped():
+        if self._position.stepped():
             self._replay(chosen, scaler)
         elif scaler is not None and overflowed(scaler, chosen, self._anywhere):
-            self.counts.begin()
+            self._counts.begin()
         else:
             self._stepping = True
             self._take(loss, samples, chosen, max_norm)
             self._stepping = False
-        self.zero_grad([chosen])
+        self._zero_grad([chosen])
         for each in self.optimizers:
             each._opt_called = True  # type: ignore[attr-defined]  # or schedulers warn where servers step
 
@@ -178,7 +178,7 @@ class Member:
         """(At the first step)"""
         self._begun = True
 
-    def zero_grad(self, optimizers: Iterable[Optimizer]) -> None:
+    def _zero_grad(self, optimizers: Iterable[Optimizer]) -> None:
         """Forget the gradients of what these optimizers step."""
         for optimizer in optimizers:
             optimizer.zero_grad()
@@ -204,7 +204,7 @@ class Member:
 
     def _replay(self, chosen: Optimizer, scaler: GradScaler | None) -> None:
         """This step was taken before the run was kept: all that is left of it is what the scaler will ask for."""
-        self.counts.begin()
+        self._counts.begin()
         for parameter in parameters_of(chosen):
             if parameter.grad is not None:
                 parameter.grad.zero_()
@@ -215,7 +215,7 @@ class Member:
         self, loss: Tensor | float | None, samples: int | None, chosen: Optimizer, max_norm: float | None
     ) -> None:
         """Use the gradient."""
-        self.counts.begin()
+        self._counts.begin()
         if max_norm is not None:
             nn.utils.clip_grad_norm_(parameters_of(chosen), max_norm)
         chosen.step()
@@ -233,14 +233,14 @@ class _Epochs:
         return self.deal.steps(self.deal.workers - 1)
 
     def __iter__(self) -> Iterator[Any]:
-        deal, rank, begun = self.deal, self.member.rank, self.member.begin_pass()
+        deal, rank, begun = self.deal, self.member.rank, self.member._begin_pass()
         if begun is None:
             return
         first = begun.order * deal.steps(rank) + begun.skip
         with begun:
             for number, batch in enumerate(islice(self.feed.start(first), len(self) - begun.skip), begun.skip):
                 sizes = [deal.batch(each, number) for each in range(deal.workers)]
-                if not self.member.pulled(Sizes(sizes[rank], sum(sizes))):
+                if not self.member._pulled(Sizes(sizes[rank], sum(sizes))):
                     return
                 begun.give()
                 yield batch

@@ -54,10 +54,10 @@ class Pass:
 
 
 class Position:
-    """Where the loop is; `kept` is where it was when the run was kept, and `settle` puts back what else was."""
+    """Where the loop is; `kept` is where it was when the run was kept, and `restore` puts back what else was."""
 
-    def __init__(self, kept: Kept | None = None, settle: Callable[[], None] = lambda: None) -> None:
-        self.kept, self.settle = kept or Kept(), settle
+    def __init__(self, kept: Kept | None = None, restore: Callable[[], None] = lambda: None) -> None:
+        self.kept, self.restore = kept or Kept(), restore
         self.passes = self.calls = self.epoch_passes = 0
         self.steps = self.kept.steps - self.kept.calls
         self.epoch: int | None = None
@@ -65,7 +65,7 @@ class Position:
         self.empty = 0  # passes that were asked for after the run had ended
         self.under_way: dict[int, Pass] = {}
         self.leading: Pass | None = None  # the one whose batch begins a round
-        self.number = -1  # of the batch that was given last, in its pass
+        self.batch_index = -1  # of the batch that was given last, in its pass
         self.round = Kept()
         self.replays = self.kept.calls
 
@@ -113,7 +113,7 @@ class Position:
         """
         if one.number < 0:
             return
-        self.number = one.given
+        self.batch_index = one.given
         alone = self.leading is None or self.leading.number not in self.under_way
         if self.leading is None or (self.calls and (alone or one is self.leading)):
             self.leading, self.calls = one, 0
@@ -129,16 +129,18 @@ class Position:
             return False
         self.replays -= 1
         if not self.replays:
-            self.settle()
+            self.restore()
         return True
 
-    def skip(self) -> int:
+    def first_step(self) -> int:
         """The last step that was taken, 0 if none was: a loop that draws its own batches begins with it.
 
         Without this it goes through all its steps again, and takes none of them.
         """
         if self.kept.passes:
-            raise PlanError("member.skip: this loop's batches come from member.loader or member.shard, which skip them")
+            raise PlanError(
+                "member.first_step: this loop's batches come from member.loader or member.shard, which skip them"
+            )
         if self.replays > 1:
             self.calls = self.steps = self.kept.steps - 1
             self.replays = 1

@@ -20,8 +20,8 @@ from covey.engines import handover
 from covey.engines.process.role import tell_failure
 from covey.errors import PlanError
 from covey.message import Address
-from covey.run.own_loop.chance import seed_all
 from covey.run.own_loop.keeping import Keeping, Stateful
+from covey.run.own_loop.rng import seed_all
 from covey.run.roles import Work, works
 
 

@@ -42,7 +42,7 @@ from covey.run.roles import works
 COMING = 7 * 86400.0  # seconds: what a script does before it joins may take its time
 REMIND = 30.0  # seconds after which a rank says that it waits for others
 LAST_WORDS = 10.0  # seconds that the launcher has to say why the run failed
-LAUNCHER = "covey.run.own_loop.leading"
+LAUNCHER = "covey.run.own_loop.world_launcher"
 INTERRUPT = b"!"
 
 

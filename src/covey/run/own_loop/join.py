@@ -16,11 +16,11 @@ from covey.errors import PlanError
 from covey.run.options import Options
 from covey.run.own_loop import seat as here
 from covey.run.own_loop import world
-from covey.run.own_loop.joined import JoinedMember
 from covey.run.own_loop.keeping import Stateful
 from covey.run.own_loop.member import Member
 from covey.run.own_loop.seat import Seat
 from covey.run.own_loop.settings import one_model, replica_of
+from covey.run.own_loop.worker_member import WorkerMember
 from covey.run.roles import score_for
 from covey.spec import parse, unknown
 from covey.systems import SYSTEMS
@@ -94,7 +94,7 @@ def join(
         with Post(seat.me, seat.work.contacts) as post:
             play(post, seat.plan, replica, seat.kept, lambda desk: desk.serve())
         raise SystemExit(0)
-    return JoinedMember(seat, replica, model, optimizer, keep)
+    return WorkerMember(seat, replica, model, optimizer, keep)
 
 
 def check_launched(seat: Seat, strategy: str | None, given: Options) -> None:

@@ -9,7 +9,7 @@ from covey.settings import Agreement, Settings, after
 from covey.settings.values import MOST_GROUPS, MOST_OPTIMIZERS
 
 
-class Settling:
+class SettingsCheck:
     """What each worker has told so far."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from covey.engines.process import control
-from covey.engines.process.settling import Settling
+from covey.engines.process.settings_check import SettingsCheck
 from covey.errors import PlanError, WireError
 from covey.settings import Changed, LoopSettings
 from tests.worlds import worker
@@ -35,28 +35,28 @@ def msgpack(said: control.Upward) -> control.Upward:
 
 
 def test_loops_alike_agree() -> None:
-    settling = Settling()
+    check = SettingsCheck()
     one, other = loop([0.1, 0.1, 0.2, 0.3]), loop([0.1, 0.1, 0.2])
-    settling.hear(worker(0), word(one))
-    settling.hear(worker(1), word(other))
-    assert settling.reached == {worker(0): 4, worker(1): 3}
+    check.hear(worker(0), word(one))
+    check.hear(worker(1), word(other))
+    assert check.reached == {worker(0): 4, worker(1): 3}
 
 
 @pytest.mark.parametrize("rates", [[0.1, 0.1, 0.1], [0.1, 0.2, 0.2], [0.1, 0.1, 0.3]])
 def test_one_that_changes_earlier_later_or_never_is_found(rates: list[float]) -> None:
-    settling = Settling()
-    settling.hear(worker(1), word(loop([0.1, 0.1, 0.2, 0.3])))
+    check = SettingsCheck()
+    check.hear(worker(1), word(loop([0.1, 0.1, 0.2, 0.3])))
     differs = next(step for step, rate in enumerate(rates) if rate != [0.1, 0.1, 0.2][step])
     with pytest.raises(PlanError, match=f"at step {differs}: lr .* on worker 1 and .* on worker 0"):
-        settling.hear(worker(0), word(loop(rates)))
+        check.hear(worker(0), word(loop(rates)))
 
 
 def test_one_is_not_held_to_steps_that_it_has_not_taken() -> None:
-    settling = Settling()
-    settling.hear(worker(0), word(loop([0.1, 0.1, 0.2, 0.3])))
-    settling.hear(worker(1), word(loop([0.1, 0.1])))
+    check = SettingsCheck()
+    check.hear(worker(0), word(loop([0.1, 0.1, 0.2, 0.3])))
+    check.hear(worker(1), word(loop([0.1, 0.1])))
 
 
 def test_a_word_that_cannot_be_is_refused() -> None:
     with pytest.raises(WireError, match="more than 4096 parameter groups"):
-        Settling().hear(worker(0), control.Settled(1, [Changed(0, True, [(1 << 40, "lr", 0.1)], [0])]))
+        SettingsCheck().hear(worker(0), control.Settled(1, [Changed(0, True, [(1 << 40, "lr", 0.1)], [0])]))

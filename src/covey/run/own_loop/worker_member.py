@@ -20,11 +20,11 @@ from covey.engines.process.role import Post, play
 from covey.errors import PlanError
 from covey.optimizers import Combined
 from covey.replica import Replica
-from covey.run.own_loop.chance import seed_all
 from covey.run.own_loop.counting import Counted
 from covey.run.own_loop.keeping import Stateful
 from covey.run.own_loop.loading import Sizes
 from covey.run.own_loop.member import Agreement, Member, parameters_of
+from covey.run.own_loop.rng import seed_all
 from covey.run.own_loop.seat import Seat
 from covey.run.own_loop.turns import Turns
 
@@ -35,7 +35,7 @@ UNDIVIDED = (
 )
 
 
-class JoinedMember(Member):
+class WorkerMember(Member):
     """Its role runs beside the loop, and takes over at each step."""
 
     def __init__(
@@ -44,13 +44,13 @@ class JoinedMember(Member):
     ) -> None:  # fmt: skip
         super().__init__(model, optimizer, seat.work.workers)
         self.rank, self.workers, self.seed = seat.me.rank, seat.work.workers, seat.work.seed
-        self.replica = replica
-        self.keeping = seat.keeping(self.models, self.optimizers, keep)
-        self.position = self.keeping.position
+        self._replica = replica
+        self._keeping = seat.keeping(self.models, self.optimizers, keep)
+        self._position = self._keeping.position
         role = seat.plan.role(seat.me)
-        self.one_batch, self.in_step = role.one_batch, seat.plan.in_step
+        self._one_batch, self._in_step = role.one_batch, seat.plan.in_step
         run = partial(play, plan=seat.plan, replica=replica, kept=seat.kept, serve=self._serve)
-        self.turns = Turns(run, lane_of(replica.flat))
+        self._turns = Turns(run, lane_of(replica.flat))
         self._seat = seat
         self._post: Post | None = None
         self._desk: Desk | None = None
@@ -58,89 +58,89 @@ class JoinedMember(Member):
         self._votes = 0
         self._warned = False
         replica.lessons = replace(
-            replica.lessons, own=self.turns.compute, weight=lambda: self.counts.weight, loop=self.keeping.state
+            replica.lessons, own=self._turns.compute, weight=lambda: self._counts.weight, loop=self._keeping.state
         )
 
     def __enter__(self) -> Member:
         super().__enter__()
         if self.rank:  # the models are made: from here on what each worker draws is its own
             seed_all(seed_of(self.seed, self.rank, 0))
-        self.turns.start(self._open, lambda: self._verdicts.put(None))
+        self._turns.start(self._open, lambda: self._verdicts.put(None))
         self._wait()
-        self.keeping.begin()
-        self.zero_grad(self.optimizers)
+        self._keeping.begin()
+        self._zero_grad(self.optimizers)
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool | None:
         swallowed = super().__exit__(kind, error, traceback)
-        self.position.left = True
-        self.turns.finish(error, self._votes)
+        self._position.left = True
+        self._turns.finish(error, self._votes)
         self._seat.leave()
         return swallowed
 
-    def zero_grad(self, optimizers: Iterable[Optimizer]) -> None:
+    def _zero_grad(self, optimizers: Iterable[Optimizer]) -> None:
         """With one optimizer, of everything: what it does not step has no gradient either."""
         if len(self.optimizers) > 1:
-            return super().zero_grad(optimizers)
+            return super()._zero_grad(optimizers)
         for model in self.models:
             model.zero_grad()
 
     def keep(self, *things: Stateful) -> None:
         super().keep(*things)
-        self.keeping.add(things)
+        self._keeping.add(things)
 
     def _begin_steps(self) -> None:
         super()._begin_steps()
-        self.keeping.check()
+        self._keeping.check()
 
-    def reads(self, order: int, fingerprint: str) -> None:
+    def _reads(self, order: int, fingerprint: str) -> None:
         if fingerprint:
             self._tell(control.Order(order, fingerprint))
 
-    def pulled(self, sizes: Sizes) -> bool:
-        super().pulled(sizes)
-        return self.turns.mine or not torch.is_grad_enabled()
+    def _pulled(self, sizes: Sizes) -> bool:
+        super()._pulled(sizes)
+        return self._turns.mine or not torch.is_grad_enabled()
 
     def agree(self, value: Any, how: Agreement = "any") -> Any:
         own = super().agree(value, how)
-        if not self.turns.mine:
-            if not self.turns.over:
+        if not self._turns.mine:
+            if not self._turns.over:
                 raise PlanError("member.agree: call it inside `with covey.join(…) as member`")
             return own
         found = self._vote(f"member.agree(…, how={how!r})", how, float(own))
         return own if found is None else type(own)(found)
 
     def _anywhere(self, here: bool) -> bool:
-        if not self.in_step or not self.turns.mine:
+        if not self._in_step or not self._turns.mine:
             return here
         return bool(self._vote("member.step(scaler=…)", "any", float(here)) or here)
 
     def _take(
         self, loss: Tensor | float | None, samples: int | None, chosen: Optimizer, max_norm: float | None
     ) -> None:
-        if not self.turns.mine:
-            if not self.turns.over:
+        if not self._turns.mine:
+            if not self._turns.over:
                 raise PlanError("member.step: call it inside `with covey.join(…) as member`")
-            return self.counts.begin()  # the run has ended; loops over loaders end by themselves
-        counted = self.counts.take(samples)
+            return self._counts.begin()  # the run has ended; loops over loaders end by themselves
+        counted = self._counts.take(samples)
         if not counted.divided:
             self._warn()
         set_aside = self._set_aside(chosen)
-        if self.one_batch:
+        if self._one_batch:
             self._weigh(chosen, counted)
         self._clip(max_norm)
-        if isinstance(live := self.replica.optimizer_of_loop, Combined):
+        if isinstance(live := self._replica.optimizer_of_loop, Combined):
             live.only(chosen)
         # Where all step together every gradient counts the same to the programs: none knows of the others' batches.
-        counts = 1 if self.in_step else counted.mine
-        self.turns.give(float("nan") if loss is None else loss, counts, counted.mine)
+        counts = 1 if self._in_step else counted.mine
+        self._turns.give(float("nan") if loss is None else loss, counts, counted.mine)
         self._wait()
         for parameter, grad in set_aside:
             parameter.grad = grad
 
     def _wait(self) -> None:
-        self.turns.wait()
-        self.position.ended = self.turns.over
+        self._turns.wait()
+        self._position.ended = self._turns.over
 
     def _weigh(self, chosen: Optimizer, counted: Counted) -> None:
         """Let this gradient count by its samples where programs take the mean of all workers'."""
@@ -152,7 +152,7 @@ class JoinedMember(Member):
         weight = counted.mine * self.workers / everybody
         if weight == 1:
             return
-        if self.replica.norms and (counted.everybody is None or not counted.alike):
+        if self._replica.norms and (counted.everybody is None or not counted.alike):
             raise PlanError(
                 "nn.SyncBatchNorm must know before a step how many samples each worker has in it: make the batches "
                 "equal (drop_last=True), or take them from member.loader, one for each step"
@@ -164,7 +164,7 @@ class JoinedMember(Member):
     def _clip(self, max_norm: float | None) -> None:
         if max_norm is not None:
             self._seat.check_clip()
-        self.replica.clip_norm = max_norm
+        self._replica.clip_norm = max_norm
 
     def _set_aside(self, chosen: Optimizer) -> list[tuple[nn.Parameter, Tensor | None]]:
         """Gradients of what another optimizer steps are of no concern to this step, and wait for theirs."""
@@ -198,7 +198,7 @@ class JoinedMember(Member):
     def _vote(self, about: str, how: control.How, value: float) -> float | None:
         """How all workers decide; None when the run is over before."""
         self._votes += 1
-        self._tell(control.Vote(self._votes, about, how, value, self.replica.losses.count))
+        self._tell(control.Vote(self._votes, about, how, value, self._replica.losses.count))
         return self._verdicts.get()
 
     def _warn(self) -> None:
