@@ -33,7 +33,7 @@ ELSEWHERE = {
     "engines/process/supervisor.py": "seconds of a checkpoint: test_hostile_progress",
     "observe/referee.py": "history of a checkpoint: test_hostile_progress",
     "checkpoint/__init__.py": "files: test_hostile_checkpoints",
-    "run/own_loop/keeping.py": "what a checkpoint keeps of a loop",
+    "run/own_loop/keeping.py": "what a checkpoint keeps of a loop: test_keeping",
     "simulate/cluster_file.py": "files: test_fuzz",
     "topology/weights.py": "files: test_directed",
     "compare/running.py": "files",

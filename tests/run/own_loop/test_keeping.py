@@ -94,3 +94,39 @@ def test_a_scheduler_that_nobody_named_is_refused_in_a_run_that_is_kept() -> Non
     plateau = keeping()
     plateau.add([ReduceLROnPlateau(plateau.optimizers[0])])
     plateau.check()
+
+
+HUGE = 10**30
+HOSTILE: dict[str, list[Any]] = {
+    "position": [
+        None, 3, [], {"passes": "one"}, {"passes": -1}, {"steps": HUGE}, {"calls": float("nan")}, {"epoch": -2},
+        {"under_way": [1]}, {"under_way": {"0": [1]}}, {"under_way": {"0": [1, -1]}}, {"under_way": {"-1": [1, 1]}},
+    ],
+    "settings": [None, 3, "a", [], [3], [{}, {}]],
+    "keep": [None, 3, {"a": 1}, [None], [3], [{}]],
+    "chance": [None, [], {}, {"torch": 3}, {"torch": torch.zeros(3), "cuda": None}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in HOSTILE.items() for value in values])
+def test_a_state_that_no_loop_has_kept_is_refused(name: str, value: Any) -> None:
+    """Changed, and sealed again: what is read of it is refused with its reason, not with a traceback."""
+    with pytest.raises(CheckpointError, match="what the checkpoint holds of the script's loop does not fit: ."):
+        resume({**kept(1), name: value})
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_state_that_lacks_something_is_refused(name: str) -> None:
+    with pytest.raises(CheckpointError, match="what the checkpoint holds of the script's loop does not fit: ."):
+        resume({key: value for key, value in kept(1).items() if key != name})
+
+
+def resume(past: Any) -> None:
+    loop = keeping(past)
+    loop.add([Counter()])
+    loop.begin()
+    loop.restore()
+
+
+def test_a_state_that_is_whole_is_taken() -> None:
+    resume(kept(1))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import msgspec
@@ -14,7 +15,9 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from covey.checkpoint.packing import check_keepable
+from covey.decoding import UNREADABLE
 from covey.errors import CheckpointError, PlanError
+from covey.observe.tally import MOST
 from covey.run.own_loop.position import Kept, Position
 
 
@@ -34,7 +37,7 @@ class Keeping:
         self.models, self.optimizers, self.past = models, optimizers, past
         self.saves = saves or past is not None
         self.keep: list[Stateful] = []
-        kept = msgspec.convert(past["position"], Kept, str_keys=True) if past else None
+        kept = _read(past) if past else None
         self.position = Position(kept, self.restore)
         self.buffers: list[torch.Tensor] = []
         self.restored = False
@@ -46,7 +49,8 @@ class Keeping:
                 check_state(thing)
             self.keep.append(thing)
             if self.restored:
-                self._load(len(self.keep) - 1)
+                with _reading():
+                    self._load(len(self.keep) - 1)
 
     def check(self) -> None:
         """(At the first step) Refuse a loop that would lose something."""
@@ -79,6 +83,11 @@ class Keeping:
 
     def restore(self) -> None:
         """The loop is where it was: from here on, everything is as it was."""
+        with _reading():
+            self._restore()
+        self.restored = True
+
+    def _restore(self) -> None:
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         for group, settings in zip(groups, self.past["settings"], strict=True):
             group.update(settings)
@@ -89,12 +98,33 @@ class Keeping:
             for buffer, before in zip(live, self.buffers, strict=True):
                 buffer.copy_(before)
         _restore_chance(self.past["chance"])
-        self.restored = True
 
     def _load(self, number: int) -> None:
         if number < len(self.past["keep"]):
             thing = self.keep[number]
             thing.load_state_dict(_like(thing.state_dict(), self.past["keep"][number]))
+
+
+def _read(past: Any) -> Kept:
+    """Where a kept loop was, if what a checkpoint has of it is of the right kinds."""
+    with _reading():
+        if not isinstance(past["keep"], list | tuple) or not isinstance(past["chance"], Mapping):
+            raise ValueError("it is of another kind")
+        kept = msgspec.convert(past["position"], Kept, str_keys=True)
+        counts = [kept.passes, kept.calls, kept.steps, kept.epoch or 0, kept.epoch_passes, *kept.under_way]
+        counts += [number for pair in kept.under_way.values() for number in pair]
+        if not all(0 <= count < MOST for count in counts):
+            raise ValueError("no loop can be there")
+        return kept
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except UNREADABLE as error:
+        why = str(error) or type(error).__name__
+        raise CheckpointError(f"what the checkpoint holds of the script's loop does not fit: {why}") from None
 
 
 def check_state(thing: Stateful) -> None:
