@@ -69,6 +69,15 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
 
 
+def test_the_first_loop_that_is_shown_is_the_example() -> None:
+    def code(text: str) -> list[str]:
+        lines = [line.split("  #")[0].rstrip() for line in text.splitlines()]
+        return [line for line in lines if line and "import" not in line]
+
+    shown, example = blocks(ROOT / "docs" / "own_loop.md", "python")[0], (ROOT / "examples" / "own_loop.py").read_text()
+    assert [line for line in code(shown) if line not in code(example)] == []
+
+
 def test_every_strategy_is_documented() -> None:
     from covey import catalog
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from torch import nn
 import covey
 from covey import catalog
 from covey.engines.process.contacts import Contacts
+from covey.engines.process.shots import SCORER
 from covey.errors import PlanError
 from covey.message import Address
 from covey.run import launch
@@ -93,6 +95,20 @@ def test_a_step_outside_of_the_run_is_refused(launched: Seat) -> None:
     member = joined()
     with pytest.raises(PlanError, match="inside `with covey.join"):
         member.step(samples=1)
+
+
+@pytest.mark.parametrize(
+    ("sites", "numbers"),
+    [
+        ({}, [0, 1, 0, 0]),  # one machine, whose GPUs everybody sees
+        ({"worker 0": 0, "worker 1": 1, "server 0": 1}, [0, 0, 0, 0]),  # a site leaves its roles one GPU
+        ({"worker 0": 3, "worker 1": 3, "server 0": 1}, [0, 1, 0, 0]),
+    ],
+)
+def test_workers_that_see_the_same_gpus_are_numbered(launched: Seat, sites: dict[str, int], numbers: list[int]) -> None:
+    roles = [Address("worker", 0), Address("worker", 1), Address("server", 0), SCORER]
+    work = msgspec.structs.replace(launched.work, contacts=Contacts(book={}, launcher="", sites=sites))
+    assert [Seat(work, who).local_rank for who in roles] == numbers
 
 
 def test_a_script_is_not_simulated(script: Path) -> None:

@@ -171,12 +171,11 @@ def test_a_loop_that_never_ends_by_itself_ends_with_the_run() -> None:
     with covey.join(*made()) as member:
         batches = member.loader(DataLoader(TensorDataset(X, Y), 5))
         while True:
-            given.extend(batches)
+            with contextlib.suppress(Exception):  # loops that go on after any failure end too
+                given.extend(batches)
             with torch.no_grad():
                 assert len(list(batches)) == 3, "who only looks still sees everything"
             member._position.ended = len(given) > 5
-            with contextlib.suppress(Exception):  # loops that go on after any failure end too
-                list(batches)
     after = True
     assert len(given) == 6 and after
 
