@@ -166,8 +166,10 @@ def factors(job: Job) -> Links:
     for step in range(job.steps):
         sizes = [deal.batch(rank, step) for rank in range(job.workers)]
         apart = (64 + 64) * sum(sizes) <= 2 * 64 * 64
-        for link, size in owners(replace(job, steps=1, numbers=job.numbers - apart * 64 * 64)).items():
-            links[link] += size + apart * (64 + 64) * sizes[int(link.split()[1][0])] * job.width
+        for numbers in [64, 64 * 10, 10] + [64 * 64] * (not apart):  # each parameter by itself, while backward runs
+            links.update(owners(replace(job, steps=1, numbers=numbers)))
+        for link in owners(job) if apart else ():
+            links[link] += (64 + 64) * sizes[int(link.split()[1][0])] * job.width
     return links
 
 

@@ -196,7 +196,8 @@ def interrupt() -> None:
 
 
 def fit(task: Any, strategy: str, workers: int = 2, **given: Any) -> Result:
-    return covey.fit(task, strategy, workers, **{"threads": 1, "stall": "60s", **given})
+    usual = {} if given.get("engine") == "simulated" else {"threads": 1, "stall": "60s"}
+    return covey.fit(task, strategy, workers, **{**usual, **given})
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:

@@ -19,7 +19,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from threading import Thread
 
@@ -89,7 +89,7 @@ def main(handle: int, directory: str, warm: str, stall: float = liveness.STALL) 
     try:
         with _left_alone(line, directory, stall):
             _import(warm)
-            write(line, msgspec.msgpack.encode(Warm()))
+            _tell(line, Warm())
             job = _jobs.read(read(line), "the launcher")
         _raise_roles(line, job, children)
         _watch(line, children, Launcher(stall))
@@ -140,7 +140,13 @@ def _raise_roles(line: socket.socket, job: Job, children: dict[int, Address]) ->
     gc.freeze()  # keeps the collector from touching, and so copying, the pages that all roles share
     for who in job.roles:
         children[_fork(line, job, entry, who)] = who
-    write(line, msgspec.msgpack.encode(Born(list(children))))
+    _tell(line, Born(list(children)))
+
+
+def _tell(line: socket.socket, word: Warm | Born | Exit) -> None:
+    """Tell the launcher; if it is gone, whoever listens next will find that out."""
+    with suppress(OSError):
+        write(line, msgspec.msgpack.encode(word))
 
 
 def lay_memory(job: Job, memory: list[int]) -> None:
@@ -208,10 +214,7 @@ def _watch(line: socket.socket, children: dict[int, Address], launcher: Launcher
             pid = handles.pop(ready)
             os.close(ready)
             _, status = os.waitpid(pid, 0)
-            try:
-                write(line, msgspec.msgpack.encode(Exit(children.pop(pid), status)))
-            except OSError:  # the launcher is gone
-                return
+            _tell(line, Exit(children.pop(pid), status))
 
 
 def die_with_parent() -> None:
