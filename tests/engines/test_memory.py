@@ -228,7 +228,7 @@ def test_any_tensors_arrive_as_they_are(shapes: list[tuple[str, list[int]]], hou
         (Shelf([Place(Span(0, 1 << 20), 0)], Span(0, 1 << 41)), "memory that it does not have"),
         (Shelf([Place(Span(0, 1 << 20), 0)], Span(0, 5)), "memory that it does not have"),
         (Shelf([Place(Span(0, 4096), 64)], Span(0, 4096)), "a block where it has none"),
-        ("nothing of the kind", "no place of numbers"),
+        ("nothing of the kind", "an invalid place of numbers"),
     ],
 )
 def test_a_place_that_cannot_be_is_refused(two: Neighbours, shelf: Any, says: str) -> None:
