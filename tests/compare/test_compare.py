@@ -146,6 +146,16 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path: Path) -> None:
         run("bsp", until="accuracy>=0.95", folder=tmp_path)
 
 
+def test_specs_that_differ_only_in_odd_characters_are_kept_apart(tmp_path: Path) -> None:
+    (tmp_path / "A.csv").write_text("0.5,0.5\n0.5,0.5\n")
+    (tmp_path / "B.csv").write_text("0.9,0.1\n0.1,0.9\n")
+    both = ",".join(f'dpsgd over matrix(file="{tmp_path / name}.csv")' for name in "AB")
+    given = {"folder": tmp_path / "kept", "until": None, "steps": 3}
+    for found in (run(both, **given), run(both, **given)):
+        specs = [outcome.result.strategy if outcome.result else "" for outcome in found.outcomes]
+        assert "A.csv" in specs[0] and "B.csv" in specs[1]
+
+
 def test_it_can_be_read_back() -> None:
     import msgspec
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from covey.target import Better, parse_target
 from covey.task import Task, load_task
 
 SCHEMA = "covey.comparison/1"
+READABLE = 100  # characters of a SPEC in the name of a file
 WARM = 2  # steps of a run that is thrown away: the first of a series reads files that the others find in memory
 
 Shown = Callable[[Case, int, int], AbstractContextManager[Watcher | None]]
@@ -161,7 +163,8 @@ class Kept:
         if not place.exists():
             return None
         outcome = _outcomes.read(place.read_bytes(), place)
-        return outcome if outcome.result is not None else None
+        same = (outcome.spec, outcome.rate, outcome.repeat) == (case.spec, case.rate, case.repeat)
+        return outcome if same and outcome.result is not None else None
 
     def write(self, case: Case, outcome: Outcome) -> None:
         place = self._place(case)
@@ -170,5 +173,7 @@ class Kept:
         partial.rename(place)
 
     def _place(self, case: Case) -> Path:
-        name = re.sub(r"[^a-z0-9=.+_-]+", "_", case.spec).strip("_")
-        return self.folder / f"{name}@{case.rate:g}#{case.repeat}.json"
+        """A name that a person can read, and the digest of what it cannot hold, such as the path of a file."""
+        name = re.sub(r"[^a-z0-9=.+_-]+", "_", case.spec).strip("_")[:READABLE]
+        digest = hashlib.sha256(case.spec.encode()).hexdigest()[:16]
+        return self.folder / f"{name}-{digest}@{case.rate!r}#{case.repeat}.json"
