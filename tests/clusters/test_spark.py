@@ -115,9 +115,12 @@ task = covey.Task(model=lambda: nn.LazyLinear(3), step=step, batch_size=4,
 
 
 def test_every_worker_sees_the_rows_of_its_own_partition(shared: SharedRoom, spark: Any) -> None:
-    """22 and 8 rows: each is seen once in an epoch, by the worker that has it, and both end after their own two."""
+    """22 and 8 rows: each is seen once in an epoch, by the worker that has it, and both end after their own two.
+
+    Worker 0 has the longest partition, which is Spark's second.
+    """
     rows = [(float(number), 2.0, number % 3) for number in range(30)]
-    uneven = spark.sparkContext.parallelize([rows[:22], rows[22:]], 2).flatMap(list)
+    uneven = spark.sparkContext.parallelize([rows[22:], rows[:22]], 2).flatMap(list)
     data = spark.createDataFrame(uneven, "number double, other double, kind int")
     file = shared.script(SEEN, "rows.py")
     result = covey.spark.fit(data, f"{file}:task", "sparknet", features=["number", "other"], label="kind", epochs=2)
@@ -155,6 +158,28 @@ def test_rows_train_as_the_same_tensors_would(shared: SharedRoom, spark: Any, st
         torch.testing.assert_close(found[name], value)
 
 
+@pytest.mark.parametrize("strategy", ["firecaffe", pytest.param("allreduce", marks=pytest.mark.full)])
+def test_the_model_has_the_updates_of_the_longest_partition(shared: SharedRoom, spark: Any, strategy: str) -> None:
+    """2 rows, then 12: only the worker of the 12 sees the end of an epoch, and its last updates count."""
+    x = torch.arange(14, dtype=torch.float32).view(-1, 1)
+    pairs = [([float(a)], 0) for a in x]
+    task = covey.Task(
+        model=lambda: nn.Linear(1, 1, bias=False), optimizer=lambda params: torch.optim.SGD(params, lr=0.001),
+        step=lambda model, batch: model(batch[0]).mean(), batch_size=2,
+    )  # fmt: skip
+    rdd = spark.sparkContext.parallelize([pairs[:2], pairs[2:]], 2).flatMap(list)
+    result = covey.spark.fit(rdd, task, strategy, epochs=1, threads=1)
+    assert result.settings["steps"] == [6, 1] and result.updates == 6
+    torch.manual_seed(0)
+    begin = nn.Linear(1, 1, bias=False).weight.item()
+    # the gradient is the mean of a step's rows: the first step is of 4, the others of 2
+    deal = Partitions.of((12, 2), 2, seed=0)
+    steps = [torch.cat([x[2:][deal.indices(0, 0)], x[:2][deal.indices(1, 0)]])]
+    steps += [x[2:][deal.indices(0, step)] for step in range(1, 6)]
+    expected = begin - 0.001 * sum(float(batch.mean()) for batch in steps)
+    assert result.weights["weight"].item() == pytest.approx(expected, abs=1e-5)
+
+
 @pytest.mark.full
 def test_partitions_are_put_together_or_dealt_anew(shared: SharedRoom, spark: Any) -> None:
     task = covey.Task(
@@ -179,7 +204,7 @@ def test_rows_that_cannot_be_trained_on(shared: SharedRoom, spark: Any) -> None:
     refused("name the columns", features=[])
     refused("which is no number", features=["name"])
     refused("9 workers must run at once, and Spark has 4 task slots", workers=9)
-    refused("worker [01] would have no rows", data.filter("x < 2").repartition(2))
+    refused("partition [01] is empty, so a worker would have no rows", data.filter("x < 2").repartition(2))
     refused("workers live where their rows are", place="workers:node0")
     refused("says itself which samples", strategy="sandblaster")
     refused("no option 'engine'", engine="local")

@@ -33,6 +33,7 @@ class Partitions(Shards):
 
     @classmethod
     def of(cls, counts: tuple[int, ...], batch_size: int, seed: int) -> Partitions:
+        assert counts[0] == max(counts), "worker 0 ends last: it leads, and is scored where all models are the same"
         return cls(sum(counts), len(counts), batch_size, seed, counts)
 
     @property

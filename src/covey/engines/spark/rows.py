@@ -104,15 +104,26 @@ def count(partition: Iterable[list[Array] | str]) -> Iterator[Counted]:
 
 
 def known(counted: Sequence[Counted]) -> Rows:
-    """What is known of all rows, if they can be trained on."""
+    """What is known of all rows, worker by worker, if they can be trained on."""
     for number, part in enumerate(counted):
         if part.trouble:
             raise PlanError(f"partition {number}: {part.trouble}")
         if not part.rows:
-            raise PlanError(f"worker {number} would have no rows, its partition is empty: repartition the data first")
+            raise PlanError(f"partition {number} is empty, so a worker would have no rows: repartition the data first")
         if part.columns != counted[0].columns:
             raise PlanError(f"the rows of partition {number} are {part.columns}, of partition 0 {counted[0].columns}")
-    return Rows(tuple(part.rows for part in counted), counted[0].columns)
+    return Rows(tuple(counted[number].rows for number in ranks(counted)), counted[0].columns)
+
+
+def ranks(counted: Sequence[Counted]) -> list[int]:
+    """Which worker has each partition: its own number, but worker 0, which strategies need until the end, the longest.
+
+    Worker 0 leads, and its model is scored where all are the same: who ends before the others can do neither.
+    """
+    longest = max(range(len(counted)), key=lambda number: (counted[number].rows, -number))
+    found = list(range(len(counted)))
+    found[0], found[longest] = found[longest], found[0]
+    return found
 
 
 @contextmanager

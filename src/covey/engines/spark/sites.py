@@ -46,7 +46,8 @@ class Table:
     """Rows that are on the executors, one partition for each worker."""
 
     partitions: Any  # an RDD of what `rows.chunks` gives
-    rows: Rows
+    rows: Rows  # by the workers' ranks
+    ranks: Sequence[int]  # which worker has each partition
 
 
 class SparkPlaces:
@@ -83,10 +84,11 @@ class SparkPlaces:
         return [f"task{number}" for number in range(self.sites)]  # Spark says where only when they run
 
     def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
-        self.called = [letter.called for letter in letters]
+        ranks = self.table.ranks if self.table else range(len(letters))
+        self.called = [letters[rank].called for rank in ranks]
         self.handed = self.context.broadcast(handed)
         encoded = [msgspec.msgpack.encode(letter) for letter in (shipping.with_code(letters) if self.away else letters)]
-        invited = Invited(encoded, self.handed, self.table.rows if self.table else None)
+        invited = Invited(encoded, self.handed, ranks, self.table.rows if self.table else None)
         partitions = self.table.partitions if self.table else self.context.parallelize(range(self.sites), self.sites)
         self.thread = InheritableThread(target=self._run, args=(partitions, invited), daemon=True)
         self.thread.start()
@@ -144,17 +146,18 @@ class SparkPlaces:
 class Invited:
     """What every task does; it travels by Spark's own closure, and so do the letters."""
 
-    def __init__(self, letters: Sequence[bytes], handed: Any, rows: Rows | None) -> None:
-        self.letters, self.handed, self.rows = letters, handed, rows
+    def __init__(self, letters: Sequence[bytes], handed: Any, ranks: Sequence[int], rows: Rows | None) -> None:
+        self.letters, self.handed, self.ranks, self.rows = letters, handed, list(ranks), rows
 
     def __call__(self, partition: Iterable[Any]) -> Iterator[None]:
         task = BarrierTaskContext.get()
         if task.attemptNumber():
             raise RuntimeError("a run that has lost a site is over: this is a second attempt")
-        letter = letters.read(self.letters[task.partitionId()], "the launcher")
+        rank = self.ranks[task.partitionId()]
+        letter = letters.read(self.letters[rank], "the launcher")
         handed = self.handed.value
         if self.rows:
-            with tables.in_memory(partition, self.rows, task.partitionId()) as file:
+            with tables.in_memory(partition, self.rows, rank) as file:
                 site.host(letter, handover.closed(msgspec.structs.replace(handover.opened(handed), rows=file)))
         else:
             site.host(letter, handed)

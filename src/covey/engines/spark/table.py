@@ -11,9 +11,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark import RDD, StorageLevel
 from pyspark.errors import PySparkException
 
-from covey.data import Rows
 from covey.engines.spark import rows as tables
-from covey.engines.spark.rows import Pick
+from covey.engines.spark.rows import Counted, Pick
 from covey.engines.spark.session import this_python
 from covey.engines.spark.sites import MISSING, Table, slots
 from covey.errors import PlanError
@@ -42,14 +41,15 @@ def table(
         packed.persist(StorageLevel.MEMORY_AND_DISK)
         packed.localCheckpoint()  # computed once; and a barrier stage cannot begin with a coalesce
         try:
-            yield Table(packed, _known(packed))
+            counted = _counted(packed)
+            yield Table(packed, tables.known(counted), tables.ranks(counted))
         finally:
             packed.unpersist()
 
 
-def _known(packed: Any) -> Rows:
+def _counted(packed: Any) -> list[Counted]:
     try:
-        return tables.known(packed.mapPartitions(tables.count).collect())
+        return list(packed.mapPartitions(tables.count).collect())
     except Py4JJavaError as error:
         if "No module named 'covey" in str(error):
             raise PlanError(MISSING) from None
