@@ -219,6 +219,20 @@ def test_the_threshold_follows_what_is_sent() -> None:
     assert memory[1] == [pytest.approx(0.001 / STEP)]
 
 
+def test_a_threshold_stays_one_that_can_travel() -> None:
+    """A part without a gradient, such as a frozen layer, says nothing of the threshold; a tiny one ends at a floor."""
+    coder = error_feedback(Strom(threshold=0.001).codec()).made(flat(1000), 0)
+    _, memory = coder.encode(Vector([torch.zeros(1000)]), coder.memory)
+    assert memory[1] == [0.001]
+    tiny = torch.zeros(1000)
+    tiny[0] = 1e-45
+    memory = (memory[0], [1e-37])
+    for _ in range(200):
+        wire, memory = coder.encode(Vector([tiny]), memory)
+        coder.decode(wire)
+    assert Strom().next(3e38, 1.0) < math.inf and Strom().next(3.4e38, 1.0) < 3.403e38
+
+
 # -- TernGrad and QSGD ------------------------------------------------------------------------------------------------
 
 

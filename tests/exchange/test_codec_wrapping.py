@@ -15,7 +15,10 @@ from covey.exchange.bits import Int8, TwoBit, cast
 from covey.exchange.codec import Codec, error_feedback
 from covey.exchange.codecs import CODECS, WRAPPERS
 from covey.exchange.dgc import Dgc
+from covey.exchange.qsgd import Qsgd
+from covey.exchange.sbc import Sbc
 from covey.exchange.sparse import TopK
+from covey.exchange.strom import Strom
 from covey.exchange.wrapping import clipped, warmed_up, with_momentum
 from covey.run.options import options
 from covey.run.request import request
@@ -155,6 +158,31 @@ def test_sums_of_momenta_and_of_clipped_vectors() -> None:
         totals, _ = together(coders, [one(3, 4), one(30, 40)] if expected[0] == 6 else [one(1.5, 2)] * 2, memories)
         norm = sum(number**2 for number in expected) ** 0.5
         torch.testing.assert_close(totals[0].parts[0], torch.tensor(expected) * min(1, 10 / norm), rtol=2e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("codec", [Int8().codec(), Strom(threshold=0.05).codec(), Qsgd().codec()])
+def test_what_narrow_numbers_drop_of_a_momentum_waits(codec: Codec) -> None:
+    """Momentum is reckoned in float32; what arrives as bfloat16 and what waits are together all that was gathered."""
+    shape = flat(300, torch.bfloat16)
+    coder = with_momentum(error_feedback(codec), 0.9).made(shape, 3)
+    memory, sum_of_momenta, arrived = coder.memory, torch.zeros(300).double(), torch.zeros(300).double()
+    for seed in range(20):
+        wire, memory = coder.encode(normal(shape, seed), memory)
+        sum_of_momenta += whole(memory[0])
+        arrived += whole(coder.decode(wire))
+    torch.testing.assert_close(arrived + whole(memory[1][0]), sum_of_momenta, rtol=0, atol=1e-4)
+
+
+def test_what_narrow_numbers_drop_of_a_mean_waits() -> None:
+    shape = flat(300, torch.bfloat16)
+    coder = Sbc(density=0.1, momentum=0.9).codec().made(shape, 3)
+    memory, gathered, arrived = coder.memory, torch.zeros(300).double(), torch.zeros(300).double()
+    for seed in range(20):
+        vector = normal(shape, seed)
+        gathered += 0.9 * whole(memory[1]) + whole(vector)
+        wire, memory = coder.encode(vector, memory)
+        arrived += whole(coder.decode(wire))
+    torch.testing.assert_close(arrived + whole(memory[0]), gathered, rtol=0, atol=1e-4)
 
 
 def test_the_first_vectors_travel_as_they_are() -> None:

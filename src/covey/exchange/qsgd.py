@@ -82,7 +82,8 @@ class Qsgd:
             parts = list[Tensor]()
             for number, run in enumerate(runs):
                 kept = run.of(residual) if residual else None
-                levels, norms = code(coding, run.of(vector), kept, run, chance(seed, count, number))
+                dtype = form.like.parts[run.part].dtype
+                levels, norms = code(coding, run.of(vector), kept, run, chance(seed, count, number), dtype)
                 parts += [norms, *written(levels.cpu())]  # codes are written where loops are quick
             return Vector(parts), (residual, count + 1)
 

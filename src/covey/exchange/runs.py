@@ -140,10 +140,10 @@ class Work:
     def encode(self, vector: Vector, memory: Memory) -> tuple[Vector, Memory]:
         check(vector)
         residual, count = memory
-        pieces = [
-            code(self.coding, run.of(vector), run.of(residual) if residual else None, run, self.chance(count, number))
-            for number, run in enumerate(self.runs)
-        ]
+        pieces = []
+        for number, run in enumerate(self.runs):
+            kept, dtype = run.of(residual) if residual else None, self.form.like.parts[run.part].dtype
+            pieces.append(code(self.coding, run.of(vector), kept, run, self.chance(count, number), dtype))
         streams = [
             joined([piece[index].view(-1) for piece in pieces], dtype, vector)
             for index, (dtype, _) in enumerate(self.coding.streams)
@@ -175,15 +175,20 @@ def chance(seed: int, count: int, number: int) -> int:
     return (seed + (count << 24) + number) % (1 << 63)
 
 
-def code(coding: Coding, x: Tensor, residual: Tensor | None, run: Run, chance: int) -> Sequence[Tensor]:
-    """One run; kernels reckon in float32, so what is dropped of other numbers is found beside them."""
-    if residual is None or x.dtype == torch.float32:
+def code(
+    coding: Coding, x: Tensor, residual: Tensor | None, run: Run, chance: int, dtype: torch.dtype
+) -> Sequence[Tensor]:
+    """One run, which is decoded to numbers of this type, whatever momentum is reckoned in.
+
+    Kernels reckon in float32, so what is dropped of other numbers is found beside them.
+    """
+    if residual is None or dtype == torch.float32:
         return coding.encode(x, residual, run, chance)
     wanted = residual + x
     pieces = coding.encode(wanted, None, run, chance)
     decoded = torch.empty(run.count, dtype=torch.float32, device=x.device)
     coding.decode([piece.view(-1) for piece in pieces], run, decoded)
-    residual.copy_(wanted.sub_(decoded.to(x.dtype)))
+    residual.copy_(wanted.sub_(decoded.to(dtype)))
     return pieces
 
 

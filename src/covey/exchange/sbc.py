@@ -54,7 +54,8 @@ class Sbc:
             waiting, moving = memory if self.momentum else (memory, None)
             add, parts = self.gathered(vector, moving), list[Tensor]()
             for mine in runs:
-                found = [self.side(run.of(add), run.of(waiting) if waiting else None, run) for run in mine]
+                dtype = form.like.parts[mine[0].part].dtype
+                found = [self.side(run.of(add), run.of(waiting) if waiting else None, run, dtype) for run in mine]
                 if moving:
                     for run, (where, _) in zip(mine, found, strict=True):
                         run.of(moving)[where.long()] = 0  # it would only repeat what was sent
@@ -86,14 +87,17 @@ class Sbc:
             u.mul_(self.momentum).add_(g)
         return moving
 
-    def side(self, x: Tensor, residual: Tensor | None, run: Run) -> tuple[Tensor, float]:
-        """The places of the largest or of the smallest numbers, whichever are further from 0, and their mean."""
+    def side(self, x: Tensor, residual: Tensor | None, run: Run, dtype: torch.dtype) -> tuple[Tensor, float]:
+        """The places of the largest or of the smallest numbers, whichever are further from 0, and their mean.
+
+        That is a number of the type that it is decoded to: what narrowing drops waits too.
+        """
         wanted = x if residual is None else residual.add_(x)
         k = of(self.density, run.count)
         up, down = (kernels.topk((sign * wanted).clamp_(min=0), None, k) for sign in (1, -1))
         where, sizes = up if float(up[1].sum()) >= float(down[1].sum()) else down
         where = where[sizes > 0]
-        mean = float(wanted[where.long()].mean().float().to(x.dtype)) if where.numel() else 0.0
+        mean = float(wanted[where.long()].mean().float().to(dtype)) if where.numel() else 0.0
         if residual is not None:
             residual[where.long()] -= mean
         return where, mean

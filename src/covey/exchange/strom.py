@@ -22,6 +22,7 @@ from covey.flat import Form
 from covey.vector import Vector
 
 STEP = 2 ** (1 / 20)  # by which DL4J's threshold grows or shrinks
+LEAST, MOST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max  # as which a threshold travels
 DENSE = 16  # more than one number of so many: two bits for each are shorter
 
 
@@ -35,8 +36,8 @@ class Strom:
     high: float = 1e-2
 
     def codec(self) -> Codec:
-        if not self.threshold > 0:
-            raise PlanError(f"strom(threshold={self.threshold:g}): must be more than 0")
+        if not LEAST <= self.threshold <= MOST:
+            raise PlanError(f"strom(threshold={self.threshold:g}): must be more than 0, and a number of 32 bits")
         if not 0 < self.low <= self.high <= 1:
             raise PlanError(f"strom(low={self.low:g}, high={self.high:g}): shares of all numbers, 0 < low <= high <= 1")
 
@@ -55,11 +56,13 @@ class Strom:
             residual, thresholds = memory
             parts, after = [], []
             for run, threshold in zip(runs, thresholds, strict=True):
-                codes = _codes(run.of(vector), run.of(residual) if residual else None, run, threshold)
+                dtype = form.like.parts[run.part].dtype
+                codes = _codes(run.of(vector), run.of(residual) if residual else None, run, threshold, dtype)
                 count = _count(codes)
                 parts += [torch.tensor([threshold], dtype=torch.float32)]
                 parts += [codes if count * DENSE > run.count else _words(codes)]
-                after.append(self.next(threshold, count / run.count))
+                moved = count > 0 or bool(run.of(vector).any())
+                after.append(self.next(threshold, count / run.count) if moved else threshold)
             return Vector(parts), (residual, after)
 
         def decode(wire: Vector) -> Vector:
@@ -78,17 +81,17 @@ class Strom:
         """The threshold after so much was sent with this one."""
         if not self.adaptive or self.low <= share <= self.high:
             return threshold
-        return threshold * STEP if share > self.high else threshold / STEP
+        return min(threshold * STEP, MOST) if share > self.high else max(threshold / STEP, LEAST)
 
 
-def _codes(x: Tensor, residual: Tensor | None, run: Run, threshold: float) -> Tensor:
+def _codes(x: Tensor, residual: Tensor | None, run: Run, threshold: float, dtype: torch.dtype) -> Tensor:
     """Two bits for each number, as `twobit` has them."""
     coding = Coding(
         encode=lambda x, residual, run, chance: (kernels.twobit_encode(x, residual, threshold),),
         decode=lambda streams, run, out: kernels.twobit_decode(streams[0], threshold, out),
         streams=(),
     )
-    return code(coding, x, residual, run, 0)[0]
+    return code(coding, x, residual, run, 0, dtype)[0]
 
 
 SIGNS = torch.tensor([sum(byte >> shift & 3 >= 2 for shift in (6, 4, 2, 0)) for byte in range(256)], dtype=torch.uint8)
