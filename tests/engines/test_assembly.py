@@ -171,6 +171,30 @@ def test_very_large_numbers_are_numbers() -> None:
     hall.close()
 
 
+@pytest.mark.parametrize("length", [SMALL, LARGE])
+def test_a_mean_of_float16_is_not_larger_than_its_numbers(length: int) -> None:
+    """The sum of four times 40,000 is more than float16 can hold; the mean is 40,000."""
+    hall = Hall(4)
+    vectors = [hall.housed(rank, Vector([torch.full((length,), 4e4, dtype=torch.float16)])) for rank in range(4)]
+    for member, vector in zip(hall.members, vectors, strict=True):
+        member.take(None, Collective(vector, hall.group, ring, 0.25))
+    assert all(found.came for found in hall.finish(hall.members, 4))
+    assert all(bool((vector.parts[0] == 4e4).all()) for vector in vectors)
+    hall.close()
+
+
+@pytest.mark.parametrize("length", [SMALL, LARGE])
+def test_a_sum_that_float16_cannot_hold_is_nobodys_fault(length: int) -> None:
+    hall = Hall(3)
+    vectors = [hall.housed(rank, Vector([torch.full((length,), 4e4, dtype=torch.float16)])) for rank in range(3)]
+    for member, vector in zip(hall.members, vectors, strict=True):
+        member.take(None, Collective(vector, hall.group, ring))
+    done = [found for _ in range(5) for member in hall.members for found in member.advance()]
+    errors = [str(found.error) for found in done if found.error]
+    assert errors and all(text.startswith("the sum of what 3 roles brought is more than float16") for text in errors)
+    hall.close()
+
+
 def test_where_one_has_no_room_the_program_sums() -> None:
     hall = Hall(3)
     hall.members[1].memory.arena.full = "there is no more"

@@ -205,13 +205,18 @@ class Assembly:
 def add_up(given: list[Tensor], shares: list[float], into: Tensor, group: Group) -> None:
     """Add shares up in the order of the group; `into` may be one of those given. What is no number is refused.
 
-    Each number is treated alike wherever it lies, so that the pieces in which vectors come do not matter.
+    Each number is treated alike wherever it lies, so that the pieces in which vectors come do not matter. Equal shares
+    are taken of the sum, which is faster; but not in float16, whose largest number is 65,504: there the sum of what
+    each of them could hold may be too large.
     """
     room = torch.empty(min(STRETCH, into.numel()), dtype=into.dtype)
-    alike = shares[0] if all(share == shares[0] for share in shares) else None
+    narrow = into.dtype == torch.float16
+    alike = shares[0] if all(share == shares[0] for share in shares) and not narrow else None
     for start in range(0, into.numel(), STRETCH):
         pieces = [tensor[start : start + STRETCH] for tensor in given]
         total = into[start : start + STRETCH]
+        if narrow:  # so that it can be told who brought what is no number, and when only the sum is none
+            pieces = [piece.clone() if piece.data_ptr() == total.data_ptr() else piece for piece in pieces]
         both = zip(pieces, shares, strict=True)
         counted = pieces if alike is not None else [_times(piece, share) for piece, share in both if share]
         _add(counted, room[: total.numel()], total)
@@ -245,3 +250,8 @@ def check_numbers(given: list[Tensor], total: Tensor, group: Group) -> None:
                 f"{who} brought NaN or infinite numbers to a sum, which would spoil all others: its training has "
                 "diverged; try a smaller learning rate, or clip_norm in the task"
             )
+    if not total.isfinite().all():
+        raise WireError(
+            f"the sum of what {len(group)} roles brought is more than {str(total.dtype).removeprefix('torch.')} can "
+            "hold: train in float32 or bfloat16, try a smaller learning rate, or clip_norm in the task"
+        )
