@@ -97,6 +97,22 @@ def test_a_move_along_which_the_gradient_grows_is_not_learned() -> None:
     assert search.search.slots == [] and search.search.length == pytest.approx(1 / 4.5)
 
 
+@pytest.mark.parametrize("known", [1, 2, 3])
+def test_the_history_stays_when_a_move_is_not_learned(known: int) -> None:
+    """Three moves are remembered at most; one along which the gradient grows takes none of those that are known."""
+    search = Here(vector(1.0), history=3)
+    search.see(10.0, 4.0)
+    for move in range(known):
+        search.see(9.0 - move, 3.9 - move)
+    kept = {slot: search.vectors[f"s{slot}"].parts[0].clone() for slot in search.search.slots}
+    assert len(kept) == known
+    for _ in range(3):
+        search.vectors["g"].copy_(search.vectors["d"]).mul_(-9.0).add_(search.vectors["old"])
+        finish(search.learn())
+        assert search.search.slots == list(kept) and len(search.search.curvatures) == known
+        assert all(torch.equal(search.vectors[f"s{slot}"].parts[0], s) for slot, s in kept.items())
+
+
 def dense(pairs: list[tuple[Tensor, Tensor]], gradient: Tensor) -> Tensor:
     """The direction by the BFGS update of whole matrices (Nocedal & Wright, eq. 7.16 and 7.20)."""
     eye = torch.eye(len(gradient), dtype=torch.float64)

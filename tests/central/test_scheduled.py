@@ -10,12 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from covey.central.pushing import Turn
-from covey.central.slices import Confirmed, Gradient, Updated
+from covey.central.slices import Confirmed, Gradient, Manner, Statistics, Updated
 from covey.central.tac import Op, tac
+from covey.central.updating import Keeper
 from covey.errors import PlanError
+from covey.exchange.codec import dense
+from covey.program import Node
+from covey.replica import Replica
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from covey.task import Task
-from tests.worlds import CLUSTER, World, adam, cloud, mlp, run, sgd, worker
+from covey.vector import Vector
+from tests.worlds import CLUSTER, World, adam, cloud, mlp, perform, run, sgd, worker
 
 # 3 layers of 2,048 bytes each: backward makes all of their gradients in 7 ms, and one of them takes 20 ms on the wire.
 SLOW = Cluster(compute=Seconds(0.010), link=Link(bandwidth=BytesPerSecond(1e5), latency=Seconds(0.0)))
@@ -47,6 +52,27 @@ def test_no_schedule_changes_a_bit_or_a_byte(spec: str, servers: int) -> None:
     assert sum(sent.size for sent in plain.log.sends) == sum(sent.size for sent in fast.log.sends)
     assert len(plain.log.values("update")) == len(fast.log.values("update"))
     assert fast.outcome.seconds < plain.outcome.seconds or spec == "staggered"
+
+
+def test_statistics_of_two_steps_are_never_mixed() -> None:
+    """Worker 0 may be a step ahead when worker 1's float buffers of the step before are still on a slow link."""
+    found: list[float] = []
+
+    def tell(keeper: Keeper, rank: int, step: int, value: float) -> None:
+        buffers = Vector(torch.full_like(part, value) for part in keeper.replica.buffers.parts)
+        keeper.keep_buffers(Statistics(step, buffers, sender=worker(rank)))
+        found.append(keeper.replica.buffers.parts[0][0].item())
+
+    async def first(node: Node, replica: Replica) -> None:
+        keeper = Keeper(node, replica, 0, 1, Manner(), dense)
+        for rank, step, value in ((0, 0, 2.0), (0, 1, 20.0), (1, 0, 4.0), (1, 1, 40.0)):
+            tell(keeper, rank, step, value)
+
+    async def second(node: Node, replica: Replica) -> None:
+        pass
+
+    perform(first, second, replicas=[Replica(nn.BatchNorm1d(1), sgd()) for _ in range(2)], steps=2)
+    assert found == [0.0, 0.0, 3.0, 30.0]
 
 
 @pytest.mark.parametrize("more", [{"optimizer": adam()}, {"clip_norm": 0.01}])

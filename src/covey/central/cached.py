@@ -44,7 +44,7 @@ class Table:
         self.parked: dict[int, Read] = {}
         self.readers: set[int] = set()
         self.left: set[int] = set()  # not remembered: after a restart all say it anew, and wait for the answer
-        self.told = 0
+        self.told = node.remember("told", [0]).value  # the slowest worker's clock when all were given new parameters
 
     async def serve(self) -> None:
         while len(self.left) < self.node.workers:
@@ -76,8 +76,8 @@ class Table:
             if self.parked[rank].clock <= self.clocks.slowest:
                 del self.parked[rank]
                 await self.give(rank)
-        if self.eager and self.clocks.slowest > self.told:
-            self.told = self.clocks.slowest
+        if self.eager and self.clocks.slowest > self.told[0]:
+            self.told[0] = self.clocks.slowest
             for rank in sorted(self.readers - self.parked.keys()):
                 await self.give(rank)
 

@@ -41,6 +41,9 @@ async def worker(
             await store.push(gathered, since[1], since[0])
             since[:] = [0, 0]
         replica.apply(replica.grad)
+    if since[0]:  # what was gathered since the last push counts too
+        await store.push(gathered, since[1], since[0], step=node.step - 1)
+        since[:] = [0, 0]
     await store.leave()
 
 

@@ -131,18 +131,15 @@ class Lbfgs:
     async def learn(self) -> None:
         """Keep the last move s and how it changed the gradient, y, where the curvature is positive."""
         at = self.search
-        slot = at.slots[0] if len(at.slots) == self.history else len(at.slots)
+        slot = next(free for free in range(self.history + 1) if free not in at.slots)
         await self.order("copy", f"s{slot}", "d")
         await self.order("scale", f"s{slot}", factor=at.length)
         await self.order("copy", f"y{slot}", "g")
         await self.order("add", f"y{slot}", "old", -1.0)
         curvature = await self.dot(f"s{slot}", f"y{slot}")
-        if slot in at.slots:
-            at.slots, at.curvatures = at.slots[1:], at.curvatures[1:]
         if curvature > 1e-10:
-            at.slots, at.curvatures = [*at.slots, slot], [*at.curvatures, 1 / curvature]
-        elif len(at.slots) == self.history - 1:  # the slot of the oldest was written over: begin anew
-            at.slots, at.curvatures = [], []
+            at.slots = [*at.slots, slot][-self.history :]
+            at.curvatures = [*at.curvatures, 1 / curvature][-self.history :]
 
     async def turn(self) -> None:
         """Let `d` be the direction of descent: minus the gradient, seen through the history."""

@@ -82,9 +82,12 @@ class Store:
             if into is None:
                 place.copy_(self.received[index].read(Given(fetched.params, fetched.whole)))
 
-    async def push(self, gathered: Vector, samples: int, gradients: int = 1) -> None:
-        """Send what the filter lets through of the sum of so many gradients; what must wait stays in `gathered`."""
-        none = Vector(())
+    async def push(self, gathered: Vector, samples: int, gradients: int = 1, step: int | None = None) -> None:
+        """Send what the filter lets through of the sum of so many gradients; what must wait stays in `gathered`.
+
+        Its step is that of the last gradient in it: the current one unless told.
+        """
+        none, step = Vector(()), self.node.step if step is None else step
         for index, shard in enumerate(self.addresses):
             piece, flat = gathered.cut(self.pieces[index]), self.replica.flat.cut(self.pieces[index])
             masks = self.sieve.pick(piece * (1 / gradients), piece, flat, self.node.rng)
@@ -97,7 +100,7 @@ class Store:
             if masks is not None and self.sieve.caches:
                 signature, keys = self.caches[index].shorten(keys)
             buffers = self.replica.buffers if index == 0 else none
-            parcel = Accrued(self.node.step, self.versions[index], samples, signature, keys, values, buffers, gradients)
+            parcel = Accrued(step, self.versions[index], samples, signature, keys, values, buffers, gradients)
             await self.replica.inform(self.node, shard)
             await self.node.send(shard, parcel)
             if masks is None or not self.sieve.waits:

@@ -61,7 +61,7 @@ class Keeper:
         }
         self.came: dict[int, dict[int, Vector]] = {place: {} for place in mine}
         self.whole: list[Fresh] = []  # of this step, what every worker has pushed
-        self.statistics: dict[int, Statistics] = {}
+        self.statistics: dict[int, dict[int, Statistics]] = {}  # of a step, by rank: some may be a step ahead
         self.pushing: set[int] = set()
         self.wishes: deque[Address] = deque()
         self.left: set[int] = set()  # not remembered: after a restart all say it anew
@@ -151,9 +151,11 @@ class Keeper:
     def keep_buffers(self, message: Statistics) -> None:
         """Keep the mean of all workers' float buffers, as far as they are of all."""
         present = self.node.present(message.step)
-        self.statistics[message.sender.rank] = message
-        if len(self.statistics) == len(present):
-            pushed = [self.statistics.pop(rank).buffers for rank in present]
+        came = self.statistics.setdefault(message.step, {})
+        came[message.sender.rank] = message
+        if len(came) == len(present):
+            pushed = [came[rank].buffers for rank in present]
+            del self.statistics[message.step]
             mean = mean_(self.replica.buffers.clone(), pushed, [1.0] * len(pushed))
             self.replica.buffers.lerp_(mean, len(pushed) / self.node.workers)
 
