@@ -157,6 +157,24 @@ def test_steps_that_nobody_told_agree_with_anything() -> None:
         agreement.add(worker(1), 3, 6, settings(lr=9.0))
 
 
+def test_what_was_told_of_a_gap_is_compared_too() -> None:
+    """Worker 0 told nothing of steps 1 to 8; workers 1 and 2 do, later, and not the same."""
+    agreement = Agreement()
+    agreement.add(worker(0), 0, 1, settings())
+    agreement.add(worker(0), 9, 10, settings())
+    agreement.add(worker(1), 3, 5, settings(lr=0.2))
+    agreement.add(worker(1), 5, 6, settings(lr=0.2))
+    agreement.add(worker(2), 1, 3, settings(lr=0.3))
+    assert [(known.first, known.settings and known.settings.groups[0]["lr"]) for known in agreement.line] == [
+        (0, 0.1), (1, 0.3), (3, 0.2), (6, None), (9, 0.1)
+    ]  # fmt: skip
+    with pytest.raises(PlanError, match="at step 5: lr of parameter group 0 is 0.2 on worker 1 and 0.1 on worker 2"):
+        agreement.add(worker(2), 5, 7, settings())
+    for step in range(6, 9):
+        agreement.add(worker(1), step, step + 1, settings(lr=0.2))
+    assert len(agreement.line) == 4 and agreement.end == 10
+
+
 def test_all_that_differs_is_named() -> None:
     for other, words in (
         (Settings((*settings().groups, {})), "1 parameter groups, and worker 1 has 2"),

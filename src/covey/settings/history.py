@@ -63,7 +63,7 @@ class Agreement:
     def add(self, who: Address, first: int, last: int, settings: Settings) -> None:
         """A worker takes the steps from `first` up to, but not including, `last` with these settings."""
         if first < self.end:
-            self._compare(who, first, min(last, self.end), settings)
+            self._settle(who, first, min(last, self.end), settings)
         if last <= self.end:
             return
         if first > self.end:
@@ -74,14 +74,28 @@ class Agreement:
         if len(self.line) > STRETCHES:
             del self.line[: STRETCHES // 2]
 
-    def _compare(self, who: Address, first: int, last: int, settings: Settings) -> None:
-        begin = max(0, bisect_right(self.line, first, key=lambda stretch: stretch.first) - 1)
-        for stretch in self.line[begin:]:
-            if stretch.first >= last:
-                return
-            if stretch.settings is not None and stretch.settings != settings:
+    def _settle(self, who: Address, first: int, last: int, settings: Settings) -> None:
+        """Compare these steps with what others have told of them; where nobody has, this is what is known."""
+        place = max(0, bisect_right(self.line, first, key=lambda stretch: stretch.first) - 1)
+        while place < len(self.line) and self.line[place].first < last:
+            stretch = self.line[place]
+            if stretch.settings is None:
+                place += self._fill(place, Stretch(max(first, stretch.first), settings, who), last)
+            elif stretch.settings != settings:
                 step = max(first, stretch.first)
                 raise PlanError(disagreement(step, (stretch.who, stretch.settings), (who, settings)))
+            else:
+                place += 1
+
+    def _fill(self, place: int, told: Stretch, last: int) -> int:
+        """Put in what was told of a gap, up to `last`; how many stretches there are now in its place."""
+        gap, begin = self.line[place], told.first
+        end = self.line[place + 1].first if place + 1 < len(self.line) else self.end
+        longer = begin == gap.first and place > 0 and self.line[place - 1].settings == told.settings
+        before = [gap] if gap.first < begin else []
+        after = [gap._replace(first=last)] if last < end else []
+        self.line[place : place + 1] = [*before, *([] if longer else [told]), *after]
+        return len(before) + (not longer) + len(after)
 
 
 def disagreement(step: int, one: tuple[Address, Settings], other: tuple[Address, Settings]) -> str:
