@@ -172,6 +172,12 @@ def _right(output: Tensor, y: Tensor) -> int:
     return int((output.argmax(dim=1) == y).sum())
 
 
+def task_file(where: str) -> Path:
+    """The file in `path/file.py` or `path/file.py:NAME`, on a host that may not have it; a path may hold colons."""
+    path, colon, name = where.rpartition(":")
+    return Path(path) if colon and name.isidentifier() and not Path(where).is_file() else Path(where)
+
+
 def _split(where: str) -> tuple[Path, str]:
     path, colon, name = where.rpartition(":")
     if not colon or Path(where).is_file():

@@ -107,6 +107,18 @@ def test_a_host_that_has_something_else_is_named(room: Room, monkeypatch: pytest
     assert not list(room.path.glob("built"))
 
 
+def test_a_task_in_a_folder_with_a_colon_is_compared_too(tmp_path: Path) -> None:
+    folder = tmp_path / "a:b"
+    folder.mkdir()
+    file = folder / "task.py"
+    found = []
+    for text in ("x = 1", "x = 2"):
+        file.write_text(text)
+        found.append(here.versions(str(file))["task"])
+        assert here.versions(f"{file}:name")["task"] == found[-1] != "not there"
+    assert found[0] != found[1]
+
+
 @pytest.mark.full
 def test_a_host_that_does_not_come_is_named(room: Room) -> None:
     never = ["sh", "-c", "exec sleep 100"]

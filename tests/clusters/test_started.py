@@ -11,6 +11,7 @@ import pytest
 from covey.engines.cluster.ranks import Presence, names
 from covey.engines.mpirun import MpirunPlaces, read_hosts
 from covey.engines.started import GPUS, Started, by_mpi, by_slurm, by_torchrun, choose_gpu, first_node, world
+from covey.errors import PlanError
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
 SRUN = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "12"}
@@ -32,8 +33,11 @@ def test_slurms_variables() -> None:
 
 @pytest.mark.parametrize(
     ("nodes", "first"),
-    [("node1", "node1"), ("a,b", "a"), ("gpu[03-07,9],login", "gpu03"), ("r1n[2,4]-ib,x", "r1n2-ib"), ("", "")],
-)
+    [
+        ("node1", "node1"), ("a,b", "a"), ("gpu[03-07,9],login", "gpu03"), ("r1n[2,4]-ib,x", "r1n2-ib"), ("", ""),
+        ("rack[0-1]n[03-07],x", "rack0n03"), ("r[2,4]n1,r9", "r2n1"),
+    ],
+)  # fmt: skip
 def test_the_first_node_leads(nodes: str, first: str) -> None:
     assert first_node(nodes) == first
 
@@ -65,6 +69,11 @@ def test_a_file_of_hosts(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("# ours\nnode1 slots=2\n\nnode2:1 # small\nlocalhost\nnode1\n")
     assert read_hosts(file, 5) == ["node1", "node1", "node1", "node2", "localhost"]
+    for wrong in ("node1 slots=abc", "node1 slots=-1", "node1:x", "node1 slots="):
+        file.write_text(f"node0\n{wrong}\n")
+        with pytest.raises(PlanError, match=f"'{wrong}' has '.*' slots; write a number"):
+            read_hosts(file, 1)
+    file.write_text("# ours\nnode1 slots=2\n\nnode2:1 # small\nlocalhost\nnode1\n")
     if " " in sys.prefix:
         pytest.skip("Open MPI does not start on other hosts from a folder with a space in its name")
     places = MpirunPlaces(5, file, native=False)

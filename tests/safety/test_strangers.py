@@ -273,6 +273,14 @@ def test_a_person_is_told_ever_more_rarely() -> None:
     assert heard.news() == {"server 0: a frame": 200} and heard.news() == {}
 
 
+def test_nor_do_ever_new_reasons_flood_the_terminal() -> None:
+    heard, said = Refusals(), []
+    for number in range(500):
+        said += heard.add({f"frame {number}": 1}, "server 0")
+    assert len(said) == MOST + 3 and said[-1] == "refused for yet other reasons (100 times)"
+    assert heard.lines()[-1] == f"refused for yet other reasons ({500 - MOST} times)"
+
+
 # --- secrets
 
 

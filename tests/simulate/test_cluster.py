@@ -87,6 +87,15 @@ def test_a_wrong_flag_is_told_what_would_work(flags: dict[str, object], why: str
     assert why in str(caught.value)
 
 
+def test_a_link_of_a_worker_that_is_not_there_is_refused() -> None:
+    """Of other roles a strategy may have fewer, or none: one file serves many strategies."""
+    cluster = read("[host.'worker 9']\nbandwidth = '1mbit'\n[host.'server 1']\nbandwidth = '1gbit'")
+    cluster.check(10)
+    read("[[machine]]\ncores = 1\nbandwidth = '1mbit'").check(4)
+    with pytest.raises(PlanError, match="there is no worker 9: 4 workers are numbered 0 to 3"):
+        cluster.check(4)
+
+
 def test_check_knows_the_workers() -> None:
     from_flags(slow=["3:4x"]).check(workers=4)
     with pytest.raises(PlanError, match="no worker 4: 4 workers are numbered 0 to 3"):

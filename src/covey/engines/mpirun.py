@@ -128,7 +128,7 @@ def read_hosts(file: Path, workers: int) -> list[str]:
         if words:
             name, _, count = words[0].partition(":") if words[0].count(":") == 1 else (words[0], "", "")
             given = [word.partition("=")[2] for word in words[1:] if word.startswith("slots=")]
-            slots += [name] * int((given or [count or "1"])[0])
+            slots += [name] * _slots(file, line, (given or [count or "1"])[0])
     if not slots:
         raise PlanError(f"--hosts {file} names no host; write one a line, such as 'node1 slots=4'")
     if workers > len(slots):
@@ -136,3 +136,9 @@ def read_hosts(file: Path, workers: int) -> list[str]:
             f"--hosts {file} has {len(slots)} slots and there are {workers} workers: write slots=… behind the hosts"
         )
     return list(Counter(slots).elements())[:workers]
+
+
+def _slots(file: Path, line: str, number: str) -> int:
+    if not (number.isascii() and number.isdigit()):
+        raise PlanError(f"--hosts {file}: {line.strip()!r} has {number!r} slots; write a number, as in 'node1 slots=4'")
+    return int(number)

@@ -99,9 +99,9 @@ def only_hosts(engine: str) -> bool:
 
 
 def first_node(nodes: str) -> str:
-    """The first name in SLURM's way of writing many: `gpu[03-07,9],login` begins with gpu03."""
-    first = re.match(r"([^,\[]*)(?:\[([0-9]+)[^\]]*\]([^,]*))?", nodes.strip())
-    return "".join(part or "" for part in first.groups()) if first else ""
+    """The first name in SLURM's way of writing many: gpu03 of `gpu[03-07,9],login`, r0n4 of `r[0-1]n[4-7]`."""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes.strip())
+    return re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", first[0]) if first else ""
 
 
 def choose_gpu(local: int) -> None:

@@ -72,8 +72,8 @@ class Cluster:
         """Refuse a cluster that does not fit this many workers."""
         if self.workers is not None and self.workers != workers:
             raise PlanError(f"the cluster has {self.workers} workers, the run asks for {workers}; make them equal")
-        killed = (int(rank) for role, rank in (host.rsplit(" ", 1) for host in self.kills) if role == "worker")
-        for rank in (*self.slowdowns, *killed):
+        named = [host.removeprefix("worker ") for host in (*self.kills, *self.links) if host.startswith("worker ")]
+        for rank in (*self.slowdowns, *map(int, named)):
             if rank >= workers:
                 raise PlanError(f"there is no worker {rank}: {workers} workers are numbered 0 to {workers - 1}")
 

@@ -18,6 +18,7 @@ import msgspec
 
 from covey import __version__
 from covey.errors import PlanError
+from covey.task import task_file
 
 SIOCGIFADDR = 0x8915
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -47,7 +48,7 @@ def versions(task: str) -> dict[str, str]:
         "Python": platform.python_version(),
         "torch": version("torch"),
         "covey": f"{__version__} ({_source()[:12]})",
-        "task": _digest(Path(task.rpartition(":")[0] or task)) if task else "",
+        "task": _digest(task_file(task)) if task else "",
     }
 
 

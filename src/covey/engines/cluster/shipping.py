@@ -12,6 +12,7 @@ import msgspec
 from covey.engines import handover
 from covey.engines.cluster.words import Letter
 from covey.errors import PlanError
+from covey.task import task_file
 
 MOST = 32 << 20  # bytes of code; more is no code
 
@@ -24,7 +25,7 @@ def with_code(letters: Sequence[Letter]) -> list[Letter]:
 
 def packed(task: str) -> bytes:
     """The file of `path/file.py:name`, the modules beside it and the packages below, as a zip."""
-    folder = file_of(task).parent
+    folder = task_file(task).parent
     data, size = io.BytesIO(), 0
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in code_in(folder):
@@ -49,7 +50,7 @@ def settled(letter: Letter, handed: bytes, folder: Path) -> tuple[Letter, bytes]
     """
     if not letter.code:
         return letter, handed
-    path = file_of(letter.task)
+    path = task_file(letter.task)
     with zipfile.ZipFile(io.BytesIO(letter.code)) as code:
         if path.is_file() and path.read_bytes() == code.read(path.name):
             return letter, handed  # with the data that may lie beside it
@@ -57,9 +58,3 @@ def settled(letter: Letter, handed: bytes, folder: Path) -> tuple[Letter, bytes]
     task = str(folder / path.name) + letter.task.removeprefix(str(path))
     parcel = msgspec.structs.replace(handover.opened(handed), file=task)
     return msgspec.structs.replace(letter, task=task), handover.closed(parcel)
-
-
-def file_of(task: str) -> Path:
-    """The file in `path/file.py:name`."""
-    path, colon, name = task.rpartition(":")
-    return Path(path) if colon and name.isidentifier() else Path(task)

@@ -18,23 +18,24 @@ class Refusals:
         self.counts: Counter[str] = Counter()
         self._news: Counter[str] = Counter()
 
-    def note(self, reason: str, times: int = 1) -> None:
+    def note(self, reason: str, times: int = 1) -> str:
+        """Count it; the reason under which it is counted, one for all beyond those that are told apart."""
         line = shown(reason)
         if line not in self.counts and len(self.counts) >= MOST:
             line = OTHERS
         self.total += times
         self.counts[line] += times
         self._news[line] += times
+        return line
 
     def add(self, others: Mapping[str, int], by: str) -> list[str]:
         """Take over what `by` has refused; the lines that a person should see: the 1st, 10th, 100th time."""
         lines = []
         for reason, times in others.items():
-            told = shown(f"{by}: {reason}")
-            before = self.counts.get(told, 0)
-            self.note(told, times)
-            if len(str(before + times)) > len(str(before)) or not before:
-                lines.append(line(told, before + times))
+            told = self.note(f"{by}: {reason}", times)
+            after = self.counts[told]
+            if len(str(after)) > len(str(after - times)) or after == times:
+                lines.append(line(told, after))
         return lines
 
     def news(self) -> dict[str, int]:
@@ -48,7 +49,7 @@ class Refusals:
 
 
 def line(reason: str, times: int) -> str:
-    return f"refused by {reason}" + (f" ({times} times)" if times > 1 else "")
+    return ("refused " if reason == OTHERS else "refused by ") + reason + (f" ({times} times)" if times > 1 else "")
 
 
 def shown(reason: str) -> str:
