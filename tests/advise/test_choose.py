@@ -13,7 +13,7 @@ from torch import nn
 import covey
 from covey.advise import predict
 from covey.advise.candidates import candidates
-from covey.advise.choose import Advice, advise
+from covey.advise.choose import Advice, _order, advise
 from covey.advise.predict import slowest
 from covey.advise.situation import Situation, look, skew, time_batch
 from covey.advise.trial import SCORES, Limit, Reached, Trials
@@ -22,7 +22,7 @@ from covey.build import shards
 from covey.catalog import resolve
 from covey.errors import PlanError, RoleFailed
 from covey.observe.result import Result
-from covey.simulate import Cluster, Seconds, from_flags
+from covey.simulate import BytesPerSecond, Cluster, Seconds, from_flags
 from covey.simulate.cluster_file import read
 from covey.simulate.machines import Machine
 from covey.task import Task, load_task
@@ -273,6 +273,40 @@ def test_a_target_is_found_where_none_was_given(task: Task) -> None:
     now = look(task, 2, Cluster())
     reached, until = Trials(DIGITS, now, pace=0.001).alone(None)
     assert until.startswith("loss<=") and reached.seconds is not None
+
+
+def test_one_worker_alone_can_have_synchronized_batch_norm(task: Task) -> None:
+    """With a target and without; nn.SyncBatchNorm asks for a strategy whose workers step together."""
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.SyncBatchNorm(16), nn.Linear(16, 10))
+
+    normalized = replace(task, model=model)
+    trials = Trials(normalized, look(normalized, 2, from_flags(compute="5ms")), pace=0.001)
+    for until in (None, "accuracy>=0.5"):
+        assert trials.alone(until)[0].seconds is not None
+
+
+def test_the_link_of_a_server_is_that_of_its_machine(task: Task) -> None:
+    """What headers take is not for numbers; and where machines are told, the server lives on one of them."""
+    wide = replace(Cluster().link, bandwidth=BytesPerSecond(1e9), headers=1.0)
+    assert look(task, 4, Cluster(link=wide)).server_rate(1) == 5e8
+    named = Cluster(links={"server 0": wide, "master 0": replace(wide, headers=3.0)})
+    assert (look(task, 4, named).server_rate(2), look(task, 4, named).server_rate(0)) == (5e8, 2.5e8)
+    slow = replace(wide, bandwidth=BytesPerSecond(1e6), headers=0.0)
+    machines = Cluster(link=wide, machines=(Machine(cores=4),) * 2, links={"node0": slow, "node1": slow})
+    assert look(task, 4, machines).server_rate(1) == 1e6
+
+
+def test_what_was_never_timed_must_be_better_than_what_was_trained(task: Task) -> None:
+    now = look(task, 4, from_flags())
+    choice = advise(task, DIGITS, now).choices[0]
+    choice.family, choice.relative = "central, synchronous", 1.0
+    for basis, factor in (("formulas", 1.15), ("timed in virtual time", 1.15), ("trained in virtual time", 1.0)):
+        choice.basis = basis  # type: ignore[assignment]
+        assert _order(choice, now, trained=True)[1] == factor
+    choice.basis = "formulas"
+    assert _order(choice, now, trained=False)[1] == 1.0, "where nothing was trained all are guesses"
 
 
 # -- what is known beforehand -----------------------------------------------------------------------------------------

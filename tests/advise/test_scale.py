@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from covey.advise.delay import Network
@@ -11,6 +13,7 @@ from covey.errors import PlanError
 from covey.report import render
 from covey.simulate import from_flags
 from covey.simulate.cluster_file import read
+from covey.simulate.machines import Machine
 
 DIGITS = "examples/digits.py"
 SPOT = """
@@ -52,6 +55,13 @@ def test_one_worker_is_as_fast_as_itself(found: Scaling) -> None:
 def test_short_batches_at_the_end_of_an_epoch_do_not_count() -> None:
     ten = scale(DIGITS, ["gosgd"], [10], from_flags(), batch=32).points[0]
     assert ten.speed_up == pytest.approx(10, rel=0.01)
+
+
+def test_the_fastest_worker_alone_has_the_cores_that_it_has() -> None:
+    """Half a core for each: one worker alone takes twice as long, and four are four times as fast."""
+    cluster = replace(from_flags(), machines=tuple(Machine(cores=0.5) for _ in range(4)))
+    four = scale(DIGITS, ["gosgd"], [4], cluster, batch=32).points[0]
+    assert four.speed_up == pytest.approx(4, rel=0.1)
 
 
 def test_what_cannot_be_is_a_point_with_its_reason(found: Scaling) -> None:

@@ -90,8 +90,7 @@ def judge(strategy: Strategy, now: Situation) -> Iterator[Verdict]:
     yield rules.holds_together(now.spread, place.scheduling, now.spot)
     yield rules.statistics_hold(now.normalized, now.batch)
     if place.architecture == "server" and not together:
-        host = "server 0" if strategy.servers else "master 0"
-        part = now.model / (now.cluster.link_of(host).bandwidth * max(1, strategy.servers))
+        part = now.model / (now.server_rate(strategy.servers) * max(1, strategy.servers))
         yield rules.server_keeps_up(now.workers, part, now.cluster.update * now.model, now.compute * period(strategy))
     if strategy.codec != "dense":
         load, n = Load.of(strategy, now), now.workers

@@ -162,7 +162,8 @@ def _concluded(
 ) -> Advice:  # fmt: skip
     unit = _unit(rows, alone, now)
     found = [_choice(row, unit, alone, now) for row in rows]
-    ranked = sorted([_alone(alone, now), *found], key=lambda choice: _order(choice, now))
+    trained = any(choice.basis == "trained in virtual time" for choice in found)
+    ranked = sorted([_alone(alone, now), *found], key=lambda choice: _order(choice, now, trained))
     for choice in ranked:
         choice.command = findings.command(name, choice.spec, choice.workers, until, command)
     sure, why = _sure(ranked, now)
@@ -228,12 +229,16 @@ def _risks(row: Row) -> list[str]:
     return found
 
 
-def _order(choice: Choice, now: Situation) -> tuple[bool, float, float, float]:
-    """By time, to a hundredth; what is equally fast, by the survey's preferences."""
+def _order(choice: Choice, now: Situation, trained: bool) -> tuple[bool, float, float, float]:
+    """By time, to a hundredth; what is equally fast, by the survey's preferences.
+
+    Where some were trained, those for which only rules of thumb speak must be better; one worker alone is what all are
+    measured by.
+    """
     family = families.FAMILIES.get(choice.family)
     merit = families.merit(family, now.spread, now.reproducible) if family else 1.0
-    unproven = UNPROVEN if choice.basis == "timed in virtual time" else 1.0
-    return (choice.missed, round(choice.relative * unproven, 2), -merit, choice.step)
+    proven = choice.basis == "trained in virtual time" or not trained or family is None
+    return (choice.missed, round(choice.relative * (1.0 if proven else UNPROVEN), 2), -merit, choice.step)
 
 
 def _sure(ranked: Sequence[Choice], now: Situation) -> tuple[Sure, str]:

@@ -93,8 +93,7 @@ def _together(strategy: Strategy, now: Situation) -> float:
 def _server(strategy: Strategy, now: Situation, load: Load) -> tuple[float, float]:
     """Seconds in which all gradients get to the servers, and all parameters back."""
     servers = max(1, strategy.servers)
-    host = "server 0" if strategy.servers else "master 0"
-    rate = min(now.cluster.link_of(host).bandwidth * servers / now.workers, now.narrowest)
+    rate = min(now.server_rate(strategy.servers) * servers / now.workers, now.narrowest)
     return load.size / rate, load.back / rate
 
 
@@ -137,8 +136,7 @@ def _apart(strategy: Strategy, now: Situation, mean: float, every: float) -> Ste
     n, wire = now.workers, now.model / now.narrowest
     if strategy.taxonomy.architecture == "server":
         servers = max(1, strategy.servers)
-        host = "server 0" if strategy.servers else "master 0"
-        part = now.model / (now.cluster.link_of(host).bandwidth * servers)
+        part = now.model / (now.server_rate(strategy.servers) * servers)
         load = Load.of(strategy, now)
         there, back = load.size / now.model, load.back / now.model
         own = ((there + back) * max(wire, part) + 3 * now.latency + load.encode + load.decode) / every

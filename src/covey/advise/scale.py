@@ -8,7 +8,7 @@ import msgspec
 
 from covey.advise.pace import Pace
 from covey.advise.predict import period
-from covey.advise.world import sized
+from covey.advise.world import fastest, sized, slowness
 from covey.catalog import resolve
 from covey.errors import CoveyError, PlanError
 from covey.run import fit
@@ -98,7 +98,7 @@ def _point(
     if result.stopped == "interrupted":
         raise KeyboardInterrupt
     rate = pace.per_second()
-    single = batch / (world.compute * min(world.slowdowns.get(rank, 1.0) for rank in range(workers)))
+    single = batch / (world.compute * slowness(fastest(world, workers)[0], 1)[0])
     price = sum(world.price.values())
     return Point(
         spec=spec, workers=workers, per_second=rate, speed_up=rate / single,

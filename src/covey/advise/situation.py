@@ -77,6 +77,13 @@ class Situation:
         """Bytes per second of the slowest link."""
         return min(link.goodput for link in self.links)
 
+    def server_rate(self, servers: int) -> float:
+        """Bytes per second of the link of one server, or of a master where there are none."""
+        world = self.cluster
+        if (self.one_machine and world.local) or world.machines:  # it lives on any of the machines
+            return self.narrowest
+        return world.link_of("server 0" if servers else "master 0").goodput
+
     @property
     def latency(self) -> float:
         return max(link.latency for link in self.links)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from covey.advise.candidates import ALONE, SYNCHRONOUS, Candidate
 from covey.advise.pace import Pace
@@ -16,6 +17,8 @@ from covey.errors import CoveyError, PlanError, RoleFailed
 from covey.observe.result import Result
 from covey.run import fit
 from covey.task import Task
+
+T = TypeVar("T")
 
 FEW_STEPS, MOST_STEPS = 8, 64  # of a timed run
 EFFECTS = 1_500_000  # that a timed run of one strategy may have, about a minute
@@ -80,7 +83,8 @@ class Trials:
         """The fastest worker by itself, to the target; where there is none, to its loss after some passes."""
         world = self._single()
         if until is None:
-            result = self._run(ALONE, world, epochs=min(PASSES, self._passes()), seed=self.seed)
+            passes = min(PASSES, self._passes())
+            result = self._by_itself(lambda spec: self._run(spec, world, epochs=passes, seed=self.seed))
             losses = [loss for row in result.history if (loss := row.get("loss")) is not None]
             if not losses:
                 raise PlanError("the task told no loss from which a target could be found: give one with --until")
@@ -131,10 +135,15 @@ class Trials:
 
     def _plain(self, until: str, other: int = 0) -> Reached:
         """One worker to the target."""
+        world, passes = self._single(), self._passes()
+        return self._by_itself(lambda spec: self._reached(spec, world, until, other, epochs=passes))
+
+    def _by_itself(self, run: Callable[[str], T]) -> T:
+        """A run of one worker, with the SPEC that takes this task."""
         try:
-            return self._reached(ALONE, self._single(), until, other, epochs=self._passes())
+            return run(ALONE)
         except PlanError:  # such as a model with nn.SyncBatchNorm; what is wrong with the task is so here, too
-            return self._reached(SYNCHRONOUS, self._single(), until, other, epochs=self._passes())
+            return run(SYNCHRONOUS)
 
     def _single(self) -> Situation:
         return replace(self.now, workers=1, cluster=fastest(self.now.cluster, self.now.workers)[0])
