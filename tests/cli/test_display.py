@@ -50,6 +50,13 @@ def test_only_notable_waits_are_named(progress: Maker) -> None:
     assert [name for name, _ in moments.longest_waits(2)] == ["worker 2", "worker 1"]
 
 
+def test_another_run_begins_without_the_scores_of_the_one_before(progress: Maker) -> None:
+    moments = Moments()
+    for second, score in ((1.0, 0.1), (2.0, 0.5), (0.5, 0.2), (1.5, 0.3)):
+        assert moments.add(progress(second, metrics={"a": score}))
+    assert [scores["a"] for scores in moments.scores] == [0.2, 0.3]
+
+
 def test_scores_draw_a_line_and_survive_nan(progress: Maker) -> None:
     moments = Moments()
     scored = [moments.add(progress(1.0 + n, metrics={"a": a})) for n, a in enumerate((0.1, nan, nan, 0.5, 0.9))]

@@ -127,6 +127,18 @@ def test_money_and_energy_where_the_cluster_has_prices() -> None:
     assert row.figures["kWh"].value == pytest.approx(row.figures["time to target"].value)
 
 
+def test_who_missed_the_target_is_not_the_cheapest() -> None:
+    cluster = Cluster(price={0: 1.0, 1: 1.0}, watts={0: 1.0, 1: 1.0})
+    whole = run("bsp,allreduce,ssp", cluster=cluster)
+    short = whole.outcomes[0].result
+    assert short is not None
+    short.reached, short.seconds = None, 1e-6
+    found = rows(whole)
+    for name in ("money", "kWh"):
+        column = next(column for column in columns(found) if column.name == name)
+        assert best(found, column, whole) == min(row.figures[name].value for row in found[1:])
+
+
 def test_a_comparison_goes_on_where_it_stopped(tmp_path: Path) -> None:
     ran: list[str] = []
 

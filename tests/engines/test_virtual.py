@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+import covey
 from covey.engines.virtual import VirtualEngine
 from covey.lessons import Batch, Lessons
 from covey.message import Address
+from covey.observe.progress import Progress
 from covey.observe.referee import Referee
 from covey.observe.trace import Trace
 from covey.program import Node
@@ -18,6 +20,29 @@ from covey.strategy import Plan, Role, workers
 from covey.vector import Vector
 from tests.conftest import Golden
 from tests.engines.stage import CLUSTER, LINK, ME, SERVER, YOU, Log, Ping, Pong, Word, ping, replica, run
+from tests.worlds import mlp, slowed
+
+
+class Seen:
+    """A watcher that keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[Progress] = []
+
+    def update(self, progress: Progress) -> None:
+        self.shown.append(progress)
+
+    def say(self, line: str) -> None:
+        pass
+
+
+def test_a_watcher_sees_how_long_a_role_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker 1 takes 100 ms for a batch, and worker 0, after 10 ms, waits for it."""
+    monkeypatch.setattr("covey.engines.virtual.watching.SHOW_EVERY", 0.0)
+    seen = Seen()
+    covey.fit(mlp(), "allreduce", 2, engine="simulated", steps=3, cluster=slowed(w1=10), watcher=seen)
+    waits = [role.waited for progress in seen.shown if (role := progress.roles.get("worker 0")) and role.waiting]
+    assert waits and max(waits) == pytest.approx(0.09, rel=0.05)
 
 
 def test_ping_pong_takes_the_time_of_the_wire() -> None:

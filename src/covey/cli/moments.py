@@ -28,6 +28,7 @@ class Moments:
         self.now = progress
         if self._seen and progress.seconds < self._seen[-1].seconds:
             self._seen.clear()  # another run
+            self.scores.clear()
         if not self._seen or progress.seconds > self._seen[-1].seconds:
             self._seen.append(progress)
         # As text, because nan is not equal to itself.

@@ -36,6 +36,7 @@ class Column:
     kind: str  # how it is written: time, count, bytes, share, score, number
     short: str  # its name where there is little room
     best: Callable[[Sequence[float]], float] | None = min
+    until: bool = False  # a cost of coming to the target: the least is no best where that was not reached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +106,8 @@ COLUMNS = (
     Column(name="staleness", short="stale", measure=lambda result, _: result.staleness.mean, kind="number"),
     Column(name="stalest", short="most", measure=lambda result, _: result.staleness.max, kind="number"),
     Column(name="waiting", short="waits", measure=_waiting, kind="share"),
-    Column(name="money", short="money", measure=_money, kind="number"),
-    Column(name="kWh", short="kWh", measure=_energy, kind="number"),
+    Column(name="money", short="money", measure=_money, kind="number", until=True),
+    Column(name="kWh", short="kWh", measure=_energy, kind="number", until=True),
 )  # fmt: skip
 
 
@@ -131,7 +132,8 @@ def columns(found: Sequence[Row]) -> list[Column]:
 
 def best(found: Sequence[Row], column: Column, whole: Comparison) -> float | None:
     """The best value of a column, if there is more than one to choose from."""
-    values = [row.figures[column.name].value for row in found if column.name in row.figures]
+    fit = [row for row in found if not (column.until and whole.until) or "time to target" in row.figures]
+    values = [row.figures[column.name].value for row in fit if column.name in row.figures]
     chosen = column.best if column.kind != "score" else BEST[wanted(whole)]
     return chosen(values) if chosen and len(values) > 1 else None
 
