@@ -240,10 +240,25 @@ def test_without_a_loader_the_model_shows_the_samples() -> None:
         member._counts.take(None)
 
 
+def test_samples_may_be_told_of_some_batches_of_a_step() -> None:
+    """Of the others the model shows them, wherever in the step they are."""
+    counts = Counts(2)
+    counts.add(10)
+    counts.looked(4)
+    assert counts.take(None).mine == 14, "told inside accumulate, and not at the step"
+    counts.looked(4)
+    counts.add(None)
+    assert counts.take(10).mine == 14, "and the other way round"
+    counts.add(10)
+    taken = counts.take(None)
+    assert taken.mine == 10 and taken.divided
+
+
 @pytest.mark.parametrize("samples", [-1, 1.5, True])
 def test_samples_are_a_number(samples: Any) -> None:
-    with pytest.raises(PlanError, match="give the number of samples"):
-        Counts(2).take(samples)
+    for count in (Counts(2).take, Counts(2).add):
+        with pytest.raises(PlanError, match="give the number of samples"):
+            count(samples)
 
 
 def test_a_loader_alone_is_the_whole_loader() -> None:

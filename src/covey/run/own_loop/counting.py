@@ -33,7 +33,8 @@ class Counts:
         self._mine: int | None = 0
         self._everybody: int | None = 0
         self._pulled, self._alike = 0, True
-        self._given = self._looked = self._told = 0
+        self._given = self._looked = 0
+        self._told = False  # somebody has told the samples of a batch
 
     def pulled(self, sizes: Sizes) -> None:
         """A batch comes from a loader; one that is only looked at, without gradients, is of no step."""
@@ -50,9 +51,9 @@ class Counts:
         self._looked = max(self._looked, samples)
 
     def add(self, samples: int | None) -> None:
-        """One of several batches of a step is through."""
-        self._told += samples or 0
-        self._given, self._looked = self._given + self._looked, 0
+        """One of several batches of a step is through, of as many samples as the loop tells or models were given."""
+        self._told = self._told or samples is not None
+        self._given, self._looked = self._given + (self._looked if samples is None else checked(samples)), 0
 
     @property
     def weight(self) -> float:
@@ -61,21 +62,24 @@ class Counts:
 
     def take(self, samples: int | None) -> Counted:
         """The step's samples, where they can be found; the loop may tell them."""
-        if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 0):
-            raise PlanError(f"member.step(samples={samples!r}): give the number of samples of this worker's batch")
-        told = None if samples is None else samples + self._told
-        looked = self._given + self._looked
-        mine = told if told is not None else self._mine if self._pulled and self._mine is not None else looked
-        if told is None and not mine:
+        self.add(samples)
+        mine = self._given if self._told or not self._pulled or self._mine is None else self._mine
+        if not self._told and not mine:
             raise PlanError(
                 "member.step cannot see how many samples this step has: take batches from member.loader(loader) or "
                 "member.shard(data, batch_size), or say it, member.step(loss, samples=n)"
             )
         everybody = self._everybody if self._pulled and mine == self._mine else None
         alike = everybody is None or self._alike or self._pulled == 1
-        counted = Counted(mine, everybody, bool(self._pulled) or told is not None, alike)
+        counted = Counted(mine, everybody, bool(self._pulled) or self._told, alike)
         self.begin()
         return counted
+
+
+def checked(samples: int) -> int:
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 0:
+        raise PlanError(f"member.step(samples={samples!r}): give the number of samples of this worker's batch")
+    return samples
 
 
 def watching(models: tuple[torch.nn.Module, ...], counts: Counts) -> list[Any]:
