@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from random import Random
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,9 +16,10 @@ from covey.central import tuning
 from covey.central.interleaved import Begin, Weights
 from covey.errors import PlanError
 from covey.exchange.collectives import Chunk
-from covey.exchange.lanes import ROUNDS
+from covey.exchange.lanes import ROUNDS, Lane
+from covey.program import Host, Node
 from tests.central.test_scheduled import SLOW, Backwards, Lars, Mixed, deep, same
-from tests.worlds import World, adam, mlp, run, sgd, slowed, worker
+from tests.worlds import World, adam, mlp, run, sgd, slowed, vector, worker
 
 SPEC = "bytescheduler(partition=256, credit=512, exchange=allreduce)"
 PLAIN = "allreduce(pattern=scatter)"
@@ -142,6 +144,15 @@ def test_partition_and_credit_are_found_by_measuring(monkeypatch: pytest.MonkeyP
     assert tuned.log.values("partition")[0] in (128, 512, 2048) and len(tuned.log.values("credit")) == 1
     counts = {event.message.count for event in tuned.log.kinds(Begin)}  # type: ignore[attr-defined]
     assert counts == {1, 4, 16}
+
+
+def test_a_lane_obeys_or_refuses() -> None:
+    node = Node(worker(0), (1,), cast(Host, None), Random(0), 0)
+    sent = Lane(node, 3, -2).send(worker(1), Chunk(1, vector(1.0)), loan=True, keep="latest", lossy=True, paced=True)
+    assert (sent.body.step, sent.priority) == (3 * ROUNDS + 1, -2)  # type: ignore[attr-defined]
+    assert (sent.loan, sent.keep, sent.lossy, sent.paced) == (True, "latest", True, True)
+    with pytest.raises(AssertionError, match="as urgent as its lane"):
+        Lane(node, 3).send(worker(1), Chunk(1, vector(1.0)), priority=5)
 
 
 def test_the_choice_of_the_exchange_is_told() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +15,16 @@ import pytest
 
 import covey
 from covey import catalog
+from covey.engines import elastic
 from covey.engines.cluster import here
 from covey.engines.cluster.placement import place, sites_of
+from covey.engines.cluster.rank_roles import RankRoles
 from covey.engines.cluster.spawned import SpawnedPlaces
+from covey.engines.cluster.words import Letter
 from covey.engines.started import Started
 from covey.engines.torchrun import StoreChannel
 from covey.errors import PeerLost, PlanError
+from covey.message import Address
 from covey.observe.result import Result
 from covey.run.clusters import at
 from covey.run.options import options
@@ -105,6 +112,27 @@ def test_a_host_that_has_something_else_is_named(room: Room, monkeypatch: pytest
     with pytest.raises(PlanError, match=r"^host left has torch \S+, the launcher 0\.0\.1: make them the same"):
         on_two_sites(task, stall="60s")
     assert not list(room.path.glob("built"))
+
+
+def test_after_a_failure_torchruns_agent_has_less_time_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elastic, "HASTE", 0.1)
+    monkeypatch.setattr(elastic, "PATIENCE", 60.0)
+    places = elastic.ElasticPlaces(1)
+    places.agent = subprocess.Popen(["sleep", "50"])
+    places.close(well=False)
+    assert places.agent.returncode == -signal.SIGKILL, "and did not end by itself"
+
+
+def test_the_roles_of_a_rank_leave_no_bell_behind() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    roles = RankRoles(Letter(site=0, launcher="", warm="", roles=["worker 0"]), Address("worker", 0))
+    with roles:
+        roles.leave()
+    assert len(os.listdir("/proc/self/fd")) == before
+    late = RankRoles(Letter(site=0, launcher="", warm="", roles=["worker 0"]), Address("worker", 0))
+    with late:
+        pass
+    late.leave()  # the loop of this process may end after all else
 
 
 def test_a_task_in_a_folder_with_a_colon_is_compared_too(tmp_path: Path) -> None:

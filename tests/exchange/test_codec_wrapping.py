@@ -193,6 +193,12 @@ def test_the_first_vectors_travel_as_they_are() -> None:
     assert codec.nbytes(flat(8)) == 1 + 2, "a byte says which"
 
 
+def test_a_warm_up_of_less_than_a_step_is_one_step() -> None:
+    codec = warmed_up(TwoBit(threshold=0.5).codec(), epochs=0.1).carrying()
+    assert flat(2).epoch == 3
+    assert told(codec, one(0.1, 2), one(0.1, 2)) == [[pytest.approx(0.1), 2], [0, 0.5]]
+
+
 def test_a_warm_up_of_epochs() -> None:
     shape = replace(form(), epoch=3)
     coder = warmed_up(TOP, epochs=1.5).made(shape, 0)

@@ -75,7 +75,10 @@ class Round:
                 await self._send(Activations, self.number, rank, mine)
 
     async def through(self, made: Tensor | None, whole: int) -> tuple[float, Tensor | None]:
-        """Forward, the loss, backward: the loss of one's own rows and its error, both as means over `whole` samples."""
+        """Forward, the loss, backward: the mean loss of one's own rows, and the error of what was `made` of them.
+
+        That is of a loss which is the mean over `whole` samples; None where the first part learns nothing.
+        """
         went, x = list[tuple[Tensor, Tensor]](), await self._collect(made)
         for place, block in enumerate(self.blocks):
             x = x.detach().requires_grad_(place > 0 or self.share.ends.returns)

@@ -23,7 +23,8 @@ from covey.engines.started import by_torchrun, choose_gpu
 from covey.errors import CoveyError
 from covey.threads import limited_to
 
-PATIENCE = 8.0  # seconds that the agent has to leave by itself
+PATIENCE = 8.0  # seconds that the agent has to leave by itself when all went well
+HASTE = 3.0  # and when it did not
 MODULE = "covey.engines.elastic"
 
 
@@ -65,7 +66,7 @@ class ElasticPlaces:
     def close(self, well: bool) -> None:
         if self.agent is not None:
             with suppress(subprocess.TimeoutExpired):
-                self.agent.wait(PATIENCE)
+                self.agent.wait(PATIENCE if well else HASTE)
             self.agent.kill()
             self.agent.wait()
         if self.mailbox is not None:

@@ -28,7 +28,9 @@ class Lane(Node):
         keep: Literal["all", "latest"] = "all", lossy: bool = False, paced: bool = False,
     ) -> Send:  # fmt: skip
         assert isinstance(body, Chunk) and 0 <= body.step < ROUNDS, "a lane is for a short sum"
-        return super().send(to, Chunk(self.first + body.step, body.part), loan=loan, priority=self.priority)
+        assert priority == 0, "a sum is as urgent as its lane"
+        chunk = Chunk(self.first + body.step, body.part)
+        return super().send(to, chunk, loan=loan, priority=self.priority, keep=keep, lossy=lossy, paced=paced)
 
     async def receive(
         self, kind: type[M], *, sender: Address | None = None, step: int | None = None, into: Vector | None = None

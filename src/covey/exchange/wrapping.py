@@ -82,7 +82,7 @@ def warmed_up(codec: Codec, steps: int = 0, epochs: float = 0.0) -> Codec:
     def make(form: Form, seed: Seed, inner: Coder) -> Coder:
         if epochs and not form.epoch:
             raise PlanError(f"warmup(epochs={epochs:g}): nobody knows here how long an epoch is: use steps=…")
-        until = steps or round(epochs * form.epoch)
+        until = steps or (max(1, round(epochs * form.epoch)) if epochs else 0)
 
         def encode(vector: Vector, memory: Memory) -> tuple[Vector, Memory]:
             count, inside = memory

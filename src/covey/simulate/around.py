@@ -29,8 +29,7 @@ def ring_ends(begins: Sequence[float], links: Sequence[Link], sizes: Sequence[fl
     out, into = np.zeros(size), np.zeros(size)  # when the cards are free: mine to send, the next rank's to receive
     parts = np.array(sizes, dtype=float)
     for turn in range(2 * (size - 1)):
-        # while summing rank r sends slice r - turn, and while gathering r + 1 - turn
-        sent = np.roll(parts, turn if turn < size - 1 else turn - size)
+        sent = np.roll(parts, turn)  # rank r sends slice r - turn, while summing and while gathering
         begin = np.maximum(now, out)
         out = begin + sent / rate
         into = np.maximum(begin + latency, into) + sent / onward

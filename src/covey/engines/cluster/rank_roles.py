@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
 from types import TracebackType
 
 import msgspec
@@ -35,6 +36,7 @@ class RankRoles:
         self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.playing = False
         self.how = ""  # the role of this process has ended
+        self._ending = Lock()  # two threads know of the bell
 
     def __enter__(self) -> RankRoles:
         return self
@@ -60,9 +62,11 @@ class RankRoles:
 
     def leave(self, how: str = WELL) -> None:
         """(The user's thread) The role of this process has ended."""
-        if not self.how:
-            self.how = how
-            os.eventfd_write(self.bell, 1)
+        with self._ending:
+            if not self.how:
+                self.how = how
+                if self.bell >= 0:
+                    os.eventfd_write(self.bell, 1)
 
     @property
     def alive(self) -> set[Address]:
@@ -85,3 +89,6 @@ class RankRoles:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self.others:
             self.others.__exit__(kind, error, tb)
+        with self._ending:
+            os.close(self.bell)
+            self.bell = -1
