@@ -169,6 +169,14 @@ def test_what_is_written_goes_before_what_a_system_is_made_of() -> None:
         resolve("mxnet(bound=2)", 4)
 
 
+@pytest.mark.parametrize("over", ["servers(count=2)", "hashed(count=2)"])
+def test_a_spec_that_says_how_many_servers_there_are_is_not_overruled(over: str) -> None:
+    made = resolve(f"bsp over {over}", 4)
+    assert len(made.layout(4, None)) == len(made.layout(4, 2)) == 6
+    with pytest.raises(PlanError, match="--servers 3: .* already says that there are 2"):
+        made.layout(4, 3)
+
+
 LANGER = {
     "bigdl", "caffeonspark", "dpsgd", "distbelief", "easgd", "firecaffe", "gosgd", "mpca", "mxnet", "parameter_server",
     "petuum", "project_adam", "pytorch", "sparknet", "tensorflow", "tree_easgd",

@@ -16,7 +16,7 @@ from covey.advise.candidates import candidates
 from covey.advise.choose import Advice, _order, advise
 from covey.advise.predict import slowest
 from covey.advise.situation import Situation, look, skew, time_batch
-from covey.advise.trial import SCORES, Limit, Reached, Trials
+from covey.advise.trial import AGAIN, SCORES, Limit, Reached, Trials
 from covey.advise.world import fastest, sized, slowness
 from covey.build import shards
 from covey.catalog import resolve
@@ -254,6 +254,22 @@ def test_the_slow_ones_are_trained_for_a_short_time_only(task: Task, monkeypatch
     assert rows[slow].step > 5 * min(row.step for row in rows.values()) and rows[slow].missed
     assert rows[slow].seconds is None and rows[slow].tried > best  # and the table says so
     assert given[slow] * rows[slow].step < 2 * best + rows[slow].step
+
+
+def test_a_strategy_is_tried_again_with_other_seeds(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+
+    def watched(task: Task | str, spec: str, workers: int, **options: Any) -> Result:
+        seeds.append(options["seed"])
+        return covey.fit(task, spec, workers, **options)
+
+    monkeypatch.setattr("covey.advise.trial.fit", watched)
+    now = look(task, 2, from_flags(compute="5ms"))
+    trials, limit = Trials(DIGITS, now, pace=0.001), Limit(40, math.inf, fair=True)
+    (candidate,) = (found for found in candidates(task, now) if found.spec == "bsp")
+    first = trials.to_target(candidate, "accuracy>=0.5", limit)
+    every = trials.again(candidate, "accuracy>=0.5", limit, first)
+    assert seeds == list(range(1 + AGAIN)) and len(every.times) == 1 + AGAIN and every.times[0] == first.times[0]
 
 
 def test_with_a_share_of_a_core_a_worker_is_slow(task: Task) -> None:

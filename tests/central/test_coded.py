@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from covey import catalog
 from covey.central.coded import Coded
@@ -117,6 +118,16 @@ def test_whoever_is_late_the_weights_are_those_of_bsp(late: int, scheme: str) ->
     assert len(coded.log.kinds(Coded)) < 4 * 6, "the late one skips what was done without it"
     others = [at for _, at, who in coded.log.computes if who != worker(late)]
     assert max(others) == pytest.approx(6 * 0.02), "two parts a step, and nobody waits"
+
+
+def test_dropout_is_drawn_for_a_part_whoever_computes_it() -> None:
+    """Else two codes would hold different gradients of one part, and what is decoded would depend on who is late."""
+    model = lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)).double()  # noqa: E731
+    found = [
+        run(mlp(model=model), "gradient_coding", 4, steps=4, cluster=slowed(INSTANT, **{f"w{late}": 9})).scored
+        for late in range(3)
+    ]
+    assert all(torch.allclose(found[0][key], other[key], atol=1e-9) for other in found[1:] for key in other)
 
 
 def test_without_stragglers_it_is_bsp() -> None:

@@ -26,7 +26,7 @@ from covey.replica import Replica
 from covey.strategy import workers
 from covey.vector import Vector
 from tests.exchange.plain_codecs import Few, plain_codecs
-from tests.worlds import World, alone, mlp, perform, run, sgd, slowed, vector, worker
+from tests.worlds import World, alone, mlp, perform, run, server, sgd, slowed, vector, worker
 
 
 @pytest.fixture(autouse=True)
@@ -229,6 +229,12 @@ def test_owners_compute_on_what_the_others_have_of_their_slice() -> None:
     assert not torch.allclose(copies.seen[-1], weights(world)), "the truth, which is scored, is another"
     fresh = [sent.message for sent in world.log.kinds(FreshSlice) if isinstance(sent.message, FreshSlice)]
     assert [one.whole for one in fresh[:6]] == [1] * 6 and not any(one.whole for one in fresh[6:])
+
+
+@pytest.mark.parametrize("name", ["petuum", "essp"])
+def test_a_copy_that_is_read_no_more_holds_what_the_server_made_of_its_changes(name: str) -> None:
+    world = run(mlp(), f"{name}(bound=100) + few", 1, steps=6)
+    assert torch.allclose(world.flat(worker(0)), world.flat(server(0)), rtol=0, atol=1e-12)
 
 
 # -- what has no meaning -----------------------------------------------------------------------------------------------

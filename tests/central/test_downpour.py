@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -97,6 +99,12 @@ def test_adagrad_on_the_server() -> None:
         h += x * x
         w = w - 0.3 * x / h.sqrt()
     assert torch.allclose(world.scored["w"], w, atol=1e-8)
+
+
+@pytest.mark.parametrize(("spec", "size"), [("downpour", 0.1), ("downpour(gamma=0.3)", 0.3)])
+def test_a_schedule_changes_gamma_as_it_changes_the_rate(spec: str, size: float) -> None:
+    first = run(replace(quadratic(lr=0.1), rate=lambda progress: 0.5), spec, 1, steps=1).scored["w"]
+    assert torch.allclose((first - 1).abs(), torch.full((5,), 0.5 * size).double(), atol=1e-6)
 
 
 @settings(max_examples=15, deadline=None)

@@ -75,6 +75,13 @@ def test_a_batch_of_the_next_epoch_is_of_the_next_epoch() -> None:
     assert torch.allclose(world.scored["w"], versions[-1], atol=1e-12)
 
 
+def test_a_schedule_of_the_rate_goes_once_through_the_samples_that_were_seen_or_skipped() -> None:
+    """Both epochs count whole, whatever was skipped; then comes the batch in which the last one's end met worker 3."""
+    speeds = slowed(INSTANT, w1=2, w2=3, w3=5)
+    world = run(quadratic(), "asynchronous(epoch=0.75)", 4, epochs=2, cluster=speeds)
+    assert world.replicas[server(0)].seen == 2 * 64 + 4
+
+
 def test_skipped_samples_differ_between_epochs_and_no_sample_is_skipped_more_than_others() -> None:
     """The slow worker skips 12 of 16 samples in each of 60 epochs; the order is drawn anew, so it hits all alike."""
     seen: list[int] = []

@@ -50,6 +50,11 @@ def test_every_number_has_one_owner(servers: int, points: int, length: int) -> N
     owners(servers, points, length)
 
 
+def test_owners_are_the_same_in_every_process_and_version() -> None:
+    """Roles agree without a message, and a checkpoint names no owners: what hashing gives may never change."""
+    assert owned(3, 2, 1000) == [[(0, 392), (992, 1000)], [(392, 431), (786, 992)], [(431, 786)]]
+
+
 @pytest.mark.parametrize("spec", ["bsp", "bsp + bf16", "quorum(size=3)"])
 def test_who_holds_a_number_makes_no_difference(spec: str) -> None:
     """Bit by bit, also with momentum, whose state lies where its number does."""

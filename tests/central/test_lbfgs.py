@@ -23,20 +23,24 @@ class Here(Lbfgs):
 
     def __init__(self, weights: Vector, history: int = 10) -> None:
         super().__init__(cast(Node, None), [], history, Search())
+        self.answered = True  # whether every shard has done all that it was told
         self.vectors = {"w": weights, "g": weights.map(torch.zeros_like)}
 
     async def order(self, task: str, into: str, other: str = "", factor: float = 1.0) -> None:
+        self.answered = False
         obey(self.vectors, Order(task, into, other, factor))
 
     async def dot(self, one: str, other: str) -> float:
         found = obey(self.vectors, Order("dot", one, other, 1.0))
         assert found is not None
+        self.answered = True
         return found
 
     def see(self, loss: float, *gradient: float) -> float:
         """The loss and the gradient at the weights are known; the first weight after the step."""
         self.vectors["g"].copy_(vector(*gradient))
         finish(self.step(loss))
+        assert self.answered, "a worker may fetch as soon as a step is over: no command may be under way"
         return self.vectors["w"].parts[0][0].item()
 
 

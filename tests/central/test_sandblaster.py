@@ -35,6 +35,13 @@ def test_a_portion_computed_twice_counts_once() -> None:
     assert max(done) < 3 * 0.3, "nobody waits for the slow one"
 
 
+def test_a_portion_is_computed_by_two_workers_at_most() -> None:
+    """Of 16 portions the slow worker has one and three others five each: they are idle at once, and one redoes it."""
+    world = run(quadratic(samples=64), "sandblaster", 4, epochs=1, cluster=slowed(INSTANT, w3=30))
+    given_out = Counter((s.message.rank, s.message.step) for s in world.log.kinds(Portion) if s.message.rank >= 0)
+    assert sorted(given_out.values()) == [1] * 15 + [2]
+
+
 def test_the_first_batch_gradient_is_that_of_all_samples() -> None:
     """From w: one step of length min(1, 1 / |g|) down the exact gradient."""
     task = quadratic(samples=50)

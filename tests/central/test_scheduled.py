@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from covey.central.flow import Flow
 from covey.central.pushing import Turn
 from covey.central.slices import Confirmed, Gradient, Manner, Statistics, Updated
 from covey.central.tac import Op, tac
@@ -170,6 +171,16 @@ def test_tac_is_the_order_of_use_where_one_layer_follows_the_other() -> None:
     assert tac(chain, dict.fromkeys(reversed(range(6)), 3.0)) == list(range(6))
 
 
+def test_a_result_depends_on_parameters_given_by_keyword_too() -> None:
+    replica = Replica(nn.Linear(2, 2), sgd())
+    weight, bias = (replica.module.get_parameter(name) for name in ("weight", "bias"))
+    flow = Flow(replica)
+    with flow:
+        positional = nn.functional.linear(torch.ones(1, 2), weight)
+        keyword = nn.functional.linear(torch.ones(1, 2), weight=weight, bias=bias) * 2
+    assert flow.known[id(positional)] == {0} and flow.known[id(keyword)] == {0, 1}
+
+
 class Branches(nn.Module):
     """A large layer, then a small one beside it."""
 
@@ -216,6 +227,12 @@ def test_forward_begins_before_the_last_layer_is_there() -> None:
     begins = [begin for begin, _, _ in world.log.computes]
     late = [event.at for event in world.log.deliveries if type(event.message) is Updated and event.message.step == 0]
     assert any(begin < max(late) for begin in begins if begin >= min(late))
+
+
+def test_a_codec_that_looks_at_shapes_sees_whole_parameters() -> None:
+    sliced, whole = (run(deep(), f"p3(slice={size}) + powersgd(rank=1)", 2, steps=3) for size in (50, 0))
+    assert same(sliced, whole)
+    assert len(sliced.log.kinds(Gradient)) == len(whole.log.kinds(Gradient)) == 2 * 3 * 3
 
 
 def test_bytescheduler_finds_a_credit_that_suits_the_link() -> None:

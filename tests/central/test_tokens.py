@@ -43,6 +43,18 @@ def test_servers_beside_workers_do_not_give_the_last_token_to_one_each() -> None
     assert counts == {3}, "a gradient is of its token's version on all servers"
 
 
+def test_a_gradient_is_late_on_all_servers_or_on_none() -> None:
+    """The slow worker's token comes to some servers after their next update, and reads newer numbers there."""
+    far = Link(bandwidth=BytesPerSecond(1e6), latency=Seconds(0.004))
+    cluster = replace(slowed(INSTANT, w1=2.5), link=far)
+    log = run(quadratic(), "tensorflow(size=2)", 3, steps=9, cluster=cluster).log
+    versions = defaultdict(set)
+    for event in log.kinds(Push):
+        versions[event.sender, event.message.step].add(event.message.version)
+    assert all(len(found) == 1 for found in versions.values())
+    assert sum(log.values("dropped")) > 0, "and some are"
+
+
 @settings(max_examples=10, deadline=None)
 @given(
     slow=st.lists(st.floats(0.2, 5.0), min_size=1, max_size=4), size=st.integers(1, 7), samples=st.integers(9, 40),

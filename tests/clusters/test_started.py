@@ -92,6 +92,7 @@ WORLDS = [
     (STEP, ("torchrun", 2, 4)),
     ({**STEP, "PMIX_RANK": "2"}, ("torchrun", 2, 4)),  # srun --mpi=pmix: the same task by two names
     ({**STEP, "SLURM_PROCID": "0", "SLURM_NTASKS": "2", **OPEN_MPI}, ("mpi", 2, 4)),  # srun started mpirun's daemons
+    ({**STEP, "SLURM_NTASKS": "3", **OPEN_MPI}, ("mpi", 2, 4)),  # the same, where both count this one alike
     ({**OPEN_MPI, **TORCHRUN}, ("torchrun", 3, 8)),
     (SRUN, None),  # a batch script is no task of a step
 ]

@@ -86,8 +86,18 @@ def test_the_best_rate_counts() -> None:
 def test_repetitions_give_a_median_and_a_range() -> None:
     (row,) = rows(run("gosgd", workers=4, repeat=3))
     figure = row.figures["samples to target"]
-    assert len(row.results) == 3 and figure.low <= figure.value <= figure.high
+    assert len(row.results) == 3 and figure.low < figure.high and figure.low <= figure.value <= figure.high
+    assert [result.seed for result in row.results] == [0, 1, 2], "else they would be one run, three times"
     assert row.middle() in row.results
+
+
+def test_a_strategy_that_misses_the_target_in_one_repetition_has_no_time_to_it() -> None:
+    """A median of those that came there would make it look fast."""
+    whole = run("bsp", repeat=3)
+    assert whole.outcomes[1].result is not None
+    whole.outcomes[1].result.reached = None
+    (row,) = rows(whole)
+    assert "time to target" not in row.figures and "samples to target" not in row.figures and "sent" in row.figures
 
 
 def test_the_best_of_a_column_is_marked() -> None:

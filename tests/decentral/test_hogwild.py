@@ -167,6 +167,14 @@ def test_there_is_exactly_one_token_and_it_walks_the_ring(workers: int, clusters
     assert len({replica.flat.parts[0].data_ptr() for replica in world.workers()}) == clusters, "one vector each"
 
 
+@pytest.mark.parametrize(("workers", "hold"), [(2, 3), (4, 6)])
+def test_the_token_is_held_for_so_many_updates_of_a_whole_cluster(workers: int, hold: int) -> None:
+    """Of two clusters with one worker or two, each of which makes an update in 10 ms: it goes on after 30 ms,
+    and is met where the update that was under way ends."""
+    log = run(quadratic(), f"hogwild++(clusters=2, hold={hold})", workers, steps=12, cluster=INSTANT).log
+    assert [round(sent.at, 6) for sent in log.kinds(Token)][:3] == [0.03, 0.07, 0.11]
+
+
 def test_meeting_by_hand() -> None:
     """Two clusters: beta is the golden ratio's 0.618, lambda 1 - 0.618."""
     mixing = Mixing.of(2, tolerance=0.1)

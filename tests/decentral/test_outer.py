@@ -86,6 +86,27 @@ def test_the_scored_model_is_published_and_not_where_the_block_started() -> None
         assert torch.equal(published(world, rank), published(world, 0)), "all publish the same, to the bit"
 
 
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_three_blocks_by_hand(nesterov: bool) -> None:
+    """A block's change is counted from where it started, which with Nesterov is ahead of what was published."""
+    task = quadratic(lr=0.1)
+    spec = f"bmuf(period=2, momentum=0.5, rate=0.8, nesterov={str(nesterov).lower()})"
+    world = run(task, spec, 2, steps=6)
+    start = model = torch.ones(5).double()
+    momentum = torch.zeros(5).double()
+    for block in range(3):
+        ends = []
+        for rank in range(2):
+            w = start
+            for step in (2 * block, 2 * block + 1):
+                w = w - 0.1 * (w - middle(task, world.deal, rank, step))
+            ends.append(w)
+        momentum = 0.5 * momentum + 0.8 * (torch.stack(ends).mean(0) - start)
+        model = model + momentum
+        start = model + 0.5 * momentum if nesterov else model
+    assert torch.allclose(world.scored["w"], model, atol=1e-12)
+
+
 def test_in_the_middle_of_a_block_the_published_model_stands() -> None:
     """And what a last block was cut short at still counts."""
     short, whole = (run(quadratic(), "diloco(period=5)", 2, steps=steps) for steps in (7, 5))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -55,6 +57,30 @@ def test_bsp_workers_keep_their_own_and_the_server_their_mean(servers: int) -> N
     assert close(world.replicas[server(0)].buffers.parts[0], torch.stack(own).mean(0))
     assert close(scored(world), torch.stack(own).mean(0))
     assert not close(own[0], own[1])
+
+
+def test_a_push_that_waits_keeps_the_statistics_it_came_with() -> None:
+    """Worker 0 pushes twice before worker 1 once: its second batch changes what it keeps, not what waits."""
+    world = run(task(), "softsync(groups=1)", 2, steps=2, cluster=slowed(w1=9))
+    own = [[first := statistics(world, rank, 0), statistics(world, rank, 1, start=first)] for rank in range(2)]
+    together = (own[0][0] + own[0][1]) / 2
+    assert close(scored(world), ((together + own[1][0]) / 2 + own[1][1]) / 2), "then worker 1 is alone"
+
+
+def test_a_worker_that_has_ended_counts_no_more() -> None:
+    """Worker 0 has a fifth batch, of one sample, so that what is normalised has two numbers of each channel."""
+
+    def model() -> nn.Module:
+        layers = [nn.Unflatten(1, (3, 2)), nn.BatchNorm1d(3), nn.Flatten(), nn.Linear(6, 3)]
+        return nn.Sequential(*layers).double()
+
+    world = run(replace(task(65), model=model), "firecaffe", 2, epochs=1)
+    expected = torch.cat([torch.zeros(3), torch.ones(3)]).double()
+    for step in range(5):
+        batches = [cloud(65)[0][world.deal.indices(rank, step)].view(-1, 3, 2) for rank in range(2 if step < 4 else 1)]
+        new = [torch.cat([x.mean((0, 2)), x.transpose(0, 1).flatten(1).var(1)]) for x in batches]
+        expected = 0.9 * expected + 0.1 * torch.stack(new).mean(0)
+    assert close(torch.cat([world.scored["1.running_mean"], world.scored["1.running_var"]]), expected)
 
 
 def test_asynchronous_server_moves_a_share_towards_each_push() -> None:

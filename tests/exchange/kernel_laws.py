@@ -167,6 +167,15 @@ def law_zeros(form: Form, name: str) -> None:
         )
 
 
+def law_some_zeros(form: Form, name: str) -> None:
+    """Zeros among other numbers: what is decoded and what is kept are what went in."""
+    x, residual = inputs(form, 1000)
+    x[::3] = residual[::3] = 0.0
+    v, (encode, decode) = x + residual, pair(form, name, 64)
+    dec = decode(encode(x, residual), torch.empty_like(x))
+    torch.testing.assert_close(dec + residual, v, rtol=1e-5, atol=1e-6)
+
+
 def law_adding(form: Form, name: str) -> None:
     """A decoder adds with a weight."""
     x, out = inputs(form, 333)
@@ -219,6 +228,7 @@ def laws_of_codes(form: Form, quick: bool) -> Laws:
             sizes = [n for n in (3 * 4096 + 1, 3 * 40_000 + 1) if n <= form.most]
             yield f"large {name} {block}", partial(each, partial(law_formulas, form, name, block), sizes)
         yield f"zeros {name}", partial(law_zeros, form, name)
+        yield f"some zeros {name}", partial(law_some_zeros, form, name)
     for name in UNBIASED:
         yield f"unbiased {name}", partial(law_unbiased, form, name)
     for name in ("onebit", "int8", "terngrad", "dorefa", "natural", "topk"):

@@ -17,6 +17,7 @@ from covey.exchange.randomly import RandomK
 from covey.exchange.randomly import places as drawn
 from covey.exchange.sbc import Sbc
 from covey.exchange.sparse import Entropy, MsTopK, Threshold, TopK
+from covey.flat import Form, Layer
 from covey.run.options import options
 from covey.run.request import request
 from covey.vector import Vector
@@ -278,6 +279,12 @@ def test_one_value_and_one_sign_for_every_layer() -> None:
     for layer in form().layers[0]:
         assert every[layer.start : layer.stop].unique().numel() == 2, "one value, and 0"
     assert every.unique().numel() == len(form().layers[0]) + 1
+
+
+def test_the_first_and_the_last_number_of_a_layer_get_its_own_value() -> None:
+    x = one(5.0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 3)
+    layers = tuple(Layer(name, 4 * place, 4 * place + 4, (4,)) for place, name in enumerate("abc"))
+    assert roundtrip(Sbc(density=0.25).codec().made(Form(x, (layers,)), 0), x).parts[0].tolist() == x.parts[0].tolist()
 
 
 def test_the_momentum_of_what_was_sent_stops() -> None:

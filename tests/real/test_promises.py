@@ -20,6 +20,7 @@ from covey.observe.result import Result
 from tests.promises.declared import LACKS
 from tests.promises.specs import SPECS, TRAINED_AS
 from tests.promises.traffic import EXTRA, FORMULAS, PERIODS, Job, cache, rows
+from tests.worlds import mlp
 
 DIGITS = "examples/digits.py"
 DIGITS_NUMBERS = 64 * 64 + 64 + 64 * 10 + 10
@@ -133,3 +134,11 @@ def test_the_weights_of_bsp_are_those_of_virtual_time() -> None:
     real = covey.fit(DIGITS, "bsp", 2, steps=12, threads=1).weights
     virtual = covey.fit(DIGITS, "bsp", 2, steps=12, engine="simulated").weights
     assert all((real[key] == virtual[key]).all() for key in virtual)
+
+
+def test_a_factor_on_the_rate_counts_once() -> None:
+    """Of a task that is handed over, which has it already."""
+    real = covey.fit(mlp(), "bsp", 2, steps=3, threads=1, rate=0.5).weights
+    virtual, other = (covey.fit(mlp(), "bsp", 2, steps=3, engine="simulated", rate=r).weights for r in (0.5, 0.25))
+    assert all((real[key] == virtual[key]).all() for key in virtual)
+    assert not all((real[key] == other[key]).all() for key in other)

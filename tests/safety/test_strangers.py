@@ -17,8 +17,11 @@ import pytest
 import zmq
 
 from covey.engines.cluster import words
+from covey.engines.cluster.crew import ClusterCrew
 from covey.engines.cluster.gate import Gate
+from covey.engines.cluster.places import Terms
 from covey.engines.process import control, lines
+from covey.engines.process.contacts import Contacts
 from covey.engines.transport.frames import OPEN, Frame
 from covey.engines.transport.keys import LAUNCHER, Guard, Pair, Ring, new_pair
 from covey.engines.transport.refusals import LONGEST, MOST, Refusals
@@ -284,10 +287,17 @@ def test_nor_do_ever_new_reasons_flood_the_terminal() -> None:
 # --- secrets
 
 
+def test_a_site_gets_the_secrets_of_its_own_roles_and_no_others() -> None:
+    crew = object.__new__(ClusterCrew)
+    crew.terms, crew.pairs = Terms(), {who: new_pair() for who in (LAUNCHER, A, B)}
+    told = crew._with_keys(Contacts(book={}, launcher=""), [A])
+    assert told.pairs == {str(A): crew.pairs[A]}
+    assert told.public == {str(who): pair.public for who, pair in crew.pairs.items()}
+
+
 def test_secrets_are_not_shown() -> None:
     from rich.pretty import pretty_repr
 
-    from covey.engines.process.contacts import Contacts
     from covey.engines.process.nursery import Job
     from covey.run.roles import Work
 
