@@ -26,7 +26,7 @@ import covey
 from covey.advise.candidates import ALONE
 from covey.advise.choose import Advice, advise
 from covey.advise.situation import Situation, look, time_batch
-from covey.advise.trial import SCORES, Trials
+from covey.advise.trial import SCORES, SimulatedTrials
 from covey.calibrate import calibrate
 from covey.errors import CoveyError
 from covey.observe.progress import Progress
@@ -134,7 +134,7 @@ def _row(case: Case, repeat: int, simulated: bool) -> Row:
     task = load_task(case.file)
     pace = time_batch(task)
     now = look(task, case.workers, case.cluster())
-    found = advise(task, case.file, now, until=TARGET, trials=Trials(case.file, now, pace))
+    found = advise(task, case.file, now, until=TARGET, trials=SimulatedTrials(case.file, now, pace))
     first = found.choices[0]
     row = Row(str(case), _named(first.spec, first.workers), found.sure, first.seconds or float("nan"))
     times: dict[tuple[str, int], list[float]] = {spec: [] for spec in _specs(now, found)}

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 
 from benchmarks.push_pull import free_port
-from covey.engines.process.assembly import Assembly
-from covey.engines.transport import ground
-from covey.engines.transport.memory import Memory
+from covey.engines.process.role.shared_sum import SharedSum
+from covey.engines.transport import shared_segment
+from covey.engines.transport.memory import HostMemory
 from covey.engines.transport.zmq import ZmqTransport, keep_memory
-from covey.exchange.collectives import ring
+from covey.exchange.collectives.sums import ring
 from covey.message import Address
 from covey.program import Collective
 from covey.vector import Vector
@@ -57,9 +57,9 @@ def covey_member(rank: int, size: int, place: str, turns: Connection) -> None:
     keep_memory()
     group = tuple(Address("worker", other) for other in range(size))
     me = group[rank]
-    memory = Memory(me, ground.GROUND[0])
+    memory = HostMemory(me, shared_segment.GROUND[0])
     book = {role: f"ipc://{place}/{role.rank}" for role in group}
-    links, sums = ZmqTransport(me, book, limit=1 << 30, memory=memory), Assembly(me, memory)
+    links, sums = ZmqTransport(me, book, limit=1 << 30, memory=memory), SharedSum(me, memory)
 
     def sum_up(vector: torch.Tensor) -> None:
         assert sums.take(None, Collective(Vector([vector]), group, ring))
@@ -123,8 +123,8 @@ def forked(size: int, member: Callable[[int, int, Connection], None]) -> Team:
 
 
 def covey_team(size: int, place: str) -> Team:
-    ground.GROUND.clear()
-    ground.lay([Address("worker", rank) for rank in range(size)])
+    shared_segment.GROUND.clear()
+    shared_segment.lay([Address("worker", rank) for rank in range(size)])
     return forked(size, lambda rank, size, turns: covey_member(rank, size, place, turns))
 
 

@@ -23,8 +23,8 @@ from torch import nn
 
 import covey
 from covey import catalog
-from covey.exchange.paying import Cost, timed
-from covey.flat import Flat
+from covey.exchange.codec_costs import Cost, timed
+from covey.model.flat import Flat
 from covey.simulate import format_rate
 from covey.task import Task
 from examples import characters, fashion

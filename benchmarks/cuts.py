@@ -21,14 +21,14 @@ import torch
 
 import covey
 from benchmarks.data_parallel import Clocked
-from covey.parallelism import Schedule, Terms, best_cut, equal_cut, predict
+from covey.parallelism import CutTerms, Schedule, best_cut, equal_cut, predict
 from covey.run.cutting import profiled
 from covey.task import Task, load_task
 from examples import characters
 
 ROOT = Path(__file__).parent.parent
 WARM_UP, STEPS, MICROBATCHES = 4, 30, 4
-TERMS = Terms(stages=2, schedule=Schedule(microbatches=MICROBATCHES))
+TERMS = CutTerms(stages=2, schedule=Schedule(microbatches=MICROBATCHES))
 CUT = "stage=2, cut=4, load=50:50"  # in the middle of 8 blocks; nothing has to be measured
 MESHES = {  # of the memory benchmark, with the workers that each needs
     "uncut": ("allreduce", 1),

@@ -18,10 +18,10 @@ import torch
 
 from benchmarks.push_pull import SERVER, WORKER, Bye, Pair, Pull, Push, receive
 from covey.engines.lab import iproute
-from covey.engines.lab.hatchery import enter
-from covey.engines.lab.trial import bare
+from covey.engines.lab.fork_server import enter
+from covey.engines.lab.trial_lab import bare
+from covey.engines.transport.keys import KeyRing, new_pair
 from covey.engines.transport.keys import Pair as Keys
-from covey.engines.transport.keys import Ring, new_pair
 from covey.engines.transport.zmq import ZmqTransport, keep_memory
 from covey.message import Address
 from covey.simulate.units import BytesPerSecond
@@ -48,7 +48,7 @@ def ready(setting: Setting, me: Address, host: int) -> ZmqTransport:
     torch.set_num_threads(1)
     keep_memory()
     public = {who: pair.public for who, pair in setting.keys.items()}
-    ring = Ring(setting.keys[me], public) if setting.keys else None
+    ring = KeyRing(setting.keys[me], public) if setting.keys else None
     return ZmqTransport(me, setting.book, limit=1 << 30, ring=ring)
 
 

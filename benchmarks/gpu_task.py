@@ -104,15 +104,15 @@ def texts() -> Tensor:
 
 def as_before() -> None:
     """Exchange on the stream of the computing, through memory that is not pinned, waiting for every copy."""
-    from covey.engines.process import assembly, role
-    from covey.engines.transport import arena, outbox
+    from covey.engines.process.role import role_process, shared_sum
+    from covey.engines.transport import outbox, shared_blocks
 
-    role.lane_of = lambda vector: None
-    arena.pin = lambda address, size: None
-    arena.brought = lambda tensor, to: to.copy_(tensor.detach())
+    role_process.lane_of = lambda vector: None
+    shared_blocks.pin = lambda address, size: None
+    shared_blocks.brought = lambda tensor, to: to.copy_(tensor.detach())
     outbox.staged = lambda tensor: tensor.cpu()
     outbox.arrival = lambda tensors, size: None
-    assembly.Assembly.take = lambda self, program, effect: False
+    shared_sum.SharedSum.take = lambda self, program, effect: False
 
 
 if os.environ.get("GPU_PLAIN"):

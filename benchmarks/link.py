@@ -23,14 +23,14 @@ from torch import Tensor
 
 from benchmarks.push_pull import Pull, Push
 from covey.engines.lab import iproute
-from covey.engines.lab.hatchery import enter
-from covey.engines.lab.trial import bare
-from covey.engines.lab.wiring import DATA
-from covey.engines.process.driver import placed
+from covey.engines.lab.fork_server import enter
+from covey.engines.lab.networks import DATA
+from covey.engines.lab.trial_lab import bare
+from covey.engines.process.role.driver import placed
+from covey.engines.transport.keys import KeyRing, new_pair
 from covey.engines.transport.keys import Pair as Keys
-from covey.engines.transport.keys import Ring, new_pair
 from covey.engines.transport.zmq import ZmqTransport, keep_memory
-from covey.exchange.collectives import ring
+from covey.exchange.collectives.sums import ring
 from covey.message import Address, check_finite
 from covey.program import Effect, Mailbox, Node, Receive, Send
 from covey.simulate.units import BytesPerSecond, parse_rate
@@ -61,7 +61,7 @@ class Post:
         self.me = self.group[rank]
         book = {who: f"tcp://{setting.net}.{who.rank + 1}:{setting.port + who.rank}" for who in self.group}
         public = {who: pair.public for who, pair in setting.keys.items()}
-        ring = Ring(setting.keys[self.me], public) if setting.keys else None
+        ring = KeyRing(setting.keys[self.me], public) if setting.keys else None
         self.links = ZmqTransport(self.me, book, limit=1 << 30, ring=ring)
         self.mailbox = Mailbox()
         self.node = Node(self.me, [None] * len(self.group), None, random.Random(0), 0)  # type: ignore[arg-type]

@@ -22,8 +22,8 @@ def bare() -> float:
     """Seconds of STEPS steps of the plain loop, after a warm-up."""
     import torch
 
-    from covey import build
     from covey.data import Feed
+    from covey.model import build
     from covey.task import load_task
 
     torch.set_num_threads(1)

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 import covey
 from benchmarks.push_pull import free_port
-from covey import build
 from covey.data import Feed
+from covey.model import build
 from covey.task import Task
 from examples import characters
 

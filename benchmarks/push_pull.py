@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from covey.engines.transport import ground
-from covey.engines.transport.memory import Memory
+from covey.engines.transport import shared_segment
+from covey.engines.transport.memory import HostMemory
 from covey.engines.transport.zmq import ZmqTransport, keep_memory
 from covey.message import Address, Message
 from covey.program import Receive
@@ -89,7 +89,7 @@ def ready(place: str, me: Address, settings: dict[str, int]) -> ZmqTransport:
     torch.set_num_threads(1)
     keep_memory()
     book = {role: f"ipc://{place}/{role.role}" for role in (WORKER, SERVER)}
-    memory = Memory(me, ground.GROUND[0]) if ground.GROUND else None
+    memory = HostMemory(me, shared_segment.GROUND[0]) if shared_segment.GROUND else None
     return ZmqTransport(me, book, limit=1 << 30, memory=memory, **settings)
 
 
@@ -176,9 +176,9 @@ class Pair:
     def __init__(
         self, worker: Callable[[Connection], None], server: Callable[[], None] | None = None, shared: bool = False
     ) -> None:
-        ground.GROUND.clear()
+        shared_segment.GROUND.clear()
         if shared:
-            ground.lay([WORKER, SERVER])
+            shared_segment.lay([WORKER, SERVER])
         fresh = multiprocessing.get_context("fork" if shared else "spawn")
         self.turns, theirs = fresh.Pipe()
         self.processes = [fresh.Process(target=worker, args=(theirs,), daemon=worker is not ray_worker)]

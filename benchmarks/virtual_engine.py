@@ -11,9 +11,9 @@ from torch import nn
 
 from covey.engines.virtual import VirtualEngine
 from covey.message import Message
+from covey.model.replica import Replica
 from covey.observe.referee import Referee
 from covey.program import Node
-from covey.replica import Replica
 from covey.simulate import Cluster
 from covey.strategy import Plan, Role, workers
 

@@ -104,7 +104,7 @@ def weights_of(
         )
         more = {"ON_GPU_LOSSES": str(losses), "PYTHONPATH": os.pathsep.join(["src", ".", *sys.path]), **settings}
         subprocess.run([sys.executable, "-c", f"import covey; {asked}"], env={**os.environ, **more}, check=True)
-        from covey import build
+        from covey.model import build
 
         told = [float(line) for line in losses.read_text().splitlines()] if losses.exists() else []
         return build.read(model), told

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.checkpoint import KEEP, RoleState, Run, Vault
+from covey.checkpoint import KEEP, CheckpointDirectory, RoleState, RunRecord
 from covey.errors import CheckpointError
 from covey.message import Address, Message
 from covey.vector import Vector
@@ -39,12 +39,12 @@ class Ledger:
     version: int = 0
 
 
-def run(**given: Any) -> Run:
+def run(**given: Any) -> RunRecord:
     plain: dict[str, Any] = {
         "strategy": "bsp", "workers": 2, "servers": 1, "seed": 0, "samples": 10, "batch_size": 2, "limits": [5, None],
         "progress": {"seconds": 1.5},
     }  # fmt: skip
-    return Run(**{**plain, **given})
+    return RunRecord(**{**plain, **given})
 
 
 def state(**given: Any) -> RoleState:
@@ -132,65 +132,68 @@ def test_a_state_that_is_not_there(tmp_path: Path) -> None:
 # -- the vault ---------------------------------------------------------------------------------------------------------
 
 
-def keep(vault: Vault, **given: Any) -> Path:
-    with vault.writing() as place:
+def keep(checkpoints: CheckpointDirectory, **given: Any) -> Path:
+    with checkpoints.writing() as place:
         state().write(place, ME)
-        return vault.commit(place, run(**given))
+        return checkpoints.commit(place, run(**given))
 
 
 def test_the_newest_few_stay(tmp_path: Path) -> None:
-    vault = Vault(tmp_path / "new" / "folder")
+    checkpoints = CheckpointDirectory(tmp_path / "new" / "folder")
     for seconds in range(KEEP + 3):
-        keep(vault, progress={"seconds": seconds})
-    place, found = vault.newest()
+        keep(checkpoints, progress={"seconds": seconds})
+    place, found = checkpoints.newest()
     assert found.progress == {"seconds": KEEP + 2} and found.limits == [5, None]
     assert RoleState.read(place, ME).done == 3
-    assert len(vault.all()) == KEEP
-    assert sorted(path.name for path in vault.directory.iterdir()) == [*(p.name for p in vault.all()), "latest"]
+    assert len(checkpoints.all()) == KEEP
+    assert sorted(path.name for path in checkpoints.directory.iterdir()) == [
+        *(p.name for p in checkpoints.all()),
+        "latest",
+    ]
 
 
 def test_the_newest_that_a_longer_run_can_go_on_from_stays(tmp_path: Path) -> None:
-    vault = Vault(tmp_path)
-    keep(vault)
-    whole = keep(vault)
+    checkpoints = CheckpointDirectory(tmp_path)
+    keep(checkpoints)
+    whole = keep(checkpoints)
     for _ in range(KEEP + 1):
-        keep(vault, ended=[1])
-    assert vault.unended() == whole
-    assert vault.all() == [whole, *vault.all()[-KEEP:]] and vault.newest()[1].ended == [1]
-    keep(vault)
-    assert vault.unended() == vault.newest()[0] and len(vault.all()) == KEEP
+        keep(checkpoints, ended=[1])
+    assert checkpoints.unended() == whole
+    assert checkpoints.all() == [whole, *checkpoints.all()[-KEEP:]] and checkpoints.newest()[1].ended == [1]
+    keep(checkpoints)
+    assert checkpoints.unended() == checkpoints.newest()[0] and len(checkpoints.all()) == KEEP
 
 
 def test_numbers_that_are_none_are_kept(tmp_path: Path) -> None:
-    keep(Vault(tmp_path), progress={"losses": math.inf, "loss": math.nan})
-    found = Vault(tmp_path).newest()[1].progress
+    keep(CheckpointDirectory(tmp_path), progress={"losses": math.inf, "loss": math.nan})
+    found = CheckpointDirectory(tmp_path).newest()[1].progress
     assert found["losses"] == math.inf and math.isnan(found["loss"])
 
 
 def test_a_write_that_fails_leaves_the_older_one(tmp_path: Path) -> None:
-    vault = Vault(tmp_path)
-    older = keep(vault)
-    with pytest.raises(CheckpointError), vault.writing() as place:
+    checkpoints = CheckpointDirectory(tmp_path)
+    older = keep(checkpoints)
+    with pytest.raises(CheckpointError), checkpoints.writing() as place:
         state(memories={"thing": object()}).write(place, ME)
-    assert vault.newest()[0] == older
+    assert checkpoints.newest()[0] == older
     assert not list(tmp_path.glob(".partial-*"))
 
 
 def test_a_crash_while_writing_leaves_the_older_one(tmp_path: Path) -> None:
-    vault = Vault(tmp_path)
-    older = keep(vault)
+    checkpoints = CheckpointDirectory(tmp_path)
+    older = keep(checkpoints)
     (tmp_path / ".partial-1").mkdir()
     state().write(tmp_path / ".partial-1", ME)
-    assert vault.newest()[0] == older
+    assert checkpoints.newest()[0] == older
     (tmp_path / ".partial-1").rename(tmp_path / "checkpoint-000009")  # it died before the pointer was moved
-    assert vault.newest()[0] == older
-    assert keep(vault).name == "checkpoint-000010" and vault.newest()[0].name == "checkpoint-000010"
+    assert checkpoints.newest()[0] == older
+    assert keep(checkpoints).name == "checkpoint-000010" and checkpoints.newest()[0].name == "checkpoint-000010"
     assert not list(tmp_path.glob(".partial-*"))
 
 
 def test_what_is_torn_is_refused(tmp_path: Path) -> None:
-    vault = Vault(tmp_path)
-    place = keep(vault)
+    checkpoints = CheckpointDirectory(tmp_path)
+    place = keep(checkpoints)
     tensors, values, record = place / "worker-2.safetensors", place / "worker-2.json", place / "run.json"
     for file, data, reason in (
         (tensors, tensors.read_bytes()[:-1], "worker-2.safetensors is torn or was changed"),
@@ -205,22 +208,22 @@ def test_what_is_torn_is_refused(tmp_path: Path) -> None:
         before = file.read_bytes()
         file.unlink() if data is None else file.write_bytes(data)
         with pytest.raises(CheckpointError, match=reason):
-            vault.newest()
+            checkpoints.newest()
         file.write_bytes(before)
-    assert vault.newest()[0] == place
+    assert checkpoints.newest()[0] == place
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: None])
 def test_a_place_without_checkpoints(tmp_path: Path, make: Any) -> None:
     make(tmp_path / "place")
     with pytest.raises(CheckpointError, match="holds no checkpoint"):
-        Vault(tmp_path / "place").newest()
+        CheckpointDirectory(tmp_path / "place").newest()
 
 
 def test_the_record_is_plain_json(tmp_path: Path) -> None:
-    record = json.loads((keep(Vault(tmp_path)) / "run.json").read_text())
+    record = json.loads((keep(CheckpointDirectory(tmp_path)) / "run.json").read_text())
     assert record["schema"] == "covey.checkpoint/2" and set(record["files"]) == {
         "worker-2.json",
         "worker-2.safetensors",
     }
-    assert msgspec.convert(record, Run).batch_size == 2
+    assert msgspec.convert(record, RunRecord).batch_size == 2

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from covey.checkpoint import MODE, RoleState, Vault, _sealed
+from covey.checkpoint import MODE, CheckpointDirectory, RoleState, _sealed
 from covey.errors import CheckpointError
 from tests.test_checkpoint import ME, Ledger, keep, run, state
 
@@ -54,10 +54,10 @@ def resealed(name: str, data: str | bytes) -> Damage:
 
     def damage(place: Path) -> None:
         replaced(name, data)(place)
-        vault = Vault(place.parent)
-        shutil.rmtree(vault.directory / "again", ignore_errors=True)
+        checkpoints = CheckpointDirectory(place.parent)
+        shutil.rmtree(checkpoints.directory / "again", ignore_errors=True)
         (place / "run.json").unlink()
-        vault.commit(place.rename(vault.directory / "again"), run())
+        checkpoints.commit(place.rename(checkpoints.directory / "again"), run())
 
     return damage
 
@@ -129,16 +129,16 @@ WRONG: dict[str, Damage] = {
 }
 
 
-def read(vault: Vault) -> RoleState:
-    return RoleState.read(vault.newest()[0], ME)
+def read(checkpoints: CheckpointDirectory) -> RoleState:
+    return RoleState.read(checkpoints.newest()[0], ME)
 
 
 @pytest.mark.parametrize("damage", WRONG.values(), ids=WRONG)
 def test_a_hostile_file_is_refused_with_its_reason(tmp_path: Path, damage: Damage) -> None:
-    place = keep(Vault(tmp_path))
+    place = keep(CheckpointDirectory(tmp_path))
     damage(place)
     with pytest.raises(CheckpointError) as refused:
-        read(Vault(tmp_path))
+        read(CheckpointDirectory(tmp_path))
     assert str(tmp_path) in str(refused.value) and len(str(refused.value)) < 600
 
 
@@ -149,41 +149,44 @@ def test_there_are_fifty_of_them() -> None:
 @pytest.mark.parametrize("latest", ["../checkpoint-000001", "/etc", "", "x" * 5000, "checkpoint-1", "\x00", "é"])
 def test_latest_stays_inside(tmp_path: Path, latest: str) -> None:
     """One that names nothing of the kind is passed over for the newest that is there."""
-    outside = keep(Vault(tmp_path / "outside"))
-    vault = Vault(tmp_path / "kept")
-    inside = keep(vault)
+    outside = keep(CheckpointDirectory(tmp_path / "outside"))
+    checkpoints = CheckpointDirectory(tmp_path / "kept")
+    inside = keep(checkpoints)
     shutil.copytree(outside, tmp_path / outside.name)
-    (vault.directory / "latest").write_text(latest)
-    assert vault.newest()[0] == inside
-    (vault.directory / "latest").unlink()
-    (vault.directory / "latest").symlink_to(tmp_path)
-    assert vault.newest()[0] == inside
+    (checkpoints.directory / "latest").write_text(latest)
+    assert checkpoints.newest()[0] == inside
+    (checkpoints.directory / "latest").unlink()
+    (checkpoints.directory / "latest").symlink_to(tmp_path)
+    assert checkpoints.newest()[0] == inside
 
 
 def test_a_checkpoint_that_is_a_link_is_refused(tmp_path: Path) -> None:
-    outside = keep(Vault(tmp_path / "outside"))
-    vault = Vault(tmp_path / "kept")
-    keep(vault).rename(tmp_path / "moved")
-    (vault.directory / "checkpoint-000001").symlink_to(outside)
+    outside = keep(CheckpointDirectory(tmp_path / "outside"))
+    checkpoints = CheckpointDirectory(tmp_path / "kept")
+    keep(checkpoints).rename(tmp_path / "moved")
+    (checkpoints.directory / "checkpoint-000001").symlink_to(outside)
     with pytest.raises(CheckpointError, match="its folder is a link"):
-        vault.newest()
+        checkpoints.newest()
 
 
 def test_what_is_torn_gives_way_to_the_one_before(tmp_path: Path) -> None:
-    vault = Vault(tmp_path)
-    older, newer = keep(vault), keep(vault)
+    checkpoints = CheckpointDirectory(tmp_path)
+    older, newer = keep(checkpoints), keep(checkpoints)
     os.truncate(newer / "worker-2.safetensors", 9)
-    place, found = vault.newest()
+    place, found = checkpoints.newest()
     assert place == older and len(found.torn) == 1 and f"{newer}/worker-2.safetensors is torn" in found.torn[0]
     (older / "run.json").unlink()
     with pytest.raises(CheckpointError, match="checkpoint-000002"):
-        vault.newest()
+        checkpoints.newest()
 
 
 def test_two_runs_cannot_share_a_folder(tmp_path: Path) -> None:
-    with Vault(tmp_path / "kept"), pytest.raises(CheckpointError, match=r"another run keeps .* in .*kept: wait"):
-        Vault(tmp_path / "kept").__enter__()
-    with Vault(tmp_path / "kept"):
+    with (
+        CheckpointDirectory(tmp_path / "kept"),
+        pytest.raises(CheckpointError, match=r"another run keeps .* in .*kept: wait"),
+    ):
+        CheckpointDirectory(tmp_path / "kept").__enter__()
+    with CheckpointDirectory(tmp_path / "kept"):
         pass
 
 
@@ -195,24 +198,24 @@ def test_a_run_that_is_killed_frees_its_folder(tmp_path: Path) -> None:
         try:
             assert holder.stdout is not None and holder.stdout.readline() == "held\n"
             with pytest.raises(CheckpointError, match="another run keeps its checkpoints in"):
-                Vault(tmp_path).__enter__()
+                CheckpointDirectory(tmp_path).__enter__()
         finally:
             holder.kill()
     assert holder.returncode == -signal.SIGKILL
-    with Vault(tmp_path):
+    with CheckpointDirectory(tmp_path):
         pass
 
 
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="cannot hold checkpoints"):
-        Vault(tmp_path / "file").__enter__()
+        CheckpointDirectory(tmp_path / "file").__enter__()
 
 
 def test_all_files_have_one_mode(tmp_path: Path) -> None:
-    vault = Vault(tmp_path)
-    with vault:
-        place = keep(vault)
+    checkpoints = CheckpointDirectory(tmp_path)
+    with checkpoints:
+        place = keep(checkpoints)
     files = [*place.iterdir(), tmp_path / "latest", tmp_path / ".lock"]
     assert {file.stat().st_mode & 0o7777 for file in files} == {MODE}
 

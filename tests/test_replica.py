@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from covey.errors import CheckpointError, PlanError
-from covey.lessons import Batch, Lessons
 from covey.message import Message
+from covey.model.batches import Batch, BatchSource
+from covey.model.replica import Replica
 from covey.program import Node
-from covey.replica import Replica
 from covey.vector import Piece, Vector
 from tests.worlds import CLUSTER, adam, perform, sgd, vector
 
@@ -43,7 +43,7 @@ def training(module: nn.Module, during: Callable[[], None] = lambda: None) -> Ca
 
 
 def trained(module: nn.Module, optimizer: object = None, **more: object) -> Replica:
-    return Replica(module, optimizer or sgd(), Lessons(own=training(module)), **more)  # type: ignore[arg-type]
+    return Replica(module, optimizer or sgd(), BatchSource(own=training(module)), **more)  # type: ignore[arg-type]
 
 
 def double(vector: Vector) -> None:
@@ -91,7 +91,7 @@ def test_no_gradient_counts_as_one_of_zeros(together: bool) -> None:
         (module(DATA).square().mean() + (0.3 * often.sum() if step == 0 else 0.0)).backward()
         return Batch(0.0, len(DATA))
 
-    replica = Replica(module, sgd(0.1, weight_decay=0.5), Lessons(own=source))
+    replica = Replica(module, sgd(0.1, weight_decay=0.5), BatchSource(own=source))
 
     async def program(node: Node, replica: Replica) -> None:
         for _ in node.steps():
@@ -173,7 +173,7 @@ def test_without_a_shield_writes_between_forward_and_backward_spoil_the_gradient
     """And autograd does not notice: that is why the shield is there."""
     module = network()
     replica = Replica(module, sgd())
-    replica.lessons = Lessons(own=training(module, during=lambda: double(replica.flat)))
+    replica.batch_source = BatchSource(own=training(module, during=lambda: double(replica.flat)))
 
     async def program(node: Node, replica: Replica) -> None:
         await replica.gradient(node)
@@ -185,7 +185,7 @@ def test_without_a_shield_writes_between_forward_and_backward_spoil_the_gradient
 def test_a_shield_keeps_the_weights_as_they_were_when_compute_began() -> None:
     module = network()
     replica = Replica(module, sgd())
-    replica.lessons = Lessons(own=training(module, during=lambda: double(replica.flat)))
+    replica.batch_source = BatchSource(own=training(module, during=lambda: double(replica.flat)))
     replica.shield()
     replica.shield()  # twice is once
 

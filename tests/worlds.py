@@ -10,22 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from covey import build
 from covey.data import Shards
-from covey.engines.virtual import Outcome, VirtualEngine
+from covey.engines.virtual import VirtualEngine, VirtualOutcome
 from covey.message import Address, Message
+from covey.model import build
+from covey.model.optimizers import MakeOptimizer
+from covey.model.replica import Replica
+from covey.model.threads import one_thread
 from covey.observe.instruments import Instrument
 from covey.observe.referee import Referee
 from covey.observe.trace import Trace
-from covey.optimizers import MakeOptimizer
 from covey.program import Node
-from covey.replica import Replica
 from covey.run.options import options
 from covey.run.request import request
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from covey.strategy import Plan, Role, workers
 from covey.task import Task
-from covey.threads import one_thread
 from covey.vector import Vector
 
 MASTER = Address("master", 0)
@@ -130,7 +130,7 @@ def _alone(task: Task, steps: int, batch_size: int, seed: int) -> dict[str, Tens
 class World:
     """A run in virtual time that is over, and everything in it."""
 
-    outcome: Outcome
+    outcome: VirtualOutcome
     replicas: dict[Address, Replica]
     deal: Shards
     scored: dict[str, Tensor]

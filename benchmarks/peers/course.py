@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 import covey
 from benchmarks.peers.track import LAUNCHER
 from covey.engines.lab.iproute import LabError, show
-from covey.engines.lab.running import Lab, Traffic, labs
+from covey.engines.lab.running import Lab, LinkBytes, labs
 from covey.task import load_task
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fashion.py"
@@ -23,10 +23,10 @@ IMAGES = 2_000
 Score = Callable[[nn.Module], dict[str, float]]
 
 
-def counters(lab: Lab) -> dict[str, Traffic]:
+def counters(lab: Lab) -> dict[str, LinkBytes]:
     """What each host has sent and received on its shaped link so far, with all that the network adds."""
     ports = {port["ifname"]: port["stats64"] for port in show("-s", "link", namespace=lab.name.switch)}
-    return {host: Traffic(ports[host]["rx"]["bytes"], ports[host]["tx"]["bytes"]) for host in lab.hosts}
+    return {host: LinkBytes(ports[host]["rx"]["bytes"], ports[host]["tx"]["bytes"]) for host in lab.hosts}
 
 
 def watched(score: Score) -> Score:
@@ -42,11 +42,11 @@ def watched(score: Score) -> Score:
     return watching
 
 
-def _sent(seen: Mapping[str, Traffic]) -> float:
+def _sent(seen: Mapping[str, LinkBytes]) -> float:
     return float(max((traffic.sent for traffic in seen.values()), default=0))
 
 
-def _here() -> dict[str, Traffic]:
+def _here() -> dict[str, LinkBytes]:
     """The counters of the launcher's lab; nothing where the run has none, as in virtual time."""
     try:
         mine = [lab for lab in labs() if str(lab.name.pid) == os.environ.get(LAUNCHER)]

@@ -12,12 +12,13 @@ from typing import Any
 
 import covey
 from benchmarks.peers.track import COURSE, HOSTS, LAUNCHER, Cell, Finish, course
-from covey import build, catalog
-from covey.advise.choose import Choice, advise
+from covey import catalog
+from covey.advise.choose import RankedStrategy, advise
 from covey.advise.situation import look, time_batch
-from covey.advise.trial import Trials
+from covey.advise.trial import SimulatedTrials
 from covey.calibrate import calibrate
 from covey.errors import CoveyError
+from covey.model import build
 from covey.observe.progress import Progress
 from covey.simulate import Cluster, parse_rate
 
@@ -85,13 +86,13 @@ def closing(spec: str, cell: Cell) -> float:
     return 2 * (HOSTS - 1) / HOSTS * size / cell.bandwidth
 
 
-def advised(cell: Cell, target: float) -> tuple[Choice, str]:
+def advised(cell: Cell, target: float) -> tuple[RankedStrategy, str]:
     """What `covey advise` puts first for a cell, and how sure it is."""
     found = calibrated(cell.cpu)
     machines = (replace(machine, cores=share) for machine, share in zip(found.machines, cell.shares, strict=True))
     link = replace(found.link, bandwidth=parse_rate(cell.rate))
     now = look(course(), HOSTS, replace(found, machines=tuple(machines), link=link))
-    trials = Trials(COURSE, now, time_batch(course()))
+    trials = SimulatedTrials(COURSE, now, time_batch(course()))
     advice = advise(course(), COURSE, now, until=f"accuracy>={target}", trials=trials)
     return advice.choices[0], advice.sure
 

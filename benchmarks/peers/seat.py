@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from covey import build
 from covey.data import Feed
-from covey.engines.lab.wiring import DATA
+from covey.engines.lab.networks import DATA
+from covey.model import build
 from covey.task import load_task
 
 COURSE = Path(__file__).parent / "course.py"

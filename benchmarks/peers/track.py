@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from covey import build
 from covey.engines.lab import quota, settings
+from covey.engines.lab.networks import Networks
 from covey.engines.lab.running import Lab
-from covey.engines.lab.trial import bare
-from covey.engines.lab.wiring import Networks
+from covey.engines.lab.trial_lab import bare
+from covey.model import build
 from covey.simulate import parse_rate
 from covey.task import Task, load_task
 

@@ -7,15 +7,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from covey import compose, topology
-from covey.central.aggressive import ABsp
-from covey.central.cached import Essp, Petuum
-from covey.central.coded import GradientCoding
-from covey.central.delayed import BoundedDelay
-from covey.central.downpour import Downpour
+from covey.central.cached.bosen import Bosen
+from covey.central.cached.petuum import Essp, Petuum
+from covey.central.cached.value_bound import Vap
+from covey.central.layers.outer_products import OuterProducts
+from covey.central.layers.poseidon import Poseidon
+from covey.central.layers.weird_trick import OneWeirdTrick
 from covey.central.layouts import LAYOUTS
-from covey.central.managed import Bosen
-from covey.central.outer_products import OuterProducts
-from covey.central.parameter_server import (
+from covey.central.lbfgs.sandblaster import Sandblaster
+from covey.central.replicated.allreduce import Allreduce
+from covey.central.replicated.firecaffe import FireCaffe
+from covey.central.replicated.gradient_coding import GradientCoding
+from covey.central.scheduled.priorities import P3, ByteScheduler, Staggered, TicTac
+from covey.central.server.aggressive import ABsp
+from covey.central.server.delayed import BoundedDelay
+from covey.central.server.downpour import Downpour
+from covey.central.server.parameter_server import (
     Asynchronous,
     BackupWorkers,
     Bsp,
@@ -25,35 +32,28 @@ from covey.central.parameter_server import (
     Ssp,
     ValueBound,
 )  # fmt: skip
-from covey.central.poseidon import Poseidon
-from covey.central.replicated import Allreduce
-from covey.central.sandblaster import Sandblaster
-from covey.central.scheduled import P3, ByteScheduler, Staggered, TicTac
-from covey.central.sliced import BigDl, CaffeOnSpark, Sliced
-from covey.central.speculative import SpecSync
-from covey.central.tree import FireCaffe
-from covey.central.value_bound import Vap
-from covey.central.weird_trick import OneWeirdTrick
-from covey.decentral.butterfly import Butterfly
-from covey.decentral.crossbow import Crossbow
-from covey.decentral.dogwild import Dogwild
-from covey.decentral.elastic import Eamsgd, Easgd
-from covey.decentral.extrapolated import Mpca
-from covey.decentral.gossip import Gosgd
-from covey.decentral.hogwild import Hogwild, HogwildPlusPlus
-from covey.decentral.local_sgd import LocalSgd
-from covey.decentral.malt import Malt
-from covey.decentral.neighbours import Dpsgd
-from covey.decentral.outer import Bmuf, Diloco
-from covey.decentral.pairwise import Adpsgd
-from covey.decentral.partial import Ako
-from covey.decentral.push_sum import Sgp
-from covey.decentral.sparknet import SparkNet
-from covey.decentral.tree import TreeEasgd
+from covey.central.server.speculative import SpecSync
+from covey.central.sliced.slice_owners import BigDl, CaffeOnSpark, Sliced
+from covey.decentral.averaging.crossbow import Crossbow
+from covey.decentral.averaging.local_sgd import LocalSgd
+from covey.decentral.averaging.mpca import Mpca
+from covey.decentral.averaging.outer import Bmuf, Diloco
+from covey.decentral.averaging.sparknet import SparkNet
+from covey.decentral.elastic.easgd import Eamsgd, Easgd
+from covey.decentral.elastic.tree_easgd import TreeEasgd
+from covey.decentral.gossip.adpsgd import Adpsgd
+from covey.decentral.gossip.ako import Ako
+from covey.decentral.gossip.butterfly_mixing import Butterfly
+from covey.decentral.gossip.dpsgd import Dpsgd
+from covey.decentral.gossip.gosgd import Gosgd
+from covey.decentral.gossip.malt import Malt
+from covey.decentral.gossip.push_sum import Sgp
+from covey.decentral.shared.dogwild import Dogwild
+from covey.decentral.shared.hogwild import Hogwild, HogwildPlusPlus
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
-from covey.parallelism.hybrid import meshed
-from covey.parallelism.mesh import Mesh
+from covey.parallelism.pipeline.hybrid import meshed
+from covey.parallelism.plan.mesh import Mesh
 from covey.spec import Call, Spec, SpecError, bind, parse, unknown
 from covey.strategy import Strategy
 from covey.systems import LATER, SYSTEMS, System

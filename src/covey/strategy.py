@@ -9,10 +9,10 @@ from typing import Any, Literal, Protocol
 from torch.optim import Optimizer
 
 from covey.errors import PlanError
-from covey.material import Material
 from covey.message import Address
+from covey.model.replica import Replica
+from covey.model.replica_spec import ReplicaSpec
 from covey.program import Effect, Node
-from covey.replica import Replica
 from covey.vector import Vector
 
 Scheduling = Literal["synchronous", "bounded", "soft", "asynchronous"]
@@ -47,7 +47,9 @@ class Role:
     scored: bool = False
     host: Address | None = None  # the role on whose machine it lives; a machine of its own when None
     one_batch: bool = False  # all workers take each step together, at equal weights, as one with a large batch would
-    part: Callable[[Material], Replica] | None = None  # makes the replica of a role that has only a part of the model
+    part: Callable[[ReplicaSpec], Replica] | None = (
+        None  # makes the replica of a role that has only a part of the model
+    )
     stage: int = 0  # of a model that is cut into stages
     alias: Address | None = None  # what it is called by those with whom it runs the strategy, if not by its address
     prepare: Callable[[Vector], None] | None = None  # what takes long the first time, for weights such as these
@@ -71,7 +73,7 @@ class Role:
         return self.host or self.address
 
 
-class Mesh(Protocol):
+class ModelMesh(Protocol):
     """How one model is cut over several workers, which together are one replica."""
 
     @property
@@ -101,7 +103,7 @@ class Strategy:
     # with proxies: (workers, servers, groups, bound, whether lagging ones are answered first)
     grouped: Callable[[int, int, int, int, bool], list[Role]] | None = None
     accept: Callable[[Optimizer], None] | None = None  # refuses an optimizer of the task that cannot work
-    mesh: Mesh | None = None  # where a replica is a group of workers
+    mesh: ModelMesh | None = None  # where a replica is a group of workers
 
     def replicas(self, workers: int) -> int:
         """How many copies of the model so many workers hold: each has its share of the data."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SurveyRow:
     """A line of the surveys' tables, as printed."""
 
     parallelism: str
@@ -22,7 +22,7 @@ class System:
     """A name of the surveys: the SPEC it is made of, its printed row, and what is still missing of it."""
 
     spec: str
-    row: Row
+    row: SurveyRow
     paper: str
     missing: str = ""
 
@@ -43,38 +43,38 @@ SYSTEMS: Mapping[str, System] = {
     # Langer et al. 2020, Table 1; systems that are strategies of their own have their row in ROWS
     "distbelief": System(
         "downpour",
-        Row("model + data", "central", "asynchronous", "ad hoc", "distributed servers"),
+        SurveyRow("model + data", "central", "asynchronous", "ad hoc", "distributed servers"),
         "Dean et al. 2012",
     ),
     "mxnet": System(
         "bsp over colocated",
-        Row(
+        SurveyRow(
             "model + data", "central", EITHER, "scatter-reduce / ad hoc", "distributed servers, usually one per worker"
         ),
         "Chen et al. 2015",
     ),
     "parameter_server": System(
         "bounded_delay",
-        Row("model + data", "central", "bounded", "reduce / ad hoc", "distributed servers"),
+        SurveyRow("model + data", "central", "bounded", "reduce / ad hoc", "distributed servers"),
         "Li et al. 2014",
         "copies of ranges (chain replication), and a clock for each range, come with fault tolerance; tasks depend on "
         "those before them only, and the delay stays; its filters are downpour's",
     ),
     "project_adam": System(
         "outer_products(epoch=0.75) over servers(count=2)",
-        Row("model + data", "central", "asynchronous", "ad hoc", "distributed servers"),
+        SurveyRow("model + data", "central", "asynchronous", "ad hoc", "distributed servers"),
         "Chilimbi et al. 2014",
         STAGES,
     ),
     "pytorch": System(
         "allreduce",
-        Row("model + data", "central", "synchronous", "all-reduce", "single or replicated server"),
+        SurveyRow("model + data", "central", "synchronous", "all-reduce", "single or replicated server"),
         "Li et al. 2020",
         "buckets that leave while backward runs, which are pytorch(bucket=25MB)",
     ),
     "tensorflow": System(
         "quorum(count=gradients) over colocated",
-        Row(
+        SurveyRow(
             "model + data",
             "central",
             EITHER,
@@ -85,54 +85,62 @@ SYSTEMS: Mapping[str, System] = {
     ),
     # Mayer & Jacobsen 2020, Tables 2 and 3
     "dynssp": System(
-        "ssp(damping=dynamic)", Row("data", "central", "bounded", "ad hoc", "parameter server"), "Jiang et al. 2017"
+        "ssp(damping=dynamic)",
+        SurveyRow("data", "central", "bounded", "ad hoc", "parameter server"),
+        "Jiang et al. 2017",
     ),
     "geeps": System(
         "ssp(bound=0) over colocated",
-        Row("data", "central", "bounded", "ad hoc", "sharded servers on GPUs"),
+        SurveyRow("data", "central", "bounded", "ad hoc", "sharded servers on GPUs"),
         "Cui et al. 2016",
         "this is its protocol only, not its management of GPU memory: parameters lie where torch puts them; nothing is "
         "staged, gathered by rows that a first pass found, or moved to the host's memory when a budget is spent",
     ),
     "chainermn": System(
-        "allreduce", Row("data", "central", "synchronous", "all-reduce", "replicated"), "Akiba et al. 2017"
+        "allreduce", SurveyRow("data", "central", "synchronous", "all-reduce", "replicated"), "Akiba et al. 2017"
     ),
     "cntk": System(
         "bmuf",
-        Row("data", "decentral", "synchronous at block ends", "all-reduce", "peers"),
+        SurveyRow("data", "decentral", "synchronous at block ends", "all-reduce", "peers"),
         "Seide & Agarwal 2016; Chen & Huo 2016",
         "1-bit SGD, which is sliced + onebit",
     ),
     "dl4j": System(
         "sparknet",
-        Row("data", "decentral", "synchronous", "reduce", "dedicated master"),
+        SurveyRow("data", "decentral", "synchronous", "reduce", "dedicated master"),
         "Deeplearning4j",
         "threshold-coded gradient sharing, which is asynchronous + strom",
     ),
     "horovod": System(
-        "allreduce", Row("data", "central", "synchronous", "ring all-reduce", "replicated"), "Sergeev & Del Balso 2018"
+        "allreduce",
+        SurveyRow("data", "central", "synchronous", "ring all-reduce", "replicated"),
+        "Sergeev & Del Balso 2018",
     ),
     "singa": System(
         "asynchronous",
-        Row("model + data", "central", "synchronous or asynchronous", "ad hoc", "worker groups x server groups"),
+        SurveyRow("model + data", "central", "synchronous or asynchronous", "ad hoc", "worker groups x server groups"),
         "Ooi et al. 2015",
     ),
-    "caffe2": System("allreduce", Row("data", "central", "synchronous", "all-reduce", "replicated"), "Jia et al. 2017"),
+    "caffe2": System(
+        "allreduce", SurveyRow("data", "central", "synchronous", "all-reduce", "replicated"), "Jia et al. 2017"
+    ),
 }
 
-ROWS: Mapping[str, Row] = {
-    "bigdl": Row("data", "central", "synchronous", "scatter-reduce", "distributed servers, always one per worker"),
-    "caffeonspark": Row(
+ROWS: Mapping[str, SurveyRow] = {
+    "bigdl": SurveyRow(
         "data", "central", "synchronous", "scatter-reduce", "distributed servers, always one per worker"
     ),
-    "dpsgd": Row("data", "decentral", "synchronous", "2:1 reduce", "closed ring"),
-    "easgd": Row("data", "decentral", "asynchronous", "ad hoc", "single master"),
-    "firecaffe": Row("data", "central", "synchronous", "binomial tree", "single parameter server"),
-    "gosgd": Row("data", "decentral", "soft-bounded", "ad hoc", "peer-to-peer mesh"),
-    "mpca": Row("data", "decentral", "soft-bounded", "binomial tree", "dedicated master"),
-    "petuum": Row("model + data", "central", "bounded", "ad hoc, eager scatter", "distributed servers"),
-    "sparknet": Row("data", "decentral", "synchronous", "reduce", "dedicated master"),
-    "tree_easgd": Row("data", "decentral", "bounded", "ad hoc", "tree"),
+    "caffeonspark": SurveyRow(
+        "data", "central", "synchronous", "scatter-reduce", "distributed servers, always one per worker"
+    ),
+    "dpsgd": SurveyRow("data", "decentral", "synchronous", "2:1 reduce", "closed ring"),
+    "easgd": SurveyRow("data", "decentral", "asynchronous", "ad hoc", "single master"),
+    "firecaffe": SurveyRow("data", "central", "synchronous", "binomial tree", "single parameter server"),
+    "gosgd": SurveyRow("data", "decentral", "soft-bounded", "ad hoc", "peer-to-peer mesh"),
+    "mpca": SurveyRow("data", "decentral", "soft-bounded", "binomial tree", "dedicated master"),
+    "petuum": SurveyRow("model + data", "central", "bounded", "ad hoc, eager scatter", "distributed servers"),
+    "sparknet": SurveyRow("data", "decentral", "synchronous", "reduce", "dedicated master"),
+    "tree_easgd": SurveyRow("data", "decentral", "bounded", "ad hoc", "tree"),
 }
 """The printed rows of systems that are strategies of their own."""
 

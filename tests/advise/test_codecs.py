@@ -12,14 +12,14 @@ from covey.advise.candidates import Candidate, candidates
 from covey.advise.codecs import offer
 from covey.advise.findings import COMPRESSED
 from covey.advise.situation import Situation, look
-from covey.advise.trial import Trials
+from covey.advise.trial import SimulatedTrials
 from covey.catalog import resolve
 from covey.exchange.auto import more, options
-from covey.simulate import Coding, Seconds, Toll, from_flags
+from covey.simulate import CodecTime, CpuTime, Seconds, from_flags
 from covey.task import Task, load_task
 
 DIGITS = "examples/digits.py"
-QUICK = Coding(encode=Toll(byte=Seconds(1e-9)), decode=Toll(byte=Seconds(1e-9)))
+QUICK = CodecTime(encode=CpuTime(byte=Seconds(1e-9)), decode=CpuTime(byte=Seconds(1e-9)))
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def task() -> Task:
     return load_task(DIGITS)
 
 
-def situation(task: Task, coding: Coding = QUICK, **flags: object) -> Situation:
+def situation(task: Task, coding: CodecTime = QUICK, **flags: object) -> Situation:
     now = look(task, 4, from_flags(**flags))  # type: ignore[arg-type]
     return replace(now, coding={option.name: coding for option in options()[1:]})
 
@@ -44,7 +44,7 @@ def test_it_pays_just_below_the_bandwidth_that_is_told(spec: str, task: Task) ->
 
 
 def test_slow_codecs_pay_on_slower_links_only(task: Task) -> None:
-    slow = Coding(encode=Toll(byte=Seconds(1e-6)), decode=Toll(byte=Seconds(1e-6)))
+    slow = CodecTime(encode=CpuTime(byte=Seconds(1e-6)), decode=CpuTime(byte=Seconds(1e-6)))
     quick, late = (offer("bsp", situation(task, coding, compute="1ms")) for coding in (QUICK, slow))
     assert quick and late and late.below < quick.below / 10
 
@@ -79,9 +79,9 @@ def _by_spec(task: Task, **flags: object) -> dict[str, Candidate]:
 def test_formulas_with_a_codec_are_near_the_virtual_engine(spec: str, task: Task) -> None:
     """Also where coding takes longer than sending."""
     for byte in (1e-9, 1e-6):
-        price = Coding(encode=Toll(byte=Seconds(byte)), decode=Toll(byte=Seconds(byte)))
+        price = CodecTime(encode=CpuTime(byte=Seconds(byte)), decode=CpuTime(byte=Seconds(byte)))
         now = situation(task, price, bandwidth="100mbit", compute="10ms")
         strategy = resolve(spec, 4)
-        timed = Trials(DIGITS, now, 0.001).timed(Candidate(spec=spec, strategy=strategy))
+        timed = SimulatedTrials(DIGITS, now, 0.001).timed(Candidate(spec=spec, strategy=strategy))
         assert timed is not None
         assert predict.step(strategy, now).seconds == pytest.approx(timed.seconds, rel=0.25), byte

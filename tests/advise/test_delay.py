@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.advise.delay import PATTERNS, Network, delay
+from covey.advise.delay import PATTERNS, ExchangeCosts, delay
 from covey.errors import PlanError
 
 GIGABIT = 125e6
@@ -19,26 +19,26 @@ GOLDEN = {
 
 @pytest.mark.parametrize(("numbers", "n"), GOLDEN)
 def test_the_surveys_figure(numbers: float, n: int) -> None:
-    net = Network(bytes=4 * numbers, bandwidth=GIGABIT)
+    net = ExchangeCosts(bytes=4 * numbers, bandwidth=GIGABIT)
     for pattern, expected in zip(PATTERNS, GOLDEN[numbers, n], strict=True):
         assert delay(pattern, n, net) == pytest.approx(expected, abs=0.01), pattern
 
 
 @given(st.integers(1, 500), st.floats(1, 1e10), st.floats(1e5, 1e11))
 def test_servers_for_all_never_lose_to_a_ring(n: int, size: float, bandwidth: float) -> None:
-    net = Network(bytes=size, bandwidth=bandwidth)
+    net = ExchangeCosts(bytes=size, bandwidth=bandwidth)
     assert delay("a server per worker", n, net) <= delay("ring", n, net) * (1 + 1e-12)
 
 
 @given(st.sampled_from(list(PATTERNS)), st.integers(1, 300))
 def test_more_workers_never_take_less(pattern: str, n: int) -> None:
-    net = Network(bytes=1e8, bandwidth=1e8)
+    net = ExchangeCosts(bytes=1e8, bandwidth=1e8)
     if pattern != "a server per worker":  # whose updates are shared by more
         assert delay(pattern, n + 1, net) >= delay(pattern, n, net) * (1 - 1e-12)
 
 
 def test_what_cannot_be() -> None:
     with pytest.raises(PlanError, match="no pattern 'circle'"):
-        delay("circle", 2, Network(bytes=1, bandwidth=1))
+        delay("circle", 2, ExchangeCosts(bytes=1, bandwidth=1))
     with pytest.raises(PlanError, match="bandwidth must be more than 0"):
-        Network(bytes=1, bandwidth=0)
+        ExchangeCosts(bytes=1, bandwidth=0)

@@ -6,11 +6,11 @@ import pytest
 
 from covey.advise import rules
 from covey.advise.families import FAMILIES, merit, name_of
-from covey.advise.rules import Verdict
+from covey.advise.rules import Suitability
 from covey.catalog import resolve
 
 GB = 1e9
-SIDES: dict[str, tuple[Verdict, Verdict, str]] = {
+SIDES: dict[str, tuple[Suitability, Suitability, str]] = {
     "R1 enough data": (rules.large_balanced(3200, 1, 32), rules.large_balanced(3199, 1, 32), "only 100 batches"),
     "R1 even labels": (
         rules.large_balanced(10**6, 4, 32, 0.09), rules.large_balanced(10**6, 4, 32, 0.1), "labels differ"

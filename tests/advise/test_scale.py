@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from covey.advise.delay import Network
+from covey.advise.delay import ExchangeCosts
 from covey.advise.pages import delays_page, scaling_page
 from covey.advise.scale import Scaling, parse_sizes, scale
 from covey.errors import PlanError
@@ -84,7 +84,7 @@ def test_no_prices_no_chart_of_costs() -> None:
 
 
 def test_the_delay_figure() -> None:
-    page = delays_page(Network(bytes=1e8, bandwidth=1.25e8), 0.3, "mine.py")
+    page = delays_page(ExchangeCosts(bytes=1e8, bandwidth=1.25e8), 0.3, "mine.py")
     (chart,) = page.charts
     ring = next(line for line in chart.data if line["name"] == "ring")
     assert ring["x"][0] == 2 and ring["x"][-1] == 1024

@@ -14,8 +14,8 @@ import torch
 from covey import catalog, topology
 from covey.central.layouts import LAYOUTS
 from covey.errors import PlanError
-from covey.exchange.codecs import CODECS
-from covey.optimizers import MakeOptimizer
+from covey.exchange.codecs.by_name import CODECS
+from covey.model.optimizers import MakeOptimizer
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 WORKERS = 4

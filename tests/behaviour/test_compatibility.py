@@ -10,7 +10,7 @@ from _pytest.mark.structures import ParameterSet
 
 from covey import catalog
 from covey.errors import PlanError
-from covey.exchange.codecs import CODECS
+from covey.exchange.codecs.by_name import CODECS
 from covey.task import Task
 from tests.behaviour.compatibility import OPTIMIZERS, PAGE, REFUSES, WORKERS, page, pairs, refused
 from tests.promises.specs import SPECS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.codec_study import CODECS, PLAIN, SUBJECTS, Kept, row, table
 from covey import catalog
-from covey.exchange.codecs import CODECS as KNOWN
+from covey.exchange.codecs.by_name import CODECS as KNOWN
 
 COST = {"encode": 0.001, "decode": 0.003, "sent": 0.0, "plain": 2e6}
 

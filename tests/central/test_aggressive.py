@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.central.aggressive import Cut, PartialSum
+from covey.central.server.aggressive import EndSuperstep, PartialSum
 from covey.task import Task
 from tests.worlds import INSTANT, middle, mlp, paced, quadratic, run, slowed, worker
 
@@ -39,7 +39,7 @@ def test_with_equal_speeds_it_is_bsp() -> None:
 def test_nobody_waits_for_more_than_a_chunk() -> None:
     world = run(quadratic(batch_size=8), "a_bsp(chunks=8)", 3, steps=5, cluster=slowed(INSTANT, w2=4))
     assert world.outcome.seconds <= 5 * (0.010 + 4 * 0.010 / 8) + 1e-9
-    assert len(world.log.kinds(Cut)) >= 5 and world.log.values("staleness") == [0] * 15
+    assert len(world.log.kinds(EndSuperstep)) >= 5 and world.log.values("staleness") == [0] * 15
 
 
 @settings(max_examples=15, deadline=None)

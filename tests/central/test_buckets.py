@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from covey import catalog
 from covey.errors import PlanError
-from covey.exchange import slices
-from covey.exchange.collectives import Chunk
-from covey.exchange.patterns import PATTERNS
-from covey.lessons import Batch, Lessons
+from covey.exchange.collectives import ring_slices
+from covey.exchange.collectives.by_name import PATTERNS
+from covey.exchange.collectives.sums import Chunk
+from covey.model.batches import Batch, BatchSource
+from covey.model.replica import Replica
 from covey.program import Node
-from covey.replica import Replica
 from covey.simulate import BytesPerSecond, Cluster, Seconds
 from covey.simulate import Link as Wire
 from covey.task import Task
@@ -36,7 +36,7 @@ def normed() -> Task:
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_values_never_change_with_the_size_of_buckets(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unequal batches, several rows of a ring, machines of three; a byte is a bucket for each parameter."""
-    monkeypatch.setattr(slices, "GRAIN", 60)
+    monkeypatch.setattr(ring_slices, "GRAIN", 60)
     spec, workers = f"allreduce(pattern={pattern}, local=3", 6 if pattern == "hierarchical" else 3
     at_once = run(normed(), f"{spec})", workers, epochs=1)
     for size in (1, 300):
@@ -132,7 +132,7 @@ def pieces_of(module: nn.Module, backward: int = 1) -> list[Piece]:
         assert node.training()
         pieces.extend([piece async for piece in replica.stream(node, 1)])
 
-    perform(program, replicas=[Replica(module, sgd(), Lessons(own=source))])
+    perform(program, replicas=[Replica(module, sgd(), BatchSource(own=source))])
     return pieces
 
 

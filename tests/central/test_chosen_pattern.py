@@ -9,15 +9,15 @@ from random import Random
 import pytest
 
 import covey
-from covey.central.replicated import worker as allreduce_worker
+from covey.central.replicated.allreduce import worker as allreduce_worker
 from covey.checkpoint import RoleState
-from covey.engines.memories import Memories
-from covey.exchange.collectives import Chunk
-from covey.exchange.delays import DELAYS
-from covey.exchange.probe import Choice, Probe, Wish
+from covey.engines.remembered import Remembered
+from covey.exchange.collectives.costs import DELAYS
+from covey.exchange.collectives.probe import LinkProbe, PatternChoice, PatternRequest
+from covey.exchange.collectives.sums import Chunk
 from covey.message import Address
+from covey.model.replica import Replica
 from covey.program import Node
-from covey.replica import Replica
 from covey.simulate import BytesPerSecond, Cluster, Seconds
 from covey.simulate import Link as Wire
 from tests.worlds import CLUSTER, mlp, perform, run
@@ -52,7 +52,7 @@ def test_all_take_the_same_one_from_the_second_step_on_and_measuring_is_no_traff
     world = run(mlp(), "allreduce(pattern=auto)", 5, steps=3, cluster=far(0.02))
     size = world.workers()[0].grad.nbytes
     assert sum(sent.size for sent in world.log.kinds(Chunk)) == 2 * 4 * size + 2 * 5 * 4 * size
-    assert world.log.kinds(Probe) and all(sent.size == 0 for sent in world.log.kinds(Probe))
+    assert world.log.kinds(LinkProbe) and all(sent.size == 0 for sent in world.log.kinds(LinkProbe))
     assert sum(tally.messages.get("worker 1", 0) for tally in world.outcome.tallies.values()) == 2 * 4 + 2 * 4
 
 
@@ -63,23 +63,23 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def test_the_choice_outlives_a_restart(tmp_path: Path) -> None:
-    who, choice = Address("worker", 0), Choice(pattern="halving", bucket=640, latency=0.25, byte=1e-9)
+    who, choice = Address("worker", 0), PatternChoice(pattern="halving", bucket=640, latency=0.25, byte=1e-9)
     kept = RoleState.of(done=1, seconds=0.0, memories={"choice": choice}, replica={}, rng=Random(0), mailbox=[])
     kept.write(tmp_path, who)
-    assert RoleState.read(tmp_path, who).recall("choice", Choice()) == choice
+    assert RoleState.read(tmp_path, who).recall("choice", PatternChoice()) == choice
 
 
 def test_who_remembers_a_choice_measures_nothing() -> None:
     log = perform(*[_resumed] * 2, steps=2)
-    assert not log.kinds(Probe)
+    assert not log.kinds(LinkProbe)
     assert log.values("pattern star") == [1], "the result of the second half says it, too"
     assert {(sent.sender.rank, sent.message.step) for sent in log.kinds(Chunk)} == {(1, 0), (0, 1)}  # type: ignore[attr-defined]
 
 
 async def _resumed(node: Node, replica: Replica) -> None:
     """As after a restart with this in the checkpoint."""
-    memories = {"choice": Choice(pattern="star")}
+    memories = {"choice": PatternChoice(pattern="star")}
     kept = RoleState.of(done=0, seconds=0.0, memories=memories, replica={}, rng=Random(0), mailbox=[])
-    node.host.memories = Memories(node.address, kept)  # type: ignore[attr-defined]
-    replica.lessons = replace(replica.lessons, own=lambda step: covey.lessons.Batch(1.0, 1))
-    await allreduce_worker(node, replica, wish=Wish(pattern="auto", bucket=0), local=2)
+    node.host.memories = Remembered(node.address, kept)  # type: ignore[attr-defined]
+    replica.batch_source = replace(replica.batch_source, own=lambda step: covey.batch_source.Batch(1.0, 1))
+    await allreduce_worker(node, replica, wish=PatternRequest(pattern="auto", bucket=0), local=2)

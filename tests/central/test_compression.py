@@ -11,18 +11,18 @@ import torch
 
 from covey import catalog
 from covey.central.pulls import Pulls
-from covey.central.shard import Params
-from covey.central.sliced import FreshSlice
+from covey.central.server.shard import Params
+from covey.central.sliced.slice_owners import FreshSlice
 from covey.errors import PlanError
-from covey.exchange.collectives import ring
-from covey.exchange.compressed import Wire
-from covey.exchange.machines import MachineMeans
-from covey.exchange.shadow import difference_coder
-from covey.flat import Form
+from covey.exchange.collectives.compressed import Wire
+from covey.exchange.collectives.sums import ring
+from covey.exchange.differences import difference_coder
+from covey.exchange.two_levels import MachineMeans
 from covey.message import Address
+from covey.model.flat import Form
+from covey.model.replica import Replica
 from covey.observe.instruments import Instrument
 from covey.program import Node
-from covey.replica import Replica
 from covey.strategy import workers
 from covey.vector import Vector
 from tests.exchange.plain_codecs import Few, plain_codecs

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey import catalog
-from covey.central.delayed import Task, TaskDone
+from covey.central.server.delayed import RangeTask, TaskDone
 from covey.errors import PlanError
 from covey.simulate import Link, Seconds
 from tests.worlds import INSTANT, World, adam, middle, mlp, paced, quadratic, run, sgd, slowed, worker
@@ -85,7 +85,7 @@ def test_a_gradient_is_taken_at_the_tasks_that_were_finished_and_a_task_is_one_u
     """
     task = quadratic(samples=96, lr=0.1)
     world = run(task, "bounded_delay(delay=2)", 3, steps=6, cluster=slowed(FAR, w2=2))
-    parts = [event.message for event in world.log.deliveries if isinstance(event.message, Task)]
+    parts = [event.message for event in world.log.deliveries if isinstance(event.message, RangeTask)]
     versions = [torch.ones(5).double()]
     for step in range(6):
         mine = sorted((part for part in parts if part.step == step), key=lambda part: part.sender.rank)

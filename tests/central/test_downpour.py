@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from covey import catalog
-from covey.central.store import Accrued, Fetched
+from covey.central.server.store import Accrued, Fetched
 from covey.errors import PlanError
-from covey.lessons import Batch, Lessons
 from covey.message import Address
-from covey.replica import Replica
+from covey.model.batches import Batch, BatchSource
+from covey.model.replica import Replica
 from covey.task import Task
 from tests.worlds import INSTANT, World, alone, middle, mlp, paced, quadratic, run, server, sgd, worker
 
@@ -56,14 +56,14 @@ class Numbers(nn.Module):
 def spy(replicas: dict[Address, Replica], seen: list[float]) -> None:
     """Note the first weight at which each gradient is taken."""
     replica = replicas[worker(0)]
-    source = replica.lessons.own
+    source = replica.batch_source.own
     assert source is not None
 
     def noting(step: int) -> Batch:
         seen.append(replica.flat.parts[0][0].item())
         return source(step)
 
-    replica.lessons = Lessons(own=noting)
+    replica.batch_source = BatchSource(own=noting)
 
 
 @pytest.mark.parametrize("fetch", [1, 2, 5])

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 import torch
 
-from covey.central.dropping import Dropping, Patience
-from covey.central.sliced import FreshSlice, GradientSlice
+from covey.central.sliced.dropping import Dropping, Patience
+from covey.central.sliced.slice_owners import FreshSlice, GradientSlice
 from covey.errors import PlanError
 from tests.worlds import INSTANT, middle, paced, quadratic, run, slowed, worker
 

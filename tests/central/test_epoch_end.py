@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import covey
 from covey import catalog
-from covey.central.shard import Push
+from covey.central.server.shard import Push
 from covey.errors import PlanError
 from covey.simulate import from_flags
 from covey.task import Task

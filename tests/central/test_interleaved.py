@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from covey import catalog
-from covey.central import tuning
-from covey.central.interleaved import Begin, Weights
+from covey.central.scheduled import tuning
+from covey.central.scheduled.interleaved import Begin, Weights
 from covey.errors import PlanError
-from covey.exchange.collectives import Chunk
-from covey.exchange.lanes import ROUNDS, Lane
+from covey.exchange.collectives.concurrent import ROUNDS, ConcurrentSum
+from covey.exchange.collectives.sums import Chunk
 from covey.program import Host, Node
-from tests.central.test_scheduled import SLOW, Backwards, Lars, Mixed, deep, same
+from tests.central.test_priorities import SLOW, Backwards, Lars, Mixed, deep, same
 from tests.worlds import World, adam, mlp, run, sgd, slowed, vector, worker
 
 SPEC = "bytescheduler(partition=256, credit=512, exchange=allreduce)"
@@ -148,11 +148,13 @@ def test_partition_and_credit_are_found_by_measuring(monkeypatch: pytest.MonkeyP
 
 def test_a_lane_obeys_or_refuses() -> None:
     node = Node(worker(0), (1,), cast(Host, None), Random(0), 0)
-    sent = Lane(node, 3, -2).send(worker(1), Chunk(1, vector(1.0)), loan=True, keep="latest", lossy=True, paced=True)
+    sent = ConcurrentSum(node, 3, -2).send(
+        worker(1), Chunk(1, vector(1.0)), loan=True, keep="latest", lossy=True, paced=True
+    )
     assert (sent.body.step, sent.priority) == (3 * ROUNDS + 1, -2)  # type: ignore[attr-defined]
     assert (sent.loan, sent.keep, sent.lossy, sent.paced) == (True, "latest", True, True)
     with pytest.raises(AssertionError, match="as urgent as its lane"):
-        Lane(node, 3).send(worker(1), Chunk(1, vector(1.0)), priority=5)
+        ConcurrentSum(node, 3).send(worker(1), Chunk(1, vector(1.0)), priority=5)
 
 
 def test_the_choice_of_the_exchange_is_told() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from covey import catalog
-from covey.central.shard import Params
+from covey.central.server.shard import Params
 from tests.worlds import Sent, World, quadratic, run, slowed, worker
 
 # The weights are 8 kB, 8 ms on a link; a batch takes 10 ms.

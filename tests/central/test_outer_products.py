@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from covey.central.outer_products import Held, Outer, held, pays, rest
-from covey.central.shard import Push
+from covey.central.layers.outer_products import HeldRange, Outer, held, pays, rest
+from covey.central.server.shard import Push
 from covey.errors import WireError
-from covey.flat import Slot
+from covey.model.flat import TensorSlot
 from covey.task import Task
 from covey.vector import Vector
 from tests.worlds import INSTANT, World, adam, cloud, mlp, run, sgd
@@ -70,9 +70,9 @@ def test_many_samples_go_as_gradients() -> None:
 
 @pytest.mark.parametrize("samples", range(1, 20))
 def test_the_rule_is_chilimbis(samples: int) -> None:
-    slot = Slot("weight", 0, 0, WIDE, torch.Size([40, 18]))
+    slot = TensorSlot("weight", 0, 0, WIDE, torch.Size([40, 18]))
     whole = held(slot, ((0, WIDE),))
-    assert whole == [Held(0, 0, WIDE, (0, 40), 0)]
+    assert whole == [HeldRange(0, 0, WIDE, (0, 40), 0)]
     assert pays(whole, samples, slot) == (samples < 18 * 40 / (18 + 40))
 
 
@@ -127,7 +127,7 @@ def test_epochs_may_end_early() -> None:
 @pytest.mark.parametrize("piece", [((0, 5), (3, 30)), ((0, 12), (7, 9, 9, 13, 20, 40)), ((2, 2), (0, 40))])
 def test_ranges_of_a_piece(piece: tuple[tuple[int, ...], ...]) -> None:
     """A 5 x 6 weight lies at 4 to 34 of the second part."""
-    slot = Slot("weight", 1, 4, 34, torch.Size([5, 6]))
+    slot = TensorSlot("weight", 1, 4, 34, torch.Size([5, 6]))
     inputs, errors = torch.randn(3, 6), torch.randn(3, 5)
     whole = Vector([torch.randn(12), torch.randn(40)])
     slot.view(whole).copy_(errors.t() @ inputs)
@@ -140,7 +140,7 @@ def test_ranges_of_a_piece(piece: tuple[tuple[int, ...], ...]) -> None:
 
 
 def test_factors_that_do_not_fit_are_refused() -> None:
-    slot = Slot("weight", 0, 0, 30, torch.Size([5, 6]))
+    slot = TensorSlot("weight", 0, 0, 30, torch.Size([5, 6]))
     (one,) = held(slot, ((0, 30),))
     with pytest.raises(WireError, match="does not fit"):
         one.room(3, 6, torch.empty(0)).copy_(Vector([torch.randn(3, 6), torch.randn(2, 5)], "worker 1"))

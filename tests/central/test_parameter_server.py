@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from covey import catalog
-from covey.central.shard import Params, Pull, Push
+from covey.central.server.shard import Params, Pull, Push
 from covey.errors import PlanError
 from covey.message import Address
 from covey.task import Task

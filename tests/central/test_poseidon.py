@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from covey.central.poseidon import Factors, Layer, Uses, product
+from covey.central.layers.poseidon import FactorLayer, Factors, Uses, product
 from covey.errors import PlanError, WireError
-from covey.exchange.collectives import Chunk
-from covey.flat import Slot
+from covey.exchange.collectives.sums import Chunk
+from covey.model.flat import TensorSlot
+from covey.model.threads import one_thread
 from covey.task import Task
-from covey.threads import one_thread
 from covey.vector import Vector
 from tests.worlds import CLUSTER, INSTANT, World, adam, cloud, mlp, run, sgd, slowed
 
@@ -100,7 +100,7 @@ def test_backward_that_runs_twice_is_refused_with_what_works() -> None:
 @pytest.mark.parametrize(("workers", "most"), [(2, 21), (3, 14), (5, 8)])
 def test_the_rule_is_zhangs_with_as_many_servers_as_workers(workers: int, most: int) -> None:
     """2K(P1-1)(M+N) <= 2MN(P1+P2-2)/P2, with P2 = P1; our own form of it counts all workers' samples."""
-    layer = Layer(0, nn.Linear(40, 48), Slot("weight", 0, 0, WIDE, torch.Size([48, 40])))
+    layer = FactorLayer(0, nn.Linear(40, 48), TensorSlot("weight", 0, 0, WIDE, torch.Size([48, 40])))
     for samples in range(1, 50):
         theirs = 2 * samples * (workers - 1) * (40 + 48) <= 2 * 40 * 48 * (workers + workers - 2) / workers
         assert layer.pays(samples * workers) == theirs == (samples <= most)
@@ -228,7 +228,7 @@ def test_a_worker_alone_sends_nothing() -> None:
 
 
 def test_factors_that_do_not_fit_are_refused_by_name() -> None:
-    layer = Layer(0, nn.Linear(4, 2), Slot("weight", 0, 0, 8, torch.Size([2, 4])))
+    layer = FactorLayer(0, nn.Linear(4, 2), TensorSlot("weight", 0, 0, 8, torch.Size([2, 4])))
     wrong = Vector([torch.zeros(3, 4), torch.zeros(2, 2)], origin="worker 1")
     with pytest.raises(WireError, match="worker 1 sent"):
         layer.room(3, torch.zeros(2, 4)).copy_(wrong)

@@ -12,7 +12,7 @@ from torch import nn
 
 import covey
 from covey import catalog
-from covey.central.shard import Params, Pull, Push
+from covey.central.server.shard import Params, Pull, Push
 from covey.errors import PlanError
 from covey.message import Address
 from covey.task import Task

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import covey
-from covey.central.cache import Copy, Read
-from covey.central.compensation import Compensation
-from covey.central.shard import Params, Push
+from covey.central.cached.cache import ParameterCopy, ReadParameters
+from covey.central.server.compensation import Compensation
+from covey.central.server.shard import Params, Push
 from covey.errors import PlanError
 from covey.simulate import BytesPerSecond, Link, Seconds
 from covey.vector import Vector
@@ -255,8 +255,8 @@ def test_an_optimizer_without_momentum_is_refused() -> None:
 def test_petuum_reads_only_when_its_copy_is_too_old() -> None:
     """In lockstep a copy serves bound + 1 steps."""
     log = run(quadratic(), "petuum(bound=3)", 3, steps=16, cluster=INSTANT).log
-    assert len(log.kinds(Read)) == len(log.kinds(Copy))
-    assert 3 * 16 // 4 <= len(log.kinds(Read)) <= 3 * 16 // 3, "about every bound + 1 steps, not every step"
+    assert len(log.kinds(ReadParameters)) == len(log.kinds(ParameterCopy))
+    assert 3 * 16 // 4 <= len(log.kinds(ReadParameters)) <= 3 * 16 // 3, "about every bound + 1 steps, not every step"
     assert max(log.values("staleness")) == 3
 
 
@@ -275,8 +275,8 @@ def test_a_copy_is_never_older_than_the_bound(name: str, slow: list[float], boun
 def test_essp_asks_once_and_is_then_told() -> None:
     """After the first touch no read is sent: the server gives new parameters whenever the slowest has ticked."""
     log = run(quadratic(), "essp(bound=2)", 3, steps=12, cluster=slowed(w0=2)).log
-    assert len(log.kinds(Read)) == 3
-    assert len(log.kinds(Copy)) > 12
+    assert len(log.kinds(ReadParameters)) == 3
+    assert len(log.kinds(ParameterCopy)) > 12
 
 
 def test_essp_reads_fresher_copies_than_petuum() -> None:

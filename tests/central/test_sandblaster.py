@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.central.lbfgs import Collect, Order, PortionGradient
-from covey.central.sandblaster import COORDINATOR, Claim, Granted, Portion
+from covey.central.lbfgs.sandblaster import COORDINATOR, Claim, Granted, Portion
+from covey.central.lbfgs.vector_shards import Collect, PortionGradient, VectorCommand
 from covey.message import vectors
 from tests.worlds import INSTANT, mlp, paced, quadratic, run, slowed, worker
 
@@ -18,7 +18,7 @@ from tests.worlds import INSTANT, mlp, paced, quadratic, run, slowed, worker
 def test_the_coordinator_moves_only_scalars_and_commands() -> None:
     world = run(mlp(), "sandblaster", 3, servers=2, epochs=4)
     spoken = [e for e in world.log.sends if COORDINATOR in (e.sender, e.to)]
-    assert {type(e.message) for e in spoken} >= {Order, Portion, Collect, Granted, Claim}
+    assert {type(e.message) for e in spoken} >= {VectorCommand, Portion, Collect, Granted, Claim}
     assert not any(vectors(e.message) for e in spoken) and not any(e.size for e in spoken)
 
 

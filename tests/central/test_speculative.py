@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.central.speculative import Resync
-from covey.central.store import Accrued, Fetched
+from covey.central.server.speculative import Resync
+from covey.central.server.store import Accrued, Fetched
 from covey.simulate import Seconds
 from tests.worlds import INSTANT, middle, mlp, paced, quadratic, run, slowed, worker
 

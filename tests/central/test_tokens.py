@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.central.shard import Push
+from covey.central.server.shard import Push
 from covey.errors import PlanError
 from covey.simulate import BytesPerSecond, Link, Seconds
 from tests.worlds import INSTANT, middle, paced, quadratic, run, server, slowed

@@ -8,13 +8,13 @@ from math import log2
 import pytest
 import torch
 
-from covey.central import tuning
-from covey.central.slices import Gradient
-from covey.central.tuning import TRIAL, TRIALS, Search, Setting, Tuned, propose, settings
+from covey.central.scheduled import tuning
+from covey.central.scheduled.slices import Gradient
+from covey.central.scheduled.tuning import TRIAL, TRIALS, Setting, Tuned, TuningSearch, propose, settings
 from covey.errors import PlanError
 from covey.program import Memory
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
-from tests.central.test_scheduled import SLOW, deep, same
+from tests.central.test_priorities import SLOW, deep, same
 from tests.worlds import World, run, worker
 
 GRID = settings((1, 4, 16), (1, 2, 4, 8, 16), 65_536, None)
@@ -35,7 +35,7 @@ class Forgetful:
 
 @pytest.mark.parametrize("best", GRID, ids=str)
 def test_half_of_the_grid_is_enough_to_come_near_the_best(best: Setting) -> None:
-    search, now, tried = Search(Forgetful(), GRID), 0.0, list[Setting]()  # type: ignore[arg-type]
+    search, now, tried = TuningSearch(Forgetful(), GRID), 0.0, list[Setting]()  # type: ignore[arg-type]
     while not search.over:
         tried.append(search.next(now))
         now += seconds_of(tried[-1], best)
@@ -59,7 +59,7 @@ def test_what_was_tried_says_where_to_look() -> None:
 
 
 def test_of_equals_the_least_credit_and_then_the_largest_partition() -> None:
-    search = Search(Forgetful(), GRID)  # type: ignore[arg-type]
+    search = TuningSearch(Forgetful(), GRID)  # type: ignore[arg-type]
     for number in (2, 5, 9):  # 256 KiB with the smallest slices, and with four together; 4 MiB with four
         search.steps += [[number, 0.5], [number, 0.1], [number, 0.1], [number, 0.1]]
     assert search.found() == GRID[5]

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.central.value_bound import Change, LeaveView, Visible, fits
+from covey.central.cached.value_bound import LeaveView, ViewChange, Visible, fits
 from covey.message import Address, Message
+from covey.model.replica import Replica
 from covey.observe.instruments import Instrument
-from covey.replica import Replica
 from covey.simulate import BytesPerSecond, Link, Seconds
 from tests.central.test_downpour import ramp
 from tests.worlds import CLUSTER, INSTANT, paced, quadratic, run, vector, worker
@@ -73,10 +73,10 @@ def test_a_tiny_bound_lets_one_change_at_a_time_be_unseen_and_a_large_one_holds_
     """No change larger than the bound is refused for ever: alone it passes."""
     cluster = replace(CLUSTER, link=Link(bandwidth=BytesPerSecond(math.inf), latency=Seconds(0.05)))
     tiny = run(ramp(LR), "vap(bound=0.000001)", 3, steps=4, cluster=cluster).log
-    sent = [event.at for event in tiny.kinds(Change) if event.sender == worker(0)]
+    sent = [event.at for event in tiny.kinds(ViewChange) if event.sender == worker(0)]
     assert all(later - earlier >= 4 * 0.05 - 1e-9 for earlier, later in pairwise(sent)), "there and back, twice"
     free = run(ramp(LR), "vap(bound=1000000)", 3, steps=4, cluster=cluster)
-    assert [event.at for event in free.log.kinds(Change) if event.sender == worker(0)] == pytest.approx(
+    assert [event.at for event in free.log.kinds(ViewChange) if event.sender == worker(0)] == pytest.approx(
         [0.01, 0.02, 0.03, 0.04]
     )
 
@@ -124,7 +124,7 @@ def test_the_bound_holds_at_every_instant(
     spec = f"vap(bound={bound:.4f}, strong={'true' if strong else 'false'})"
     world = run(task, spec, n, steps=6, seed=seed, cluster=cluster)
     events = sorted(
-        [(e.at, 1, e) for e in world.log.kinds(Change)]
+        [(e.at, 1, e) for e in world.log.kinds(ViewChange)]
         + [(e.at, 0, e) for e in world.log.deliveries if isinstance(e.message, Visible | LeaveView)],
         key=lambda event: event[:2],
     )
@@ -142,6 +142,6 @@ def test_the_bound_holds_at_every_instant(
             mine = [changes[k] for k, ranks in missing.items() if k[0] == key[0] and ranks & there]
             largest = max([round(bound, 4), *(float(change.abs().max()) for change in mine)])
             assert not mine or float(torch.stack(mine).sum(0).abs().max()) <= largest + 1e-9
-    assert len(world.log.kinds(Change)) == 6 * n
-    total = sum((e.message.change.parts[0] for e in world.log.kinds(Change)), torch.zeros(5).double())
+    assert len(world.log.kinds(ViewChange)) == 6 * n
+    total = sum((e.message.change.parts[0] for e in world.log.kinds(ViewChange)), torch.zeros(5).double())
     assert torch.allclose(world.scored["w"], 1 + total, atol=1e-9), "no change is lost"

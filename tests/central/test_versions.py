@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey import catalog
-from covey.central.shard import Params, Push
-from covey.central.versions import Versions
+from covey.central.server.shard import Params, Push
+from covey.central.server.versions import Versions
 from covey.errors import PlanError
 from covey.message import Address, Message
 from covey.observe.instruments import Instrument

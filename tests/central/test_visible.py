@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.central.test_scheduled import SLOW, deep
+from tests.central.test_priorities import SLOW, deep
 from tests.worlds import run, slowed
 
 GATE = "for an answer for its work"  # of forward, before a parameter that is not fresh yet

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from covey import build
-from covey.central.rounds import Activations, Errors, Outputs
-from covey.central.weird_trick import Scheme, rounds
+from covey.central.layers.rounds import Activations, Errors, Outputs
+from covey.central.layers.weird_trick import Scheme, rounds
 from covey.data import Shards
 from covey.errors import PlanError
-from covey.exchange.collectives import Chunk
+from covey.exchange.collectives.sums import Chunk
 from covey.message import Message
-from covey.parallelism.share import Share
+from covey.model import build
+from covey.model.threads import one_thread
+from covey.parallelism.units.unit_replica import UnitReplica
 from covey.task import Task
-from covey.threads import one_thread
 from covey.vector import chunk
 from tests.promises.traffic import Job, rings
 from tests.worlds import World, adam, alone, run, sgd, slowed, worker
@@ -301,7 +301,7 @@ def test_variable_batches_update_the_units_after_every_round(scheme: Scheme) -> 
 def test_variable_batches_count_their_updates() -> None:
     world = run(task(96, optimizer=adam()), "one_weird_trick(scheme=b, variable=true)", 3, steps=4)
     replica = world.replicas[worker(0)]
-    assert isinstance(replica, Share)
+    assert isinstance(replica, UnitReplica)
     for name, parameter in replica.layout.parameters.items():
         assert replica.optimizer.state[parameter]["step"] == (12 if name in replica.ends.names else 4), name
 

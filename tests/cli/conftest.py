@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from covey.observe.progress import Progress, RoleProgress
-from covey.observe.referee import Reached
-from covey.observe.result import Result, Shares, Staleness, Traffic
+from covey.observe.referee import TargetReached
+from covey.observe.result import Result, Staleness, TimeShares, Traffic
 
 ResultMaker = Callable[..., Result]
 
@@ -66,7 +66,7 @@ def result() -> ResultMaker:
             "samples": 51200,
             "updates": 800,
             "stopped": "target",
-            "reached": Reached("accuracy", 0.95, 7.1, 30720),
+            "reached": TargetReached("accuracy", 0.95, 7.1, 30720),
             "history": [
                 {"seconds": 0.8, "samples": 3200, "bytes": 1048576, "accuracy": 0.61, "loss": 1.2},
                 {"seconds": 12.0, "samples": 51200, "bytes": 104857600, "accuracy": 0.9532, "loss": 0.13},
@@ -79,8 +79,8 @@ def result() -> ResultMaker:
             ),
             "staleness": Staleness(mean=1.93, max=7, histogram={1: 3}),
             "roles": {
-                "worker 0": Shares(compute=0.75, exchange=0.125, waiting=0.125, memory=210_000_000),
-                "master 0": Shares(compute=0.0, exchange=0.25, waiting=0.75, memory=0),
+                "worker 0": TimeShares(compute=0.75, exchange=0.125, waiting=0.125, memory=210_000_000),
+                "master 0": TimeShares(compute=0.0, exchange=0.25, waiting=0.75, memory=0),
             },
             "failures": [],
             "notes": {},

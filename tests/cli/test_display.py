@@ -11,9 +11,9 @@ from math import nan
 import pytest
 from rich.console import Console
 
-from covey.cli.display import Lines, Silent, shown
-from covey.cli.live import Live
-from covey.cli.moments import Moments
+from covey.cli.progress.display import Lines, Silent, shown
+from covey.cli.progress.live import Live
+from covey.cli.progress.run_history import RunHistory
 from covey.observe.progress import Progress, RoleProgress
 
 Maker = Callable[..., Progress]
@@ -24,7 +24,7 @@ def terminal(width: int = 80, height: int = 24) -> Console:
 
 
 def test_rates_are_differences(progress: Maker) -> None:
-    moments = Moments()
+    moments = RunHistory()
     assert moments.speed is None
     moments.add(progress(1.0))
     moments.add(progress(3.0, samples=500, bytes=9000))
@@ -34,14 +34,14 @@ def test_rates_are_differences(progress: Maker) -> None:
 
 
 def test_rates_stand_still_with_the_clock(progress: Maker) -> None:
-    moments = Moments()
+    moments = RunHistory()
     for second in (1.0, 2.0, 2.0, 2.0):
         moments.add(progress(second))
     assert moments.speed == 100
 
 
 def test_only_notable_waits_are_named(progress: Maker) -> None:
-    moments = Moments()
+    moments = RunHistory()
     roles = {
         f"worker {rank}": RoleProgress(step=1, samples=1, bytes=1, waiting="Pull", waited=waited)
         for rank, waited in enumerate((0.01, 3.0, 9.0, 1.0))
@@ -51,14 +51,14 @@ def test_only_notable_waits_are_named(progress: Maker) -> None:
 
 
 def test_another_run_begins_without_the_scores_of_the_one_before(progress: Maker) -> None:
-    moments = Moments()
+    moments = RunHistory()
     for second, score in ((1.0, 0.1), (2.0, 0.5), (0.5, 0.2), (1.5, 0.3)):
         assert moments.add(progress(second, metrics={"a": score}))
     assert [scores["a"] for scores in moments.scores] == [0.2, 0.3]
 
 
 def test_scores_draw_a_line_and_survive_nan(progress: Maker) -> None:
-    moments = Moments()
+    moments = RunHistory()
     scored = [moments.add(progress(1.0 + n, metrics={"a": a})) for n, a in enumerate((0.1, nan, nan, 0.5, 0.9))]
     assert scored == [True, True, False, True, True]
     assert moments.spark("a", 10) in ("▁▄█", "▁▅█")
@@ -147,7 +147,7 @@ def test_quiet_and_pipes_get_no_live_display() -> None:
 
 def test_on_a_terminal_it_is_live() -> None:
     code = """
-from covey.cli.display import shown
+from covey.cli.progress.display import shown
 from covey.observe.progress import Progress
 with shown("bsp · 2 workers", "accuracy:0.9", "normal") as watcher:
     watcher.update(Progress(phase="training", seconds=1.0, samples=320, budget=1000))

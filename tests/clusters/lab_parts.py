@@ -12,11 +12,11 @@ from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 from covey.engines.lab import quota, running
-from covey.engines.lab.hatchery import enter
+from covey.engines.lab.fork_server import enter
 from covey.engines.lab.iproute import show
 from covey.engines.lab.running import Lab
 from covey.engines.lab.settings import read
-from covey.engines.lab.trial import bare
+from covey.engines.lab.trial_lab import bare
 
 PORT = 5000
 

@@ -19,7 +19,7 @@ from tests.real.harness import SLOW, Room, Watch, fit, trained
 
 
 class SharedRoom(Room):
-    """What counts as left behind are roles, nurseries and their directories; daemons are the test's own."""
+    """What counts as left behind are roles, fork servers and their directories; daemons are the test's own."""
 
     def left(self) -> list[str]:
         roles = [title for title in self.processes().values() if title.startswith("covey:")]
@@ -29,11 +29,11 @@ class SharedRoom(Room):
         ]
 
     def site(self) -> int:
-        """The process of a site: the parent of a nursery that is not ours."""
+        """The process of a site: the parent of a fork server that is not ours."""
         return next(pid for pid in map(parent, self.nurseries()) if pid != os.getpid())
 
     def nurseries(self) -> list[int]:
-        return [pid for pid, title in self.processes().items() if title == "covey: nursery"]
+        return [pid for pid, title in self.processes().items() if title == "covey: fork server"]
 
 
 def parent(pid: int) -> int:

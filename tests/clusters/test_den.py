@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from covey.engines.cluster import den
-from covey.engines.cluster.den import Den
+from covey.engines.cluster import daemon_directory
+from covey.engines.cluster.daemon_directory import DaemonDirectory
 
 
 def test_only_what_a_killed_covey_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(den, "home", lambda: tmp_path)
-    living, killed = Den("ray"), Den("ray")
+    monkeypatch.setattr(daemon_directory, "home", lambda: tmp_path)
+    living, killed = DaemonDirectory("ray"), DaemonDirectory("ray")
     os.close(killed.lock)  # as the kernel does when a process ends
-    newest = Den("ray")
+    newest = DaemonDirectory("ray")
     assert living.path.exists() and newest.path.exists() and not killed.path.exists()
     living.close()
     newest.close()

@@ -15,13 +15,13 @@ import pytest
 
 import covey
 from covey import catalog
-from covey.engines import elastic
-from covey.engines.cluster import here
+from covey.engines import torchrun_agent
+from covey.engines.cluster import this_host
 from covey.engines.cluster.placement import place, sites_of
 from covey.engines.cluster.rank_roles import RankRoles
+from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.cluster.spawned import SpawnedPlaces
-from covey.engines.cluster.words import Letter
-from covey.engines.started import Started
+from covey.engines.launch_environment import LaunchEnvironment
 from covey.engines.torchrun import StoreChannel
 from covey.errors import PeerLost, PlanError
 from covey.message import Address
@@ -66,24 +66,26 @@ def test_places_that_are_not_there(wish: str, words: str) -> None:
 
 
 def test_addresses() -> None:
-    assert here.interface_address("lo") == "127.0.0.1"
-    assert here.interface_address("10.1.2.3") == "10.1.2.3" and here.interface_address("fd00::2") == "fd00::2"
+    assert this_host.interface_address("lo") == "127.0.0.1"
+    assert this_host.interface_address("10.1.2.3") == "10.1.2.3" and this_host.interface_address("fd00::2") == "fd00::2"
     with pytest.raises(PlanError, match=r"--interface eth77: .* has .*lo"):
-        here.interface_address("eth77")
-    assert here.address_towards("tcp://127.0.0.1:9") == "127.0.0.1", "without one, the way to the launcher"
-    assert here.address_towards("tcp://10.0.0.1:9", "lo") == "127.0.0.1"
-    assert here.endpoint("fd00::2", "9") == "tcp://[fd00::2]:9"
+        this_host.interface_address("eth77")
+    assert this_host.address_towards("tcp://127.0.0.1:9") == "127.0.0.1", "without one, the way to the launcher"
+    assert this_host.address_towards("tcp://10.0.0.1:9", "lo") == "127.0.0.1"
+    assert this_host.endpoint("fd00::2", "9") == "tcp://[fd00::2]:9"
 
 
 def test_a_letter_is_taken_out_of_the_store_of_a_rendezvous() -> None:
     """It has a secret in it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    leader = StoreChannel(Started(0, 2, 0, "127.0.0.1", port), 30)
+    leader = StoreChannel(LaunchEnvironment(0, 2, 0, "127.0.0.1", port), 30)
     leader.hand_out([b"a letter"])
     assert leader.store.check(["letter/1"])
     taken: list[bytes] = []
-    guest = threading.Thread(target=lambda: taken.append(StoreChannel(Started(1, 2, 1, "127.0.0.1", port), 30).take()))
+    guest = threading.Thread(
+        target=lambda: taken.append(StoreChannel(LaunchEnvironment(1, 2, 1, "127.0.0.1", port), 30).take())
+    )
     guest.start()
     guest.join(30)
     assert taken == [b"a letter"] and not leader.store.check(["letter/1"])
@@ -108,16 +110,16 @@ def test_hosts_meet_by_ipv6(room: Room) -> None:
 def test_a_host_that_has_something_else_is_named(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     """Versions are compared before any role is born."""
     task = room.task(before_build="(HERE / 'built').touch()")
-    monkeypatch.setattr(here, "version", lambda name: "0.0.1")
+    monkeypatch.setattr(this_host, "version", lambda name: "0.0.1")
     with pytest.raises(PlanError, match=r"^host left has torch \S+, the launcher 0\.0\.1: make them the same"):
         on_two_sites(task, stall="60s")
     assert not list(room.path.glob("built"))
 
 
 def test_after_a_failure_torchruns_agent_has_less_time_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic, "HASTE", 0.1)
-    monkeypatch.setattr(elastic, "PATIENCE", 60.0)
-    places = elastic.ElasticPlaces(1)
+    monkeypatch.setattr(torchrun_agent, "HASTE", 0.1)
+    monkeypatch.setattr(torchrun_agent, "PATIENCE", 60.0)
+    places = torchrun_agent.TorchrunPlaces(1)
     places.agent = subprocess.Popen(["sleep", "50"])
     places.close(well=False)
     assert places.agent.returncode == -signal.SIGKILL, "and did not end by itself"
@@ -125,11 +127,11 @@ def test_after_a_failure_torchruns_agent_has_less_time_to_leave(monkeypatch: pyt
 
 def test_the_roles_of_a_rank_leave_no_bell_behind() -> None:
     before = len(os.listdir("/proc/self/fd"))
-    roles = RankRoles(Letter(site=0, launcher="", warm="", roles=["worker 0"]), Address("worker", 0))
+    roles = RankRoles(SiteConfig(site=0, launcher="", warm="", roles=["worker 0"]), Address("worker", 0))
     with roles:
         roles.leave()
     assert len(os.listdir("/proc/self/fd")) == before
-    late = RankRoles(Letter(site=0, launcher="", warm="", roles=["worker 0"]), Address("worker", 0))
+    late = RankRoles(SiteConfig(site=0, launcher="", warm="", roles=["worker 0"]), Address("worker", 0))
     with late:
         pass
     late.leave()  # the loop of this process may end after all else
@@ -142,8 +144,8 @@ def test_a_task_in_a_folder_with_a_colon_is_compared_too(tmp_path: Path) -> None
     found = []
     for text in ("x = 1", "x = 2"):
         file.write_text(text)
-        found.append(here.versions(str(file))["task"])
-        assert here.versions(f"{file}:name")["task"] == found[-1] != "not there"
+        found.append(this_host.versions(str(file))["task"])
+        assert this_host.versions(f"{file}:name")["task"] == found[-1] != "not there"
     assert found[0] != found[1]
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import covey
-from covey.engines.cluster import den
+from covey.engines.cluster import daemon_directory
 from covey.errors import PlanError
 from tests.clusters.harness import DIGITS, GONE_WITHIN, every_strategy, keeps_promises, names_the_dead
 from tests.clusters.shared import SharedRoom, appears, ended, inside, its_own_goes_with_the_dead, names_the_dead_site
@@ -207,7 +207,7 @@ def test_a_dead_launcher_takes_its_roles_along(room: Room, moment: str) -> None:
     while roles := [title for title in room.processes().values() if title.startswith("covey:")]:
         assert time.monotonic() - killed < GONE_WITHIN, roles
         time.sleep(0.05)
-    den.sweep("ray")  # as the next start does
+    daemon_directory.sweep("ray")  # as the next start does
     room.wait_empty()
 
 

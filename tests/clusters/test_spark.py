@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 import covey
-from covey.data import Partitions, Rows
-from covey.engines.cluster import den
+from covey.data import Partitions, RowInfo
+from covey.engines.cluster import daemon_directory
 from covey.engines.spark.rows import Pick
 from covey.errors import PlanError
 from tests.clusters.harness import DIGITS, GONE_WITHIN, every_strategy, keeps_promises, names_the_dead
@@ -218,7 +218,7 @@ def test_partitions_permute_their_own_rows() -> None:
     assert [deal.steps(rank) for rank in range(2)] == [3, 2] and deal.samples == 8
     assert sorted(torch.cat([deal.indices(0, step) for step in range(3)]).tolist()) == [*range(5)]
     assert deal.batch(0, 2) == 1 and deal.batch(1, 1) == 1
-    like = Rows((5, 3), (((4,), "float32"), ((), "int64"))).stand_in()
+    like = RowInfo((5, 3), (((4,), "float32"), ((), "int64"))).stand_in()
     assert [(column.shape, column.dtype) for column in like] == [((5, 4), torch.float32), ((5,), torch.int64)]
 
 
@@ -269,7 +269,7 @@ def test_a_dead_launcher_takes_all_along(room: Room, moment: str) -> None:
     while roles := [title for title in room.processes().values() if title.startswith("covey:")]:
         assert time.monotonic() - killed < GONE_WITHIN, roles
         time.sleep(0.05)
-    den.sweep("spark")  # as the next start does
+    daemon_directory.sweep("spark")  # as the next start does
     room.wait_empty()
 
 

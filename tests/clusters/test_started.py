@@ -9,8 +9,17 @@ from pathlib import Path
 import pytest
 
 from covey.engines.cluster.ranks import Presence, names
+from covey.engines.launch_environment import (
+    GPUS,
+    LaunchEnvironment,
+    by_mpi,
+    by_slurm,
+    by_torchrun,
+    choose_gpu,
+    first_node,
+    world,
+)
 from covey.engines.mpirun import MpirunPlaces, read_hosts
-from covey.engines.started import GPUS, Started, by_mpi, by_slurm, by_torchrun, choose_gpu, first_node, world
 from covey.errors import PlanError
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
@@ -18,14 +27,14 @@ SRUN = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_J
 
 
 def test_torchruns_variables() -> None:
-    assert by_torchrun(TORCHRUN) == Started(3, 8, 1, "node0", 29500)
+    assert by_torchrun(TORCHRUN) == LaunchEnvironment(3, 8, 1, "node0", 29500)
     assert by_torchrun({}) is None
     assert by_torchrun({**SRUN, **TORCHRUN, "SLURM_STEP_NODELIST": "n1"}) == by_torchrun(TORCHRUN)
 
 
 def test_slurms_variables() -> None:
     step = {**SRUN, "SLURM_STEP_NODELIST": "gpu[03-07]", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.9"}
-    assert by_slurm(step) == Started(2, 4, 0, "gpu03", 15000 + 12 * 7)
+    assert by_slurm(step) == LaunchEnvironment(2, 4, 0, "gpu03", 15000 + 12 * 7)
     assert by_torchrun(step) == by_slurm(step)
     assert by_slurm({**step, "SLURM_STEP_ID": "1"}) != by_slurm(step), "two steps of a job must not meet"
     assert by_slurm({**SRUN, "SLURM_NODELIST": "gpu[03-07]"}) is None, "a batch script is no task of a step"
@@ -44,9 +53,9 @@ def test_the_first_node_leads(nodes: str, first: str) -> None:
 
 def test_mpis_variables() -> None:
     open_mpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
-    assert by_mpi({**open_mpi, "PMIX_RANK": "1"}) == Started(1, 4, 1)
-    assert by_mpi({"PMI_RANK": "0", "PMI_SIZE": "2"}) == Started(0, 2)
-    assert by_mpi({"PMIX_RANK": "2", "SLURM_NTASKS": "3", "SLURM_LOCALID": "2"}) == Started(2, 3, 2)
+    assert by_mpi({**open_mpi, "PMIX_RANK": "1"}) == LaunchEnvironment(1, 4, 1)
+    assert by_mpi({"PMI_RANK": "0", "PMI_SIZE": "2"}) == LaunchEnvironment(0, 2)
+    assert by_mpi({"PMIX_RANK": "2", "SLURM_NTASKS": "3", "SLURM_LOCALID": "2"}) == LaunchEnvironment(2, 3, 2)
     assert by_mpi({"PMIX_RANK": "0"}) is None
 
 

@@ -58,7 +58,7 @@ def test_whoever_is_stopped_is_named(room: Room, engine: str, what: str) -> None
 def test_a_site_that_is_stopped_before_it_comes_is_named(room: Room, engine: str) -> None:
     task = room.task()
     process = room.start("-m", "covey", "run", task, "--engine", engine, "--workers", "2", "--stall", "2s", "--quiet")
-    site = first_site(room, {"torchrun": "covey.engines.elastic", "mpi": "covey.engines.mpi_site"}[engine])
+    site = first_site(room, {"torchrun": "covey.engines.torchrun_agent", "mpi": "covey.engines.mpi_site"}[engine])
     os.kill(site, signal.SIGSTOP)
     code, _, err = ended(process)
     assert code == 1 and re.search(rf"\(process {site}\) was stopped by a signal", " ".join(err.split())), err

@@ -216,7 +216,9 @@ def test_a_dead_rank_is_named_by_its_roles(room: Room) -> None:
 @pytest.mark.full
 def test_a_dead_agent_ends_the_run(room: Room) -> None:
     def kill() -> None:
-        (agent,) = [pid for pid, title in room.processes().items() if title.endswith("-m covey.engines.elastic 3")]
+        (agent,) = [
+            pid for pid, title in room.processes().items() if title.endswith("-m covey.engines.torchrun_agent 3")
+        ]
         os.kill(agent, signal.SIGKILL)
 
     watch = Watch(trained(40), kill)

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from covey import catalog
-from covey.decentral import neighbours
-from covey.decentral.elastic import MASTER, Centre, Elastic
-from covey.decentral.hops import relatives, subtree
-from covey.decentral.pairwise import Move
+from covey.decentral.averaging.hops import relatives, subtree
+from covey.decentral.elastic.easgd import MASTER, Centre, Elastic
+from covey.decentral.gossip import dpsgd
+from covey.decentral.gossip.adpsgd import HalfDifference
 from covey.errors import PlanError
-from covey.exchange.compressed import Wire
+from covey.exchange.collectives.compressed import Wire
 from covey.message import Address
 from tests.exchange.plain_codecs import plain_codecs
 from tests.worlds import INSTANT, World, mlp, quadratic, run, sgd, slowed, worker
@@ -168,7 +168,7 @@ def test_without_the_gain_neighbours_would_drive_each_other_away(monkeypatch: py
     task = mlp(samples=256)
     plain, held = (run(task, f"dpsgd{tail}", 6, steps=40) for tail in ("", " + few(density=0.05)"))
     assert spread(held) < 4 * spread(plain)
-    monkeypatch.setattr(neighbours, "gain", lambda *given: 1.0)
+    monkeypatch.setattr(dpsgd, "gain", lambda *given: 1.0)
     assert spread(run(task, "dpsgd + few(density=0.05)", 6, steps=40)) > 5 * spread(held)
 
 
@@ -190,7 +190,7 @@ def test_meetings_keep_the_sum_of_both() -> None:
     task = quadratic(size=40, lr=1e-12)
     world = run(task, "adpsgd + few", 2, steps=8, cluster=slowed(w1=2))
     assert torch.allclose(flats(world).sum(0), torch.full((40,), 2.0, dtype=torch.float64), atol=1e-9)
-    assert world.log.kinds(Move)
+    assert world.log.kinds(HalfDifference)
 
 
 def test_weights_of_gossip_and_of_shares_stay_numbers() -> None:

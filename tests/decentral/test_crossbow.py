@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from covey import catalog
-from covey.decentral.crossbow import WINDOW
+from covey.decentral.averaging.crossbow import WINDOW
 from covey.errors import PlanError
-from covey.exchange.collectives import Chunk
+from covey.exchange.collectives.sums import Chunk
 from covey.message import Address
+from covey.model.replica import Replica
 from covey.program import Memory
-from covey.replica import Replica
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from covey.task import Task
 from tests.worlds import World, middle, mlp, quadratic, run, spread

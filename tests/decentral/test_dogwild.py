@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from covey import catalog
-from covey.decentral.dogwild import Block
+from covey.decentral.shared.dogwild import VectorBlock
 from covey.engines.virtual.engine import VirtualEngine
-from covey.engines.virtual.seat import Thread
-from covey.engines.virtual.wires import Letter, Wires
+from covey.engines.virtual.virtual_actor import RoleProgram
+from covey.engines.virtual.virtual_links import MessageInFlight, VirtualLinks
 from covey.errors import PlanError
 from covey.program import Send
 from tests.worlds import CLUSTER, INSTANT, World, quadratic, run, slowed, spread, worker
@@ -21,30 +21,30 @@ def test_one_machine_is_hogwild_to_the_bit() -> None:
     one = run(quadratic(), "dogwild(machines=1)", 3, steps=9, cluster=slowed(w1=2))
     other = run(quadratic(), "hogwild", 3, steps=9, cluster=slowed(w1=2))
     assert torch.equal(one.scored["w"], other.scored["w"])
-    assert not one.log.kinds(Block)
+    assert not one.log.kinds(VectorBlock)
 
 
 def stormy(strategy: str, steps: int, loss: float) -> tuple[World, int]:
     """A run in which blocks are lost, or late and out of order; and how many were lost."""
     chance, lost = Random(5), []
-    send, arrived = Wires.send, VirtualEngine._arrived
+    send, arrived = VirtualLinks.send, VirtualEngine._arrived
 
-    def lossy(self: Wires, thread: Thread, effect: Send) -> bool:
-        assert effect.lossy == isinstance(effect.body, Block)
+    def lossy(self: VirtualLinks, thread: RoleProgram, effect: Send) -> bool:
+        assert effect.lossy == isinstance(effect.body, VectorBlock)
         if effect.lossy and chance.random() < loss:
             lost.append(effect)
             return True
         return send(self, thread, effect)
 
-    def late(self: VirtualEngine, letter: Letter) -> None:
-        if isinstance(letter.message, Block):
+    def late(self: VirtualEngine, letter: MessageInFlight) -> None:
+        if isinstance(letter.message, VectorBlock):
             later = self._agenda.now + chance.random() * 0.05
             self._agenda.at(later, lambda letter, _: arrived(self, letter), letter)
         else:
             arrived(self, letter)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Wires, "send", lossy)
+        patch.setattr(VirtualLinks, "send", lossy)
         patch.setattr(VirtualEngine, "_arrived", late)
         return run(quadratic(), strategy, 4, steps=steps, cluster=CLUSTER, before=spread(3.0)), len(lost)
 
@@ -52,7 +52,7 @@ def stormy(strategy: str, steps: int, loss: float) -> tuple[World, int]:
 def test_loss_and_disorder_do_not_stop_it() -> None:
     """No stall, nobody waits, nothing is sent twice; and the machines still come together."""
     world, lost = stormy("dogwild", steps=60, loss=0.3)
-    sent = len(world.log.kinds(Block))
+    sent = len(world.log.kinds(VectorBlock))
     assert lost > 100 and sent + lost == 60 * 4 * 3, "a lost block is not sent again"
     ends = [end for _, end, _ in world.log.computes]
     assert max(ends) == pytest.approx(0.6), "nobody waited"
@@ -69,15 +69,15 @@ def test_if_all_is_lost_each_trains_alone() -> None:
 
 def test_blocks_go_round() -> None:
     log = run(quadratic(size=10), "dogwild(blocks=3)", 2, steps=6).log
-    blocks = [event.message for event in log.kinds(Block) if event.sender == worker(0)]
-    assert [block.index for block in blocks if isinstance(block, Block)] == [0, 1, 2, 0, 1, 2]
-    assert [event.size for event in log.kinds(Block) if event.sender == worker(0)] == [24, 24, 32] * 2
+    blocks = [event.message for event in log.kinds(VectorBlock) if event.sender == worker(0)]
+    assert [block.index for block in blocks if isinstance(block, VectorBlock)] == [0, 1, 2, 0, 1, 2]
+    assert [event.size for event in log.kinds(VectorBlock) if event.sender == worker(0)] == [24, 24, 32] * 2
 
 
 def test_machines_of_several_workers_share_a_vector_and_send_one_block() -> None:
     world = run(quadratic(), "dogwild(machines=2)", 5, steps=4, cluster=slowed(INSTANT, w1=3))
     assert [world.flat(worker(rank)).tolist() for rank in (0, 1)] == [world.flat(worker(2)).tolist()] * 2
-    assert {(event.sender.rank, event.to.rank) for event in world.log.kinds(Block)} == {(0, 3), (3, 0)}
+    assert {(event.sender.rank, event.to.rank) for event in world.log.kinds(VectorBlock)} == {(0, 3), (3, 0)}
 
 
 def test_a_full_link_loses_blocks_instead_of_time() -> None:

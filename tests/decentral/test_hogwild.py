@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from covey import catalog
-from covey.decentral.hogwild import HogwildPlusPlus, Mixing, Token
-from covey.engines.process import commons
+from covey.decentral.shared.hogwild import HogwildPlusPlus, Mixing, WriteToken
+from covey.engines.process import shared_vector
 from covey.errors import PlanError
 from covey.message import Address
-from covey.replica import Replica
+from covey.model.replica import Replica
 from covey.run.options import options
 from covey.run.request import request
 from covey.task import Task
@@ -69,19 +69,19 @@ def test_a_forced_race_loses_an_update() -> None:
 
 def test_shared_memory_is_one_memory_and_unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two threads with a mapping each: of their updates some are lost, and no number is ever torn."""
-    monkeypatch.setattr(commons, "FILE", [])
+    monkeypatch.setattr(shared_vector, "FILE", [])
     with pytest.raises(PlanError, match="share no memory"):
-        commons.share(vector(1.0), 0)
-    commons.lay()
+        shared_vector.share(vector(1.0), 0)
+    shared_vector.lay()
     shape = Vector([torch.zeros(100_000), torch.zeros(3, dtype=torch.float64)])
-    commons._region.cache_clear()
-    one = commons.share(shape, 1)
-    commons._region.cache_clear()  # as another process would: a mapping of its own
-    other = commons.share(shape, 1)
+    shared_vector._region.cache_clear()
+    one = shared_vector.share(shape, 1)
+    shared_vector._region.cache_clear()  # as another process would: a mapping of its own
+    other = shared_vector.share(shape, 1)
     assert one.parts[0].data_ptr() != other.parts[0].data_ptr()
     one.parts[1].copy_(torch.tensor([1.0, 2.0, 3.0]))
     assert other.parts[1].tolist() == [1.0, 2.0, 3.0]
-    assert commons.share(shape, 0).parts[1].tolist() == [0.0, 0.0, 0.0], "another place is another vector"
+    assert shared_vector.share(shape, 0).parts[1].tolist() == [0.0, 0.0, 0.0], "another place is another vector"
 
     def write(place: Tensor) -> None:
         for _ in range(2000):
@@ -95,7 +95,7 @@ def test_shared_memory_is_one_memory_and_unguarded(monkeypatch: pytest.MonkeyPat
     written = one.parts[0]
     assert torch.equal(written, written.round())
     assert written.min() >= 2 and written.max() <= 4000
-    commons._region.cache_clear()
+    shared_vector._region.cache_clear()
     if written.min() == 4000:
         pytest.skip("this machine ran one thread after the other: no race came about")
 
@@ -154,7 +154,7 @@ def test_a_single_cluster_is_hogwild_to_the_bit() -> None:
     one = run(mlp(), "hogwild++(clusters=1)", 3, steps=9, cluster=slowed(w1=2))
     other = run(mlp(), "hogwild", 3, steps=9, cluster=slowed(w1=2))
     assert all(torch.equal(one.scored[key], other.scored[key]) for key in one.scored)
-    assert not one.log.kinds(Token)
+    assert not one.log.kinds(WriteToken)
 
 
 @pytest.mark.parametrize(("workers", "clusters"), [(2, 2), (5, 3), (6, 3), (4, 4)])
@@ -162,7 +162,7 @@ def test_a_single_cluster_is_hogwild_to_the_bit() -> None:
 def test_there_is_exactly_one_token_and_it_walks_the_ring(workers: int, clusters: int, slow: float) -> None:
     world = run(quadratic(), f"hogwild++(clusters={clusters}, hold=4)", workers, steps=25, cluster=slowed(w0=slow))
     leaders = sorted({rank * clusters // workers: rank for rank in reversed(range(workers))}.values())
-    hops = [(sent.sender.rank, sent.to.rank) for sent in world.log.kinds(Token)]
+    hops = [(sent.sender.rank, sent.to.rank) for sent in world.log.kinds(WriteToken)]
     assert hops == [(leaders[k % clusters], leaders[(k + 1) % clusters]) for k in range(len(hops))] and len(hops) >= 2
     assert len({replica.flat.parts[0].data_ptr() for replica in world.workers()}) == clusters, "one vector each"
 
@@ -172,7 +172,7 @@ def test_the_token_is_held_for_so_many_updates_of_a_whole_cluster(workers: int, 
     """Of two clusters with one worker or two, each of which makes an update in 10 ms: it goes on after 30 ms,
     and is met where the update that was under way ends."""
     log = run(quadratic(), f"hogwild++(clusters=2, hold={hold})", workers, steps=12, cluster=INSTANT).log
-    assert [round(sent.at, 6) for sent in log.kinds(Token)][:3] == [0.03, 0.07, 0.11]
+    assert [round(sent.at, 6) for sent in log.kinds(WriteToken)][:3] == [0.03, 0.07, 0.11]
 
 
 def test_meeting_by_hand() -> None:

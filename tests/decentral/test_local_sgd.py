@@ -10,9 +10,9 @@ import torch
 
 import covey
 from covey import catalog
-from covey.decentral.local_sgd import Periods
+from covey.decentral.averaging.local_sgd import Periods
 from covey.errors import PlanError
-from covey.exchange.collectives import Chunk
+from covey.exchange.collectives.sums import Chunk
 from tests.worlds import CLUSTER, INSTANT, adam, middle, mlp, quadratic, run, sgd, slowed
 
 

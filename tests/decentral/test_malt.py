@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey import catalog
-from covey.decentral import malt
-from covey.decentral.malt import Scatter, Slots
+from covey.decentral.gossip import malt
+from covey.decentral.gossip.malt import Scatter, Slots
 from covey.errors import PlanError
-from covey.replica import Replica
+from covey.model.replica import Replica
 from covey.vector import Vector
 from tests.worlds import CLUSTER, INSTANT, World, paced, quadratic, run, slowed, worker
 

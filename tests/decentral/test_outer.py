@@ -8,10 +8,10 @@ from torch import Tensor
 
 from covey import catalog
 from covey.data import Shards
-from covey.decentral.outer import Block, block_momentum, fresh, nesterov_sgd
+from covey.decentral.averaging.outer import Block, block_momentum, fresh, nesterov_sgd
 from covey.errors import PlanError
-from covey.exchange.collectives import Chunk
-from covey.replica import Replica
+from covey.exchange.collectives.sums import Chunk
+from covey.model.replica import Replica
 from covey.task import Task
 from covey.vector import Vector
 from tests.worlds import Point, World, adam, middle, mlp, quadratic, run, sgd, vector, worker

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from covey import catalog
-from covey.decentral.push_sum import Push
+from covey.decentral.gossip.push_sum import PushShare
 from covey.errors import PlanError
 from covey.message import Address
-from covey.replica import Replica
+from covey.model.replica import Replica
 from covey.topology import GRAPHS
 from tests.worlds import CLUSTER, World, middle, paced, quadratic, run, slowed, spread
 
@@ -101,11 +101,11 @@ def test_those_who_remain_keep_what_they_would_give_to_those_who_ended() -> None
 def test_one_push_a_step_along_the_graph_of_that_step() -> None:
     log = run(quadratic(), "sgp", 5, steps=6).log
     graph = GRAPHS["one_peer_exponential"](5)
-    for sent in log.kinds(Push):
-        assert isinstance(sent.message, Push)
+    for sent in log.kinds(PushShare):
+        assert isinstance(sent.message, PushShare)
         assert graph.at(sent.message.step).hearers(sent.sender.rank) == [sent.to.rank]
         assert sent.size == 5 * 8 + 8
-    assert len(log.kinds(Push)) == 5 * 6
+    assert len(log.kinds(PushShare)) == 5 * 6
 
 
 def test_with_overlap_a_share_may_be_late() -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from covey.engines.virtual import Outcome, VirtualEngine
-from covey.lessons import Batch, Lessons
+from covey.engines.virtual import VirtualEngine, VirtualOutcome
 from covey.message import Address, Message
+from covey.model.batches import Batch, BatchSource
+from covey.model.replica import Replica, Snapshot
 from covey.observe.instruments import Instrument
 from covey.observe.referee import Referee
 from covey.program import Node
-from covey.replica import Replica, Snapshot
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from covey.strategy import Plan, Role, workers
 from covey.vector import Vector
@@ -53,14 +53,16 @@ def ping(step: int = 0, size: int = 1000) -> Ping:
 
 
 def replica(source: Callable[[int], Batch] | None = None) -> Replica:
-    return Replica(nn.Linear(2, 1), lambda pairs: torch.optim.SGD([p for _, p in pairs], lr=0.1), Lessons(own=source))
+    return Replica(
+        nn.Linear(2, 1), lambda pairs: torch.optim.SGD([p for _, p in pairs], lr=0.1), BatchSource(own=source)
+    )
 
 
 def run(
     *programs: Program, cluster: Cluster = CLUSTER, watch: Sequence[Instrument] = (), referee: Referee | None = None,
     score: Callable[[Sequence[Snapshot]], Mapping[str, float]] | None = None, replicas: Sequence[Replica] = (),
     limit: int | None = 1, **settings: Any,
-) -> Outcome:  # fmt: skip
+) -> VirtualOutcome:  # fmt: skip
     """Run the programs as workers 0, 1, 2…"""
     addresses = workers(len(programs))
     roles = tuple(

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from covey.engines.transport.bucket import SMALLEST, Bucket, frame_at
+from covey.engines.transport.leaky_bucket import SMALLEST, LeakyBucket, frame_at
 from covey.errors import PlanError
 from tests.engines.test_transport import FRAME, B, Two, load, note
 from tests.worlds import INSTANT, mlp, quadratic, run, server, worker
@@ -36,7 +36,7 @@ def test_no_more_leaves_a_socket_than_the_bucket_lets_through() -> None:
 def test_a_bucket_lets_one_frame_through_and_then_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    bucket, left = Bucket(1000.0), 0
+    bucket, left = LeakyBucket(1000.0), 0
     for _ in range(1000):
         if not bucket.pause():
             bucket.pour(100)

@@ -10,8 +10,8 @@ import torch
 
 from covey.errors import Stalled
 from covey.message import Message
+from covey.model.replica import Replica
 from covey.program import Node
-from covey.replica import Replica
 from tests.worlds import INSTANT, perform, slowed, worker
 
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 import zmq
 
-from covey.engines.process.desk import Desk
-from covey.engines.process.driver import Driver
-from covey.engines.process.lines import RoleLine
-from covey.engines.process.running import Running
+from covey.engines.process.control_lines import RoleLine
+from covey.engines.process.role.compute_thread import ComputeThread
+from covey.engines.process.role.driver import Driver
+from covey.engines.process.role.running_program import RunningProgram
 from covey.engines.transport.zmq import ZmqTransport
+from covey.model.replica import Replica
 from covey.program import Effect, Node, Send
-from covey.replica import Replica
 from covey.strategy import Plan, Role
 from covey.vector import Vector
 from tests.engines.stage import ME, YOU, Ping
@@ -40,7 +40,13 @@ def driver() -> Iterator[Driver]:
         line = RoleLine(context, f"ipc://{place}/launcher", ME)
         replica = Replica(Point(1, torch.float64), sgd())
         yield Driver(
-            Plan(roles=roles, limits=(1, 1), lockstep=False), roles[0], replica, links, line, Desk(), lambda *_: None
+            Plan(roles=roles, limits=(1, 1), lockstep=False),
+            roles[0],
+            replica,
+            links,
+            line,
+            ComputeThread(),
+            lambda *_: None,
         )
         line.socket.close(linger=0)
         links.close()
@@ -48,7 +54,7 @@ def driver() -> Iterator[Driver]:
 
 def send(driver: Driver, times: int, **how: Any) -> None:
     program: Any = idle(Any, Any)  # type: ignore[arg-type]
-    running = Running(program, main=True)
+    running = RunningProgram(program, main=True)
     for step in range(times):
         effect: Effect[Any] = Send(YOU, Ping(step, Vector([torch.ones(NUMBERS)])), **how)
         driver.perform(running, effect)
@@ -57,7 +63,7 @@ def send(driver: Driver, times: int, **how: Any) -> None:
 
 def test_what_is_dropped_is_no_traffic(driver: Driver) -> None:
     send(driver, 50, lossy=True)
-    tally, sent = driver.account.teller.of(ME), driver.links.sent[YOU]
+    tally, sent = driver.metrics.teller.of(ME), driver.links.sent[YOU]
     assert 0 < sent < 50
     assert tally.messages == {"worker 1": sent} and tally.bytes == {"worker 1": sent * 4 * NUMBERS}
     assert tally.notes == {"lost": 50 - sent}
@@ -65,6 +71,6 @@ def test_what_is_dropped_is_no_traffic(driver: Driver) -> None:
 
 def test_what_is_replaced_is_counted_once(driver: Driver) -> None:
     send(driver, 50, keep="latest")
-    tally, sent = driver.account.teller.of(ME), driver.links.sent[YOU]
+    tally, sent = driver.metrics.teller.of(ME), driver.links.sent[YOU]
     assert 0 < sent < 50
     assert tally.bytes == {"worker 1": sent * 4 * NUMBERS} and tally.notes == {"replaced": 50 - sent}

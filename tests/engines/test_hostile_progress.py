@@ -11,9 +11,9 @@ import pytest
 import zmq
 from _pytest.mark.structures import ParameterSet
 
-from covey.checkpoint import Run
-from covey.engines.process.lines import Switchboard
-from covey.engines.process.supervisor import Supervisor, Wishes
+from covey.checkpoint import RunRecord
+from covey.engines.process.control_lines import Switchboard
+from covey.engines.process.launcher.supervisor import RunWishes, Supervisor
 from covey.errors import CheckpointError
 from covey.observe.referee import Referee
 from covey.observe.tally import Tally
@@ -26,7 +26,7 @@ HUGE = 10**400
 class NoCrew:
     """Of processes: a past is taken over before any has said a word."""
 
-    bells: tuple[int, ...] = ()
+    wakeups: tuple[int, ...] = ()
     paused = 0.0
 
 
@@ -34,8 +34,8 @@ class NoCrew:
 def supervisor() -> Iterator[Supervisor]:
     with zmq.Context() as context:
         board = Switchboard(context, "inproc://board", [role.address for role in PLAN.roles])
-        crew: Any = NoCrew()
-        yield Supervisor(PLAN, board, crew, Referee(10), Wishes(score=False))
+        processes: Any = NoCrew()
+        yield Supervisor(PLAN, board, processes, Referee(10), RunWishes(score=False))
         context.destroy(0)
 
 
@@ -48,8 +48,10 @@ def kept(supervisor: Supervisor) -> dict[str, Any]:
     return json.loads(json.dumps({**supervisor.progress_kept(), "seconds": 4.0}))  # type: ignore[no-any-return]
 
 
-def run(progress: Any) -> Run:
-    return Run(strategy="bsp", workers=2, servers=1, seed=0, samples=9, batch_size=3, limits=[5, 5], progress=progress)
+def run(progress: Any) -> RunRecord:
+    return RunRecord(
+        strategy="bsp", workers=2, servers=1, seed=0, samples=9, batch_size=3, limits=[5, 5], progress=progress
+    )
 
 
 def test_a_past_is_taken_over(supervisor: Supervisor) -> None:

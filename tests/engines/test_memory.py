@@ -18,10 +18,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from covey.engines.transport.arena import Place, Shelf, Span
 from covey.engines.transport.frames import SHARED, Frame
-from covey.engines.transport.ground import Ground
-from covey.engines.transport.memory import Memory, read_shelf
+from covey.engines.transport.memory import HostMemory, read_places
+from covey.engines.transport.shared_blocks import FileSpan, TensorPlace, TensorPlaces
+from covey.engines.transport.shared_segment import SharedSegment
 from covey.engines.transport.spare import spare_memory
 from covey.engines.transport.zmq import ZmqTransport, landed
 from covey.message import DTYPES, Address, Message, pack, read_header
@@ -44,13 +44,14 @@ class Neighbours:
 
     def __init__(self, window: int = 64 << 20) -> None:
         self.place = Path(tempfile.mkdtemp(prefix="covey-"))
-        self.ground = Ground([A, B])
+        self.segment = SharedSegment([A, B])
         book = {role: f"ipc://{self.place}/{role.rank}" for role in (A, B)}
         self.a, self.b = (
-            ZmqTransport(role, book, limit=1 << 30, window=window, memory=Memory(role, self.ground)) for role in (A, B)
+            ZmqTransport(role, book, limit=1 << 30, window=window, memory=HostMemory(role, self.segment))
+            for role in (A, B)
         )
         assert self.a.memory is not None
-        self.arena = self.a.memory.arena
+        self.blocks = self.a.memory.blocks
         self.came: list[Any] = []
 
     def send(self, vector: Vector, step: int = 0, **how: Any) -> None:
@@ -70,7 +71,7 @@ class Neighbours:
     def close(self) -> None:
         self.a.close()
         self.b.close()
-        for handle in (*self.ground.files, *self.ground.bells):
+        for handle in (*self.segment.files, *self.segment.wakeups):
             os.close(handle)
         self.place.rmdir()
 
@@ -87,23 +88,23 @@ def numbers(value: float = 1.0, count: int = NUMBERS) -> Vector:
 
 
 def test_what_is_lent_is_read_in_place(two: Neighbours) -> None:
-    mine = two.arena.house(numbers(3.0))
+    mine = two.blocks.house(numbers(3.0))
     two.send(mine, loan=True)
     theirs = two.receive().what.parts[0]
-    assert bool((theirs == 3).all()) and not two.arena.blocks
+    assert bool((theirs == 3).all()) and not two.blocks.blocks
     mine.parts[0][-1] = 7.0
     assert theirs[-1] == 7.0
 
 
 def test_a_slice_is_lent_in_place_too(two: Neighbours) -> None:
-    mine = two.arena.house(Vector([torch.arange(NUMBERS, dtype=torch.float32)]))
+    mine = two.blocks.house(Vector([torch.arange(NUMBERS, dtype=torch.float32)]))
     two.send(mine.cut(((1, NUMBERS - 1),)), loan=True)
     theirs = two.receive().what.parts[0]
-    assert theirs[0] == 1 and theirs[-1] == NUMBERS - 2 and not two.arena.blocks
+    assert theirs[0] == 1 and theirs[-1] == NUMBERS - 2 and not two.blocks.blocks
 
 
 def test_what_is_sent_is_what_it_held_then(two: Neighbours) -> None:
-    mine = two.arena.house(numbers(3.0))
+    mine = two.blocks.house(numbers(3.0))
     two.send(mine)
     mine.parts[0].fill_(9.0)
     assert bool((two.receive().what.parts[0] == 3).all())
@@ -111,7 +112,7 @@ def test_what_is_sent_is_what_it_held_then(two: Neighbours) -> None:
 
 def test_what_lies_elsewhere_is_copied_though_lent(two: Neighbours) -> None:
     two.send(numbers(5.0), loan=True)
-    assert bool((two.receive().what.parts[0] == 5).all()) and len(two.arena.blocks) == 1
+    assert bool((two.receive().what.parts[0] == 5).all()) and len(two.blocks.blocks) == 1
 
 
 def test_it_lands_where_it_is_awaited_and_the_block_is_free_at_once(two: Neighbours) -> None:
@@ -121,19 +122,19 @@ def test_it_lands_where_it_is_awaited_and_the_block_is_free_at_once(two: Neighbo
     message = two.receive(want)
     assert landed(message, want) and bool((target.parts[0] == 2).all())
     gc.collect()
-    assert all(block.free() for block in two.arena.blocks)
+    assert all(block.free() for block in two.blocks.blocks)
 
 
 def test_blocks_are_used_again_when_the_last_tensor_in_them_is_dropped(two: Neighbours) -> None:
     two.send(numbers(1.0))
     piece = two.receive().what.parts[0][10:20]  # holds the block
     two.send(numbers(2.0))
-    assert two.receive().what.parts[0][0] == 2 and len(two.arena.blocks) == 2 and bool((piece == 1).all())
+    assert two.receive().what.parts[0][0] == 2 and len(two.blocks.blocks) == 2 and bool((piece == 1).all())
     del piece
     for step in range(20):
         two.send(numbers(float(step)))
         assert two.receive().what.parts[0][0] == step
-    assert len(two.arena.blocks) <= 3
+    assert len(two.blocks.blocks) <= 3
 
 
 def test_nobody_waits_for_a_reader() -> None:
@@ -145,12 +146,12 @@ def test_nobody_waits_for_a_reader() -> None:
         held.append(two.receive())
         two.a.poll(0.1)
         assert two.a.room(B)
-    assert [message.what.parts[0][-1].item() for message in held] == list(range(6)) and len(two.arena.blocks) == 3
+    assert [message.what.parts[0][-1].item() for message in held] == list(range(6)) and len(two.blocks.blocks) == 3
     held.clear()
     for step in range(6):
         two.send(numbers(), step)
         two.receive()
-    assert len(two.arena.blocks) == 3
+    assert len(two.blocks.blocks) == 3
     two.close()
 
 
@@ -163,16 +164,16 @@ def test_a_child_of_the_reader_gives_nothing_back(two: Neighbours) -> None:
         gc.collect()
         os._exit(0)
     os.waitpid(pid, 0)
-    assert not two.arena.blocks[0].free()
+    assert not two.blocks.blocks[0].free()
     del message
-    assert two.arena.blocks[0].free()
+    assert two.blocks.blocks[0].free()
 
 
 def test_messages_of_changing_length_find_the_same_blocks(two: Neighbours) -> None:
     for count in range(100_000, 130_000, 500):
         two.send(numbers(1.0, count))
         two.receive()
-    assert len(two.arena.blocks) <= 4
+    assert len(two.blocks.blocks) <= 4
 
 
 def test_in_a_container_no_more_is_taken_than_it_has(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_what_a_newer_one_replaces_gives_its_block_back(two: Neighbours) -> None
     )
     for step in range(30):
         lonely.offer(B, Load(sender=A, step=step, what=numbers()), keep="latest")
-    assert len(two.arena.blocks) < 10  # those that ZeroMQ has taken, and the one that waits
+    assert len(two.blocks.blocks) < 10  # those that ZeroMQ has taken, and the one that waits
     lonely.close()
 
 
@@ -208,7 +209,7 @@ def test_what_a_newer_one_replaces_gives_its_block_back(two: Neighbours) -> None
 def test_any_tensors_arrive_as_they_are(shapes: list[tuple[str, list[int]]], housed: bool, loan: bool) -> None:
     two = Neighbours()
     parts = [torch.randint(0, 2, dims).to(DTYPES[dtype]) for dtype, dims in shapes] + [torch.ones(20_000)]
-    vector = two.arena.house(Vector(parts)) if housed else Vector(parts)
+    vector = two.blocks.house(Vector(parts)) if housed else Vector(parts)
     two.send(vector, loan=loan)
     came = two.receive().what.parts
     assert [(p.dtype, p.shape) for p in came] == [(p.dtype, p.shape) for p in parts]
@@ -220,21 +221,21 @@ def test_any_tensors_arrive_as_they_are(shapes: list[tuple[str, list[int]]], hou
 @pytest.mark.parametrize(
     ("shelf", "says"),
     [
-        (Shelf([Place(Span(0, 1 << 40), 0)]), "memory that it does not have"),
-        (Shelf([Place(Span(0, 4096), 4096)]), "not where it says"),
-        (Shelf([Place(Span(0, 1 << 20), 1)]), "not where it says"),
-        (Shelf([Place(Span(-4096, 1 << 20), 0)]), "memory that it does not have"),
-        (Shelf([]), "0 of its tensors"),
-        (Shelf([Place(Span(0, 1 << 20), 0)], Span(0, 1 << 41)), "memory that it does not have"),
-        (Shelf([Place(Span(0, 1 << 20), 0)], Span(0, 5)), "memory that it does not have"),
-        (Shelf([Place(Span(0, 4096), 64)], Span(0, 4096)), "a block where it has none"),
+        (TensorPlaces([TensorPlace(FileSpan(0, 1 << 40), 0)]), "memory that it does not have"),
+        (TensorPlaces([TensorPlace(FileSpan(0, 4096), 4096)]), "not where it says"),
+        (TensorPlaces([TensorPlace(FileSpan(0, 1 << 20), 1)]), "not where it says"),
+        (TensorPlaces([TensorPlace(FileSpan(-4096, 1 << 20), 0)]), "memory that it does not have"),
+        (TensorPlaces([]), "0 of its tensors"),
+        (TensorPlaces([TensorPlace(FileSpan(0, 1 << 20), 0)], FileSpan(0, 1 << 41)), "memory that it does not have"),
+        (TensorPlaces([TensorPlace(FileSpan(0, 1 << 20), 0)], FileSpan(0, 5)), "memory that it does not have"),
+        (TensorPlaces([TensorPlace(FileSpan(0, 4096), 64)], FileSpan(0, 4096)), "a block where it has none"),
         ("nothing of the kind", "an invalid place of numbers"),
     ],
 )
-def test_a_place_that_cannot_be_is_refused(two: Neighbours, shelf: Any, says: str) -> None:
-    two.arena.house(numbers(1.5))
+def test_a_place_that_cannot_be_is_refused(two: Neighbours, places: Any, says: str) -> None:
+    two.blocks.house(numbers(1.5))
     header, _ = pack(Load(sender=A, what=numbers()))
-    head = Frame(SHARED, 0, len(header), 0, 0).pack() + header + msgspec.msgpack.encode(shelf)
+    head = Frame(SHARED, 0, len(header), 0, 0).pack() + header + msgspec.msgpack.encode(places)
     two.a._link(B).socket.send(head)
     end = time.monotonic() + 5
     while not two.b.refusals.total and time.monotonic() < end:
@@ -246,7 +247,7 @@ def test_a_stranger_shares_no_memory() -> None:
     two = Neighbours()
     plain = ZmqTransport(B, {A: two.a.book[A], B: f"ipc://{two.place}/plain"}, limit=1 << 30)
     two.a.book = {A: two.a.book[A], B: plain.endpoint}
-    mine = two.arena.house(numbers())
+    mine = two.blocks.house(numbers())
     two.send(mine, loan=True)
     end = time.monotonic() + 5
     while not plain.refusals.total and time.monotonic() < end:
@@ -258,7 +259,7 @@ def test_a_stranger_shares_no_memory() -> None:
 
 OWNER = """
 import sys, time, msgspec, torch
-from covey.engines.transport.arena import Arena
+from covey.engines.transport.shared_blocks import Arena
 from covey.message import Address
 from covey.vector import Vector
 arena = Arena(int(sys.argv[1]))
@@ -271,16 +272,16 @@ time.sleep(60)
 
 def test_memory_outlives_its_owner() -> None:
     """What a role lent can be read though it was killed meanwhile; no file has a name that could stay behind."""
-    ground, before = Ground([A, B]), set(os.listdir("/dev/shm"))
-    file = ground.file(A)
+    segment, before = SharedSegment([A, B]), set(os.listdir("/dev/shm"))
+    file = segment.file(A)
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, str(file)], pass_fds=[file], stdout=subprocess.PIPE, text=True
     ) as owner:
         assert owner.stdout
-        shelf = read_shelf(bytes.fromhex(owner.stdout.readline()), A)
+        places = read_places(bytes.fromhex(owner.stdout.readline()), A)
         owner.kill()
     header = read_header(pack(Load(sender=A, what=numbers()))[0], 1 << 30, A)
-    (tensor,) = Memory(B, ground).neighbours.tensors(header, shelf)
+    (tensor,) = HostMemory(B, segment).neighbours.tensors(header, places)
     assert bool((tensor == 8).all()) and set(os.listdir("/dev/shm")) == before
-    for handle in (*ground.files, *ground.bells):
+    for handle in (*segment.files, *segment.wakeups):
         os.close(handle)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from covey.engines.process.control import Downward, Ended, How, Left, Order, Report, Verdict, Vote
-from covey.engines.process.own_loops import OwnLoops
+from covey.engines.process.control import Downward, How, Left, Report, RoleEnded, SampleOrder, Vote, VoteResult
+from covey.engines.process.launcher.own_loops import OwnLoops
 from covey.errors import PlanError
 from covey.message import Address
 from covey.observe.tally import Tally
@@ -33,7 +33,7 @@ class Room:
         self.loops.note(who, Report(given, Tally(who=who), given=given))
 
     def ended(self, who: Address) -> None:
-        self.loops.note(who, Ended(Tally(who=who)))
+        self.loops.note(who, RoleEnded(Tally(who=who)))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_all_hear_what_all_have_said(how: How, values: tuple[float, ...], found:
     for who, value in zip((TWO, ZERO, ONE), values, strict=True):
         assert room.said == []
         room.vote(who, value, how=how)
-    assert room.said == [([ZERO, ONE, TWO], Verdict(1, found))]
+    assert room.said == [([ZERO, ONE, TWO], VoteResult(1, found))]
 
 
 def test_votes_on_different_things_are_named() -> None:
@@ -116,16 +116,16 @@ def test_those_whose_run_has_ended_are_not_waited_for() -> None:
     room.vote(ZERO, 1)
     room.vote(TWO, 0)
     room.ended(ONE)
-    assert room.said == [([ZERO, TWO], Verdict(1, 1))]
+    assert room.said == [([ZERO, TWO], VoteResult(1, 1))]
 
 
 def test_loaders_that_draw_differently_are_named() -> None:
     room = Room()
     for who in (ZERO, ONE, TWO):
-        room.loops.hear(who, Order(0, "a"))
-    room.loops.hear(ZERO, Order(1, "b"))
+        room.loops.hear(who, SampleOrder(0, "a"))
+    room.loops.hear(ZERO, SampleOrder(1, "b"))
     with pytest.raises(PlanError, match="the loader of worker 1 draws different samples from that of worker 0"):
-        room.loops.hear(ONE, Order(1, "c"))
+        room.loops.hear(ONE, SampleOrder(1, "c"))
     assert list(room.loops.orders) == [1], "what all have told is forgotten"
 
 

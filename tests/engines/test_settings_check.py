@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from covey.engines.process import control
-from covey.engines.process.settings_check import SettingsCheck
+from covey.engines.process.launcher.settings_check import SettingsCheck
 from covey.errors import PlanError, WireError
-from covey.settings import Changed, LoopSettings
+from covey.settings import LoopSettings, SettingsUpdate
 from tests.worlds import worker
 
 
@@ -59,4 +59,4 @@ def test_one_is_not_held_to_steps_that_it_has_not_taken() -> None:
 
 def test_a_word_that_cannot_be_is_refused() -> None:
     with pytest.raises(WireError, match="more than 4096 parameter groups"):
-        SettingsCheck().hear(worker(0), control.Settled(1, [Changed(0, True, [(1 << 40, "lr", 0.1)], [0])]))
+        SettingsCheck().hear(worker(0), control.Settled(1, [SettingsUpdate(0, True, [(1 << 40, "lr", 0.1)], [0])]))

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from covey.engines.transport import outbox as outbox_module
 from covey.engines.transport.frames import DATA, MAX_OPEN, OPEN, SMALL, TAKEN, Frame
 from covey.engines.transport.inbox import Inbox
-from covey.engines.transport.outbox import Outbox, Parcel, Rank
+from covey.engines.transport.outbox import Outbox, OutgoingMessage, SendOrder
 from covey.engines.transport.token import NONE
 from covey.engines.transport.zmq import FRAMES_AHEAD, ZmqTransport, keep_memory, landed
 from covey.errors import PlanError, WireError
@@ -221,7 +221,7 @@ def test_what_a_gpu_still_brings_does_not_leave_and_what_comes_after_it_waits(
 def test_no_more_messages_are_interrupted_than_the_receiver_takes(two: Two) -> None:
     outbox = Outbox()
     for priority in range(2 * MAX_OPEN):
-        outbox.put(Parcel(Rank(-priority, priority), 0, load(priority), FRAME, loan=True, latest=False))
+        outbox.put(OutgoingMessage(SendOrder(-priority, priority), 0, load(priority), FRAME, loan=True, latest=False))
         parcel = outbox.next()
         assert parcel is not None
         outbox.opened(parcel) if parcel.head else outbox.moved(parcel)

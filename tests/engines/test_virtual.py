@@ -8,13 +8,13 @@ from torch import nn
 
 import covey
 from covey.engines.virtual import VirtualEngine
-from covey.lessons import Batch, Lessons
 from covey.message import Address
+from covey.model.batches import Batch, BatchSource
+from covey.model.replica import Replica
 from covey.observe.progress import Progress
 from covey.observe.referee import Referee
 from covey.observe.trace import Trace
 from covey.program import Node
-from covey.replica import Replica
 from covey.simulate import Cluster, Seconds
 from covey.strategy import Plan, Role, workers
 from covey.vector import Vector
@@ -38,7 +38,7 @@ class Seen:
 
 def test_a_watcher_sees_how_long_a_role_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker 1 takes 100 ms for a batch, and worker 0, after 10 ms, waits for it."""
-    monkeypatch.setattr("covey.engines.virtual.watching.SHOW_EVERY", 0.0)
+    monkeypatch.setattr("covey.engines.virtual.progress_watch.SHOW_EVERY", 0.0)
     seen = Seen()
     covey.fit(mlp(), "allreduce", 2, engine="simulated", steps=3, cluster=slowed(w1=10), watcher=seen)
     waits = [role.waited for progress in seen.shown if (role := progress.roles.get("worker 0")) and role.waiting]
@@ -166,7 +166,7 @@ def test_a_stream_gives_the_gradient_in_pieces_while_backward_runs() -> None:
         async for piece in replica.stream(node, bucket_bytes=1):
             await log.at(node, piece)
 
-    streamed = Replica(model, lambda pairs: torch.optim.SGD([p for _, p in pairs], lr=0.1), Lessons(own=source))
+    streamed = Replica(model, lambda pairs: torch.optim.SGD([p for _, p in pairs], lr=0.1), BatchSource(own=source))
     outcome = run(works, replicas=[streamed])
     third = 0.02 / 3
     assert [at for at, _ in log] == [pytest.approx(third * (1 + 2 * n / 4), abs=1e-6) for n in (1, 2, 3, 4)]

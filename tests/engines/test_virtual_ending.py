@@ -10,9 +10,9 @@ import pytest
 
 from covey.errors import PeerLost, PlanError, Stalled
 from covey.message import Address
+from covey.model.replica import Replica, Snapshot
 from covey.observe.referee import Referee
 from covey.program import Node, Receive
-from covey.replica import Replica, Snapshot
 from covey.simulate import Cluster, Seconds
 from covey.strategy import workers
 from covey.target import Target

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from covey.errors import PlanError
+from covey.model.replica import Replica
 from covey.program import Node
-from covey.replica import Replica
 from covey.simulate import Cluster
 from covey.vector import Vector
 from tests.engines.stage import LINK, ME, SERVER, YOU, Log, Ping, Pong, ping, run

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import covey
-from covey.decentral.elastic import Centre, Elastic
-from covey.decentral.gossip import Gossip
-from covey.decentral.neighbours import Share
+from covey.decentral.elastic.easgd import Centre, Elastic
+from covey.decentral.gossip.dpsgd import NeighbourModel
+from covey.decentral.gossip.gosgd import Gossip
 from covey.message import Message
 from covey.task import Task
 from tests.worlds import CLUSTER, World, cloud, run, server, sgd, slowed, worker
@@ -111,7 +111,11 @@ def test_local_sgd_averages_them_with_the_models() -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "kinds", "extra"),
-    [("easgd(period=1)", (Centre, Elastic), 0), ("gosgd(probability=1)", (Gossip,), 8), ("dpsgd", (Share,), 0)],
+    [
+        ("easgd(period=1)", (Centre, Elastic), 0),
+        ("gosgd(probability=1)", (Gossip,), 8),
+        ("dpsgd", (NeighbourModel,), 0),
+    ],
 )
 def test_models_travel_with_their_buffers(strategy: str, kinds: tuple[type[Message], ...], extra: int) -> None:
     world = run(task(), strategy, 3, steps=4, cluster=CLUSTER)

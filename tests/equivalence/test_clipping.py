@@ -13,8 +13,8 @@ from covey import catalog
 from covey.central.clipping import Square
 from covey.errors import PlanError
 from covey.message import Address, Message, vectors
+from covey.model.replica import Replica
 from covey.observe.instruments import Instrument
-from covey.replica import Replica
 from covey.run.options import options
 from covey.run.request import request
 from covey.task import Task

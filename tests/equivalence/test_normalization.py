@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import covey
 from covey import catalog
 from covey.errors import PeerLost, PlanError
-from covey.norm import Moments, Synchronized
+from covey.model.norm import BatchMoments, SynchronizedNorm
 from covey.simulate.units import Seconds
 from covey.task import Task
 from tests.promises.specs import SPECS
@@ -112,7 +112,7 @@ def test_the_workers_agree_to_the_bit_and_everybody_speaks_in_its_turn() -> None
     world = run(task(), "bsp", 3, steps=5, cluster=slowed(w1=4))
     first, *others = [world.replicas[worker(rank)].buffers.parts[0] for rank in range(3)]
     assert all(torch.equal(first, other) for other in others)
-    sent = world.log.kinds(Moments)
+    sent = world.log.kinds(BatchMoments)
     assert len(sent) == 5 * 4 * 3 * 2, "each of two layers, forward and back, from each worker to both others"
     assert {event.size for event in sent} == {8 * (2 * 8 + 1), 8 * (2 * 5 + 1), 8 * 2 * 8, 8 * 2 * 5}
 
@@ -139,7 +139,7 @@ def test_alone_it_is_batch_norm() -> None:
     given = task()
     assert_same(run(given, "bsp", 1, steps=10).scored, alone(given, steps=10, batch_size=8))
     layer = nn.SyncBatchNorm(3)
-    assert type(layer) is not Synchronized and layer(torch.randn(4, 3)).shape == (4, 3)
+    assert type(layer) is not SynchronizedNorm and layer(torch.randn(4, 3)).shape == (4, 3)
 
 
 def test_a_run_that_breaks_leaves_no_work_behind() -> None:

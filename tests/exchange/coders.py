@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from covey.exchange.codec import Codec, Coder, Memory, Seed
-from covey.exchange.codecs import CODECS
-from covey.flat import Flat, Form, Layer
+from covey.exchange.codecs.by_name import CODECS
+from covey.model.flat import Flat, Form, ParameterRange
 from covey.vector import Vector
 
 SPECS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -70,7 +70,7 @@ def flat(count: int, dtype: torch.dtype = torch.float32) -> Form:
 
 def matrix(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> Form:
     like = Vector([torch.zeros(rows * columns, dtype=dtype)])
-    return Form(like, ((Layer("w", 0, rows * columns, (rows, columns)),),), epoch=3)
+    return Form(like, ((ParameterRange("w", 0, rows * columns, (rows, columns)),),), epoch=3)
 
 
 def normal(like: Form, seed: int = 0, scale: float = 0.1) -> Vector:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from covey.exchange.codec import Codec, Coder, Memory, Seed, Sum
-from covey.exchange.codecs import CODECS
-from covey.flat import Form
+from covey.exchange.codecs.by_name import CODECS
+from covey.model.flat import Form
 from covey.vector import Vector
 
 

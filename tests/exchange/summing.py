@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from covey.exchange.collectives import Chunk, Group, Pattern
-from covey.exchange.patterns import PATTERNS
+from covey.exchange.collectives.by_name import PATTERNS
+from covey.exchange.collectives.sums import Chunk, Group, Pattern
+from covey.model.replica import Replica
 from covey.program import Node
-from covey.replica import Replica
 from covey.strategy import workers
 from covey.vector import Vector
 from tests.worlds import Program, Recorder, paced, perform

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from covey.exchange.patterns import PATTERNS
+from covey.exchange.collectives.by_name import PATTERNS
+from covey.model.replica import Replica
 from covey.program import Node
-from covey.replica import Replica
 from covey.strategy import workers
 from covey.vector import Vector
 from tests.worlds import perform

@@ -12,7 +12,7 @@ from covey.errors import PlanError
 from covey.exchange.auto import options
 from covey.observe.choices import Chosen, chosen
 from covey.observe.result import Result
-from covey.simulate import Cluster, Coding, Seconds, Toll, from_flags
+from covey.simulate import Cluster, CodecTime, CpuTime, Seconds, from_flags
 
 FAST, SLOW = from_flags(bandwidth="100gbit", latency="1us"), from_flags(bandwidth="1mbit", latency="1us")
 FEWEST = "topk(density=0.01)"
@@ -78,7 +78,7 @@ def test_proxies_choose_for_themselves() -> None:
 @pytest.mark.parametrize("strategy", ["bsp", "allreduce", "local_sgd(period=2)"])
 def test_what_encoding_and_decoding_take_counts(strategy: str) -> None:
     """The link is as slow as before, but to make a vector small takes longer than it is on its way as it is."""
-    slowly = Coding(encode=Toll(each=Seconds(0.2)), decode=Toll(each=Seconds(0.2)))
+    slowly = CodecTime(encode=CpuTime(each=Seconds(0.2)), decode=CpuTime(each=Seconds(0.2)))
     priced = replace(SLOW, coding=dict.fromkeys(("topk", "onebit", "int8", "powersgd"), slowly))
     auto = fit(f"{strategy} + auto", priced)
     assert choice(auto).codec == "fp16"

@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
-from covey.exchange.bits import Bf16, Fixed16, Fp16, Int8, Natural, TwoBit, cast, truncated
 from covey.exchange.codec import error_feedback
-from covey.exchange.levels import DoReFa, OneBit, TernGrad
-from covey.exchange.qsgd import Qsgd
-from covey.exchange.strom import DENSE, STEP, Strom
-from covey.flat import Form
+from covey.exchange.codecs.bits import Bf16, Fixed16, Fp16, Int8, Natural, TwoBit, cast, truncated
+from covey.exchange.codecs.levels import DoReFa, OneBit, TernGrad
+from covey.exchange.codecs.qsgd import Qsgd
+from covey.exchange.codecs.strom import DENSE, STEP, Strom
+from covey.model.flat import Form
 from covey.vector import Vector
 from tests.exchange.coders import flat, form, matrix, normal, places, roundtrip, together, waiting, whole
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from covey.exchange.butterfly import gather_bruck, radices
-from covey.exchange.collectives import Chunk
-from covey.exchange.patterns import PATTERNS
+from covey.exchange.collectives.butterfly import gather_bruck, radices
+from covey.exchange.collectives.by_name import PATTERNS
+from covey.exchange.collectives.sums import Chunk
+from covey.model.replica import Replica
 from covey.program import Node
-from covey.replica import Replica
 from covey.strategy import workers
 from covey.vector import Vector
 from tests.exchange.summing import kilobytes, reduce, rounds

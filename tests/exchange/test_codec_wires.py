@@ -11,7 +11,7 @@ from torch import Tensor
 
 from covey.errors import WireError
 from covey.exchange.codec import Coder
-from covey.exchange.qsgd import Qsgd
+from covey.exchange.codecs.qsgd import Qsgd
 from covey.message import Address
 from covey.vector import Vector
 from tests.exchange.coders import SPECS, codec, form, normal

@@ -11,15 +11,15 @@ import torch
 import covey
 from covey import catalog, compose
 from covey.errors import PlanError
-from covey.exchange.bits import Int8, TwoBit, cast
 from covey.exchange.codec import Codec, error_feedback
-from covey.exchange.codecs import CODECS, WRAPPERS
-from covey.exchange.dgc import Dgc
-from covey.exchange.qsgd import Qsgd
-from covey.exchange.sbc import Sbc
-from covey.exchange.sparse import TopK
-from covey.exchange.strom import Strom
-from covey.exchange.wrapping import clipped, warmed_up, with_momentum
+from covey.exchange.codecs.bits import Int8, TwoBit, cast
+from covey.exchange.codecs.by_name import CODECS, WRAPPERS
+from covey.exchange.codecs.dgc import Dgc
+from covey.exchange.codecs.qsgd import Qsgd
+from covey.exchange.codecs.sbc import Sbc
+from covey.exchange.codecs.sparse import TopK
+from covey.exchange.codecs.strom import Strom
+from covey.exchange.codecs.wrappers import clipped, warmed_up, with_momentum
 from covey.run.options import options
 from covey.run.request import request
 from covey.spec import parse

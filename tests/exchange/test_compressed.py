@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from covey.exchange.codec import Codec
-from covey.exchange.compressed import Means, Wire, beside, gather
-from covey.exchange.patterns import PATTERNS
-from covey.flat import Form
+from covey.exchange.collectives.by_name import PATTERNS
+from covey.exchange.collectives.compressed import Means, Wire, beside, gather
+from covey.model.flat import Form
+from covey.model.replica import Replica
 from covey.program import Node
-from covey.replica import Replica
 from covey.strategy import workers
 from covey.vector import Vector
 from tests.exchange.plain_codecs import Exact, Few

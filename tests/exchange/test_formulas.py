@@ -9,10 +9,10 @@ from math import ceil, floor, log2
 import pytest
 import torch
 
-from covey.exchange.butterfly import radices
-from covey.exchange.collectives import Chunk
-from covey.exchange.hierarchy import hierarchical
-from covey.exchange.patterns import PATTERNS
+from covey.exchange.collectives.butterfly import radices
+from covey.exchange.collectives.by_name import PATTERNS
+from covey.exchange.collectives.hierarchy import hierarchical
+from covey.exchange.collectives.sums import Chunk
 from covey.strategy import workers
 from covey.vector import Vector
 from tests.exchange.summing import reduce_by

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from covey.exchange.codec import Seed, error_feedback
-from covey.exchange.low_rank import PowerSgd, orthonormal
+from covey.exchange.codecs.low_rank import PowerSgd, orthonormal
 from covey.vector import Vector
 from tests.exchange.coders import form, matrix, normal, places, roundtrip, together, waiting, whole
 

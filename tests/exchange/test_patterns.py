@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.exchange import collectives
-from covey.exchange.collectives import Chunk
-from covey.exchange.hierarchy import hierarchical
-from covey.exchange.patterns import PATTERNS
+from covey.exchange.collectives import sums
+from covey.exchange.collectives.by_name import PATTERNS
+from covey.exchange.collectives.hierarchy import hierarchical
+from covey.exchange.collectives.sums import Chunk
 from covey.strategy import workers
 from covey.vector import Vector
 from tests.exchange.summing import kilobytes, reduce, reduce_by, rounds
@@ -149,7 +149,7 @@ def test_a_chain_works_on_all_links_at_once() -> None:
 
 def test_a_chain_of_many_pieces_takes_hardly_longer_than_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """2 (m + n - 2) / m vectors pass the card of a rank in the middle; with many pieces m that comes near 2."""
-    monkeypatch.setattr(collectives, "GRAIN", 40)
+    monkeypatch.setattr(sums, "GRAIN", 40)
     _, took = reduce("chain", kilobytes(5))
     assert took == pytest.approx(2 * (25 + 3) / 25 * 0.001)
 

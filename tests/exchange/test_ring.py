@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from covey.exchange import slices
-from covey.exchange.collectives import Chunk, ring
-from covey.exchange.patterns import PATTERNS, of_bucket
-from covey.exchange.slices import ring_sent, ring_slices
+from covey.exchange.collectives import ring_slices as slices
+from covey.exchange.collectives.by_name import PATTERNS, of_bucket
+from covey.exchange.collectives.ring_slices import ring_sent, ring_slices
+from covey.exchange.collectives.sums import Chunk, ring
+from covey.model.replica import Replica
 from covey.program import Node
-from covey.replica import Replica
 from covey.simulate import Seconds
 from covey.strategy import workers
 from covey.vector import Vector, chunk

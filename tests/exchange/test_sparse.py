@@ -11,13 +11,13 @@ import torch
 
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, Seed, error_feedback
-from covey.exchange.coding import golomb_bits
-from covey.exchange.dgc import Dgc
-from covey.exchange.randomly import RandomK
-from covey.exchange.randomly import places as drawn
-from covey.exchange.sbc import Sbc
-from covey.exchange.sparse import Entropy, MsTopK, Threshold, TopK
-from covey.flat import Form, Layer
+from covey.exchange.codecs.bit_codes import golomb_bits
+from covey.exchange.codecs.dgc import Dgc
+from covey.exchange.codecs.random_k import RandomK
+from covey.exchange.codecs.random_k import places as drawn
+from covey.exchange.codecs.sbc import Sbc
+from covey.exchange.codecs.sparse import Entropy, MsTopK, Threshold, TopK
+from covey.model.flat import Form, ParameterRange
 from covey.run.options import options
 from covey.run.request import request
 from covey.vector import Vector
@@ -283,7 +283,7 @@ def test_one_value_and_one_sign_for_every_layer() -> None:
 
 def test_the_first_and_the_last_number_of_a_layer_get_its_own_value() -> None:
     x = one(5.0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 3)
-    layers = tuple(Layer(name, 4 * place, 4 * place + 4, (4,)) for place, name in enumerate("abc"))
+    layers = tuple(ParameterRange(name, 4 * place, 4 * place + 4, (4,)) for place, name in enumerate("abc"))
     assert roundtrip(Sbc(density=0.25).codec().made(Form(x, (layers,)), 0), x).parts[0].tolist() == x.parts[0].tolist()
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from covey.errors import PlanError
-from covey.observe.referee import Reached, Referee
+from covey.observe.referee import Referee, TargetReached
 from covey.target import Target
 
 
@@ -37,7 +37,7 @@ def test_the_target_is_reached_once() -> None:
     assert [referee.judge(n, n, 0, {"accuracy": a}, 0.0) for n, a in enumerate((math.nan, 0.8, 0.9, 1.0))] == [
         False, False, True, True,
     ]  # fmt: skip
-    assert referee.reached == Reached("accuracy", 0.9, 2, 2)
+    assert referee.reached == TargetReached("accuracy", 0.9, 2, 2)
 
 
 def test_the_training_loss_can_be_a_target_unless_the_score_has_one() -> None:

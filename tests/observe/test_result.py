@@ -10,7 +10,7 @@ import pytest
 
 from covey.message import Address
 from covey.observe.referee import Referee
-from covey.observe.result import Facts, Result, conclude, read
+from covey.observe.result import Result, RunFacts, conclude, read
 from covey.observe.tally import Tally
 from covey.target import Target
 from tests.conftest import Golden
@@ -31,7 +31,7 @@ def result() -> Result:
         who=Address("master", 0), bytes={"worker 10": 7, "worker 2": 5}, messages={"worker 10": 1, "worker 2": 1},
         staleness={7: 1, 0: 3},
     )  # fmt: skip
-    facts = Facts(
+    facts = RunFacts(
         task="examples/digits.py:task", strategy="easgd(period=4)", engine="local", workers=2, command="covey run …",
         taxonomy={"parallelism": "data", "optimization": "decentral"}, settings={"rate": math.inf},
     )  # fmt: skip
@@ -52,7 +52,7 @@ def test_the_keys_are_those_of_the_design_in_its_order() -> None:
 
 def test_an_empty_run_has_a_result() -> None:
     empty = conclude(
-        Facts(task="t", strategy="s", taxonomy={}, engine="local", workers=1), Referee(1), [],
+        RunFacts(task="t", strategy="s", taxonomy={}, engine="local", workers=1), Referee(1), [],
         seconds=0.0, stopped="interrupted", failures=["worker 0 was lost"],
     )  # fmt: skip
     shape = json.loads(empty.to_json())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from covey import build
+from covey.model import build
 from covey.parallelism import chain_of, inputs_of
 from covey.task import load_task
 

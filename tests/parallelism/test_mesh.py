@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import covey
-from covey import build
 from covey.catalog import resolve
 from covey.data import Feed, Shards
-from covey.drawing import seed_of
 from covey.errors import PlanError
 from covey.message import Address
-from covey.parallelism.pipeline import StageReplica
+from covey.model import build
+from covey.model.randomness import seed_of
+from covey.parallelism.pipeline.stage_replica import StageReplica
 from covey.program import Node
 from covey.report import gantt
 from covey.report.pipelines import timetable_of

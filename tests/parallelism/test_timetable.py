@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.errors import PlanError, Stalled
-from covey.parallelism import Gantt, Move, Row, Schedule, Times, Timetable, simulate, timetable
+from covey.parallelism import Gantt, MachineRow, Move, Schedule, Times, Timetable, simulate, timetable
 
 
 def table(name: str, stages: int, batches: int | None = None, **settings: Any) -> Timetable:
@@ -194,7 +194,7 @@ def test_formulas_of_memory_hold_for_the_rows(plan: Timetable) -> None:
 
 
 def test_a_timetable_that_cannot_go_on_says_so() -> None:
-    rows = (Row(0, 0, (Move("B", 0), Move("F", 0))), Row(1, 0, (Move("F", 0), Move("B", 0))))
+    rows = (MachineRow(0, 0, (Move("B", 0), Move("F", 0))), MachineRow(1, 0, (Move("F", 0), Move("B", 0))))
     with pytest.raises(Stalled, match="stage 0: B0, stage 1: F0"):
         simulate(Timetable(Schedule(), (1, 1), rows), Times(forward=[1, 1], backward=[1, 1]))
 

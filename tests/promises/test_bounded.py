@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from covey import build, catalog
+from covey import catalog
 from covey.engines.virtual import VirtualEngine
 from covey.message import Address, Message, vectors
+from covey.model import build
+from covey.model.threads import one_thread
 from covey.observe.instruments import Instrument
 from covey.observe.referee import Referee
 from covey.run.options import options
 from covey.run.request import request
 from covey.simulate import Cluster, Seconds
-from covey.threads import one_thread
 from tests.promises.specs import SPECS, workable
 from tests.worlds import mlp
 

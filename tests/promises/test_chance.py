@@ -16,7 +16,7 @@ from covey import catalog
 from covey.engines.virtual.computing import Computing
 from covey.engines.virtual.engine import VirtualEngine
 from covey.errors import PlanError
-from covey.exchange.codecs import CODECS
+from covey.exchange.codecs.by_name import CODECS
 from covey.task import Task
 from tests.promises.specs import DIVIDING, SPECS, workable
 from tests.worlds import cloud, run, sgd

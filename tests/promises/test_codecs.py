@@ -11,7 +11,7 @@ import torch
 import covey
 from covey import catalog
 from covey.errors import PlanError
-from covey.exchange.codecs import CODECS
+from covey.exchange.codecs.by_name import CODECS
 from covey.observe.result import Result
 from covey.observe.trace import Trace
 from covey.simulate import Cluster, Seconds

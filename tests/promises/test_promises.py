@@ -11,8 +11,8 @@ import torch
 
 import covey
 from covey import catalog
-from covey.central.rows import Renewed
-from covey.decentral.gossip import Gossip
+from covey.central.cached.rows import Renewed
+from covey.decentral.gossip.gosgd import Gossip
 from covey.observe.instruments import Instrument
 from covey.observe.result import Result
 from covey.observe.trace import Trace

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from covey.central.cache import Copy
-from covey.central.coded import Coded, Current
-from covey.central.lbfgs import Model, PortionGradient
-from covey.central.store import Fetched
-from covey.central.value_bound import Visible
+from covey.central.cached.cache import ParameterCopy
+from covey.central.cached.value_bound import Visible
+from covey.central.lbfgs.vector_shards import Model, PortionGradient
+from covey.central.replicated.gradient_coding import Coded, Current
+from covey.central.server.store import Fetched
 from covey.data import Shards
-from covey.decentral.extrapolated import Gathered, Meaned
-from covey.decentral.gossip import Gossip
-from covey.decentral.pairwise import Meet, Move
+from covey.decentral.averaging.mpca import Gathered, Meaned
+from covey.decentral.gossip.adpsgd import HalfDifference, Meet
+from covey.decentral.gossip.gosgd import Gossip
 from covey.topology import GRAPHS
 from covey.vector import chunk
 
@@ -268,7 +268,20 @@ FORMULAS: Mapping[str, Callable[[Job], Links]] = {
 PERIODS = {"local_sgd": 8, "easgd": 4, "bmuf": 8, "diloco": 500, "sparknet": 5, "eamsgd": 4}
 """The periods that the strategies take by default."""
 
-UNPLANNED = (Copy, Gossip, Gathered, Meaned, Meet, Move, Coded, Current, Fetched, Model, PortionGradient, Visible)
+UNPLANNED = (
+    ParameterCopy,
+    Gossip,
+    Gathered,
+    Meaned,
+    Meet,
+    HalfDifference,
+    Coded,
+    Current,
+    Fetched,
+    Model,
+    PortionGradient,
+    Visible,
+)
 """Messages of which only chance, or the network, knows how many there are."""
 
 EXTRA = {"gosgd": 8, "mpca": 0, "adpsgd": 0, "specsync": 0, "gradient_coding": 0, "sandblaster": 0, "vap": 0}

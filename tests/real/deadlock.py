@@ -6,14 +6,14 @@ import msgspec
 import torch
 from torch import nn
 
-from covey.build import ScoredModel
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.desk import Desk
-from covey.engines.process.role import Post, play
-from covey.engines.process.shots import SCORER
+from covey.engines.process.role.compute_thread import ComputeThread
+from covey.engines.process.role.role_process import RoleLines, play
+from covey.engines.process.snapshot_parts import SCORER
 from covey.message import Address, Message
+from covey.model.build import ScoredModel
+from covey.model.replica import Replica
 from covey.program import Node
-from covey.replica import Replica
 from covey.run.roles import score_for
 from covey.strategy import Plan, Role, workers
 
@@ -46,8 +46,8 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
     contacts = msgspec.msgpack.decode(data, type=Contacts)
     torch.manual_seed(0)
     model = nn.Linear(2, 2)
-    with Post(me, contacts) as post:
+    with RoleLines(me, contacts) as post:
         if me == SCORER:
             score_for(post, PLAN, ScoredModel(model, None))
         else:
-            play(post, PLAN, Replica(model, lambda pairs: torch.optim.SGD(pairs, lr=0.1)), None, Desk.serve)
+            play(post, PLAN, Replica(model, lambda pairs: torch.optim.SGD(pairs, lr=0.1)), None, ComputeThread.serve)

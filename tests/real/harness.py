@@ -123,7 +123,7 @@ class Room:
         return found
 
     def find(self, who: str) -> int:
-        """The process of a role (or of the nursery), as soon as it has its name."""
+        """The process of a role (or of the fork server), as soon as it has its name."""
         for _ in _tries():
             for pid, title in self.processes().items():
                 if title == f"covey: {who}":

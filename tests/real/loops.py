@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, SequentialSampler
 
-from covey.run.own_loop.loading import Loader, Share, Sizes
+from covey.run.own_loop.loading import Loader, SampleShare, Sizes
 from covey.run.own_loop.position import Pass, Position
 
 LOOPS = Path(__file__).parents[2] / "examples" / "loops"
@@ -78,7 +78,7 @@ def play(script: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict
     reader, iterate = Alone(), DataLoader.__iter__
 
     def in_order(loader: DataLoader[Any]) -> Iterator[Any]:
-        if isinstance(loader.batch_sampler, Share) or isinstance(loader.sampler, SequentialSampler):
+        if isinstance(loader.batch_sampler, SampleShare) or isinstance(loader.sampler, SequentialSampler):
             return iterate(loader)
         return iter(Loader(reader, loader))
 

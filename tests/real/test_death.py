@@ -57,7 +57,7 @@ def test_a_role_dies_while_it_is_built(room: Room) -> None:
 
 
 def test_the_parent_of_all_roles_dies(room: Room) -> None:
-    watch = Watch(trained(40), lambda: room.kill("nursery"))
+    watch = Watch(trained(40), lambda: room.kill("fork server"))
     with pytest.raises(PeerLost, match="^the parent of all roles exited with signal 9"):
         fit(room.task(before_step=SLOW), "asynchronous", 3, steps=2000, watcher=watch)
     assert watch.acted is not None
@@ -87,7 +87,10 @@ def test_a_dead_launcher_takes_its_roles_along(room: Room, moment: str) -> None:
 def test_a_launcher_that_dies_while_torch_is_imported(room: Room) -> None:
     """On a busy machine that takes long; here a module that does stands for it."""
     room.script("(__import__('pathlib').Path(__file__).parent / 'importing').touch(); __import__('time').sleep(60)")
-    room.script("from covey.engines.process.brood import Brood; brood = Brood('script'); input()", "launcher.py")
+    room.script(
+        "from covey.engines.process.launcher.role_processes import Brood; processes = Brood('script'); input()",
+        "launcher.py",
+    )
     launcher = room.start(room.path / "launcher.py", stdin=subprocess.PIPE)
     room.appears("importing")
     launcher.kill()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.checkpoint import Vault
+from covey.checkpoint import CheckpointDirectory
 from covey.errors import CheckpointError
 from tests.real.harness import Room, Watch, fit
 
@@ -43,12 +43,12 @@ def test_a_full_disk_is_told_and_tried_again(room: Room, small: Path) -> None:
     first, *_, last = [line for line in watch.said if "the run in" in line]
     assert "could not keep the run in" in first and "the next try is in 0.1 s" in first
     assert last.startswith("kept the run in"), watch.said
-    assert Vault(small).newest()[1].strategy == "bsp" and not list(small.glob(".partial-*"))
+    assert CheckpointDirectory(small).newest()[1].strategy == "bsp" and not list(small.glob(".partial-*"))
 
 
 def test_a_folder_serves_one_run(room: Room) -> None:
     kept = room.path / "kept"
-    with Vault(kept), pytest.raises(CheckpointError, match="another run keeps its checkpoints in"):
+    with CheckpointDirectory(kept), pytest.raises(CheckpointError, match="another run keeps its checkpoints in"):
         fit(room.task(), "bsp", 2, epochs=1, checkpoint=kept)
     fit(room.task(), "bsp", 2, epochs=1, checkpoint=kept)
     fit(room.task(), "bsp", 2, epochs=1, checkpoint=kept)  # the run before has let go of it
@@ -57,7 +57,7 @@ def test_a_folder_serves_one_run(room: Room) -> None:
 def test_a_torn_checkpoint_gives_way_to_the_one_before(room: Room) -> None:
     task, kept = room.task(before_step=PACE), room.path / "kept"
     fit(task, "bsp", 2, epochs=12, checkpoint=kept, every="100ms")
-    older, newer = Vault(kept).all()[-2:]
+    older, newer = CheckpointDirectory(kept).all()[-2:]
     os.truncate(newer / "worker-0.safetensors", 100)
     watch = Watch()
     assert fit(task, "bsp", 2, epochs=12, resume=kept, watcher=watch).stopped == "budget"

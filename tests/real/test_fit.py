@@ -181,8 +181,8 @@ def test_roles_have_names_a_place_of_their_own_and_leave_ctrl_c_to_the_launcher(
     fit(room.task(before_step=SLOW), "bsp", 3, epochs=20, watcher=Watch(trained(1), look))
     assert modes == [0o700], "nobody else can reach the sockets"
     names = ["worker 0", "worker 1", "worker 2", "server 0", "scorer 0"]
-    nursery = shown.pop("covey: nursery")
-    assert nursery[0] == "covey: nursery"
+    fork_server = shown.pop("covey: fork server")
+    assert fork_server[0] == "covey: fork server"
     assert shown == {f"covey: {name}": (f"covey: {name}", True) for name in names}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from covey.checkpoint import RoleState, Vault
+from covey.checkpoint import CheckpointDirectory, RoleState
 from covey.message import Address
 from tests.real.harness import BATCH_NORM, Room, Watch, differing, fit, interrupt, trained
 
@@ -44,7 +44,7 @@ def test_what_a_proxy_holds_is_kept(room: Room, spec: str) -> None:
     task = room.task(samples=70, batch_size=8, before_step="time.sleep(0.002 * (1 + os.getpid() % 3))")
     kept = room.path / "kept"
     broken = fit(task, spec, 3, epochs=40, checkpoint=kept, every="1h", watcher=Watch(trained(300), interrupt))
-    place, run = Vault(kept).newest()
+    place, run = CheckpointDirectory(kept).newest()
     proxies = [who for who in ("proxy 0", "proxy 1") if who in broken.roles]
     states = [RoleState.read(place, Address("proxy", index)) for index in range(len(proxies))]
     waiting = sum(push.samples for state in states for push in state.memories["waiting"])
@@ -52,7 +52,7 @@ def test_what_a_proxy_holds_is_kept(room: Room, spec: str) -> None:
     assert seen + waiting == broken.samples == sum(tally["samples"] for tally in run.progress["tallies"])
     resumed = fit(task, spec, 3, epochs=40, checkpoint=kept, resume=kept, every="150ms")
     assert (resumed.stopped, resumed.samples) == ("budget", 40 * 70)
-    last = RoleState.read(Vault(kept).newest()[0], Address("server", 0)).replica["seen"]
+    last = RoleState.read(CheckpointDirectory(kept).newest()[0], Address("server", 0)).replica["seen"]
     assert seen < last <= 40 * 70
 
 

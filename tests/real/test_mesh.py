@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from covey.checkpoint import Vault
+from covey.checkpoint import CheckpointDirectory
 from covey.errors import CheckpointError, PeerLost
 from tests.real.harness import Room, Watch, differing, fit, interrupt, trained
 
@@ -98,7 +98,7 @@ def test_what_another_cut_cannot_have_is_said(room: Room) -> None:
     kept = room.path / "kept"
     watch = Watch(trained(100), interrupt)
     fit(deep(room), "bsp with mesh(stage=2, cut=4)", 2, epochs=12, checkpoint=kept, watcher=watch)
-    assert Vault(kept).all()
+    assert CheckpointDirectory(kept).all()
     with pytest.raises(CheckpointError, match="workers"):
         fit(deep(room), "bsp with mesh(replica=2, stage=2)", 4, epochs=12, resume=kept)
 

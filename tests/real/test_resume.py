@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from covey import catalog
-from covey.checkpoint import RoleState, Vault
+from covey.checkpoint import CheckpointDirectory, RoleState
 from covey.engines.process import control
-from covey.engines.process.lines import Switchboard
+from covey.engines.process.control_lines import Switchboard
 from covey.errors import CheckpointError, PeerLost
 from covey.message import Address
 from covey.observe.progress import Progress
@@ -110,7 +110,7 @@ def test_the_weights_of_an_uninterrupted_run(
         watch = Watch(lambda now: (kept / "checkpoint-000002").exists(), lambda: room.kill("worker 1"))
         with pytest.raises(PeerLost):
             fit(task, strategy, 3, **asked, checkpoint=kept, every="150ms", watcher=watch)
-    past = Vault(kept).newest()[1].progress
+    past = CheckpointDirectory(kept).newest()[1].progress
     resumed = fit(task, strategy, 3, **asked, resume=kept)
     assert not differing(whole.weights, resumed.weights)
     assert (resumed.stopped, resumed.samples, resumed.updates) == ("budget", whole.samples, whole.updates)
@@ -140,7 +140,7 @@ def test_every_strategy_goes_on(room: Room, strategy: str) -> None:
     sizes = (35, 35) if strategy.startswith("butterfly") else (24, 23, 23)  # a butterfly has 2, 4, 8... workers
     count = len(sizes)
     broken = fit(task, strategy, count, epochs=40, checkpoint=kept, every="1h", watcher=Watch(trained(150), interrupt))
-    place, run = Vault(kept).newest()
+    place, run = CheckpointDirectory(kept).newest()
     tallied = sum(tally["samples"] for tally in run.progress["tallies"])
     assert broken.stopped == "interrupted" and broken.samples < 40 * 70
     assert broken.samples == tallied, "the model that came out is the one that was kept"
@@ -155,7 +155,7 @@ def test_every_strategy_goes_on(room: Room, strategy: str) -> None:
     resumed = fit(task, strategy, count, epochs=40, checkpoint=kept, resume=kept, every="150ms")
     assert resumed.stopped == "budget" and all_seen(strategy, resumed.samples, 40 * 70)
     if strategy.startswith("gosgd"):
-        assert gossip_weight(Vault(kept).newest()[0]) == pytest.approx(1.0)
+        assert gossip_weight(CheckpointDirectory(kept).newest()[0]) == pytest.approx(1.0)
 
 
 def samples(steps: int, size: int) -> int:
@@ -205,7 +205,7 @@ def test_words_that_come_late_to_some_workers_do_not_hang_a_checkpoint(
     def slowly(self: Switchboard, roles: Iterable[Address], word: control.Downward) -> None:
         for address in roles:
             tell(self, [address], word)
-            time.sleep(0.03 if isinstance(word, control.Where) else 0)
+            time.sleep(0.03 if isinstance(word, control.AskNextStep) else 0)
 
     monkeypatch.setattr(Switchboard, "tell", slowly)
     task, watch = room.task(samples=240, batch_size=1, before_step="time.sleep(0.004)"), Watch()
@@ -222,16 +222,16 @@ def test_kept_when_some_have_ended(room: Room, strategy: str) -> None:
     task, kept = room.task(samples=41, batch_size=20, before_step=slow), room.path / "kept"
 
     def late(now: Progress) -> bool:
-        return now.roles["worker 0"].step >= 24 and bool(Vault(kept).newest()[1].ended)
+        return now.roles["worker 0"].step >= 24 and bool(CheckpointDirectory(kept).newest()[1].ended)
 
     watch = Watch(late, lambda: room.kill("worker 0"))  # 2 batches an epoch, and 1 for the other
     with pytest.raises(PeerLost):
         fit(task, strategy, 2, epochs=20, checkpoint=kept, every="50ms", watcher=watch)
-    newest, run = Vault(kept).newest()
+    newest, run = CheckpointDirectory(kept).newest()
     assert run.ended == [1]
     resumed = fit(task, strategy, 2, epochs=20, resume=kept, stall="15s")
     assert resumed.stopped == "budget" and all_seen(strategy, resumed.samples, 20 * 41)
-    for older in Vault(kept).all():
+    for older in CheckpointDirectory(kept).all():
         if older != newest:
             shutil.rmtree(older)
     with pytest.raises(CheckpointError, match="worker 1 had already ended after its 20 steps"):
@@ -283,6 +283,6 @@ def test_what_does_not_fit_is_refused(room: Room, kept: Path) -> None:
     refused("optimizer is SGD, this one has Adam", room.task("other.py", optimizer=ADAM))
     refused("which this one would replace: go on from them with --resume", resume=None, checkpoint=kept)
     refused("holds no checkpoint", resume=room.path / "nowhere")
-    state = Vault(kept).newest()[0] / "worker-1.json"
+    state = CheckpointDirectory(kept).newest()[0] / "worker-1.json"
     state.write_text(json.dumps({**json.loads(state.read_text()), "done": 3}))
     refused("worker-1.json is torn or was changed")

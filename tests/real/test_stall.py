@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from covey.engines.local import LocalCrew
-from covey.engines.process.supervisor import Supervisor, Wishes
+from covey.engines.local import LocalProcesses
+from covey.engines.process.launcher.supervisor import RunWishes, Supervisor
 from covey.errors import PeerLost, Stalled
 from covey.observe.progress import Progress
 from covey.observe.referee import Referee
@@ -71,9 +71,9 @@ def test_a_wait_without_end_in_the_users_own_code_ends_the_run(room: Room, momen
 
 
 def test_a_deadlock_is_named(room: Room) -> None:
-    with LocalCrew(deadlock.__name__) as crew:
-        board = crew.start(deadlock.PLAN.roles, f"{deadlock.__name__}:enter", msgspec.msgpack.encode)
-        supervisor = Supervisor(deadlock.PLAN, board, crew, Referee(10), Wishes(score=False, stall=1.0))
+    with LocalProcesses(deadlock.__name__) as processes:
+        board = processes.start(deadlock.PLAN.roles, f"{deadlock.__name__}:enter", msgspec.msgpack.encode)
+        supervisor = Supervisor(deadlock.PLAN, board, processes, Referee(10), RunWishes(score=False, stall=1.0))
         with pytest.raises(Stalled) as stalled:
             supervisor.run()
     head, one, two = str(stalled.value).splitlines()

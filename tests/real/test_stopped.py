@@ -52,7 +52,7 @@ MOMENTS: dict[str, dict[str, Any]] = {
 QUICK = [("worker 1", "building"), ("worker 1", "training"), ("scorer 0", "scoring")]
 REST = [
     (who, moment)
-    for who in ("worker 1", "server 0", "scorer 0", "nursery")
+    for who in ("worker 1", "server 0", "scorer 0", "fork server")
     for moment in MOMENTS
     if (who, moment) not in QUICK
 ]
@@ -73,7 +73,7 @@ class Stop(Watch):
 @pytest.mark.parametrize(("who", "moment"), [*QUICK, *(pytest.param(*case, marks=pytest.mark.full) for case in REST)])
 def test_whoever_is_stopped_is_named(room: Room, who: str, moment: str) -> None:
     watch = Stop(room, who, lambda now: (room.path / moment).exists())
-    called = "the parent of all roles" if who == "nursery" else who
+    called = "the parent of all roles" if who == "fork server" else who
     kept = {"checkpoint": room.path / "kept", "every": "200ms"} if moment == "saving" else {}
     task = room.task(**{"more": NAMED, **MOMENTS[moment]})
     with pytest.raises(PeerLost, match="^" + TOLD.format(called)):
@@ -89,7 +89,7 @@ def in_time(room: Room, watch: Watch) -> None:
 
 @pytest.mark.full
 def test_the_parent_of_all_roles_is_stopped_while_it_imports(room: Room) -> None:
-    watch = Stop(room, "nursery", lambda now: True)
+    watch = Stop(room, "fork server", lambda now: True)
     with pytest.raises(PeerLost, match="^" + TOLD.format("the parent of all roles")):
         fit(room.task(), "bsp", 2, steps=10, stall=f"{STALL:g}s", watcher=watch)
     in_time(room, watch)
@@ -114,11 +114,11 @@ def test_stopped_while_the_run_is_stopping(room: Room, who: str) -> None:
     in_time(room, watch)
 
 
-@pytest.mark.parametrize("who", ["worker 1", pytest.param("nursery", marks=pytest.mark.full)])
+@pytest.mark.parametrize("who", ["worker 1", pytest.param("fork server", marks=pytest.mark.full)])
 def test_after_the_run_who_does_not_leave_is_named_and_the_result_is_kept(room: Room, who: str) -> None:
     watch = Stop(room, who, lambda now: now.phase == "ended")
     result = fit(room.task(), "gosgd", 2, steps=5, stall=f"{STALL:g}s", watcher=watch)
-    called = "the parent of all roles" if who == "nursery" else who
+    called = "the parent of all roles" if who == "fork server" else who
     assert re.match("after the run, " + TOLD.format(called), result.failures[0]) and watch.said[-1:] == result.failures
     assert result.samples == 40 and result.weights
     in_time(room, watch)

@@ -9,7 +9,7 @@ import pytest
 
 from covey.cli.picture import picture
 from covey.message import Address
-from covey.observe.recording import Arrow, Lane, Recording, Span, joined
+from covey.observe.recording import Arrow, Recording, RoleTimeline, TimeSpan, joined
 from covey.report import lanes, perfetto
 from covey.run import fit
 from covey.simulate import Cluster
@@ -62,16 +62,17 @@ def test_a_part_of_the_time_alone() -> None:
 
 def test_sendings_meet_their_arrivals_in_order() -> None:
     one, two = Address("worker", 0), Address("worker", 1)
-    mine = Lane(sends=[Arrow(str(one), str(two), "Push", 8, at) for at in (1.0, 2.0, 3.0)])
-    theirs = Lane(
-        arrivals=[Arrow(str(one), str(two), "Push", 8, at, at) for at in (1.5, 2.5)], spans=[Span(str(two), "", 0, 1)]
+    mine = RoleTimeline(sends=[Arrow(str(one), str(two), "Push", 8, at) for at in (1.0, 2.0, 3.0)])
+    theirs = RoleTimeline(
+        arrivals=[Arrow(str(one), str(two), "Push", 8, at, at) for at in (1.5, 2.5)],
+        spans=[TimeSpan(str(two), "", 0, 1)],
     )
     assert [arrow.arrived for arrow in joined([mine, theirs], [one, two]).arrows] == [1.5, 2.5, None]
 
 
 def test_names_cannot_leave_the_picture() -> None:
     recording = Recording(
-        strategy="<script>", engine="'\"", roles=["a & b"], spans=[Span("a & b", "<x>", 0, 1)], arrows=[]
+        strategy="<script>", engine="'\"", roles=["a & b"], spans=[TimeSpan("a & b", "<x>", 0, 1)], arrows=[]
     )
     drawn = lanes.draw(recording)
     tree.fromstring(drawn)

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from covey import catalog
-from covey.build import ScoredModel
 from covey.engines.virtual import VirtualEngine
-from covey.lessons import Batch, Lessons
 from covey.message import Address
+from covey.model.batches import Batch, BatchSource
+from covey.model.build import ScoredModel
+from covey.model.replica import Replica
+from covey.model.threads import one_thread
 from covey.observe.referee import Referee
-from covey.replica import Replica
 from covey.run.own_loop.settings import replica_of
 from covey.simulate import Cluster
 from covey.strategy import Plan, Strategy
-from covey.threads import one_thread
 from tests.worlds import CLUSTER, Recorder
 
 SIZE = 4  # samples of a worker's batch
@@ -110,7 +110,7 @@ def train(
         module = model()
         replica = replica_of(module, make(module), strategy.accept)
         own = _own(replica, turn, role.address.rank, loss) if role.trains else None
-        replica.lessons = Lessons(own=own, samples=lambda rank, step: SIZE)
+        replica.batch_source = BatchSource(own=own, samples=lambda rank, step: SIZE)
         replicas[role.address], owners[id(replica)] = replica, role.address
     log, rates = Recorder(), dict[Address, list[list[float]]]()
     plan = Plan(roles=roles, limits=(steps,) * workers, lockstep=strategy.lockstep)

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from covey import accuracy, build, fit
+from covey import accuracy, fit
 from covey.errors import PlanError
+from covey.model import build
 from covey.observe.result import Result
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from tests.worlds import cloud, mlp, sgd

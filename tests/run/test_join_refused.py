@@ -13,13 +13,13 @@ from torch import nn
 import covey
 from covey import catalog
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.shots import SCORER
+from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PlanError
 from covey.message import Address
 from covey.run import launch
-from covey.run.own_loop import seat as seats
-from covey.run.own_loop.seat import Seat
-from covey.run.roles import Work
+from covey.run.own_loop import joined_role as seats
+from covey.run.own_loop.joined_role import JoinedRole
+from covey.run.roles import RoleWork
 
 
 @pytest.fixture
@@ -60,18 +60,18 @@ def test_a_process_group_without_a_launcher_is_refused(monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> Seat:
+def launched(monkeypatch: pytest.MonkeyPatch) -> JoinedRole:
     """The place of a worker of `covey launch --strategy ssp`, which has nobody to speak to."""
-    work = Work(
+    work = RoleWork(
         task="train.py", strategy=catalog.resolve("ssp(bound=3)", 2).text, workers=2, servers=None,
         limits=[None, None], seed=0, threads=1, contacts=Contacts(book={}, launcher=""),
     )  # fmt: skip
-    seat = Seat(work, Address("worker", 0))
-    monkeypatch.setattr(seats, "SEAT", seat)
-    return seat
+    joined = JoinedRole(work, Address("worker", 0))
+    monkeypatch.setattr(seats, "SEAT", joined)
+    return joined
 
 
-def test_a_strategy_that_differs_from_the_launchers_is_refused(launched: Seat) -> None:
+def test_a_strategy_that_differs_from_the_launchers_is_refused(launched: JoinedRole) -> None:
     with pytest.raises(PlanError, match="in a run of ssp.*covey launch --strategy 'bsp'"):
         joined(strategy="bsp")
     with pytest.raises(PlanError, match=r"strategy='ssp\(bound=2"):
@@ -79,19 +79,19 @@ def test_a_strategy_that_differs_from_the_launchers_is_refused(launched: Seat) -
     assert not launched.joined
 
 
-def test_the_same_strategy_in_other_words_is_no_other(launched: Seat) -> None:
+def test_the_same_strategy_in_other_words_is_no_other(launched: JoinedRole) -> None:
     launched.joined = True  # what comes after the check of the strategy
     with pytest.raises(PlanError, match="a second time"):
         joined(strategy="ssp( bound = 3 )")
 
 
 @pytest.mark.parametrize(("name", "value"), [("servers", 2), ("seed", 1), ("checkpoint", "kept"), ("stall", "5s")])
-def test_what_the_launcher_decides_is_refused_in_the_script(launched: Seat, name: str, value: Any) -> None:
+def test_what_the_launcher_decides_is_refused_in_the_script(launched: JoinedRole, name: str, value: Any) -> None:
     with pytest.raises(PlanError, match=rf"covey.join\({name}=….*give it --{name}"):
         joined(**{name: value})
 
 
-def test_a_step_outside_of_the_run_is_refused(launched: Seat) -> None:
+def test_a_step_outside_of_the_run_is_refused(launched: JoinedRole) -> None:
     member = joined()
     with pytest.raises(PlanError, match="inside `with covey.join"):
         member.step(samples=1)
@@ -105,10 +105,12 @@ def test_a_step_outside_of_the_run_is_refused(launched: Seat) -> None:
         ({"worker 0": 3, "worker 1": 3, "server 0": 1}, [0, 1, 0, 0]),
     ],
 )
-def test_workers_that_see_the_same_gpus_are_numbered(launched: Seat, sites: dict[str, int], numbers: list[int]) -> None:
+def test_workers_that_see_the_same_gpus_are_numbered(
+    launched: JoinedRole, sites: dict[str, int], numbers: list[int]
+) -> None:
     roles = [Address("worker", 0), Address("worker", 1), Address("server", 0), SCORER]
     work = msgspec.structs.replace(launched.work, contacts=Contacts(book={}, launcher="", sites=sites))
-    assert [Seat(work, who).local_rank for who in roles] == numbers
+    assert [JoinedRole(work, who).local_rank for who in roles] == numbers
 
 
 def test_a_script_is_not_simulated(script: Path) -> None:

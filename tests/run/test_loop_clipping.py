@@ -10,9 +10,9 @@ from covey import catalog
 from covey.engines.process.contacts import Contacts
 from covey.errors import PlanError
 from covey.message import Address
-from covey.replica import Replica
-from covey.run.own_loop.seat import Seat
-from covey.run.roles import Work
+from covey.model.replica import Replica
+from covey.run.own_loop.joined_role import JoinedRole
+from covey.run.roles import RoleWork
 from tests.run.loops import differentiate, fresh, plain_sgd, sgd, train
 from tests.run.test_loop_settings import many, names, one_batch, start
 
@@ -63,9 +63,9 @@ def test_everywhere_what_is_stepped_on_is_clipped(spec: str) -> None:
 
 
 def test_where_a_strategy_cannot_clip_it_says_so() -> None:
-    work = Work(
+    work = RoleWork(
         task="", strategy="quorum(size=1)", workers=2, servers=2, limits=[None, None], seed=0, threads=1,
         contacts=Contacts(book={}, launcher=""),
     )  # fmt: skip
     with pytest.raises(PlanError, match="quorum with 2 servers cannot clip.*use 1 server, or bsp"):
-        Seat(work, Address("worker", 0)).check_clip()
+        JoinedRole(work, Address("worker", 0)).check_clip()

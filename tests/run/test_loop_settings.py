@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 from covey import catalog
 from covey.errors import PlanError
 from covey.message import Address
-from covey.optimizers import Combined
-from covey.replica import Replica
-from covey.settings import Changed
+from covey.model.optimizers import Combined
+from covey.model.replica import Replica
+from covey.settings import SettingsUpdate
 from tests.promises.specs import ONE_SERVER, SPECS
 from tests.run.loops import adam, alone, fresh, launched, plain_sgd, rate, sgd, train
 from tests.worlds import server, slowed, worker
@@ -130,10 +130,12 @@ def test_workers_that_disagree_are_refused_by_whoever_steps_for_them(spec: str) 
 
 def test_settings_that_stay_are_told_once() -> None:
     stays = train("bsp", servers=2, steps=6)
-    assert len(stays.log.kinds(Changed)) == 4, "by each worker to each server"
+    assert len(stays.log.kinds(SettingsUpdate)) == 4, "by each worker to each server"
     changes = train("bsp", rate(lambda step: 0.1 if step < 3 else 0.01), servers=2, steps=6)
-    assert len(changes.log.kinds(Changed)) == 8
-    assert [event.message.rows for event in changes.log.kinds(Changed)][-1] == [(0, "lr", 0.01)], "only what is new"
+    assert len(changes.log.kinds(SettingsUpdate)) == 8
+    assert [event.message.rows for event in changes.log.kinds(SettingsUpdate)][-1] == [(0, "lr", 0.01)], (
+        "only what is new"
+    )
 
 
 def test_settings_are_no_traffic() -> None:

@@ -110,10 +110,10 @@ def test_sys_exit_in_a_task_does_not_end_the_program_in_silence(tmp_path: Any) -
 
 
 def test_what_is_coveys_own_mistake_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("covey.replica.Replica.descend", None)
+    monkeypatch.setattr("covey.model.replica.Replica.descend", None)
     with pytest.raises(RoleFailed, match="worker 0 failed: TypeError: 'NoneType' object is not callable") as failed:
         fit(mlp(), "local_sgd", 1, engine="simulated", epochs=1)
-    assert str(failed.value).endswith(REPORT) and "covey/decentral/local_sgd.py" in str(failed.value)
+    assert str(failed.value).endswith(REPORT) and "covey/decentral/averaging/local_sgd.py" in str(failed.value)
 
 
 def test_an_exception_of_the_users_own_kind_keeps_its_words() -> None:

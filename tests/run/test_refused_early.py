@@ -14,7 +14,7 @@ import torch
 from covey import catalog
 from covey.central.layouts import LAYOUTS
 from covey.errors import PlanError
-from covey.exchange.codecs import CODECS, WRAPPERS
+from covey.exchange.codecs.by_name import CODECS, WRAPPERS
 from covey.run import fit, launch
 from covey.run.options import options
 from covey.run.request import facts, request

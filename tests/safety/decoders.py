@@ -15,11 +15,11 @@ import torch
 
 import covey
 from covey.decoding import WIRE_FORMATS, WireFormat
-from covey.engines.process.assembly import Assembly, Offer
+from covey.engines.process.role.shared_sum import SharedSum, SumOffer
 from covey.engines.transport import frames, token
-from covey.engines.transport.ground import SLOT, Ground
 from covey.engines.transport.inbox import Inbox
-from covey.engines.transport.memory import Memory
+from covey.engines.transport.memory import HostMemory
+from covey.engines.transport.shared_segment import SLOT, SharedSegment
 from covey.errors import WireError
 from covey.message import KINDS, Address, Message, pack, vectors
 from covey.program import Receive
@@ -72,10 +72,10 @@ class Links:
     """Frames of a link, through sockets and through shared memory."""
 
     def __init__(self) -> None:
-        ground = Ground([ME, YOU])
-        self.theirs, mine = Memory(YOU, ground), Memory(ME, ground)
-        self.theirs.arena.house(Vector([torch.arange(64.0)]))
-        self.spans = [region.span for region in self.theirs.arena.lasting]
+        segment = SharedSegment([ME, YOU])
+        self.theirs, mine = HostMemory(YOU, segment), HostMemory(ME, segment)
+        self.theirs.blocks.house(Vector([torch.arange(64.0)]))
+        self.spans = [region.span for region in self.theirs.blocks.lasting]
         self.inbox = Inbox([ME, YOU], LIMIT, TOKEN, mine.neighbours)
         self.number, self.kinds = 0, kinds()
         self.seen: Counter[str] = Counter()
@@ -88,9 +88,9 @@ class Links:
         shared = rng.random() < 0.5
         if rng.random() < 0.1:
             self.inbox.expect(Receive((type(message),), sender=YOU, into=Vector(tensors)))
-        shelf = self.theirs.arena.shelve(ME, tensors, lent=False) if shared else None
+        places = self.theirs.blocks.place_tensors(ME, tensors, lent=False) if shared else None
         head = damaged(rng, header)
-        rest = damaged(rng, msgspec.msgpack.encode(shelf)) if shared else b"".join(bytes(t.nbytes) for t in tensors)
+        rest = damaged(rng, msgspec.msgpack.encode(places)) if shared else b"".join(bytes(t.nbytes) for t in tensors)
         kind = frames.SHARED if shared else frames.OPEN
         size = rng.choice([len(head)] * 20 + [0, len(head) + 1, 1 << 31])
         frame = frames.Frame(kind, rng.choice([1] * 30 + [0, 9]), size, self.number, 0, TOKEN).pack() + head + rest
@@ -99,7 +99,7 @@ class Links:
         except WireError:
             pass
         finally:
-            self.theirs.arena.take_back(shelf)
+            self.theirs.blocks.take_back(places)
             self.inbox.arrivals = [{}, {}]
             self.inbox.wants.clear()
 
@@ -116,27 +116,27 @@ class Offers:
     """What members of a sum lay out for each other."""
 
     def __init__(self) -> None:
-        self.ground = Ground([ME, YOU])
-        self.assembly = Assembly(ME, Memory(ME, self.ground))
-        self.theirs = Memory(YOU, self.ground)
+        self.segment = SharedSegment([ME, YOU])
+        self.assembly = SharedSum(ME, HostMemory(ME, self.segment))
+        self.theirs = HostMemory(YOU, self.segment)
         self.parts = [torch.zeros(8), torch.zeros(3, dtype=torch.float64)]
         self.seen: Counter[str] = Counter()
 
     def throw(self, rng: Random) -> None:
-        shelf = self.theirs.arena.shelve(ME, self.parts, lent=False)
-        text = damaged(rng, msgspec.msgpack.encode(Offer(shelf, 0.5)))[: SLOT - 4]
+        places = self.theirs.blocks.place_tensors(ME, self.parts, lent=False)
+        text = damaged(rng, msgspec.msgpack.encode(SumOffer(places, 0.5)))[: SLOT - 4]
         size = rng.choice([len(text)] * 20 + [0, len(text) + 1, (1 << 32) - 1])
-        self.ground.slot(YOU)[: 4 + len(text)] = size.to_bytes(4, "little") + text
+        self.segment.slot(YOU)[: 4 + len(text)] = size.to_bytes(4, "little") + text
         try:
             offer = self.assembly._offer_of(YOU)
-            if offer.shelf is not None:
+            if offer.places is not None:
                 found = self.assembly._tensors(YOU, offer, self.parts)
                 assert [one.shape for one in found] == [part.shape for part in self.parts]
                 self.seen["sum"] += 1
         except WireError:
             pass
         finally:
-            self.theirs.arena.take_back(shelf)
+            self.theirs.blocks.take_back(places)
 
 
 def kind_of(message: Message | None) -> str:

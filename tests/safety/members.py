@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import zmq
 
-from covey.engines.transport.keys import LAUNCHER, Pair, Ring, new_pair
+from covey.engines.transport.keys import LAUNCHER, KeyRing, Pair, new_pair
 from covey.engines.transport.token import new_token
 from covey.engines.transport.zmq import ZmqTransport
 from covey.message import Address, Message
@@ -37,7 +37,7 @@ class Two:
 
     def member(self, who: Address, insecure: bool = False) -> ZmqTransport:
         book = {A: "tcp://127.0.0.1:*", B: "tcp://127.0.0.1:*"}
-        ring = None if insecure else Ring(self.pairs[who], self.public)
+        ring = None if insecure else KeyRing(self.pairs[who], self.public)
         return ZmqTransport(who, book, limit=LIMIT, ring=ring, token=self.token)
 
     def exchange(self, steps: int, first: int = 0) -> None:

@@ -15,7 +15,7 @@ import msgspec
 import torch
 
 from covey.decoding import WireFormat
-from covey.engines.cluster import words
+from covey.engines.cluster import site_messages
 from covey.engines.process import control
 from covey.engines.transport import frames, token
 from covey.engines.transport.inbox import Inbox
@@ -82,7 +82,7 @@ def _whole(message: Message | None) -> str:
 
 
 DECODERS: tuple[WireFormat[Any], ...] = (
-    control.upward, control.downward, words.upward, words.downward, words.letters,
+    control.upward, control.downward, site_messages.upward, site_messages.downward, site_messages.configs,
 )  # fmt: skip
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import covey
 from covey.engines.transport.frames import OPEN, Frame
-from covey.engines.transport.inbox import Inbox, Seen
-from covey.engines.transport.outbox import Outbox, Parcel, Rank
+from covey.engines.transport.inbox import Inbox, ReplayWindow
+from covey.engines.transport.outbox import Outbox, OutgoingMessage, SendOrder
 from covey.errors import WireError
-from covey.exchange.bits import truncated
-from covey.flat import Form
+from covey.exchange.codecs.bits import truncated
 from covey.message import Address, Message, check_finite, pack
+from covey.model.flat import Form
 from covey.vector import Vector
 from tests.safety.members import A, B, Load, two
 
@@ -119,27 +119,27 @@ def test_in_virtual_time_too(strategy: str) -> None:
 # --- replays, and how much may be under way
 
 
-@given(st.lists(st.integers(0, 2 * Seen.WINDOW), max_size=200))
+@given(st.lists(st.integers(0, 2 * ReplayWindow.WINDOW), max_size=200))
 def test_each_number_is_new_once(numbers: list[int]) -> None:
-    seen, before = Seen(), set[int]()
+    seen, before = ReplayWindow(), set[int]()
     for number in numbers:
         first = seen.first(number)
         assert not (first and number in before)
-        if number not in before and max(before, default=0) - number < Seen.WINDOW:
+        if number not in before and max(before, default=0) - number < ReplayWindow.WINDOW:
             assert first, "what comes late, but in the window, is taken"
         if first:
             before.add(number)
 
 
 def test_a_number_out_of_this_world_takes_no_memory() -> None:
-    seen = Seen()
+    seen = ReplayWindow()
     assert seen.first(2**64 - 1) and not seen.first(2**64 - 1) and not seen.first(5)
 
 
 def test_messages_are_numbered_as_they_leave() -> None:
     """So that what a higher priority held back, for however long, does not look like a replay."""
     outbox, left, inbox = Outbox(), 0, Inbox([A, B], 1 << 20, TOKEN)
-    parcels = [Parcel(Rank(-priority, n), 0, Load(sender=A, step=n), 1 << 16, loan=False, latest=False)
+    parcels = [OutgoingMessage(SendOrder(-priority, n), 0, Load(sender=A, step=n), 1 << 16, loan=False, latest=False)
                for n, priority in enumerate([0, *[1] * 1000])]  # fmt: skip
     for parcel in parcels:
         outbox.put(parcel)

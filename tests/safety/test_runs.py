@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 import covey
 from covey.engines.cluster.spawned import SpawnedPlaces
-from covey.engines.process import commons
+from covey.engines.process import shared_vector
 from covey.engines.transport import keys
 from covey.errors import WireError
 from covey.observe.result import Result
@@ -78,12 +78,12 @@ def test_another_user_gets_nothing(room: Room) -> None:
 
 def test_shared_memory_has_no_name() -> None:
     before = set(Path("/dev/shm").iterdir())
-    commons.lay()
+    shared_vector.lay()
     try:
         assert set(Path("/dev/shm").iterdir()) == before
-        assert stat.S_IMODE(os.fstat(commons.FILE[-1]).st_mode) == 0o600
+        assert stat.S_IMODE(os.fstat(shared_vector.FILE[-1]).st_mode) == 0o600
     finally:
-        os.close(commons.FILE.pop())
+        os.close(shared_vector.FILE.pop())
 
 
 # --- two runs at once, one over tcp with strangers at its doors
@@ -118,7 +118,7 @@ def kept_pairs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[keys.Pair]]:
         made.append(keys.new_pair())
         return made[-1]
 
-    monkeypatch.setattr("covey.engines.cluster.crew.new_pair", new)
+    monkeypatch.setattr("covey.engines.cluster.cluster_processes.new_pair", new)
     yield made
 
 

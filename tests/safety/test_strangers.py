@@ -16,14 +16,14 @@ import msgspec
 import pytest
 import zmq
 
-from covey.engines.cluster import words
-from covey.engines.cluster.crew import ClusterCrew
-from covey.engines.cluster.gate import Gate
-from covey.engines.cluster.places import Terms
-from covey.engines.process import control, lines
+from covey.engines.cluster import site_messages
+from covey.engines.cluster.cluster_processes import ClusterProcesses
+from covey.engines.cluster.gate import SiteGate
+from covey.engines.cluster.places import MeetingTerms
+from covey.engines.process import control, control_lines
 from covey.engines.process.contacts import Contacts
 from covey.engines.transport.frames import OPEN, Frame
-from covey.engines.transport.keys import LAUNCHER, Guard, Pair, Ring, new_pair
+from covey.engines.transport.keys import LAUNCHER, KeyChecker, KeyRing, Pair, new_pair
 from covey.engines.transport.refusals import LONGEST, MOST, Refusals
 from covey.engines.transport.token import new_token, seal
 from covey.message import Address, pack
@@ -63,7 +63,7 @@ def test_the_door_proves_itself_too() -> None:
     """B's address is taken by somebody else: A does not speak to it."""
     with two() as pair, zmq.Context() as context, context.socket(zmq.PULL) as impostor:
         impostor.linger = 0
-        Ring(new_pair(), {}).lock(impostor)
+        KeyRing(new_pair(), {}).lock(impostor)
         port = impostor.bind_to_random_port("tcp://127.0.0.1")
         pair.a.book = {**pair.a.book, B: f"tcp://127.0.0.1:{port}"}
         pair.a.offer(B, Load(sender=A, step=1))
@@ -77,7 +77,7 @@ def test_nobody_comes_in_while_nobody_answers_for_keys() -> None:
     """ZeroMQ would let everybody in who speaks CURVE, if no guard is there."""
     mine = new_pair()
     with zmq.Context() as context, context.socket(zmq.PULL) as door:
-        Ring(mine, {}).lock(door)
+        KeyRing(mine, {}).lock(door)
         port = door.bind_to_random_port("tcp://127.0.0.1")
         with knocking(f"tcp://127.0.0.1:{port}", mine=new_pair(), server=mine.public) as stranger:
             stranger.send(b"hello")
@@ -119,10 +119,10 @@ class Board:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.token = new_token()
         self.pairs = {who: new_pair() for who in (LAUNCHER, A, B, Address("site", 0))}
-        ring = Ring(self.pairs[LAUNCHER], {who: pair.public for who, pair in self.pairs.items()})
-        self.guard = Guard(context, ring)
-        self.control = lines.Switchboard(context, "tcp://127.0.0.1:*", [A, B], ring, self.guard, self.token)
-        self.gate = Gate(context, "tcp://127.0.0.1:*", 1, ring, self.guard, self.token)
+        key_ring = KeyRing(self.pairs[LAUNCHER], {who: pair.public for who, pair in self.pairs.items()})
+        self.guard = KeyChecker(context, key_ring)
+        self.control = control_lines.Switchboard(context, "tcp://127.0.0.1:*", [A, B], key_ring, self.guard, self.token)
+        self.gate = SiteGate(context, "tcp://127.0.0.1:*", 1, key_ring, self.guard, self.token)
 
     def hear(self) -> list[object]:
         end, found = time.monotonic() + 10, []
@@ -149,8 +149,8 @@ def test_the_control_line(who: Address | None, claims: bytes, says: Callable[...
     with zmq.Context() as context:
         board = Board(context)
         mine = board.pairs[who] if who else new_pair()
-        heard = _say(board, board.control.endpoint, mine, claims, says(board.token, control.Ready("x", 1)))
-        assert heard == ([] if why else [(A, control.Ready("x", 1))])
+        heard = _say(board, board.control.endpoint, mine, claims, says(board.token, control.RoleReady("x", 1)))
+        assert heard == ([] if why else [(A, control.RoleReady("x", 1))])
         assert [reason.startswith(why) for reason in board.guard.refusals.counts] == ([True] if why else [])
         board.gate.close()
         context.destroy(0)
@@ -160,8 +160,10 @@ def test_the_control_line(who: Address | None, claims: bytes, says: Callable[...
 def test_a_role_is_no_site(who: Address, welcome: bool) -> None:
     with zmq.Context() as context:
         board = Board(context)
-        heard = _say(board, board.gate.endpoint, board.pairs[who], b"site/0", seal(board.token, words.Beat()))
-        assert heard == ([(0, words.Beat())] if welcome else [])
+        heard = _say(
+            board, board.gate.endpoint, board.pairs[who], b"site/0", seal(board.token, site_messages.Heartbeat())
+        )
+        assert heard == ([(0, site_messages.Heartbeat())] if welcome else [])
         assert bool(board.guard.refusals.counts["worker 0 spoke to the launcher in the name of site 0"]) != welcome
         board.gate.close()
         context.destroy(0)
@@ -246,7 +248,9 @@ def test_a_word_of_the_control_line_has_a_most() -> None:
         ends = (board.control.socket, board.gate.socket)
         assert {end.get(zmq.MAXMSGSIZE) for end in ends} == {1 << 20}
         assert {end.get(zmq.HANDSHAKE_IVL) for end in ends} == {10_000}
-        role = lines.RoleLine(context, board.control.endpoint, A, Ring(board.pairs[A], {LAUNCHER: new_pair().public}))
+        role = control_lines.RoleLine(
+            context, board.control.endpoint, A, KeyRing(board.pairs[A], {LAUNCHER: new_pair().public})
+        )
         assert role.socket.get(zmq.MAXMSGSIZE) == 16 << 20
         board.gate.close()
         context.destroy(0)
@@ -288,27 +292,27 @@ def test_nor_do_ever_new_reasons_flood_the_terminal() -> None:
 
 
 def test_a_site_gets_the_secrets_of_its_own_roles_and_no_others() -> None:
-    crew = object.__new__(ClusterCrew)
-    crew.terms, crew.pairs = Terms(), {who: new_pair() for who in (LAUNCHER, A, B)}
-    told = crew._with_keys(Contacts(book={}, launcher=""), [A])
-    assert told.pairs == {str(A): crew.pairs[A]}
-    assert told.public == {str(who): pair.public for who, pair in crew.pairs.items()}
+    processes = object.__new__(ClusterProcesses)
+    processes.terms, processes.pairs = MeetingTerms(), {who: new_pair() for who in (LAUNCHER, A, B)}
+    told = processes._with_keys(Contacts(book={}, launcher=""), [A])
+    assert told.pairs == {str(A): processes.pairs[A]}
+    assert told.public == {str(who): pair.public for who, pair in processes.pairs.items()}
 
 
 def test_secrets_are_not_shown() -> None:
     from rich.pretty import pretty_repr
 
-    from covey.engines.process.nursery import Job
-    from covey.run.roles import Work
+    from covey.engines.process.launcher.fork_server import RoleJob
+    from covey.run.roles import RoleWork
 
     pair, token = new_pair(), new_token()
     contacts = Contacts(book={"worker 0": "tcp://x:1"}, launcher="", public={}, pairs={"worker 0": pair}, token=token)
-    letter = words.Letter(site=0, launcher="", warm="", pair=pair, key=pair.public, token=token)
-    work = Work(task="", strategy="bsp", workers=1, servers=1, limits=[1], seed=0, threads=1, contacts=contacts)
+    config = site_messages.SiteConfig(site=0, launcher="", warm="", pair=pair, key=pair.public, token=token)
+    work = RoleWork(task="", strategy="bsp", workers=1, servers=1, limits=[1], seed=0, threads=1, contacts=contacts)
     packed = msgspec.msgpack.encode(work)
     holders = [
-        pair, Ring(pair, {A: pair.public}), contacts, letter, work, words.Bear("m:f", [A], packed, True),
-        Job(entry="m:f", roles=[A], work=packed),
+        pair, KeyRing(pair, {A: pair.public}), contacts, config, work, site_messages.StartRoles("m:f", [A], packed, True),
+        RoleJob(entry="m:f", roles=[A], work=packed),
     ]  # fmt: skip
     for holder in holders:
         for shown in (repr(holder), str(holder), pretty_repr(holder), f"{[holder]}"):

@@ -14,7 +14,7 @@ from torch import nn
 
 from covey.errors import PlanError, WireError
 from covey.message import assemble, pack, read_header
-from covey.settings import Agreement, Changed, History, LoopSettings, Settings, after, changed, read
+from covey.settings import Agreement, History, LoopSettings, Settings, SettingsUpdate, after, changed, read
 from covey.settings.values import MOST_BYTES, size_of
 from tests.worlds import worker
 
@@ -25,12 +25,12 @@ def settings(**more: Any) -> Settings:
     return read(optimizer)
 
 
-def told(word: Changed) -> Changed:
+def told(word: SettingsUpdate) -> SettingsUpdate:
     """The message, over a wire."""
     word.sender = worker(0)
     header, _ = pack(word)
     found = assemble(read_header(header, 0, worker(0)), [])
-    assert isinstance(found, Changed)
+    assert isinstance(found, SettingsUpdate)
     return found
 
 
@@ -99,14 +99,14 @@ HOSTILE = {
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_what_cannot_be_of_this_optimizer_is_refused_by_name(what: str) -> None:
-    word = Changed(**{"step": 0, "whole": True, "rows": [(0, "lr", 0.1)], "active": [0], **HOSTILE[what]})
+    word = SettingsUpdate(**{"step": 0, "whole": True, "rows": [(0, "lr", 0.1)], "active": [0], **HOSTILE[what]})
     with pytest.raises(WireError, match="worker 0 told"):
         after(told(word), None, 1, 1)
 
 
 @pytest.mark.parametrize("rows", [[(0, "lr", {"a": 1})], [(0, "lr", [[0.1]])], [(0, 1, 0.1)], [(0, "lr")], "rows", [3]])
 def test_rows_of_another_form_are_no_message(rows: Any) -> None:
-    word = Changed(0, True, [], [0], sender=worker(0))
+    word = SettingsUpdate(0, True, [], [0], sender=worker(0))
     body = msgspec.to_builtins(word) | {"rows": rows}
     header = msgspec.msgpack.encode([word.wire_name, worker(0), [], msgspec.Raw(msgspec.msgpack.encode(body))])
     with pytest.raises(WireError, match="cannot be read"):

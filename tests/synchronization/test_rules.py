@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covey.synchronization import (
-    Arrival,
     Board,
     Bounded,
     Each,
@@ -19,6 +18,7 @@ from covey.synchronization import (
     Quorum,
     Soft,
     Ticked,
+    WaitingGradient,
     damp,
 )
 
@@ -35,7 +35,7 @@ def test_bounded_admits_up_to_the_bound_and_no_further(slowest: int, lead: int, 
 
 def test_everyone_waits_for_all_who_still_train_and_orders_by_rank() -> None:
     board = Board({0: 1, 1: 1, 2: 0})
-    waiting = [Arrival(1, 0, 4), Arrival(0, 0, 8)]
+    waiting = [WaitingGradient(1, 0, 4), WaitingGradient(0, 0, 8)]
     assert Everyone().choose(waiting, board) is None
     board.leave(2)
     choice = Everyone().choose(waiting, board)
@@ -59,22 +59,22 @@ def test_damping_by_age(damping: str, age: int, weight: float) -> None:
 
 
 def test_each_takes_one_gradient_at_its_share() -> None:
-    choice = Each(0.25).choose([Arrival(2, 0, 8), Arrival(1, 3, 8)], Board({1: 1, 2: 1}, version=3))
+    choice = Each(0.25).choose([WaitingGradient(2, 0, 8), WaitingGradient(1, 3, 8)], Board({1: 1, 2: 1}, version=3))
     assert choice is not None and choice.used == [0] and choice.scale == 0.25
 
 
 def test_quorum_takes_the_first_fresh_ones_and_never_a_late_one() -> None:
     board = Board({0: 3, 1: 3, 2: 2}, version=3)
-    waiting = [Arrival(2, 2, 8), Arrival(1, 3, 8)]
+    waiting = [WaitingGradient(2, 2, 8), WaitingGradient(1, 3, 8)]
     assert Quorum(2).choose(waiting, board) is None
-    choice = Quorum(2).choose([*waiting, Arrival(0, 3, 8)], board)
+    choice = Quorum(2).choose([*waiting, WaitingGradient(0, 3, 8)], board)
     assert choice is not None and (choice.used, choice.dropped) == ([2, 1], [0])
-    folded = Quorum(2, late="fold").choose([*waiting, Arrival(0, 3, 8)], board)
+    folded = Quorum(2, late="fold").choose([*waiting, WaitingGradient(0, 3, 8)], board)
     assert folded is not None and (folded.used, folded.dropped) == ([2, 1, 0], ())
 
 
 def test_quorum_counts_workers_or_gradients() -> None:
-    board, twice = Board({0: 1, 1: 0}, version=0), [Arrival(0, 0, 8), Arrival(0, 0, 8)]
+    board, twice = Board({0: 1, 1: 0}, version=0), [WaitingGradient(0, 0, 8), WaitingGradient(0, 0, 8)]
     assert Quorum(2).choose(twice, board) is None
     assert Quorum(2, count="gradients").choose(twice, board) is not None
 
@@ -88,8 +88,8 @@ def test_a_reader_with_a_late_gradient_is_admitted_at_once() -> None:
 
 def test_softsync_mixes_versions() -> None:
     board = Board({0: 1, 1: 1, 2: 1, 3: 1}, version=5)
-    assert Soft(2).choose([Arrival(0, 5, 8)], board) is None
-    choice = Soft(2, "inverse").choose([Arrival(0, 5, 8), Arrival(3, 1, 8)], board)
+    assert Soft(2).choose([WaitingGradient(0, 5, 8)], board) is None
+    choice = Soft(2, "inverse").choose([WaitingGradient(0, 5, 8), WaitingGradient(3, 1, 8)], board)
     assert choice is not None and choice.used == [0, 1] and choice.weights == [1, 1 / 4]
     assert choice.scale == pytest.approx((1 + 1 / 4) / 2), "the update is sum(g_i / tau_i) / size"
 
@@ -102,11 +102,11 @@ def test_near_admits_below_its_bound_and_not_at_it() -> None:
 
 def test_a_proxy_writes_back_when_its_slowest_has_ticked_or_all_have_left() -> None:
     """Everything that waits goes, also what a fast worker did ahead; at goodbye nothing stays."""
-    ahead = [Arrival(0, 5, 8), Arrival(0, 5, 4)]
+    ahead = [WaitingGradient(0, 5, 8), WaitingGradient(0, 5, 4)]
     board = Board({0: 5, 1: 3}, version=3)
     assert Ticked(by_samples=True).choose(ahead, board) is None
-    board.came(Arrival(1, 4, 2), 0.0)
-    ticked = Ticked(by_samples=True).choose([*ahead, Arrival(1, 4, 2)], board)
+    board.came(WaitingGradient(1, 4, 2), 0.0)
+    ticked = Ticked(by_samples=True).choose([*ahead, WaitingGradient(1, 4, 2)], board)
     assert ticked is not None and (ticked.used, ticked.weights) == ([0, 1, 2], [8, 4, 2])
     board.leave(1)
     equal = Ticked(by_samples=False).choose(ahead, board)
@@ -117,12 +117,12 @@ def test_a_proxy_writes_back_when_its_slowest_has_ticked_or_all_have_left() -> N
 
 
 def test_a_proxys_gradient_counts_as_many_as_it_is_of() -> None:
-    choice = Each(0.25).choose([Arrival(0, 0, 24, 3)], Board({0: 1}))
+    choice = Each(0.25).choose([WaitingGradient(0, 0, 24, 3)], Board({0: 1}))
     assert choice is not None and choice.scale == 0.75
 
 
 def test_an_update_of_everyone_takes_one_of_each_though_some_are_ahead() -> None:
-    waiting = [Arrival(0, 0, 8), Arrival(0, 0, 8), Arrival(1, 0, 8)]
+    waiting = [WaitingGradient(0, 0, 8), WaitingGradient(0, 0, 8), WaitingGradient(1, 0, 8)]
     choice = Everyone().choose(waiting, Board({0: 2, 1: 1}))
     assert choice is not None and choice.used == [0, 2]
 
@@ -173,10 +173,10 @@ def test_dssp_decides_once_and_what_it_granted_is_used_up() -> None:
     assert Predicted(1, 4).admits(0, board) and board.credits == {0: 0}
     late = Board({0: 6, 1: 1}, times={0: [6.0, 7.0], 1: [3.0, 6.0]})
     assert not Predicted(1, 4).admits(0, late), "as far ahead as may be"
-    late.came(Arrival(1, 0, 1), 9.0)
+    late.came(WaitingGradient(1, 0, 1), 9.0)
     assert Predicted(1, 4).grant(0, late) > 0 and not Predicted(1, 4).admits(0, late), "until it leads by 1"
     for now in (12.0, 15.0, 18.0):
-        late.came(Arrival(1, 0, 1), now)
+        late.came(WaitingGradient(1, 0, 1), now)
     assert Predicted(1, 4).admits(0, late)
 
 
@@ -187,7 +187,7 @@ def test_dssp_never_goes_beyond_its_range(pushes: list[int], low: int, extra: in
     for now, rank in enumerate(pushes):
         if rank == 0 and blocked and not (admitted := gate.admits(0, board)):
             continue
-        board.came(Arrival(rank, 0, 1), float(now))
+        board.came(WaitingGradient(rank, 0, 1), float(now))
         if rank == 0:
             admitted = gate.admits(0, board)
             blocked = not admitted

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 from torch.optim import Optimizer
 
-from covey import build
 from covey.advise import codecs, rules
-from covey.advise.codecs import Offer
+from covey.advise.codecs import CodecOffer
 from covey.advise.predict import Load, period
-from covey.advise.rules import Verdict
+from covey.advise.rules import Suitability
 from covey.advise.situation import Situation
 from covey.catalog import STRATEGIES, resolve
 from covey.errors import PlanError
+from covey.model import build
 from covey.strategy import Strategy
 from covey.task import Task
 
@@ -31,8 +31,8 @@ class Candidate:
 
     spec: str
     strategy: Strategy
-    verdicts: tuple[Verdict, ...] = ()
-    offer: Offer | None = None  # what a codec does for it, or would
+    verdicts: tuple[Suitability, ...] = ()
+    offer: CodecOffer | None = None  # what a codec does for it, or would
 
     @property
     def compression(self) -> list[str]:
@@ -78,7 +78,7 @@ def _candidate(spec: str, task: Task, optimizer: Optimizer, now: Situation) -> C
 MUST = 3  # of the verdicts of `judge`: without these a strategy is no candidate
 
 
-def judge(strategy: Strategy, now: Situation) -> Iterator[Verdict]:
+def judge(strategy: Strategy, now: Situation) -> Iterator[Suitability]:
     """What the survey's rules say of a strategy here; the first ones must hold."""
     place = strategy.taxonomy
     together = place.scheduling == "synchronous"

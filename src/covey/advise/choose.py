@@ -10,9 +10,9 @@ import msgspec
 
 from covey.advise import families, findings, predict, rules
 from covey.advise.candidates import ALONE, Candidate, candidates
-from covey.advise.predict import Step
+from covey.advise.predict import StepTime
 from covey.advise.situation import Situation
-from covey.advise.trial import Reached, Trials
+from covey.advise.trial import SimulatedTrials, TrialTimes
 from covey.advise.world import fastest, slowness
 from covey.target import parse_target
 from covey.task import Task
@@ -28,7 +28,7 @@ Basis = Literal["trained in virtual time", "timed in virtual time", "formulas"]
 Sure = Literal["quite sure", "a close call", "a rough guess"]
 
 
-class Choice(msgspec.Struct, kw_only=True):
+class RankedStrategy(msgspec.Struct, kw_only=True):
     """One strategy of the list."""
 
     spec: str
@@ -56,7 +56,7 @@ class Advice(msgspec.Struct, kw_only=True):
     task: str
     workers: int
     until: str | None
-    choices: list[Choice]
+    choices: list[RankedStrategy]
     findings: list[str]  # in plain words
     sure: Sure
     why_sure: str
@@ -68,14 +68,14 @@ class Advice(msgspec.Struct, kw_only=True):
 
 
 @dataclass(slots=True, kw_only=True)
-class Row:
+class CandidateRow:
     """What is known of a candidate so far."""
 
     candidate: Candidate
-    step: Step
+    step: StepTime
     factor: float  # of samples, against one worker alone
     basis: Basis = "formulas"
-    reached: Reached = field(default_factory=Reached)
+    reached: TrialTimes = field(default_factory=TrialTimes)
     missed: bool = False  # a short run did not come to the target
 
     def guess(self, now: Situation) -> float:
@@ -85,7 +85,7 @@ class Row:
 
 
 def advise(
-    task: Task, name: str, now: Situation, *, until: str | None = None, trials: Trials | None = None,
+    task: Task, name: str, now: Situation, *, until: str | None = None, trials: SimulatedTrials | None = None,
     told: Callable[[str], None] = lambda _: None, command: str = "",
 ) -> Advice:  # fmt: skip
     """Rank what the catalog holds for this task on this cluster; without `trials`, by formulas alone."""
@@ -93,7 +93,7 @@ def advise(
         parse_target(until, task.better)
     rows = [_guessed(candidate, now) for candidate in candidates(task, now)]
     rows.sort(key=lambda row: row.guess(now))
-    alone = Reached()
+    alone = TrialTimes()
     if trials:
         rows = _timed(rows, trials, now, told)
         told("training one worker alone, in virtual time")
@@ -106,12 +106,16 @@ def advise(
     return _concluded(rows, alone, name, now, until, command)
 
 
-def _guessed(candidate: Candidate, now: Situation) -> Row:
+def _guessed(candidate: Candidate, now: Situation) -> CandidateRow:
     step = predict.step(candidate.strategy, now)
-    return Row(candidate=candidate, step=step, factor=predict.samples_needed(candidate.strategy, now, step.staleness))
+    return CandidateRow(
+        candidate=candidate, step=step, factor=predict.samples_needed(candidate.strategy, now, step.staleness)
+    )
 
 
-def _timed(rows: list[Row], trials: Trials, now: Situation, told: Callable[[str], None]) -> list[Row]:
+def _timed(
+    rows: list[CandidateRow], trials: SimulatedTrials, now: Situation, told: Callable[[str], None]
+) -> list[CandidateRow]:
     """The same, with steps that were timed."""
     for row in rows if now.workers <= 64 else rows[:TIMED]:
         told(f"timing {row.candidate.spec}")
@@ -120,19 +124,23 @@ def _timed(rows: list[Row], trials: Trials, now: Situation, told: Callable[[str]
     return sorted(rows, key=lambda row: row.guess(now))
 
 
-def _trained(rows: list[Row], trials: Trials, until: str, alone: Reached, told: Callable[[str], None]) -> None:
+def _trained(
+    rows: list[CandidateRow], trials: SimulatedTrials, until: str, alone: TrialTimes, told: Callable[[str], None]
+) -> None:
     """Train them, as rules of thumb say little of how many samples a strategy needs; who falls behind is left there."""
     for row in rows:
         told(f"training with {row.candidate.spec}, in virtual time")
         limit = trials.limit(alone, _best(rows), row.step.seconds)
         reached = trials.to_target(row.candidate, until, limit)
         if reached.seconds is None and reached.tried and not limit.fair:
-            row.reached = Reached(tried=reached.tried)  # it may be good, and takes longer than that
+            row.reached = TrialTimes(tried=reached.tried)  # it may be good, and takes longer than that
         else:
             row.reached, row.missed, row.basis = reached, reached.seconds is None, "trained in virtual time"
 
 
-def _repeated(rows: list[Row], trials: Trials, until: str, alone: Reached, told: Callable[[str], None]) -> None:
+def _repeated(
+    rows: list[CandidateRow], trials: SimulatedTrials, until: str, alone: TrialTimes, told: Callable[[str], None]
+) -> None:
     """Train the best of them again."""
     best = sorted((row for row in rows if row.reached.seconds), key=lambda row: row.reached.seconds or 0.0)
     for row in best[:FINALISTS]:
@@ -142,14 +150,14 @@ def _repeated(rows: list[Row], trials: Trials, until: str, alone: Reached, told:
         row.missed = row.reached.seconds is None
 
 
-def _best(rows: Sequence[Row]) -> float | None:
+def _best(rows: Sequence[CandidateRow]) -> float | None:
     """When the first of them was at the target."""
     return min((seconds for row in rows if (seconds := row.reached.seconds)), default=None)
 
 
-def shortlist(rows: Sequence[Row], many: int) -> list[Row]:
+def shortlist(rows: Sequence[CandidateRow], many: int) -> list[CandidateRow]:
     """The best of each family, then the best of all."""
-    firsts: dict[str, Row] = {}
+    firsts: dict[str, CandidateRow] = {}
     for row in rows:
         firsts.setdefault(families.name_of(row.candidate.strategy.taxonomy), row)
     chosen = list(firsts.values())
@@ -158,7 +166,7 @@ def shortlist(rows: Sequence[Row], many: int) -> list[Row]:
 
 
 def _concluded(
-    rows: list[Row], alone: Reached, name: str, now: Situation, until: str | None, command: str
+    rows: list[CandidateRow], alone: TrialTimes, name: str, now: Situation, until: str | None, command: str
 ) -> Advice:  # fmt: skip
     unit = _unit(rows, alone, now)
     found = [_choice(row, unit, alone, now) for row in rows]
@@ -175,17 +183,17 @@ def _concluded(
     )  # fmt: skip
 
 
-def _unit(rows: list[Row], alone: Reached, now: Situation) -> float | None:
+def _unit(rows: list[CandidateRow], alone: TrialTimes, now: Situation) -> float | None:
     """Seconds for one unit of a guess: what those that were trained took, on the whole."""
     ratios = sorted(row.reached.seconds / row.guess(now) for row in rows if row.reached.seconds)
     return ratios[len(ratios) // 2] if ratios else alone.seconds
 
 
-def _choice(row: Row, unit: float | None, alone: Reached, now: Situation) -> Choice:
+def _choice(row: CandidateRow, unit: float | None, alone: TrialTimes, now: Situation) -> RankedStrategy:
     seconds = row.reached.seconds
     if seconds is None and unit is not None and not row.missed:
         seconds = max(row.guess(now) * unit, row.reached.tried)
-    return Choice(
+    return RankedStrategy(
         spec=row.candidate.spec, workers=now.workers, step=row.step.seconds, exchange=row.step.share(),
         relative=seconds / alone.seconds if seconds and alone.seconds else row.guess(now), seconds=seconds,
         money=seconds * now.price / 3600 if now.price and seconds else None, basis=row.basis,
@@ -195,10 +203,10 @@ def _choice(row: Row, unit: float | None, alone: Reached, now: Situation) -> Cho
     )  # fmt: skip
 
 
-def _alone(alone: Reached, now: Situation) -> Choice:
+def _alone(alone: TrialTimes, now: Situation) -> RankedStrategy:
     world, rank = fastest(now.cluster, now.workers)
     price, seconds = world.price.get(0), alone.seconds
-    return Choice(
+    return RankedStrategy(
         spec=ALONE, workers=1, relative=1.0, seconds=seconds, step=now.compute * slowness(world, 1)[0],
         exchange=0.0, family="one worker", money=seconds * price / 3600 if price and seconds else None,
         basis="trained in virtual time" if seconds is not None else "formulas",
@@ -206,7 +214,7 @@ def _alone(alone: Reached, now: Situation) -> Choice:
     )  # fmt: skip
 
 
-def _reasons(row: Row, now: Situation) -> list[str]:
+def _reasons(row: CandidateRow, now: Situation) -> list[str]:
     place = row.candidate.strategy.taxonomy
     share = row.step.share()
     found = [f"exchange takes {share:.0%} of a step" if share >= 0.01 else "exchange takes next to no time"]
@@ -217,7 +225,7 @@ def _reasons(row: Row, now: Situation) -> list[str]:
     return [*found, *row.candidate.compression, rules.rate_rule(place.optimization, place.scheduling, now.workers)]
 
 
-def _risks(row: Row) -> list[str]:
+def _risks(row: CandidateRow) -> list[str]:
     found = ["a run of it was not at the target when others, or one worker alone, had long been"] if row.missed else []
     found += row.candidate.risks
     place = row.candidate.strategy.taxonomy
@@ -229,7 +237,7 @@ def _risks(row: Row) -> list[str]:
     return found
 
 
-def _order(choice: Choice, now: Situation, trained: bool) -> tuple[bool, float, float, float]:
+def _order(choice: RankedStrategy, now: Situation, trained: bool) -> tuple[bool, float, float, float]:
     """By time, to a hundredth; what is equally fast, by the survey's preferences.
 
     Where some were trained, those for which only rules of thumb speak must be better; one worker alone is what all are
@@ -241,7 +249,7 @@ def _order(choice: Choice, now: Situation, trained: bool) -> tuple[bool, float, 
     return (choice.missed, round(choice.relative * (1.0 if proven else UNPROVEN), 2), -merit, choice.step)
 
 
-def _sure(ranked: Sequence[Choice], now: Situation) -> tuple[Sure, str]:
+def _sure(ranked: Sequence[RankedStrategy], now: Situation) -> tuple[Sure, str]:
     first = ranked[0]
     timed = "" if now.measured else "; the time of a batch is what the cluster is said to have, it was not measured"
     if first.basis != "trained in virtual time":
@@ -255,7 +263,7 @@ def _sure(ranked: Sequence[Choice], now: Situation) -> tuple[Sure, str]:
     return "quite sure", f"the next best would take {lead:.0%} longer{runs}{timed}"
 
 
-def _near(choice: Choice, first: Choice) -> bool:
+def _near(choice: RankedStrategy, first: RankedStrategy) -> bool:
     """Whether it is hardly slower than the first, or was as fast in some of its runs."""
     if choice.missed:
         return False
@@ -263,5 +271,5 @@ def _near(choice: Choice, first: Choice) -> bool:
     return choice.relative < first.relative * (1 + CLOSE) or (len(first.times) > 1 and overlaps)
 
 
-def _called(choice: Choice) -> str:
+def _called(choice: RankedStrategy) -> str:
     return "one worker alone" if choice.workers == 1 else choice.spec

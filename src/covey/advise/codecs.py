@@ -10,7 +10,7 @@ from covey.advise.situation import Situation
 from covey.catalog import resolve
 from covey.errors import PlanError
 from covey.exchange.auto import more, options
-from covey.exchange.paying import WORTH, best
+from covey.exchange.codec_costs import WORTH, best
 from covey.simulate import BytesPerSecond, Link, format_rate
 from covey.strategy import Strategy
 
@@ -19,7 +19,7 @@ HALVINGS = 24  # of that range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class CodecOffer:
     """The codec that would help a strategy most, whether it pays here, and on which links it would."""
 
     codec: str
@@ -41,7 +41,7 @@ class Offer:
         return f"{what}; it pays {self.where()}" if coded else f"with + {what}"
 
 
-def offer(spec: str, now: Situation) -> Offer | None:
+def offer(spec: str, now: Situation) -> CodecOffer | None:
     """What codecs would do for a strategy; None where it takes none."""
     calm = replace(now, cluster=replace(now.cluster, jitter=0.0))  # which lengthens steps with and without a codec
     plain = _strategy(spec, now.workers)
@@ -53,7 +53,7 @@ def offer(spec: str, now: Situation) -> Offer | None:
     chosen = best(0.0, whole)
     place = chosen or min(range(1, len(whole)), key=lambda number: whole[number])
     strategy = coded[place - 1]
-    return Offer(
+    return CodecOffer(
         codec=strategy.codec, pays=chosen > 0, gain=1 - steps[place] / steps[0], below=_below(plain, strategy, calm)
     )
 

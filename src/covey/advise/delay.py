@@ -15,7 +15,7 @@ GIB = float(1 << 30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class ExchangeCosts:
     """What an exchange meets: a model's bytes, and how fast they are sent, added up, and used for an update."""
 
     bytes: float
@@ -46,47 +46,47 @@ def rounds(n: int) -> int:
     return math.ceil(math.log2(n)) if n > 1 else 0
 
 
-def star(n: int, net: Network) -> float:
+def star(n: int, net: ExchangeCosts) -> float:
     """One server takes every worker's gradient after the other, and sends each the model."""
     return 2 * n * net.transfer + (n - 1) * net.reducing + net.updating
 
 
-def binomial(n: int, net: Network) -> float:
+def binomial(n: int, net: ExchangeCosts) -> float:
     """Gradients climb a tree to the server, the model comes down."""
     return 2 * rounds(n + 1) * net.transfer + rounds(n) * net.reducing + net.updating
 
 
-def scatter(n: int, net: Network) -> float:
+def scatter(n: int, net: ExchangeCosts) -> float:
     """Workers reduce a part each, and one server gets the parts, updates, and scatters."""
     return (2 + 2 * (n - 1) / n) * net.transfer + (n - 1) / n * net.reducing + net.updating
 
 
-def one_asynchronous(n: int, net: Network) -> float:
+def one_asynchronous(n: int, net: ExchangeCosts) -> float:
     """A worker that meets no other at the server."""
     return 2 * net.transfer + net.updating
 
 
-def all_asynchronous(n: int, net: Network) -> float:
+def all_asynchronous(n: int, net: ExchangeCosts) -> float:
     """All workers at one server, their transfers perfectly overlapped."""
     return n * net.transfer + net.updating
 
 
-def shards(n: int, net: Network) -> float:
+def shards(n: int, net: ExchangeCosts) -> float:
     """As many servers as workers, each with a part of the model."""
     return 2 * (n - 1) / n * net.transfer + (n - 1) / n * net.reducing + net.updating / n
 
 
-def doubling(n: int, net: Network) -> float:
+def doubling(n: int, net: ExchangeCosts) -> float:
     """Recursive doubling, every worker updates its own copy."""
     return rounds(n) * (net.transfer + net.reducing) + net.updating
 
 
-def ring(n: int, net: Network) -> float:
+def ring(n: int, net: ExchangeCosts) -> float:
     """A ring all-reduce, every worker updates its own copy."""
     return 2 * (n - 1) / n * net.transfer + (n - 1) / n * net.reducing + net.updating
 
 
-PATTERNS: Mapping[str, Callable[[int, Network], float]] = {
+PATTERNS: Mapping[str, Callable[[int, ExchangeCosts], float]] = {
     "star": star,
     "binomial tree": binomial,
     "scatter to one server": scatter,
@@ -98,7 +98,7 @@ PATTERNS: Mapping[str, Callable[[int, Network], float]] = {
 }
 
 
-def delay(pattern: str, n: int, net: Network) -> float:
+def delay(pattern: str, n: int, net: ExchangeCosts) -> float:
     """The least seconds that one exchange of this pattern takes among n workers."""
     if pattern not in PATTERNS:
         raise PlanError(f"no pattern {pattern!r}; there are: {', '.join(PATTERNS)}")

@@ -6,16 +6,16 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from covey.advise.codecs import Offer
-from covey.advise.delay import Network, delay
-from covey.advise.predict import Step
+from covey.advise.codecs import CodecOffer
+from covey.advise.delay import ExchangeCosts, delay
+from covey.advise.predict import StepTime
 from covey.advise.rules import bandwidth_poor
 from covey.advise.situation import Situation
 from covey.advise.trial import SCORES
 from covey.simulate.units import format_bytes, format_duration, format_rate
 
 if TYPE_CHECKING:
-    from covey.advise.choose import Choice
+    from covey.advise.choose import RankedStrategy
 
 IDLE = 0.1  # a share of the step: below this the network is no bottleneck
 STALE = 4.0  # updates: a gradient this old hurts
@@ -24,14 +24,14 @@ PATTERNS = ("star", "a server per worker", "ring", "binomial tree")
 
 
 def of(
-    ranked: Sequence[Choice], now: Situation, steps: Mapping[str, Step], offers: Mapping[str, Offer | None]
+    ranked: Sequence[RankedStrategy], now: Situation, steps: Mapping[str, StepTime], offers: Mapping[str, CodecOffer | None]
 ) -> list[str]:  # fmt: skip
     """The findings that hold here."""
     network = [*_network(now, steps), *_compression(steps, offers)]
     return [*_alone(ranked, now), *network, *_staleness(ranked), *_spread(now)]
 
 
-def _alone(ranked: Sequence[Choice], now: Situation) -> Iterator[str]:
+def _alone(ranked: Sequence[RankedStrategy], now: Situation) -> Iterator[str]:
     single = next(choice for choice in ranked if choice.workers == 1)
     best = next((choice for choice in ranked if choice.workers > 1), None)
     if best is None:
@@ -45,15 +45,15 @@ def _alone(ranked: Sequence[Choice], now: Situation) -> Iterator[str]:
         yield f"{now.workers} workers are {gain:.1f} times as fast as one alone."
 
 
-def _network(now: Situation, steps: Mapping[str, Step]) -> Iterator[str]:
+def _network(now: Situation, steps: Mapping[str, StepTime]) -> Iterator[str]:
     size, rate = format_bytes(now.model), format_rate(now.narrowest)
     together = min(
-        (steps[spec] for spec in ("allreduce", "bsp", "sliced") if spec in steps), key=Step.share, default=None
+        (steps[spec] for spec in ("allreduce", "bsp", "sliced") if spec in steps), key=StepTime.share, default=None
     )
     if together is not None and together.share() < IDLE:
         yield f"The network is no bottleneck: exchanging {size} at {rate} takes {together.share():.0%} of a step."
         return
-    net = Network(bytes=now.model, bandwidth=now.narrowest)
+    net = ExchangeCosts(bytes=now.model, bandwidth=now.narrowest)
     verdict = bandwidth_poor({name: delay(name, now.workers, net) for name in PATTERNS}, now.compute)
     if together is not None:
         share = f"{together.share():.0%} of a step"
@@ -62,7 +62,7 @@ def _network(now: Situation, steps: Mapping[str, Step]) -> Iterator[str]:
         yield verdict.reason[:1].upper() + verdict.reason[1:] + "."
 
 
-def _compression(steps: Mapping[str, Step], offers: Mapping[str, Offer | None]) -> Iterator[str]:
+def _compression(steps: Mapping[str, StepTime], offers: Mapping[str, CodecOffer | None]) -> Iterator[str]:
     """Of gradients to a server and of sums, which is where most people begin."""
     for plain, what in COMPRESSED.items():
         found = offers.get(plain)
@@ -79,14 +79,14 @@ def _compression(steps: Mapping[str, Step], offers: Mapping[str, Offer | None]) 
             yield f"Compression does not pay {what}: {words}."
 
 
-def _staleness(ranked: Sequence[Choice]) -> Iterator[str]:
+def _staleness(ranked: Sequence[RankedStrategy]) -> Iterator[str]:
     old = max((choice for choice in ranked if choice.family == "central, asynchronous"), key=_age, default=None)
     if old is not None and _age(old) >= STALE:
         age = f"a gradient is about {_age(old):.0f} updates old when it is applied"
         yield f"Staleness would hurt: under {old.spec} {age}."
 
 
-def _age(choice: Choice) -> float:
+def _age(choice: RankedStrategy) -> float:
     return choice.staleness
 
 

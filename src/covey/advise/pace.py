@@ -6,7 +6,7 @@ from covey.message import Address
 from covey.observe.instruments import Instrument
 
 
-class Pace(Instrument):
+class BatchPace(Instrument):
     """Notes when each worker was through with its first and with its last batch."""
 
     def __init__(self) -> None:

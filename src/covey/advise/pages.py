@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from covey.advise.delay import PATTERNS, Network, delay
+from covey.advise.delay import PATTERNS, ExchangeCosts, delay
 from covey.advise.scale import Point, Scaling
 from covey.report import Cell, Page
 from covey.report.charts import Chart, colour
@@ -89,7 +89,7 @@ def _against(whole: Scaling, panel: Panel) -> Chart | None:
     )
 
 
-def delays_page(net: Network, compute: float, name: str, command: str = "") -> Page:
+def delays_page(net: ExchangeCosts, compute: float, name: str, command: str = "") -> Page:
     """The survey's Figure 14 for one's own model and network, with one's own compute time as the line."""
     sizes = [2**k for k in range(1, MOST.bit_length())]
     data = [

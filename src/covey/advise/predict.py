@@ -13,8 +13,8 @@ from covey.advise.delay import rounds
 from covey.advise.situation import Situation
 from covey.exchange.auto import more
 from covey.exchange.codec import Codec
-from covey.flat import Form
-from covey.simulate import Coding, coding_of
+from covey.model.flat import Form
+from covey.simulate import CodecTime, coding_of
 from covey.strategy import Strategy
 from covey.vector import Vector
 
@@ -22,7 +22,7 @@ DRAWS = 64  # of the slowest of all workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class StepTime:
     """One step of the mean worker: seconds in all, and of these the exchange that nothing hides."""
 
     seconds: float
@@ -33,18 +33,18 @@ class Step:
         return self.exchange / self.seconds if self.seconds else 0.0
 
 
-def step(strategy: Strategy, now: Situation) -> Step:
+def step(strategy: Strategy, now: Situation) -> StepTime:
     """A step of this strategy, with no other traffic on the links."""
     place, n = strategy.taxonomy, now.workers
     mean = now.compute * sum(now.slownesses) / n
     if place.architecture == "memory" or (n == 1 and place.architecture != "server"):
-        return Step(seconds=mean, exchange=0.0, staleness=n - 1 if place.scheduling == "asynchronous" else 0)
+        return StepTime(seconds=mean, exchange=0.0, staleness=n - 1 if place.scheduling == "asynchronous" else 0)
     every = period(strategy)
     if place.scheduling == "synchronous":
         alone, waited = slowest(now, every), _together(strategy, now) / every
         if place.exchange in ("2:1 reduce", "push-sum"):  # neighbours' models travel while the gradient is computed
-            return Step(seconds=max(alone, waited), exchange=max(0.0, waited - alone))
-        return Step(seconds=alone + waited, exchange=waited)
+            return StepTime(seconds=max(alone, waited), exchange=max(0.0, waited - alone))
+        return StepTime(seconds=alone + waited, exchange=waited)
     return _apart(strategy, now, mean, every)
 
 
@@ -112,7 +112,7 @@ class Load:
         """As the strategy sends it, on the machines that there are."""
         codec = catalog.codec(strategy.codec)
         both = codec.pull or strategy.taxonomy.optimization == "decentral"
-        price, size = coding_of(now.coding, strategy.codec) or Coding(), share(codec, now) * now.model
+        price, size = coding_of(now.coding, strategy.codec) or CodecTime(), share(codec, now) * now.model
         return cls(
             codec=codec.carrying(), size=size, back=size if both else now.model,
             encode=price.encode.of(now.model), decode=price.decode.of(now.model),
@@ -131,7 +131,7 @@ def share(codec: Codec, now: Situation, summed: int = 0) -> float:
     return size / form.like.nbytes if form.like.nbytes else 1.0
 
 
-def _apart(strategy: Strategy, now: Situation, mean: float, every: float) -> Step:
+def _apart(strategy: Strategy, now: Situation, mean: float, every: float) -> StepTime:
     """Nobody waits for anybody: a step takes its own time, unless a link or a server is full."""
     n, wire = now.workers, now.model / now.narrowest
     if strategy.taxonomy.architecture == "server":
@@ -142,12 +142,12 @@ def _apart(strategy: Strategy, now: Situation, mean: float, every: float) -> Ste
         own = ((there + back) * max(wire, part) + 3 * now.latency + load.encode + load.decode) / every
         full = n * (max(there, back) * part + load.decode / servers) / every  # one direction of the server's card
         seconds = max(mean + own, full)
-        return Step(seconds=seconds, exchange=seconds - mean, staleness=(n - 1) / every)
+        return StepTime(seconds=seconds, exchange=seconds - mean, staleness=(n - 1) / every)
     peers = n - 1 if strategy.taxonomy.topology == "peer-to-peer mesh" and every == 1 else 1
     load = Load.of(strategy, now)
     work = (load.encode + peers * load.decode) / every
     seconds = max(mean + work, peers * load.size / now.narrowest / every)
-    return Step(seconds=seconds, exchange=seconds - mean, staleness=math.sqrt(every))
+    return StepTime(seconds=seconds, exchange=seconds - mean, staleness=math.sqrt(every))
 
 
 def samples_needed(strategy: Strategy, now: Situation, staleness: float) -> float:

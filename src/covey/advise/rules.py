@@ -13,76 +13,80 @@ BUSY = 5 / 6  # the share of time that a worker should compute: SparkNet's 5 to 
 FEW = 16  # samples, below which batch statistics are noise
 
 
-class Verdict(NamedTuple):
+class Suitability(NamedTuple):
     """Whether it fits, and why, in words for people."""
 
     ok: bool
     reason: str
 
 
-def large_balanced(samples: int, workers: int, batch: int, skew: float = 0.0) -> Verdict:
+def large_balanced(samples: int, workers: int, batch: int, skew: float = 0.0) -> Suitability:
     """R1: what lets workers drift apart needs a hundred batches for each, and labels that are dealt out evenly."""
     each = samples / (workers * batch)
     if each < 100:
-        return Verdict(
+        return Suitability(
             False, f"each worker has only {each:.0f} batches of data; 100 are wanted where workers drift apart"
         )
     if skew >= 0.1:
-        return Verdict(False, f"a worker's labels differ from all labels by {skew:.0%}; less than 10 % is wanted")
-    return Verdict(True, f"each worker has {each:.0f} batches of evenly dealt data")
+        return Suitability(False, f"a worker's labels differ from all labels by {skew:.0%}; less than 10 % is wanted")
+    return Suitability(True, f"each worker has {each:.0f} batches of evenly dealt data")
 
 
-def balanced(stages: list[float]) -> Verdict:
+def balanced(stages: list[float]) -> Suitability:
     """R2: parts of a cut model should take equally long."""
     worst = max(stages) / (sum(stages) / len(stages))
-    return Verdict(worst <= 1.2, f"the slowest part of the model takes {worst:.2f} times the mean; up to 1.2 is fine")
+    return Suitability(
+        worst <= 1.2, f"the slowest part of the model takes {worst:.2f} times the mean; up to 1.2 is fine"
+    )
 
 
-def fits(needed: float, memory: float) -> Verdict:
+def fits(needed: float, memory: float) -> Suitability:
     """R3: model, optimizer and activations must fit into one device, or the model must be cut."""
     if needed <= memory:
-        return Verdict(True, f"the model needs {format_bytes(needed)} of {format_bytes(memory)}")
-    return Verdict(
+        return Suitability(True, f"the model needs {format_bytes(needed)} of {format_bytes(memory)}")
+    return Suitability(
         False, f"the model needs {format_bytes(needed)}, a device has {format_bytes(memory)}: it must be cut"
     )
 
 
-def decentral_fits(model: float, optimizer: float, memory: float) -> Verdict:
+def decentral_fits(model: float, optimizer: float, memory: float) -> Suitability:
     """R4: where workers train alone, each needs the model and the whole state of the optimizer."""
     verdict = fits(2 * model + optimizer, memory)
-    return Verdict(verdict.ok, f"{verdict.reason} (with its gradient and the optimizer, on every worker)")
+    return Suitability(verdict.ok, f"{verdict.reason} (with its gradient and the optimizer, on every worker)")
 
 
-def pays_together(delay: float, compute: float, busy: float = BUSY) -> Verdict:
+def pays_together(delay: float, compute: float, busy: float = BUSY) -> Suitability:
     """R5: exchanging in step pays while computing takes the greater part of the time."""
     share = compute / (compute + delay) if compute + delay else 1.0
     words = f"workers would compute {share:.0%} of the time ({format_duration(delay)} of exchange a step)"
-    return Verdict(delay <= compute * (1 / busy - 1) * (1 + 1e-9), f"{words}; {busy:.0%} is wanted")
+    return Suitability(delay <= compute * (1 / busy - 1) * (1 + 1e-9), f"{words}; {busy:.0%} is wanted")
 
 
-def server_keeps_up(workers: int, transfer: float, update: float, compute: float) -> Verdict:
+def server_keeps_up(workers: int, transfer: float, update: float, compute: float) -> Suitability:
     """R6: all pushes must pass the server while one worker computes."""
     needed = workers * transfer + update
     words = f"the server is busy for {format_duration(needed)} while a worker computes {format_duration(compute)}"
-    return Verdict(needed <= compute, words)
+    return Suitability(needed <= compute, words)
 
 
-def repeatable(wanted: bool, synchronous: bool) -> Verdict:
+def repeatable(wanted: bool, synchronous: bool) -> Suitability:
     """R7: the same result again needs workers in step."""
     if wanted and not synchronous:
-        return Verdict(False, "two runs differ: what arrives first is applied first")
-    return Verdict(True, "two runs give the same model" if synchronous else "nobody asked for the same result again")
+        return Suitability(False, "two runs differ: what arrives first is applied first")
+    return Suitability(
+        True, "two runs give the same model" if synchronous else "nobody asked for the same result again"
+    )
 
 
-def holds_together(spread: float, scheduling: str, spot: bool = False) -> Verdict:
+def holds_together(spread: float, scheduling: str, spot: bool = False) -> Suitability:
     """R8: the more the workers' steps differ in time, the less they should wait for one another."""
     words = f"step times differ by {spread:.0%} between workers"
     if spread > 0.5 or spot:
         ok = scheduling in ("asynchronous", "soft")
-        return Verdict(ok, f"{words}{' and machines may vanish' if spot else ''}: nobody should wait for others")
+        return Suitability(ok, f"{words}{' and machines may vanish' if spot else ''}: nobody should wait for others")
     if spread >= 0.1:
-        return Verdict(scheduling != "synchronous", f"{words}: waiting for all costs that much at every step")
-    return Verdict(True, f"{words}: waiting for others costs little")
+        return Suitability(scheduling != "synchronous", f"{words}: waiting for all costs that much at every step")
+    return Suitability(True, f"{words}: waiting for others costs little")
 
 
 def rate_rule(optimization: str, scheduling: str, workers: int) -> str:
@@ -94,38 +98,42 @@ def rate_rule(optimization: str, scheduling: str, workers: int) -> str:
     return "keep the learning rate, or lower it a little"
 
 
-def federated(private: bool) -> Verdict:
+def federated(private: bool) -> Suitability:
     """R10: data that may not leave its owner asks for federated averaging."""
-    return Verdict(private, "the data may not leave its owners" if private else "the data may be dealt out")
+    return Suitability(private, "the data may not leave its owners" if private else "the data may be dealt out")
 
 
-def statistics_hold(normalized: bool, batch: int) -> Verdict:
+def statistics_hold(normalized: bool, batch: int) -> Suitability:
     """R11: batch-norm of few samples is noise."""
     if normalized and batch < FEW:
-        return Verdict(False, f"batch-norm over {batch} samples is noisy: use nn.SyncBatchNorm, or batches of {FEW}")
-    return Verdict(True, "no batch-norm over few samples")
+        return Suitability(
+            False, f"batch-norm over {batch} samples is noisy: use nn.SyncBatchNorm, or batches of {FEW}"
+        )
+    return Suitability(True, "no batch-norm over few samples")
 
 
-def bandwidth_poor(delays: dict[str, float], compute: float) -> Verdict:
+def bandwidth_poor(delays: dict[str, float], compute: float) -> Suitability:
     """R12: where no pattern pays, first send less of each gradient, then less often, then to whom one meets."""
     if any(pays_together(delay, compute).ok for delay in delays.values()):
-        return Verdict(False, "the network is fast enough for exchanging every step")
-    return Verdict(True, "no pattern of exchange fits between two steps: compress, exchange less often, or gossip")
+        return Suitability(False, "the network is fast enough for exchanging every step")
+    return Suitability(True, "no pattern of exchange fits between two steps: compress, exchange less often, or gossip")
 
 
 def combines(
     codec: str, gathered: float = 0.0, summed: float = 0.0, remembers: bool = False, spot: bool = False
-) -> Verdict:  # fmt: skip
+) -> Suitability:  # fmt: skip
     """R13: what cannot be added up on its way everybody gathers; what is carried over is lost with its worker."""
     if gathered > summed:
         words = f"everybody would gather {format_bytes(gathered)} of {codec}"
-        return Verdict(False, f"{words}, which cannot be added up on its way; a plain sum takes {format_bytes(summed)}")
+        return Suitability(
+            False, f"{words}, which cannot be added up on its way; a plain sum takes {format_bytes(summed)}"
+        )
     if remembers and spot:
-        return Verdict(False, f"{codec} carries over what it drops, which is lost when a machine vanishes")
-    return Verdict(True, f"{codec} is decoded before it is added, or adds up on its way")
+        return Suitability(False, f"{codec} carries over what it drops, which is lost when a machine vanishes")
+    return Suitability(True, f"{codec} is decoded before it is added, or adds up on its way")
 
 
-def exactly_once(wanted: bool, samples: str) -> Verdict:
+def exactly_once(wanted: bool, samples: str) -> Suitability:
     """R14: an epoch in which every sample counts once rules out strategies that drop some."""
     dropped = samples != "every sample once per epoch"
-    return Verdict(not (wanted and dropped), samples)
+    return Suitability(not (wanted and dropped), samples)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from covey.advise.pace import Pace
+from covey.advise.pace import BatchPace
 from covey.advise.predict import period
 from covey.advise.world import fastest, sized, slowness
 from covey.catalog import resolve
@@ -84,7 +84,7 @@ def scale(
 def _point(
     task: Task | str, spec: str, world: Cluster, workers: int, batch: int, servers: int | None, seed: int
 ) -> Point:  # fmt: skip
-    pace = Pace()
+    pace = BatchPace()
     try:
         strategy = resolve(spec, workers)
         # enough for two exchanges, and on few workers for chance to even out

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
-from covey import build
 from covey.advise.world import slowness
 from covey.data import Shards
 from covey.exchange.auto import options
-from covey.exchange.paying import prices
-from covey.flat import Flat, Form
+from covey.exchange.codec_costs import prices
 from covey.message import Address
-from covey.simulate import Cluster, Coding, Link, Seconds
+from covey.model import build
+from covey.model.flat import Flat, Form
+from covey.model.threads import one_thread
+from covey.simulate import Cluster, CodecTime, Link, Seconds
 from covey.simulate.machines import machine_name
 from covey.task import Task
-from covey.threads import one_thread
 
 WARM, BATCHES, PATIENCE = 2, 25, 3.0  # batches before, batches that are timed at most, seconds
 
@@ -37,7 +37,7 @@ class Situation:
     model: int  # bytes
     state: int = 0  # bytes of the optimizer
     form: Form | None = None  # of the model, where its shapes are known
-    coding: Mapping[str, Coding] = field(default_factory=dict)  # what codecs cost
+    coding: Mapping[str, CodecTime] = field(default_factory=dict)  # what codecs cost
     cluster: Cluster
     skew: float = 0.0  # how much a worker's labels differ from all, at most
     normalized: bool = False  # has batch-norm

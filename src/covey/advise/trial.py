@@ -9,8 +9,8 @@ from statistics import median
 from typing import Any, TypeVar
 
 from covey.advise.candidates import ALONE, SYNCHRONOUS, Candidate
-from covey.advise.pace import Pace
-from covey.advise.predict import Step, period
+from covey.advise.pace import BatchPace
+from covey.advise.predict import StepTime, period
 from covey.advise.situation import Situation
 from covey.advise.world import fastest
 from covey.errors import CoveyError, PlanError, RoleFailed
@@ -33,7 +33,7 @@ SAMPLES = 3.0  # times those of one worker alone that a run may take in any case
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class TrialTimes:
     """When runs came to the target, infinitely late where not in the time that a short run has; none: nobody ran."""
 
     times: tuple[float, ...] = ()
@@ -56,18 +56,18 @@ class Limit:
     fair: bool  # whoever is not at the target by then is late; if not, this machine only had no time for more
 
 
-class Trials:
+class SimulatedTrials:
     """Runs of one task on one cluster. `pace` is this machine's time for a batch, which says how long runs may be."""
 
     def __init__(self, task: Task | str, now: Situation, pace: float, seed: int = 0) -> None:
         self.task, self.now, self.pace, self.seed = task, now, max(pace, 1e-5), seed
 
-    def timed(self, candidate: Candidate) -> Step | None:
+    def timed(self, candidate: Candidate) -> StepTime | None:
         """A few steps without the model; None where that takes too long here, or cannot be."""
         steps = max(FEW_STEPS, min(MOST_STEPS, round(2 * period(candidate.strategy))))
         if 10 * steps * self.now.workers > EFFECTS:
             return None
-        pace = Pace()
+        pace = BatchPace()
         try:
             result = self._run(candidate.spec, self.now, timing_only=True, steps=steps, instruments=[pace])
         except CoveyError:
@@ -77,9 +77,9 @@ class Trials:
         mean = self.now.compute * sum(self.now.slownesses) / self.now.workers
         # what travels while a worker computes holds nobody up
         exchange = min(sum(share.exchange for share in mine) / len(mine) * seconds, max(0.0, seconds - mean))
-        return Step(seconds=seconds, exchange=exchange, staleness=result.staleness.mean or 0.0)
+        return StepTime(seconds=seconds, exchange=exchange, staleness=result.staleness.mean or 0.0)
 
-    def alone(self, until: str | None) -> tuple[Reached, str]:
+    def alone(self, until: str | None) -> tuple[TrialTimes, str]:
         """The fastest worker by itself, to the target; where there is none, to its loss after some passes."""
         world = self._single()
         if until is None:
@@ -90,31 +90,31 @@ class Trials:
                 raise PlanError("the task told no loss from which a target could be found: give one with --until")
             # a little above, as another order of the same samples ends a little elsewhere
             until = f"loss<={losses[-1] * 1.05:.4g}"
-            return Reached((result.seconds,), result.samples), until
+            return TrialTimes((result.seconds,), result.samples), until
         return self._plain(until), until
 
-    def runs(self, alone: Reached) -> int:
+    def runs(self, alone: TrialTimes) -> int:
         """How many runs to the target there is time for."""
         batches = (alone.samples or self.now.samples * PASSES) / self.now.batch
         return max(FEWEST, min(MOST, int(SPEND / (2 * batches * self.pace))))
 
-    def to_target(self, candidate: Candidate, until: str, limit: Limit, other: int = 0) -> Reached:
+    def to_target(self, candidate: Candidate, until: str, limit: Limit, other: int = 0) -> TrialTimes:
         """A run with the real model; a strategy that cannot train it, or breaks off, does not come to the target."""
         try:
             reached = self._reached(candidate.spec, self.now, until, other, steps=limit.steps)
         except RoleFailed:
             raise
         except CoveyError:
-            return Reached((math.inf,))
+            return TrialTimes((math.inf,))
         late = (reached.seconds or reached.tried) > limit.seconds
-        return Reached((math.inf,), tried=limit.seconds) if late else reached
+        return TrialTimes((math.inf,), tried=limit.seconds) if late else reached
 
-    def again(self, candidate: Candidate, until: str, limit: Limit, first: Reached) -> Reached:
+    def again(self, candidate: Candidate, until: str, limit: Limit, first: TrialTimes) -> TrialTimes:
         """The same with other seeds: one run may be luck."""
         more = (self.to_target(candidate, until, limit, k + 1) for k in range(AGAIN))
         return replace(first, times=(*first.times, *(reached.times[0] for reached in more)))
 
-    def limit(self, alone: Reached, best: float | None, step: float) -> Limit:
+    def limit(self, alone: TrialTimes, best: float | None, step: float) -> Limit:
         """In how many steps this strategy must come to the target to be of interest, as far as there is time.
 
         `best` is when another one did; `step` is that of the mean worker, and the fastest does more of them.
@@ -128,12 +128,12 @@ class Trials:
         steps = max(1, min(most, wanted))
         return Limit(steps, steps * step * quick, fair=wanted <= most)
 
-    def alone_again(self, until: str, first: Reached) -> Reached:
+    def alone_again(self, until: str, first: TrialTimes) -> TrialTimes:
         """The same of one worker alone."""
         more = (self._plain(until, k + 1) for k in range(AGAIN))
         return replace(first, times=(*first.times, *(reached.times[0] for reached in more)))
 
-    def _plain(self, until: str, other: int = 0) -> Reached:
+    def _plain(self, until: str, other: int = 0) -> TrialTimes:
         """One worker to the target."""
         world, passes = self._single(), self._passes()
         return self._by_itself(lambda spec: self._reached(spec, world, until, other, epochs=passes))
@@ -153,13 +153,13 @@ class Trials:
         batches = self.now.samples / self.now.batch
         return max(1, min(100, int(SPEND / (batches * self.pace))))
 
-    def _reached(self, spec: str, world: Situation, until: str, other: int = 0, **limit: int) -> Reached:
+    def _reached(self, spec: str, world: Situation, until: str, other: int = 0, **limit: int) -> TrialTimes:
         result = self._run(spec, world, until=until, seed=self.seed + other, scores=SCORES, **limit)
         if result.reached is None:
-            return Reached((math.inf,), tried=result.seconds)
+            return TrialTimes((math.inf,), tried=result.seconds)
         if not result.reached.samples:
             raise PlanError(f"--until {until}: the initial weights meet it already; choose one that takes training")
-        return Reached((result.reached.seconds,), result.reached.samples)
+        return TrialTimes((result.reached.seconds,), result.reached.samples)
 
     def _run(self, spec: str, world: Situation, **given: Any) -> Result:
         result = fit(self.task, spec, world.workers, engine="simulated", cluster=world.world(spec), **given)

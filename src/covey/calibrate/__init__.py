@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from covey.calibrate.measuring import BIG, FASTEST, SMALL, Found, cores, measure
+from covey.calibrate.measuring import BIG, FASTEST, SMALL, MeasuredMeans, cores, measure
 from covey.calibrate.probes import WARM
 from covey.calibrate.roles import Assignment
 from covey.calibrate.roles import __name__ as probes
-from covey.engines.cluster.crew import ClusterCrew
-from covey.engines.cluster.places import Terms
-from covey.engines.local import LocalCrew
+from covey.engines.cluster.cluster_processes import ClusterProcesses
+from covey.engines.cluster.places import MeetingTerms
+from covey.engines.local import LocalProcesses
 from covey.engines.process.contacts import Contacts
 from covey.errors import PlanError
 from covey.exchange.auto import options
-from covey.exchange.paying import prices
+from covey.exchange.codec_costs import prices
 from covey.run.request import threads_each
 from covey.simulate import BytesPerSecond, Cluster, Link, Machine, Seconds
 from covey.simulate.machines import machine_name
@@ -26,7 +26,7 @@ from covey.spec import parse_call
 from covey.task import Task, load_task
 
 if TYPE_CHECKING:
-    from covey.engines.lab.settings import Settings
+    from covey.engines.lab.settings import LabSettings
 
 BATCHES = 40
 HEADERS = 66 / 1448  # Ethernet, IP and TCP with timestamps, in packets of 1500 bytes
@@ -49,7 +49,7 @@ def calibrate(
         contacts=Contacts(book={}, launcher=""),
     )  # fmt: skip
     if call.name == "local" and not call.settings:
-        return _priced(_local(measure(given, LocalCrew(probes, asked.threads), asked), asked))
+        return _priced(_local(measure(given, LocalProcesses(probes, asked.threads), asked), asked))
     if call.name != "lab":
         raise PlanError(f"covey calibrates --engine local and --engine 'lab(…)', not {engine}: describe others by hand")
     from covey.engines.lab.settings import read
@@ -62,7 +62,7 @@ def _priced(cluster: Cluster) -> Cluster:
     return replace(cluster, coding=prices(options()[1:]))
 
 
-def _local(found: Found, asked: Assignment) -> Cluster:
+def _local(found: MeasuredMeans, asked: Assignment) -> Cluster:
     """All roles on this machine; the link is what TCP between machines would cost, at the usual bandwidth."""
     handling, near, far = found.handling(), found.toll("network"), found.toll("tcp network", BIG)
     here = [handling.send, handling.receive, near, near]
@@ -75,10 +75,10 @@ def _local(found: Found, asked: Assignment) -> Cluster:
     )  # fmt: skip
 
 
-def _lab(task: Task, asked: Assignment, settings: Settings) -> Cluster:
+def _lab(task: Task, asked: Assignment, settings: LabSettings) -> Cluster:
     """The hosts of a lab. Its quotas hold while it is measured: what was stopped in between finds its caches cold."""
     from covey.engines.lab import iproute
-    from covey.engines.lab.settings import Settings
+    from covey.engines.lab.settings import LabSettings
     from covey.engines.lab.sites import LabPlaces
 
     if missing := iproute.missing():
@@ -88,9 +88,11 @@ def _lab(task: Task, asked: Assignment, settings: Settings) -> Cluster:
     big = max(1 << 14, min(BIG, round(slowest * SHAPED)))
     asked = msgspec.structs.replace(asked, sizes=(SMALL, big), beside=(), workers=2)
     host = rates.index(slowest)
-    pair = Settings((settings.rates[host],) * 2, (settings.cpus[host],) * 2)
-    crew = ClusterCrew(LabPlaces(pair), Terms(threads=asked.threads), probes, asked.task, b"", asked.plan().roles)
-    found = measure(task, crew, asked)
+    pair = LabSettings((settings.rates[host],) * 2, (settings.cpus[host],) * 2)
+    processes = ClusterProcesses(
+        LabPlaces(pair), MeetingTerms(threads=asked.threads), probes, asked.task, b"", asked.plan().roles
+    )
+    found = measure(task, processes, asked)
     handling, cpu = found.handling(), found.toll("network")
     latency = found.latency("there and back", [handling.send, handling.receive, cpu, cpu])
     link = Link(bandwidth=BytesPerSecond(slowest), latency=latency, headers=HEADERS, cpu=cpu)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from covey.engines.transport.keys import Ring, new_pair
+from covey.engines.transport.keys import KeyRing, new_pair
 from covey.engines.transport.zmq import ZmqTransport
 from covey.errors import PeerLost
 from covey.message import Address, Message
@@ -22,8 +22,8 @@ class Loopback:
 
     def open(self, key: str) -> None:
         book = {self.me: "tcp://127.0.0.1:*", self.peer: "tcp://127.0.0.1:*"}
-        ring = Ring(self._pair, {self.me: self.key, self.peer: key})
-        self.links = ZmqTransport(self.me, book, limit=LARGEST, ring=ring)
+        key_ring = KeyRing(self._pair, {self.me: self.key, self.peer: key})
+        self.links = ZmqTransport(self.me, book, limit=LARGEST, key_ring=key_ring)
         self.endpoint = self.links.endpoint
 
     def connect(self, endpoint: str) -> None:

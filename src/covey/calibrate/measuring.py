@@ -16,10 +16,10 @@ from covey.calibrate.roles import Assignment
 from covey.engines import handover
 from covey.engines.interrupt import Interrupt, interruptible
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.supervisor import Supervisor, Wishes
+from covey.engines.process.launcher.supervisor import RunWishes, Supervisor
 from covey.observe.referee import Referee
-from covey.run.processes import Crew
-from covey.simulate import BytesPerSecond, Handling, Seconds, Toll
+from covey.run.processes import StartableProcesses
+from covey.simulate import BytesPerSecond, CpuTime, Handling, Seconds
 from covey.task import Task
 
 SMALL, BIG = 64, 1 << 20  # bytes of the messages: what counts is each message, and each byte
@@ -28,7 +28,7 @@ NEVER = 10**18  # samples until the model is scored
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class MeasuredMeans:
     """The means of what the workers noted, in seconds and bytes; messages were of `SMALL` and of `big` bytes."""
 
     notes: Mapping[str, float]
@@ -37,17 +37,17 @@ class Found:
     def __getitem__(self, name: str) -> float:
         return self.notes[name]
 
-    def toll(self, what: str, big: int | None = None) -> Toll:
+    def toll(self, what: str, big: int | None = None) -> CpuTime:
         """So much each time and so much for a byte, from a small and a big message."""
         big = big or self.big
         small = max(0.0, self[f"{what} {SMALL}"])
-        return Toll(each=Seconds(small), byte=Seconds(max(0.0, self[f"{what} {big}"] - small) / (big - SMALL)))
+        return CpuTime(each=Seconds(small), byte=Seconds(max(0.0, self[f"{what} {big}"] - small) / (big - SMALL)))
 
-    def latency(self, way: str, tolls: list[Toll]) -> Seconds:
+    def latency(self, way: str, tolls: list[CpuTime]) -> Seconds:
         """What the way of a small message takes besides the work of both ends."""
         return Seconds(max(0.0, self[f"{way} {SMALL}"] / 2 - sum(toll.of(SMALL) for toll in tolls)))
 
-    def bandwidth(self, tolls: list[Toll]) -> BytesPerSecond:
+    def bandwidth(self, tolls: list[CpuTime]) -> BytesPerSecond:
         """Bytes per second on the way of a big message, besides the work of both ends."""
         big, latency = self.big, self.latency("there and back", tolls)
         seconds = self[f"there and back {big}"] / 2 - latency - sum(toll.of(big) for toll in tolls)
@@ -66,7 +66,7 @@ class Found:
         tiny, model = self["tiny sum"], self["model"]
         return Handling(
             send=self.toll("send"), receive=self.toll("receive"), report=Seconds(self["report"]),
-            sums=Toll(each=Seconds(tiny), byte=Seconds(max(0.0, self["sum"] - tiny) / (2 * model))),
+            sums=CpuTime(each=Seconds(tiny), byte=Seconds(max(0.0, self["sum"] - tiny) / (2 * model))),
             step=Seconds(max(0.0, self["step"] - self._step_byte() * model)),
         )  # fmt: skip
 
@@ -74,7 +74,7 @@ class Found:
         return self["step"] * max(0.0, 1 - self["part of a step"]) / max(1.0, self["model"] - self["part"])
 
 
-def measure(task: Task, crew: Crew, assignment: Assignment) -> Found:
+def measure(task: Task, processes: StartableProcesses, assignment: Assignment) -> MeasuredMeans:
     """Have workers of this crew measure themselves."""
     handed = b"" if assignment.task else handover.pack(task)
     plan, interrupt = assignment.plan(), Interrupt()
@@ -82,16 +82,16 @@ def measure(task: Task, crew: Crew, assignment: Assignment) -> Found:
     def pack(contacts: Contacts) -> bytes:
         return msgspec.msgpack.encode(msgspec.structs.replace(assignment, contacts=contacts))
 
-    with interruptible(interrupt), crew:
-        board = crew.start(plan.roles, f"{roles.__name__}:enter", pack, handed)
-        outcome = Supervisor(plan, board, crew, Referee(NEVER), Wishes(score=False, interrupt=interrupt)).run()
+    with interruptible(interrupt), processes:
+        board = processes.start(plan.roles, f"{roles.__name__}:enter", pack, handed)
+        outcome = Supervisor(plan, board, processes, Referee(NEVER), RunWishes(score=False, interrupt=interrupt)).run()
     if outcome.stopped == "interrupted":
         raise KeyboardInterrupt
     told: dict[str, list[float]] = {}
     for tally in outcome.tallies:
         for note, value in tally.notes.items():
             told.setdefault(note, []).append(value)
-    return Found({note: fmean(values) for note, values in told.items()}, assignment.sizes[-1])
+    return MeasuredMeans({note: fmean(values) for note, values in told.items()}, assignment.sizes[-1])
 
 
 def cores() -> int:

@@ -16,8 +16,8 @@ import torch
 
 from covey.calibrate.loopback import Loopback
 from covey.message import Address, Message
+from covey.model.replica import Replica
 from covey.program import Node
-from covey.replica import Replica
 from covey.vector import Vector
 
 WARM = 3  # of everything, before it counts
@@ -28,7 +28,7 @@ ASLEEP = 0.002  # seconds after which the other end waits, and its cores have no
 REPORTS = 0.02  # seconds between two reports to the launcher
 
 
-class Ball(Message):
+class Echo(Message):
     """Thrown and thrown back."""
 
     wire_name = "probes.ball"
@@ -37,7 +37,7 @@ class Ball(Message):
     counted = False
 
 
-class Card(Message):
+class SecondLinkAddress(Message):
     """How a worker is found on a second link."""
 
     wire_name = "probes.card"
@@ -48,7 +48,7 @@ class Card(Message):
 
 
 @dataclass(slots=True)
-class Clocks:
+class CpuClocks:
     """What the driver's thread and the other threads of this process took, and the clock on the wall."""
 
     driver: list[float] = field(default_factory=list)
@@ -87,7 +87,7 @@ async def probe(node: Node, replica: Replica, *, sizes: tuple[int, ...], beside:
 
 async def compute(node: Node, replica: Replica) -> None:
     """Batches and optimizer steps, as in a run: each finds the caches as the other left them."""
-    batches, steps = Clocks(), Clocks()
+    batches, steps = CpuClocks(), CpuClocks()
     for _ in node.steps():
         with batches.running():
             await replica.gradient(node)
@@ -103,7 +103,7 @@ async def compute(node: Node, replica: Replica) -> None:
 
 async def part_of_a_batch(node: Node, replica: Replica) -> float:
     """Forward and backward on the first of the parts of a batch."""
-    clocks = Clocks()
+    clocks = CpuClocks()
     for step in range(WARM + TURNS):
         with clocks.running():
             await replica.gradient_of(node, node.rank, step, 0, PARTS)
@@ -141,11 +141,11 @@ async def throw(node: Node, replica: Replica, peer: Address, load: Vector, name:
 
     A batch lies between two of them, as in a run: caches have gone cold, and the other end has to wake up.
     """
-    sends, whole = Clocks(), Clocks()
+    sends, whole = CpuClocks(), CpuClocks()
     if node.rank == 1:
         for turn in range(WARM + TURNS):
-            await node.receive(Ball, sender=peer)
-            await node.send(peer, Ball(load))
+            await node.receive(Echo, sender=peer)
+            await node.send(peer, Echo(load))
             await node.compute(partial(replica.differentiate, turn))
         return
     for turn in range(WARM + TURNS):
@@ -153,8 +153,8 @@ async def throw(node: Node, replica: Replica, peer: Address, load: Vector, name:
         await node.sleep(ASLEEP)
         with whole.running():
             with sends.running():
-                await node.send(peer, Ball(load))
-            await node.receive(Ball, sender=peer)
+                await node.send(peer, Echo(load))
+            await node.receive(Echo, sender=peer)
     await node.note(f"send {name}", fmean(sends.driver[WARM:]))
     await node.note(f"receive {name}", fmean(whole.driver[WARM:]) - fmean(sends.driver[WARM:]))
     await node.note(f"network {name}", fmean(whole.others[WARM:]) / 2)
@@ -168,7 +168,7 @@ def quiet(times: list[float]) -> float:
 
 async def rest(node: Node) -> None:
     """Wake up now and then, when a report to the launcher is due."""
-    reports = Clocks()
+    reports = CpuClocks()
     for _ in range(RESTS):
         with reports.running():
             await node.sleep(1.05 * REPORTS)
@@ -178,12 +178,12 @@ async def rest(node: Node) -> None:
 async def second_link(node: Node, peer: Address, sizes: tuple[int, ...]) -> None:
     """The same balls over TCP with encryption, as between machines; they stay on this one."""
     link = Loopback(node.address, peer)
-    await node.send(peer, Card(key=link.key, endpoint=""))
-    link.open((await node.receive(Card, sender=peer)).key)
-    await node.send(peer, Card(key="", endpoint=link.endpoint))
-    link.connect((await node.receive(Card, sender=peer)).endpoint)
+    await node.send(peer, SecondLinkAddress(key=link.key, endpoint=""))
+    link.open((await node.receive(SecondLinkAddress, sender=peer)).key)
+    await node.send(peer, SecondLinkAddress(key="", endpoint=link.endpoint))
+    link.connect((await node.receive(SecondLinkAddress, sender=peer)).endpoint)
     for size in sizes:
-        ball, clocks = Ball(Vector([torch.zeros(size, dtype=torch.uint8)])), Clocks()
+        ball, clocks = Echo(Vector([torch.zeros(size, dtype=torch.uint8)])), CpuClocks()
         for _ in range(WARM + TURNS):
             with clocks.running():
                 link.turn(ball, throws=node.rank == 0)
@@ -191,5 +191,7 @@ async def second_link(node: Node, peer: Address, sizes: tuple[int, ...]) -> None
             await node.note(f"tcp driver {size}", fmean(clocks.driver[WARM:]))
             await node.note(f"tcp network {size}", fmean(clocks.others[WARM:]) / 2)
             await node.note(f"tcp there and back {size}", quiet(clocks.wall[WARM:]))
-    await node.ask(peer, Card(key="", endpoint=""), Card)  # neither leaves before the other has all
+    await node.ask(
+        peer, SecondLinkAddress(key="", endpoint=""), SecondLinkAddress
+    )  # neither leaves before the other has all
     link.close()

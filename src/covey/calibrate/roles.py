@@ -7,15 +7,15 @@ from functools import partial
 import msgspec
 import torch
 
-from covey import build
 from covey.calibrate.probes import probe
 from covey.decoding import WireFormat
 from covey.engines import handover
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.desk import Desk
-from covey.engines.process.role import Post, play
-from covey.engines.process.shots import SCORER
+from covey.engines.process.role.compute_thread import ComputeThread
+from covey.engines.process.role.role_process import RoleLines, play
+from covey.engines.process.snapshot_parts import SCORER
 from covey.message import Address
+from covey.model import build
 from covey.run.roles import score_for
 from covey.strategy import Plan, Role
 
@@ -44,10 +44,10 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
     """A worker's own process begins here."""
     given = _assignments.read(data, "the launcher")
     torch.set_num_threads(given.threads)
-    with Post(me, given.contacts) as post:
+    with RoleLines(me, given.contacts) as lines:
         task = handover.task_of(handover.opened(handed), given.task)
         deal, plan = build.shards(task, given.workers, 0), given.plan()
         if me == SCORER:
-            score_for(post, plan, build.ScoredModel(build.model(task, 0), None))
+            score_for(lines, plan, build.ScoredModel(build.model(task, 0), None))
         else:
-            play(post, plan, build.replica(task, me, trains=True, deal=deal, budget=None), None, Desk.serve)
+            play(lines, plan, build.replica(task, me, trains=True, deal=deal, budget=None), None, ComputeThread.serve)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import sqrt
 
 from covey.message import Address, Message
+from covey.model.replica import Replica
 from covey.program import Node
-from covey.replica import Replica
 from covey.vector import Vector
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from itertools import pairwise
 
-from covey.replica import Replica
+from covey.model.replica import Replica
 from covey.vector import Piece
 
 ROUND = 1 << 64

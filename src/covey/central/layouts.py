@@ -10,8 +10,8 @@ from typing import Literal, Protocol
 from covey.central.hashing import divide
 from covey.errors import PlanError
 from covey.message import Address
+from covey.model.replica import Replica
 from covey.program import Node, Program
-from covey.replica import Replica
 from covey.strategy import Role, Strategy
 
 

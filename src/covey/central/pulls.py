@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from covey.exchange.codec import Codec, Coder
-from covey.exchange.shadow import Shadows, difference_coder
-from covey.flat import Form
+from covey.exchange.differences import Shadows, difference_coder
+from covey.model.flat import Form
+from covey.model.replica import Replica
 from covey.program import Node
-from covey.replica import Replica
 from covey.vector import Piece, Vector
 
 

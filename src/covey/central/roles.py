@@ -7,8 +7,8 @@ from functools import partial
 
 from covey.errors import PlanError
 from covey.message import Address
+from covey.model.replica import Replica
 from covey.program import Node, Program
-from covey.replica import Replica
 from covey.strategy import Role, Strategy
 from covey.vector import Piece
 

@@ -109,7 +109,7 @@ class RoleState:
             raise ValueError("what it remembers has no names")
 
 
-class Run(msgspec.Struct, kw_only=True):
+class RunRecord(msgspec.Struct, kw_only=True):
     """What `run.json` says: which run this is, how far it came, and what belongs to it."""
 
     schema: str = SCHEMA
@@ -127,7 +127,7 @@ class Run(msgspec.Struct, kw_only=True):
     torn: list[str] = []  # newer checkpoints that could not be read; never written
 
 
-class Vault:
+class CheckpointDirectory:
     """A directory of checkpoints of one run."""
 
     def __init__(self, directory: Path) -> None:
@@ -166,7 +166,7 @@ class Vault:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
-    def commit(self, partial: Path, run: Run) -> Path:
+    def commit(self, partial: Path, run: RunRecord) -> Path:
         """Seal what was written: one rename makes it the newest checkpoint, and only the newest few stay."""
         for path in partial.iterdir():
             _settled(path)
@@ -198,7 +198,7 @@ class Vault:
                     return place
         return None
 
-    def newest(self) -> tuple[Path, Run]:
+    def newest(self) -> tuple[Path, RunRecord]:
         """The newest checkpoint, every file of it checked against its seal; if it is torn, the one before it."""
         errors: list[str] = []
         for place in self._newest_first():
@@ -222,7 +222,7 @@ class Vault:
             return found
         return [place for place in found if place.name <= name] if re.fullmatch(NAME, name) else found
 
-    def checked(self, place: Path) -> tuple[Path, Run]:
+    def checked(self, place: Path) -> tuple[Path, RunRecord]:
         run = _read(place)
         try:
             there = set(os.listdir(place)) - {"run.json"}
@@ -236,7 +236,7 @@ class Vault:
         return place, run
 
 
-def _read(place: Path) -> Run:
+def _read(place: Path) -> RunRecord:
     try:
         if place.is_symlink():
             raise ValueError("its folder is a link")
@@ -249,7 +249,7 @@ def _read(place: Path) -> Run:
             )
         if record.pop("seal", "") != _sealed(record):
             raise CheckpointError(f"{place / 'run.json'} is torn or was changed: its SHA-256 is not the recorded one")
-        run = msgspec.convert(record, Run)
+        run = msgspec.convert(record, RunRecord)
         if not all(0 <= number < 1 << 53 for number in (run.workers, run.servers, run.samples, run.batch_size)):
             raise ValueError("it contains a number out of range")
         return run

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from covey.cli import json_file, options, simulate
 from covey.cli.errors import explained
 from covey.cli.options import flag, teller, voice
-from covey.cli.training import Request
+from covey.cli.training import ShownRequest
 from covey.target import parse_target
 
 if TYPE_CHECKING:
@@ -75,15 +75,15 @@ def command(
             loaded, workers, imagined, measure=cluster is None and compute is None,
             wishes={"reproducible": repeatable, "once": once, "spot": spot},
         )  # fmt: skip
-        request = Request(strategy="", workers=now.workers, engine="", until=until, json=json, voice=manner)
+        request = ShownRequest(strategy="", workers=now.workers, engine="", until=until, json=json, voice=manner)
         if delays:
             _tell_delays(now, task, request, report)
             return
         from covey.advise.choose import advise
-        from covey.advise.trial import Trials
-        from covey.cli.advice_table import print_advice
+        from covey.advise.trial import SimulatedTrials
+        from covey.cli.tables.advice import print_advice
 
-        trials = None if quick else Trials(task, now, pace, seed)
+        trials = None if quick else SimulatedTrials(task, now, pace, seed)
         found = advise(loaded, task, now, until=until, trials=trials, told=told)
         json_file.write(json, found.to_json())
         if manner != "quiet":
@@ -110,11 +110,11 @@ def _situation(
     return look(task, count, world, one_machine=here, measured=measure or here, **wishes), pace
 
 
-def _tell_delays(now: Situation, task: str, request: Request, report: Path | None) -> None:
-    from covey.advise.delay import Network
-    from covey.cli.advice_table import delays_json, print_delays
+def _tell_delays(now: Situation, task: str, request: ShownRequest, report: Path | None) -> None:
+    from covey.advise.delay import ExchangeCosts
+    from covey.cli.tables.advice import delays_json, print_delays
 
-    net = Network(bytes=now.model, bandwidth=now.narrowest)
+    net = ExchangeCosts(bytes=now.model, bandwidth=now.narrowest)
     json_file.write(request.json, delays_json(net, now.compute))
     if report is not None:
         from covey.advise.pages import delays_page

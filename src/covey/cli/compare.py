@@ -13,7 +13,7 @@ import typer
 from covey.cli import json_file, options, simulate
 from covey.cli.errors import INTERRUPTED, explained
 from covey.cli.options import Voice, flag, voice
-from covey.cli.training import Request
+from covey.cli.training import ShownRequest
 from covey.errors import PlanError
 from covey.target import parse_target
 
@@ -83,7 +83,9 @@ def command(
         engine = "simulated" if simulated else engine
         if engine == "local":
             _warn_of_cores(workers, manner)
-        request = Request(strategy=strategies, workers=workers, engine=engine, until=until, json=json, voice=manner)
+        request = ShownRequest(
+            strategy=strategies, workers=workers, engine=engine, until=until, json=json, voice=manner
+        )
         whole = compare(
             task, strategies, workers, until=until, rates=factors, repeat=repeat, folder=folder, seed=seed,
             command=request.command, shown=_shown(workers, engine, until, manner), servers=servers, engine=engine,
@@ -114,7 +116,7 @@ def _warn_of_cores(workers: int, manner: Voice) -> None:
 
 
 def _shown(workers: int, engine: str, until: str | None, manner: Voice):  # type: ignore[no-untyped-def]  # see compare
-    from covey.cli.display import shown
+    from covey.cli.progress.display import shown
 
     @contextmanager
     def show(case: Case, number: int, many: int) -> Iterator[Watcher | None]:
@@ -125,9 +127,9 @@ def _shown(workers: int, engine: str, until: str | None, manner: Voice):  # type
     return show
 
 
-def _tell(whole: Comparison, request: Request, report: Path | None, folder: Path | None) -> None:
+def _tell(whole: Comparison, request: ShownRequest, report: Path | None, folder: Path | None) -> None:
 
-    from covey.cli.comparison_table import print_comparison
+    from covey.cli.tables.comparison import print_comparison
     from covey.compare.page import page
     from covey.report import write
 

@@ -12,8 +12,8 @@ from covey.cli.options import flag, teller, voice
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
-    from covey.cli.cut_table import Answer
-    from covey.parallelism import Terms
+    from covey.cli.tables.model_cut import Answer
+    from covey.parallelism import CutTerms
 
 CUT, NETWORK = "How to cut", "The machines"
 
@@ -71,8 +71,8 @@ def command(
         rate, wait = parse_rate(bandwidth), parse_duration(latency)
         if tied not in ("refuse", "sum"):
             raise PlanError(f"--tied {tied}: weights in two stages can be refused or summed; write refuse or sum")
-        from covey.cli.cut_table import Answer, print_cut
-        from covey.parallelism import Schedule, Terms
+        from covey.cli.tables.model_cut import Answer, print_cut
+        from covey.parallelism import CutTerms, Schedule
         from covey.run.cutting import profiled
         from covey.task import load_task
 
@@ -81,7 +81,7 @@ def command(
         )
         if stages is None and machines is None:
             stages = 2
-        terms = Terms(stages=stages, machines=machines, schedule=plan, bandwidth=rate, memory=limit, trains=True)
+        terms = CutTerms(stages=stages, machines=machines, schedule=plan, bandwidth=rate, memory=limit, trains=True)
         chain, profile = profiled(load_task(task), plan, after=after or [], tied=tied, told=teller(manner))
         answer = Answer.of(task, chain, profile, terms, wait)
         json_file.write(json, answer.to_json())
@@ -90,7 +90,7 @@ def command(
             print_cut(json_file.console(json), answer, picture, everything=manner == "verbose")
 
 
-def _draw(answer: Answer, task: str, terms: Terms, picture: Path | None) -> None:
+def _draw(answer: Answer, task: str, terms: CutTerms, picture: Path | None) -> None:
     if picture is None:
         return
     from covey.report import gantt

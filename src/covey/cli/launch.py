@@ -11,8 +11,8 @@ from typer.core import TyperCommand
 from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.options import voice
-from covey.cli.training import Request, importing, refuse_early, train
-from covey.engines.started import only_hosts
+from covey.cli.training import ShownRequest, importing, refuse_early, train
+from covey.engines.launch_environment import only_hosts
 from covey.errors import PlanError
 
 Script = Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file that calls covey.join.")]
@@ -70,7 +70,7 @@ def command(
 
     covey launch train.py --workers 4 --strategy bsp -- --what-the-script-takes
     """
-    request = Request(
+    request = ShownRequest(
         strategy=strategy, workers=workers, engine=engine, until=None, json=json, voice=voice(quiet, verbose),
         files={"model": save, "checkpoint": checkpoint},
     )  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.options import voice
-from covey.cli.training import Request, importing, refuse_early, train
-from covey.engines.started import only_hosts
+from covey.cli.training import ShownRequest, importing, refuse_early, train
+from covey.engines.launch_environment import only_hosts
 
 
 def command(
@@ -39,7 +39,7 @@ def command(
 
     covey run examples/digits.py --strategy 'easgd(period=4)' --workers 4 --until accuracy:0.95
     """
-    request = Request(
+    request = ShownRequest(
         strategy=strategy, workers=workers, engine=engine, until=until, json=json, voice=voice(quiet, verbose),
         files={"model": save, "checkpoint": checkpoint},
     )  # fmt: skip

@@ -10,7 +10,7 @@ import typer
 from covey.cli import json_file, options, simulate
 from covey.cli.errors import explained
 from covey.cli.options import flag, teller, voice
-from covey.cli.training import Request
+from covey.cli.training import ShownRequest
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,7 +57,7 @@ def command(
         from covey.task import load_task
 
         sizes, chosen = parse_sizes(workers), specs(strategies)
-        request = Request(strategy=strategies, workers=max(sizes), engine="", until=None, json=json, voice=manner)
+        request = ShownRequest(strategy=strategies, workers=max(sizes), engine="", until=None, json=json, voice=manner)
         whole = scale(
             task, chosen, sizes, imagined or Cluster(), batch=load_task(task).batch_size, servers=servers, seed=seed,
             told=teller(manner), command=request.command,

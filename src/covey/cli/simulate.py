@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.options import flag, voice
-from covey.cli.training import Request, importing, refuse_early, train
+from covey.cli.training import ShownRequest, importing, refuse_early, train
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def command(
             workers = workers or imagined.workers
             imagined.check(workers or 2)
         workers = workers or 2
-        request = Request(
+        request = ShownRequest(
             strategy=strategy, workers=workers, engine="simulated", until=until, json=json, voice=manner,
             files={"model": save},
         )  # fmt: skip

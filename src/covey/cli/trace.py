@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from covey.cli import json_file, options, simulate
 from covey.cli.errors import explained
 from covey.cli.options import flag, voice
-from covey.cli.training import Request, refuse_early
+from covey.cli.training import ShownRequest, refuse_early
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def command(
         )
         if imagined is not None and engine != "simulated":
             raise PlanError(f"--engine {engine} is real: flags of an imagined cluster go with --engine simulated")
-        request = Request(strategy=strategy, workers=workers, engine=engine, until=None, json=json, voice=manner)
+        request = ShownRequest(strategy=strategy, workers=workers, engine=engine, until=None, json=json, voice=manner)
         refuse_early(request)
         json_file.check(picture, "--picture", "trace.svg")
         json_file.check(chrome, "--chrome", "trace.json")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ShownRequest:
     """What was asked for, as far as it is shown."""
 
     strategy: str
@@ -49,7 +49,7 @@ class Request:
 
 
 def refuse_early(
-    request: Request, *, checkpoint: Path | None = None, every: str | None = None, stall: str | None = None
+    request: ShownRequest, *, checkpoint: Path | None = None, every: str | None = None, stall: str | None = None
 ) -> None:
     """Refuse what can be seen to be wrong before torch is imported, which takes seconds."""
     from covey.spec import parse, parse_call
@@ -95,11 +95,11 @@ def importing(manner: Voice, every: float = 5.0) -> Iterator[None]:
             teller.join()  # no thread may be alive when roles are forked
 
 
-def train(request: Request, begin: Callable[[Watcher], Result]) -> None:
+def train(request: ShownRequest, begin: Callable[[Watcher], Result]) -> None:
     """Run it in front of a person, keep the answer, and show it."""
 
-    from covey.cli.display import shown
-    from covey.cli.table import print_result
+    from covey.cli.progress.display import shown
+    from covey.cli.tables.result import print_result
 
     with shown(request.title, request.until, request.voice) as watcher:
         result = begin(watcher)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from statistics import median
 
-from covey.compare.running import Comparison, Outcome
+from covey.compare.running import ComparedRun, Comparison
 from covey.observe.recording import Recording
 from covey.observe.result import Result
 from covey.simulate.units import format_bytes, format_duration
@@ -40,7 +40,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class StrategyRow:
     """One strategy, at the rate that served it best."""
 
     spec: str
@@ -115,7 +115,7 @@ BEST: Mapping[Better | None, Callable[[Sequence[float]], float] | None] = {"high
 """Of the column of scores."""
 
 
-def rows(whole: Comparison) -> list[Row]:
+def rows(whole: Comparison) -> list[StrategyRow]:
     """A row for each strategy, in the order in which they were asked for."""
     found = []
     for spec in dict.fromkeys(outcome.spec for outcome in whole.outcomes):
@@ -125,12 +125,12 @@ def rows(whole: Comparison) -> list[Row]:
     return found
 
 
-def columns(found: Sequence[Row]) -> list[Column]:
+def columns(found: Sequence[StrategyRow]) -> list[Column]:
     """The columns in which any row has something to say."""
     return [column for column in COLUMNS if any(column.name in row.figures for row in found)]
 
 
-def best(found: Sequence[Row], column: Column, whole: Comparison) -> float | None:
+def best(found: Sequence[StrategyRow], column: Column, whole: Comparison) -> float | None:
     """The best value of a column, if there is more than one to choose from."""
     fit = [row for row in found if not (column.until and whole.until) or "time to target" in row.figures]
     values = [row.figures[column.name].value for row in fit if column.name in row.figures]
@@ -146,7 +146,7 @@ def wanted(whole: Comparison) -> Better | None:
     return next((direction(metric_of(result), whole.better) for result in results), None)
 
 
-def _row(whole: Comparison, mine: Sequence[Outcome], rate: float) -> Row:
+def _row(whole: Comparison, mine: Sequence[ComparedRun], rate: float) -> StrategyRow:
     here = [outcome for outcome in mine if outcome.rate == rate]
     results = [outcome.result for outcome in here if outcome.result is not None]
     figures = {}
@@ -155,14 +155,14 @@ def _row(whole: Comparison, mine: Sequence[Outcome], rate: float) -> Row:
         # a time that only some repetitions have is no time: the others would take longer than any number
         if values and (len(values) == len(results) or column.kind == "number"):
             figures[column.name] = Figure(median(values), min(values), max(values))
-    return Row(
+    return StrategyRow(
         spec=mine[0].spec, strategy=results[0].strategy if results else mine[0].spec, rate=rate,
         figures=figures, results=results, failure=next((outcome.failure for outcome in here if outcome.failure), ""),
         recording=next((outcome.recording for outcome in here if outcome.recording), None),
     )  # fmt: skip
 
 
-def _merit(row: Row, whole: Comparison) -> tuple[float, float]:
+def _merit(row: StrategyRow, whole: Comparison) -> tuple[float, float]:
     """Sorts the rates of one strategy: the soonest at the target, else the best score, else the least loss."""
     soon, final, way = row.figures.get("time to target"), row.figures.get("final"), wanted(whole)
     if way is None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from covey.catalog import resolve
-from covey.compare.figures import Column, Figure, Row, best, columns, metric_of, rows, written
+from covey.compare.figures import Column, Figure, StrategyRow, best, columns, metric_of, rows, written
 from covey.compare.running import Comparison
 from covey.errors import PlanError
-from covey.report import Cell, Page, Run
+from covey.report import Cell, DrawnRun, Page
 from covey.simulate.units import format_duration
 from covey.target import parse_target
 
@@ -22,12 +22,12 @@ def page(whole: Comparison) -> Page:
         target=parse_target(whole.until).value if whole.until else None,
         headers=["strategy", "rate", *(column.name for column in shown)],
         rows=[_cells(row, shown, found, whole) for row in found],
-        runs=[Run(row.spec, row.middle(), row.recording) for row in finished],
+        runs=[DrawnRun(row.spec, row.middle(), row.recording) for row in finished],
         command=whole.command, remarks=_remarks(whole, found), facts=_facts(finished),
     )  # fmt: skip
 
 
-def _title(whole: Comparison, found: list[Row]) -> str:
+def _title(whole: Comparison, found: list[StrategyRow]) -> str:
     timed = [row for row in found if "time to target" in row.figures]
     if not timed:
         return f"{len(found)} strategies on {whole.task}"
@@ -42,7 +42,7 @@ def _summary(whole: Comparison) -> str:
     return f"{whole.task} on {whole.workers} workers, {virtual}{times}. The same initial weights and samples for all."
 
 
-def _cells(row: Row, shown: list[Column], found: list[Row], whole: Comparison) -> list[Cell]:
+def _cells(row: StrategyRow, shown: list[Column], found: list[StrategyRow], whole: Comparison) -> list[Cell]:
     rate = Cell(f"{row.rate:g}x")
     if row.failure and not row.results:
         return [Cell(row.spec, row.failure.splitlines()[-1].strip(" ^")), rate, *(Cell("–") for _ in shown)]
@@ -50,7 +50,7 @@ def _cells(row: Row, shown: list[Column], found: list[Row], whole: Comparison) -
     return [Cell(row.spec, _rule(row.spec, whole.workers)), rate, *figures]
 
 
-def _cell(figure: Figure | None, column: Column, found: list[Row], whole: Comparison) -> Cell:
+def _cell(figure: Figure | None, column: Column, found: list[StrategyRow], whole: Comparison) -> Cell:
     if figure is None:
         return Cell("–")
     note = f"{written(figure.low, column.kind)} to {written(figure.high, column.kind)}" if figure.spread else ""
@@ -64,7 +64,7 @@ def _rule(spec: str, workers: int) -> str:
         return ""
 
 
-def _remarks(whole: Comparison, found: list[Row]) -> list[str]:
+def _remarks(whole: Comparison, found: list[StrategyRow]) -> list[str]:
     late = [row.spec for row in found if row.results and "time to target" not in row.figures]
     remarks = [f"{whole.until} was not reached by {', '.join(late)}."] if whole.until and late else []
     if whole.interrupted:
@@ -72,7 +72,7 @@ def _remarks(whole: Comparison, found: list[Row]) -> list[str]:
     return remarks
 
 
-def _facts(finished: list[Row]) -> dict[str, dict[str, object]]:
+def _facts(finished: list[StrategyRow]) -> dict[str, dict[str, object]]:
     facts: dict[str, dict[str, object]] = {}
     for row in finished:
         result = row.middle()

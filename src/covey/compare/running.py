@@ -33,7 +33,7 @@ WARM = 2  # steps of a run that is thrown away: the first of a series reads file
 Shown = Callable[[Case, int, int], AbstractContextManager[Watcher | None]]
 
 
-class Outcome(msgspec.Struct, kw_only=True):
+class ComparedRun(msgspec.Struct, kw_only=True):
     """How one run of a comparison went: a result, or the reason why there is none."""
 
     spec: str
@@ -44,7 +44,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     recording: Recording | None = None  # a few steps of the first repetition
 
 
-_outcomes: WireFormat[Outcome] = WireFormat("outcome of a run", Outcome, "json")
+_outcomes: WireFormat[ComparedRun] = WireFormat("outcome of a run", ComparedRun, "json")
 
 
 class Comparison(msgspec.Struct, kw_only=True):
@@ -59,7 +59,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     command: str = ""
     prices: dict[int, float] = {}  # of a worker, money per hour
     watts: dict[int, float] = {}
-    outcomes: list[Outcome] = []
+    outcomes: list[ComparedRun] = []
     interrupted: bool = False
 
     def to_json(self) -> str:
@@ -87,7 +87,7 @@ def compare(
         better=dict(loaded.better), command=command,
         prices=dict(cluster.price) if cluster else {}, watts=dict(cluster.watts) if cluster else {},
     )  # fmt: skip
-    kept = Kept(Path(folder), whole, seed, options) if folder is not None else None
+    kept = FinishedRuns(Path(folder), whole, seed, options) if folder is not None else None
     warm = engine == "simulated"
     for number, case in enumerate(todo):
         outcome = kept.read(case) if kept else None
@@ -114,8 +114,8 @@ def _directed(until: str, task: Task) -> str:
     return until if parse_target(until) == target else str(target)
 
 
-def _run(task: Task | str, case: Case, workers: int, given: dict[str, Any]) -> Outcome:
-    outcome = Outcome(**asdict(case))
+def _run(task: Task | str, case: Case, workers: int, given: dict[str, Any]) -> ComparedRun:
+    outcome = ComparedRun(**asdict(case))
     try:
         outcome.result = fit(task, case.spec, workers, **given)
         recording = outcome.result.recording
@@ -132,7 +132,7 @@ def _warm_up(task: Task | str, case: Case, workers: int, seed: int, options: dic
     _run(task, case, workers, {**short, "seed": seed, "steps": WARM})
 
 
-class Kept:
+class FinishedRuns:
     """The finished runs of a comparison, one file each."""
 
     def __init__(self, folder: Path, whole: Comparison, seed: int, options: dict[str, Any]) -> None:
@@ -157,7 +157,7 @@ class Kept:
         else:
             place.write_text(json.dumps(mine, indent=1) + "\n")
 
-    def read(self, case: Case) -> Outcome | None:
+    def read(self, case: Case) -> ComparedRun | None:
         """A run that was finished before; one that failed is tried again."""
         place = self._place(case)
         if not place.exists():
@@ -166,7 +166,7 @@ class Kept:
         same = (outcome.spec, outcome.rate, outcome.repeat) == (case.spec, case.rate, case.repeat)
         return outcome if same and outcome.result is not None else None
 
-    def write(self, case: Case, outcome: Outcome) -> None:
+    def write(self, case: Case, outcome: ComparedRun) -> None:
         place = self._place(case)
         partial = place.with_suffix(".partial")
         partial.write_bytes(msgspec.json.encode(outcome))

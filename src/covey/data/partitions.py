@@ -13,7 +13,7 @@ from covey.data.shards import Shards
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowInfo:
     """What is known of all rows without having them."""
 
     counts: tuple[int, ...]  # how many each worker has

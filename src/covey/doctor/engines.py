@@ -64,13 +64,13 @@ def spark() -> str:
 
 def lab() -> str:
     """Whether hosts can be made as network namespaces: one is, and goes again."""
-    from covey.engines.lab import iproute, trial
+    from covey.engines.lab import iproute, trial_lab
 
     if missing := iproute.missing():
         found, _, fix = missing.partition(": ")
         raise Trouble(found, f"only for --engine lab: {fix}", "missing")
     try:
-        return trial.make_one()
+        return trial_lab.make_one()
     except iproute.LabError as error:
         first, *_ = str(error).splitlines()
         raise Trouble(first, "only for --engine lab: a kernel with namespaces, veth, bridges and tbf") from error

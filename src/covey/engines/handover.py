@@ -19,7 +19,7 @@ from covey.task import TASK_MODULE, Task, load_task
 MOST = 4_000_000_000  # bytes; msgpack cannot say more than 2**32, and every role takes a copy
 
 
-class Parcel(msgspec.Struct, frozen=True, kw_only=True):
+class Handover(msgspec.Struct, frozen=True, kw_only=True):
     """What is handed to the roles of one host, besides their work."""
 
     pickled: bytes = b""  # a task of the launcher's memory
@@ -43,24 +43,24 @@ def pack(task: Any) -> bytes:
             f"the task holds {len(data) >> 30} GB, too much to hand to other processes; "
             "put it into a file that loads its data itself, and use 'FILE.py:task'"
         )
-    return closed(Parcel(pickled=data))
+    return closed(Handover(pickled=data))
 
 
-def task_of(parcel: Parcel, named: str) -> Task:
+def task_of(given: Handover, named: str) -> Task:
     """The task that has a name, from its file as it lies on this host; else the one that this process was handed."""
     if named:
-        return load_task(parcel.file or named)
-    task: Task = pickle.loads(parcel.pickled)
+        return load_task(given.file or named)
+    task: Task = pickle.loads(given.pickled)
     return task
 
 
-_parcels: WireFormat[Parcel] = WireFormat("parcel for the roles of a host", Parcel)
+_parcels: WireFormat[Handover] = WireFormat("parcel for the roles of a host", Handover)
 
 
-def closed(parcel: Parcel) -> bytes:
-    return msgspec.msgpack.encode(parcel)
+def closed(given: Handover) -> bytes:
+    return msgspec.msgpack.encode(given)
 
 
-def opened(handed: bytes) -> Parcel:
+def opened(handed: bytes) -> Handover:
     """What was handed over; nothing at all is an empty parcel."""
-    return _parcels.read(handed, "the launcher") if handed else Parcel()
+    return _parcels.read(handed, "the launcher") if handed else Handover()

@@ -12,40 +12,40 @@ from types import TracebackType
 import zmq
 
 from covey.engines.interrupt import suspendable
-from covey.engines.process.brood import Brood
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.lines import Switchboard
+from covey.engines.process.control_lines import Switchboard
+from covey.engines.process.launcher.fork_server import RoleJob
+from covey.engines.process.launcher.role_processes import RoleProcesses
 from covey.engines.process.liveness import STALL
-from covey.engines.process.nursery import Job
-from covey.engines.process.shots import SCORER
+from covey.engines.process.snapshot_parts import SCORER
 from covey.engines.transport.token import new_token
 from covey.message import Address
 from covey.strategy import Role
 
 
-class LocalCrew:
+class LocalProcesses:
     """All roles of a run, on this machine."""
 
     def __init__(self, warm: str, threads: int = 1, stall: float = STALL) -> None:
-        self.brood = Brood(warm, threads, stall=stall)
+        self.processes = RoleProcesses(warm, threads, stall=stall)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.bells = (self.brood.line.fileno(),)
+        self.wakeups = (self.processes.line.fileno(),)
         self.paused = 0.0
         self.stack = ExitStack()
         self.stack.callback(lambda: self.context.destroy(linger=0))
-        self.stack.push(self.brood.__exit__)
+        self.stack.push(self.processes.__exit__)
 
-    def __enter__(self) -> LocalCrew:
+    def __enter__(self) -> LocalProcesses:
         self.stack.enter_context(suspendable(self._suspend))
         return self
 
     @property
     def directory(self) -> Path:
-        return self.brood.directory
+        return self.processes.directory
 
     @property
     def alive(self) -> set[Address]:
-        return self.brood.alive
+        return self.processes.alive
 
     def start(
         self, roles: Sequence[Role], entry: str, pack: Callable[[Contacts], bytes], handed: bytes = b""
@@ -55,23 +55,23 @@ class LocalCrew:
         book = {str(who): f"ipc://{self.directory}/{who.role}-{who.rank}" for who in everybody}
         contacts = Contacts(book=book, launcher=f"ipc://{self.directory}/launcher", token=new_token())
         board = Switchboard(self.context, contacts.launcher, everybody, token=contacts.token)
-        self.brood.bear(Job(entry=entry, roles=everybody, work=pack(contacts), handed=handed))
+        self.processes.start_roles(RoleJob(entry=entry, roles=everybody, work=pack(contacts), handed=handed))
         return board
 
     def exits(self) -> list[tuple[Address, str]]:
-        return self.brood.exits()
+        return self.processes.exits()
 
     def sign(self, who: Address) -> object:
-        return self.brood.sign(who)
+        return self.processes.sign(who)
 
     def state(self, who: Address) -> str:
-        return self.brood.state(who)
+        return self.processes.state(who)
 
     def begin(self) -> None:
         pass
 
     def _suspend(self, number: signal.Signals) -> None:
-        self.brood.signal(number)
+        self.processes.signal(number)
         self.paused += time.monotonic() if number == signal.SIGCONT else -time.monotonic()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

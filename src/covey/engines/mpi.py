@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from covey.decoding import WireFormat
-from covey.engines.cluster import here
+from covey.engines.cluster import this_host
 from covey.engines.cluster.places import Places
 from covey.engines.cluster.ranks import (
     Presence,
@@ -28,14 +28,14 @@ from covey.engines.cluster.ranks import (
     presences,
     read_native,
 )
+from covey.engines.launch_environment import LaunchEnvironment, by_mpi, choose_gpu
 from covey.engines.native.mpi_service import NATIVE, Service
 from covey.engines.process.liveness import Silence
-from covey.engines.started import Started, by_mpi, choose_gpu
 from covey.errors import PeerLost, PlanError
 
 LOOK = 0.02  # seconds between two looks: MPI's own waiting keeps a core busy
 DOORS, HERE, LETTER = 1, 2, 3  # tags
-LED: list[Started] = []  # the runs that this process has led
+LED: list[LaunchEnvironment] = []  # the runs that this process has led
 
 
 def places(workers: int, hosts: Any, **settings: object) -> Places:
@@ -77,7 +77,7 @@ def refuse() -> None:
 
 
 @cache
-def channel(started: Started, coming: float = 0.0) -> MpiChannel:
+def channel(started: LaunchEnvironment, coming: float = 0.0) -> MpiChannel:
     """The way to the other ranks. (`coming` is for a rendezvous: mpirun has brought them together already.)"""
     return MpiChannel(started)
 
@@ -113,7 +113,7 @@ _doors: WireFormat[tuple[str, list[str], int]] = WireFormat("door of the leader"
 class MpiChannel:
     """Messages of MPI as a channel; MPI trusts its network."""
 
-    def __init__(self, started: Started, first: int = 0) -> None:
+    def __init__(self, started: LaunchEnvironment, first: int = 0) -> None:
         self.started = started
         self.users = "mpi4py.MPI" in sys.modules  # MPI is not ours to end
         self.comm = world()
@@ -122,15 +122,15 @@ class MpiChannel:
     def gather(self, patience: float) -> list[Presence]:
         """Everybody, having tried which of the leader's addresses leads here."""
         with socket.create_server(("::", 0), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True) as door:
-            doors = msgspec.json.encode((machine(), here.addresses(), door.getsockname()[1]))
+            doors = msgspec.json.encode((machine(), this_host.addresses(), door.getsockname()[1]))
             for rank in range(1, self.started.size):
                 self.comm.Send(doors, dest=rank, tag=DOORS)
             others = [self._receive(rank, HERE, patience) for rank in range(1, self.started.size)]
         return [presence(), *(presences.read(other, f"rank {rank}") for rank, other in enumerate(others, 1))]
 
-    def hand_out(self, letters: Sequence[bytes]) -> None:
-        for rank, letter in enumerate(letters, start=1):
-            self.comm.Send(letter, dest=rank, tag=LETTER)
+    def hand_out(self, configs: Sequence[bytes]) -> None:
+        for rank, config in enumerate(configs, start=1):
+            self.comm.Send(config, dest=rank, tag=LETTER)
 
     def take(self) -> bytes:
         from mpi4py import MPI

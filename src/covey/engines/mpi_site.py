@@ -8,17 +8,17 @@ import sys
 
 import msgspec
 
-from covey.engines.cluster import mail, site
-from covey.engines.cluster.words import letters
+from covey.engines.cluster import site, site_config
+from covey.engines.cluster.site_messages import configs
+from covey.engines.launch_environment import by_mpi, choose_gpu
 from covey.engines.mpi import MpiChannel, part
-from covey.engines.started import by_mpi, choose_gpu
 from covey.errors import CoveyError
 
 
 def relay(channel: MpiChannel) -> bool:
     """Rank 0, on the launcher's machine: give every site its letter, and stay while the launcher lives."""
-    path = os.environ[mail.MAIL]
-    channel.hand_out([msgspec.msgpack.encode(letter) for letter in mail.read().letters])
+    path = os.environ[site_config.CONFIGS]
+    channel.hand_out([msgspec.msgpack.encode(config) for config in site_config.read().configs])
     return part(channel.comm, lambda: os.path.exists(path))
 
 
@@ -26,14 +26,14 @@ def invited(channel: MpiChannel) -> bool:
     """A site on any host, whose letter the relay has, or the relay."""
     if channel.started.leads:
         return relay(channel)
-    letter = letters.read(channel.take(), "rank 0")
-    return site.host(letter) and part(channel.comm)
+    config = configs.read(channel.take(), "rank 0")
+    return site.host(config) and part(channel.comm)
 
 
 def beside(channel: MpiChannel) -> bool:
     """A site on the launcher's machine."""
-    found = mail.read()
-    return site.host(found.letters[channel.comm.rank], found.handed) and part(channel.comm)
+    found = site_config.read()
+    return site.host(found.configs[channel.comm.rank], found.handed) and part(channel.comm)
 
 
 def main(kind: str) -> bool:

@@ -18,13 +18,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from covey.engines.cluster import here
-from covey.engines.cluster.mail import MAIL, Mailbox
+from covey.engines.cluster import this_host
 from covey.engines.cluster.ranks import HERE
-from covey.engines.cluster.words import Letter
+from covey.engines.cluster.site_config import CONFIGS, ConfigMemory
+from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.native.mpi_service import NATIVE
-from covey.engines.process.brood import describe
-from covey.engines.process.leash import leashed
+from covey.engines.process.launcher.die_with_parent import leashed
+from covey.engines.process.launcher.role_processes import describe
 from covey.errors import PlanError
 
 PATIENCE = 8.0  # seconds that mpirun has to leave by itself
@@ -45,10 +45,10 @@ class MpirunPlaces:
                 f"Open MPI cannot start on other hosts from a folder with a space in its name, such as {self.program}: "
                 "move the environment, or use the system's mpirun"
             )
-        self.hosts.sort(key=lambda host: not here.is_here(host))  # the relay comes first, and with it its machine
+        self.hosts.sort(key=lambda host: not this_host.is_here(host))  # the relay comes first, and with it its machine
         self.address = HERE
         self.native = NATIVE if native else ""
-        self.mailbox: Mailbox | None = None
+        self.config_memory: ConfigMemory | None = None
         self.mpirun: subprocess.Popen[bytes] | None = None
 
     def pids(self) -> list[int]:
@@ -56,16 +56,16 @@ class MpirunPlaces:
 
     def open(self, patience: float) -> list[str]:
         if self.file:
-            self.address = here.address_among(self.hosts)
+            self.address = this_host.address_among(self.hosts)
         return self.hosts
 
-    def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
+    def invite(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
         if self.file and handed:
             raise PlanError("a task of this process does not travel to other hosts: put it into a file, 'FILE.py:task'")
-        self.mailbox = Mailbox(letters, handed)
+        self.config_memory = ConfigMemory(configs, handed)
         self.mpirun = subprocess.Popen(
             leashed(self.command(), signal.SIGTERM), stdin=subprocess.DEVNULL, process_group=0,
-            env={**environment(), MAIL: self.mailbox.path},
+            env={**environment(), CONFIGS: self.config_memory.path},
         )  # fmt: skip
 
     def command(self) -> list[str]:
@@ -92,8 +92,8 @@ class MpirunPlaces:
                     break
             # what an mpirun that was killed could not remove itself
             shutil.rmtree(Path(tempfile.gettempdir()) / f"ompi.{self.mpirun.pid}", ignore_errors=True)
-        if self.mailbox is not None:
-            self.mailbox.close()
+        if self.config_memory is not None:
+            self.config_memory.close()
 
 
 def find_mpirun() -> tuple[str, bool]:

@@ -23,9 +23,9 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from covey.engines.cluster import here, shipping, site
-from covey.engines.cluster.den import Den, inhabitants, same_handlers
-from covey.engines.cluster.words import Letter, letters
+from covey.engines.cluster import shipping, site, this_host
+from covey.engines.cluster.daemon_directory import DaemonDirectory, inhabitants, same_handlers
+from covey.engines.cluster.site_messages import SiteConfig, configs
 from covey.errors import PlanError
 
 ROOM = 60.0  # seconds until the cluster must have room for all sites
@@ -36,7 +36,7 @@ WORDY = 300  # characters of an error of Ray's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
+class RaySettings:
     """`ray(address=auto, placement=pack, sites=2, cpus=1, gpus=0)`"""
 
     address: str = ""
@@ -62,15 +62,15 @@ def places(workers: int, hosts: Any, **settings: Any) -> RayPlaces:
     """The nodes of a Ray."""
     if hosts:
         raise PlanError("--hosts is not for ray, which knows its nodes: --engine 'ray(address=HOST:PORT)'")
-    known = Settings.__slots__
+    known = RaySettings.__slots__
     for name in settings:
         if name not in known:
             raise PlanError(f"ray has no setting {name!r}; it has: {', '.join(known)}")
-    wanted = Settings(**settings)
+    wanted = RaySettings(**settings)
     return RayPlaces(wanted, int(wanted.sites) or workers)
 
 
-class Site:
+class RaySite:
     """The actor: covey's process on a node, which bears roles."""
 
     def __init__(self, called: str) -> None:
@@ -79,16 +79,16 @@ class Site:
     def __repr__(self) -> str:
         return self.called  # what Ray writes before its output
 
-    def host(self, letter: bytes, handed: bytes) -> None:
-        site.host(letters.read(letter, "the launcher"), handed)
+    def host(self, config: bytes, handed: bytes) -> None:
+        site.host(configs.read(config, "the launcher"), handed)
 
 
 class RayPlaces:
     """One actor for each site, in a placement group."""
 
-    def __init__(self, settings: Settings, sites: int) -> None:
+    def __init__(self, settings: RaySettings, sites: int) -> None:
         self.settings, self.sites, self.address = settings, sites, "127.0.0.1"
-        self.den: Den | None = None  # of a Ray that covey has started
+        self.daemons: DaemonDirectory | None = None  # of a Ray that covey has started
         self.joined = False  # covey has called ray.init
         self.away = False  # there are nodes that may not have the task's file
         self.group: PlacementGroup | None = None
@@ -98,29 +98,29 @@ class RayPlaces:
         self.looked = 0.0
 
     def pids(self) -> list[int]:
-        return inhabitants(self.den.path) if self.den else []
+        return inhabitants(self.daemons.path) if self.daemons else []
 
     def open(self, patience: float) -> list[str]:
         self._meet()
         nodes = self._nodes()
         names = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes()}
-        if not self.den:
+        if not self.daemons:
             self.away = sum(node["Alive"] for node in ray.nodes()) > 1 or self._client
             self.address = self._address(nodes)
         return [names[node] for node in nodes]
 
-    def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
+    def invite(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
         assert self.group is not None, "open comes first"
         run = f"covey-{uuid4().hex[:8]}"
         need: Any = {"num_cpus": self.settings.cpus, "num_gpus": self.settings.gpus, "max_restarts": 0}
-        kind: Any = ray.remote(**need)(Site)
+        kind: Any = ray.remote(**need)(RaySite)
         task = ray.put(handed)
-        for letter in shipping.with_code(letters) if self.away else letters:
-            called, bundle = f"covey {letter.called}", PlacementGroupSchedulingStrategy(self.group, letter.site)
+        for config in shipping.with_code(configs) if self.away else configs:
+            called, bundle = f"covey {config.called}", PlacementGroupSchedulingStrategy(self.group, config.site)
             actor = kind.options(name=called, namespace=run, scheduling_strategy=bundle).remote(called)
             self.actors.append(actor)
-            self.called.append(letter.called)
-            self.running.append(actor.host.remote(msgspec.msgpack.encode(letter), task))
+            self.called.append(config.called)
+            self.running.append(actor.host.remote(msgspec.msgpack.encode(config), task))
 
     def lost(self) -> str:
         if time.monotonic() - self.looked < LOOK:
@@ -136,8 +136,8 @@ class RayPlaces:
                 if self.joined:
                     ray.shutdown()  # leaves a Ray that was there before
         finally:
-            if self.den:
-                self.den.close()
+            if self.daemons:
+                self.daemons.close()
 
     # -- a Ray -------------------------------------------------------------------------------------------------------
 
@@ -153,13 +153,13 @@ class RayPlaces:
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                 raise PlanError(f"no Ray at {address} ({_words(error)}); start one with: ray start --head") from None
         else:
-            self.den = Den("ray")
+            self.daemons = DaemonDirectory("ray")
             cores = max(os.cpu_count() or 1, -(-self.sites * self.settings.cpus // 1))
             told = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-            with _on_loopback() as alone, self.den.births(**told, **alone):
+            with _on_loopback() as alone, self.daemons.births(**told, **alone):
                 ray.init(
                     address="local", include_dashboard=False, num_cpus=int(cores), logging_level=logging.ERROR,
-                    _temp_dir=str(self.den.path), _node_ip_address="127.0.0.1",
+                    _temp_dir=str(self.daemons.path), _node_ip_address="127.0.0.1",
                 )  # fmt: skip
         self.joined = True
 
@@ -183,7 +183,7 @@ class RayPlaces:
     def _address(self, nodes: Sequence[str]) -> str:
         """Where this process is found from the sites."""
         if self._client:
-            return here.address_towards("tcp://" + str(self.settings.address).removeprefix("ray://"))
+            return this_host.address_towards("tcp://" + str(self.settings.address).removeprefix("ray://"))
         if set(nodes) == {ray.get_runtime_context().get_node_id()}:
             return "127.0.0.1"
         return str(ray.util.get_node_ip_address())

@@ -18,14 +18,14 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from covey.engines.cluster.places import Places
 from covey.engines.cluster.ranks import HERE, Presence, RankPlaces, attend, call_off, presence, presences, read_native
+from covey.engines.launch_environment import LaunchEnvironment, by_torchrun, choose_gpu
 from covey.engines.process.liveness import Silence
-from covey.engines.started import Started, by_torchrun, choose_gpu
 from covey.errors import PeerLost, PlanError
 
 COMING = 90.0  # seconds until the rendezvous must be there
 LEAVING = 30.0  # seconds that a leader which refuses waits for the others to hear of it
 LOOK = 0.05  # seconds between two looks into the store
-LED: list[Started] = []  # the runs that this process has led
+LED: list[LaunchEnvironment] = []  # the runs that this process has led
 
 
 def places(workers: int, hosts: Any, **settings: object) -> Places:
@@ -38,9 +38,9 @@ def places(workers: int, hosts: Any, **settings: object) -> Places:
     collective = NativeStore() if read_native("torchrun", settings) else None
     started = by_torchrun()
     if started is None:
-        from covey.engines.elastic import ElasticPlaces
+        from covey.engines.torchrun_agent import TorchrunPlaces
 
-        return ElasticPlaces(workers, collective)
+        return TorchrunPlaces(workers, collective)
     if LED:
         raise PlanError("the other ranks have left with the first run: one torchrun, one covey.fit")
     LED.append(started)
@@ -70,7 +70,7 @@ def refuse() -> None:
 
 
 @cache
-def channel(started: Started, coming: float = COMING) -> StoreChannel:
+def channel(started: LaunchEnvironment, coming: float = COMING) -> StoreChannel:
     """The way to the other ranks, which must be there within `coming` seconds."""
     return StoreChannel(started, coming)
 
@@ -78,7 +78,7 @@ def channel(started: Started, coming: float = COMING) -> StoreChannel:
 class StoreChannel:
     """The store of a c10d rendezvous as a channel. Whoever reaches its port can read it: torchrun trusts networks."""
 
-    def __init__(self, started: Started, coming: float = COMING) -> None:
+    def __init__(self, started: LaunchEnvironment, coming: float = COMING) -> None:
         self.started, self.coming = started, coming
         self._store: Store | None = None
 
@@ -113,9 +113,9 @@ class StoreChannel:
             time.sleep(LOOK)
         return presences.read(self.store.get(f"here/{rank}"), f"rank {rank}")
 
-    def hand_out(self, letters: Sequence[bytes]) -> None:
-        for rank, letter in enumerate(letters, start=1):
-            self.store.set(f"letter/{rank}", letter.hex())
+    def hand_out(self, configs: Sequence[bytes]) -> None:
+        for rank, config in enumerate(configs, start=1):
+            self.store.set(f"letter/{rank}", config.hex())
 
     def see_off(self) -> None:
         """Wait until the letters are taken: a store of this process goes with it, and the others may still start."""
@@ -134,9 +134,9 @@ class StoreChannel:
             store.set(f"here/{self.started.rank}", msgspec.json.encode(presence(leader)).decode())
             while not store.check([key]):
                 time.sleep(LOOK)
-            letter = bytes.fromhex(store.get(key).decode())
+            config = bytes.fromhex(store.get(key).decode())
             self.store.delete_key(key)  # it holds a secret
-            return letter
+            return config
         except (RuntimeError, OSError):  # all of torch's errors about stores are such
             return b""
 

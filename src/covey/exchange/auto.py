@@ -14,15 +14,15 @@ from functools import cache
 
 import torch
 
-from covey.exchange.bits import Fp16, Int8
 from covey.exchange.codec import Codec, Coder, Memory, Seed, dense, expect, refused
-from covey.exchange.collectives import Group, Pattern
-from covey.exchange.compressed import Means, gather, totalled
-from covey.exchange.levels import OneBit
-from covey.exchange.low_rank import PowerSgd
-from covey.exchange.paying import best
-from covey.exchange.sparse import TopK
-from covey.flat import Form
+from covey.exchange.codec_costs import best
+from covey.exchange.codecs.bits import Fp16, Int8
+from covey.exchange.codecs.levels import OneBit
+from covey.exchange.codecs.low_rank import PowerSgd
+from covey.exchange.codecs.sparse import TopK
+from covey.exchange.collectives.compressed import Means, gather, totalled
+from covey.exchange.collectives.sums import Group, Pattern
+from covey.model.flat import Form
 from covey.observe.choices import told
 from covey.program import Node
 from covey.vector import Vector

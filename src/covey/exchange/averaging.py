@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from covey.exchange.collectives import Group, Pattern
-from covey.exchange.compressed import Means
-from covey.exchange.machines import MachineMeans
+from covey.exchange.collectives.compressed import Means
+from covey.exchange.collectives.sums import Group, Pattern
+from covey.exchange.two_levels import MachineMeans
+from covey.model.replica import Replica
 from covey.program import Node
-from covey.replica import Replica
 from covey.vector import Vector
 
 

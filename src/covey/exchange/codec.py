@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from covey.errors import WireError
-from covey.exchange.watching import told, watched
-from covey.flat import Form
+from covey.exchange.codec_observer import told, watched
+from covey.model.flat import Form
 from covey.program import Node
 from covey.vector import Vector
 

@@ -15,7 +15,7 @@ MOST = 10_000  # events of one recorder, which fit into a word of the control li
 SHORT = 1e-6  # seconds: a wait that is shorter is none
 
 
-class Span(msgspec.Struct, frozen=True, array_like=True):
+class TimeSpan(msgspec.Struct, frozen=True, array_like=True):
     """A role did something from `begin` to `end`: compute, or wait for `what`."""
 
     who: str
@@ -42,7 +42,7 @@ class Recording(msgspec.Struct, kw_only=True):
     strategy: str = ""
     engine: str = ""
     roles: list[str]
-    spans: list[Span]
+    spans: list[TimeSpan]
     arrows: list[Arrow]
 
     @property
@@ -80,10 +80,10 @@ class Recording(msgspec.Struct, kw_only=True):
         return msgspec.json.encode(self).decode() + "\n"
 
 
-class Lane(msgspec.Struct):
+class RoleTimeline(msgspec.Struct):
     """What one recorder saw, of one role or of all."""
 
-    spans: list[Span] = []
+    spans: list[TimeSpan] = []
     sends: list[Arrow] = []
     arrivals: list[Arrow] = []  # when it was sent is not known here: `sent` is the arrival
 
@@ -96,7 +96,7 @@ class Recorder(Instrument):
     """Writes down what happens, as long as there is room."""
 
     def __init__(self) -> None:
-        self.lane = Lane()
+        self.lane = RoleTimeline()
 
     def sent(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
         if sender != to and not self.lane.full:
@@ -108,11 +108,11 @@ class Recorder(Instrument):
 
     def computed(self, begin: float, end: float, who: Address) -> None:
         if not self.lane.full:
-            self.lane.spans.append(Span(str(who), "", begin, end))
+            self.lane.spans.append(TimeSpan(str(who), "", begin, end))
 
     def waited(self, begin: float, end: float, who: Address, what: str, wire: float = 0.0) -> None:
         if end - begin > SHORT and not self.lane.full:
-            self.lane.spans.append(Span(str(who), what, begin, end))
+            self.lane.spans.append(TimeSpan(str(who), what, begin, end))
 
 
 class RecordingTeller(Teller):
@@ -138,7 +138,7 @@ class RecordingTeller(Teller):
         self.recorder.waited(begin, end, who, what, wire)
 
 
-def joined(lanes: Sequence[Lane], roles: Sequence[Address], strategy: str = "", engine: str = "") -> Recording:
+def joined(lanes: Sequence[RoleTimeline], roles: Sequence[Address], strategy: str = "", engine: str = "") -> Recording:
     """One recording of what several recorders saw: each message's sending meets its arrival, in order by kind."""
     arrivals: dict[tuple[str, str, str], deque[float]] = defaultdict(deque)
     for arrow in sorted((a for lane in lanes for a in lane.arrivals), key=lambda arrow: arrow.sent):

@@ -17,7 +17,7 @@ Row = dict[str, int | float | None]
 """One line of the history: seconds, samples, bytes, the metrics, and the training loss since the line before."""
 
 
-class Reached(msgspec.Struct, frozen=True):
+class TargetReached(msgspec.Struct, frozen=True):
     """When the target was met for the first time."""
 
     metric: str
@@ -38,7 +38,7 @@ class Referee:
         self.every = every
         self.target, self.total = target, total
         self.history: list[Row] = []
-        self.reached: Reached | None = None
+        self.reached: TargetReached | None = None
         self._next = every
 
     def metrics(self) -> dict[str, float]:
@@ -74,7 +74,7 @@ class Referee:
         if self.target is None or not self.target.reached(self._aimed_at(self.target, scores)):
             return False
         if self.reached is None:
-            self.reached = Reached(self.target.metric, self.target.value, seconds, samples)
+            self.reached = TargetReached(self.target.metric, self.target.value, seconds, samples)
         return True
 
     def _aimed_at(self, target: Target, scores: Mapping[str, float]) -> float:

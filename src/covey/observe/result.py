@@ -13,7 +13,7 @@ import msgspec
 
 from covey.decoding import WireFormat
 from covey.observe.recording import Recording
-from covey.observe.referee import Reached, Referee, Row
+from covey.observe.referee import Referee, Row, TargetReached
 from covey.observe.tally import Tally
 from covey.observe.usage import Row as Use
 
@@ -37,7 +37,7 @@ class Staleness(msgspec.Struct, kw_only=True):
     histogram: dict[int, int]
 
 
-class Shares(msgspec.Struct, kw_only=True):
+class TimeShares(msgspec.Struct, kw_only=True):
     """How a role divided its time (`Tally` says what counts as what), and its memory in bytes."""
 
     compute: float
@@ -46,7 +46,7 @@ class Shares(msgspec.Struct, kw_only=True):
     memory: int
 
 
-class Facts(msgspec.Struct, kw_only=True):
+class RunFacts(msgspec.Struct, kw_only=True):
     """What is known before the run."""
 
     schema: str = "covey.result/1"
@@ -64,18 +64,18 @@ class Facts(msgspec.Struct, kw_only=True):
     versions: dict[str, str] = {}
 
 
-class Result(Facts, kw_only=True, dict=True):
+class Result(RunFacts, kw_only=True, dict=True):
     """A run as it is kept, compared and drawn. `weights`, a state dict for the plain module, is not written with it."""
 
     seconds: float
     samples: int
     updates: int
     stopped: Stopped
-    reached: Reached | None
+    reached: TargetReached | None
     history: list[Row]
     traffic: Traffic
     staleness: Staleness
-    roles: dict[str, Shares]
+    roles: dict[str, TimeShares]
     failures: list[str]
     notes: dict[str, float | None]
     usage: list[Use] = []  # of real runs
@@ -125,7 +125,7 @@ def read(path: str | os.PathLike[str]) -> Result:
 
 
 def conclude(
-    facts: Facts, referee: Referee, tallies: Iterable[Tally], *,
+    facts: RunFacts, referee: Referee, tallies: Iterable[Tally], *,
     seconds: float, stopped: Stopped, failures: Sequence[str] = (), usage: Sequence[Use] = (),
 ) -> Result:  # fmt: skip
     """The result of a run, from what its roles tallied and its referee saw."""
@@ -176,10 +176,10 @@ def _staleness(counts: Mapping[int, float]) -> Staleness:
     return Staleness(mean=sum(age * n for age, n in histogram.items()) / total, max=max(histogram), histogram=histogram)
 
 
-def _shares(tally: Tally) -> Shares:
+def _shares(tally: Tally) -> TimeShares:
     waiting = max(0.0, tally.waiting)
     whole = max(tally.seconds, tally.compute + waiting) or 1.0
-    return Shares(
+    return TimeShares(
         compute=round(tally.compute / whole, 4),
         exchange=round(tally.exchange / whole, 4),
         waiting=round(waiting / whole, 4),

@@ -1,5 +1,5 @@
 """What does it look like? Pages that a person can open without a network, and show to a colleague."""
 
-from covey.report.page import Cell, Page, Run, render, write
+from covey.report.page import Cell, DrawnRun, Page, render, write
 
-__all__ = ["Cell", "Page", "Run", "render", "write"]
+__all__ = ["Cell", "Page", "DrawnRun", "render", "write"]

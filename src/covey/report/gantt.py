@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from covey.parallelism.gantt import Gantt, Slot
+from covey.parallelism.plan.gantt import Gantt, TimedMove
 from covey.simulate.units import format_duration
 
 LANE, BAR, LEFT, TOP, WIDTH, FOOT, TICKS = 44, 32, 104, 46, 1000, 56, 8
@@ -79,7 +79,7 @@ def _gap(row: int, begin: float, end: float, span: float) -> str:
     return f"<rect class='gap' fill='url(#bubble)' {_shape(row, begin, end, span)}><title>{told}</title></rect>"
 
 
-def _block(slot: Slot, span: float) -> str:
+def _block(slot: TimedMove, span: float) -> str:
     move, wide = slot.move, (slot.end - slot.begin) / span * WIDTH
     weights = "" if move.what == "U" else f", weights after {move.version} updates"
     told = f"{WORDS[move.what]} {move.batch}, {format_duration(slot.end - slot.begin)}{weights}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from covey.observe.recording import Arrow, Recording, Span
+from covey.observe.recording import Arrow, Recording, TimeSpan
 from covey.simulate.units import format_bytes, format_duration
 
 LANE, BAR, LEFT, TOP, WIDTH, FOOT = 52, 26, 104, 46, 1000, 56
@@ -97,7 +97,7 @@ def _lane(frame: _Frame, number: int, name: str) -> str:
     return f"<text class='name' x='{LEFT - 12}' y='{y + 4}' text-anchor='end'>{escape(name)}</text>{line}"
 
 
-def _block(frame: _Frame, span: Span) -> str:
+def _block(frame: _Frame, span: TimeSpan) -> str:
     left, right, y = frame.x(span.begin), frame.x(span.end), frame.y(span.who)
     kind, words = ("wait", f"waits for {span.what}") if span.what else ("work", "computes")
     told = f"{span.who} {words}, {format_duration(span.end - span.begin)}"

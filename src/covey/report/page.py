@@ -17,7 +17,7 @@ from covey.report import charts, lanes
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class DrawnRun:
     """A run as it is drawn: what it is called, and what came of it."""
 
     label: str
@@ -44,7 +44,7 @@ class Page:
     target: float | None = None  # of that metric
     headers: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    runs: Sequence[Run]
+    runs: Sequence[DrawnRun]
     command: str = ""
     remarks: Sequence[str] = ()
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

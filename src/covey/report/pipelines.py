@@ -7,10 +7,10 @@ from itertools import islice
 
 from covey.errors import PlanError
 from covey.observe.recording import Recording
-from covey.parallelism.gantt import Gantt, Slot
-from covey.parallelism.itinerary import Itinerary
-from covey.parallelism.mesh import Mesh
-from covey.parallelism.timetable import Move, Row, Timetable
+from covey.parallelism.pipeline.stage_schedule import StageSchedule
+from covey.parallelism.plan.gantt import Gantt, TimedMove
+from covey.parallelism.plan.mesh import Mesh
+from covey.parallelism.plan.timetable import MachineRow, Move, Timetable
 from covey.run.kept import mesh_of
 
 
@@ -24,20 +24,20 @@ def timetable_of(recording: Recording, replica: int = 0) -> Gantt:
         who = f"worker {replica * mesh.stages + stage}"
         done = [(span.begin, span.end) for span in recording.spans if span.who == who and not span.what]
         moves = list(islice(_moves(mesh, stage), len(done)))
-        rows.append(Row(stage, 0, tuple(moves)))
-        slots += [Slot(stage, move, begin, end) for move, (begin, end) in zip(moves, done, strict=True)]
+        rows.append(MachineRow(stage, 0, tuple(moves)))
+        slots += [TimedMove(stage, move, begin, end) for move, (begin, end) in zip(moves, done, strict=True)]
     first = min((slot.begin for slot in slots), default=0.0)
-    moved = tuple(Slot(slot.row, slot.move, slot.begin - first, slot.end - first) for slot in slots)
+    moved = tuple(TimedMove(slot.row, slot.move, slot.begin - first, slot.end - first) for slot in slots)
     return Gantt(Timetable(mesh.schedule, (1,) * mesh.stages, tuple(rows)), moved)
 
 
 def _moves(mesh: Mesh, stage: int) -> Iterator[Move]:
     """All moves of a stage, from step to step, micro-batches being counted through."""
     plan = mesh.schedule
-    itinerary = Itinerary(plan, stage, mesh.stages, 0, None)
+    stage_schedule = StageSchedule(plan, stage, mesh.stages, 0, None)
     step = 0
     while True:
         offset = step * (plan.microbatches if plan.divides else 1) if plan.flushes else 0
-        for move in itinerary.step(step):
+        for move in stage_schedule.step(step):
             yield Move(move.what, move.batch + offset, move.chunk, move.version)
         step += 1

@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from covey.engines import handover, started
-from covey.engines.cluster.crew import ClusterCrew
-from covey.engines.cluster.places import Places, Terms
+from covey.engines import handover, launch_environment
+from covey.engines.cluster.cluster_processes import ClusterProcesses
+from covey.engines.cluster.places import MeetingTerms, Places
 from covey.errors import PlanError
 from covey.observe.result import Result
 from covey.run.options import Options
@@ -23,7 +23,7 @@ from covey.simulate import parse_duration
 from covey.task import Task
 
 
-class Engine(NamedTuple):
+class EngineEntry(NamedTuple):
     """Where an engine's code is, and what must be installed for it."""
 
     module: str
@@ -31,12 +31,12 @@ class Engine(NamedTuple):
     extra: str = ""  # of covey's, which brings it
 
 
-CLUSTERS: Mapping[str, Engine] = {
-    "torchrun": Engine("covey.engines.torchrun"),
-    "mpi": Engine("covey.engines.mpi", needs="mpi4py", extra="mpi"),
-    "ray": Engine("covey.engines.ray", needs="ray", extra="ray"),
-    "spark": Engine("covey.engines.spark", needs="pyspark", extra="spark"),
-    "lab": Engine("covey.engines.lab"),
+CLUSTERS: Mapping[str, EngineEntry] = {
+    "torchrun": EngineEntry("covey.engines.torchrun"),
+    "mpi": EngineEntry("covey.engines.mpi", needs="mpi4py", extra="mpi"),
+    "ray": EngineEntry("covey.engines.ray", needs="ray", extra="ray"),
+    "spark": EngineEntry("covey.engines.spark", needs="pyspark", extra="spark"),
+    "lab": EngineEntry("covey.engines.lab"),
 }
 """Each module has `places(workers, hosts, **settings)`, which checks the settings and opens nothing yet, and, where
 processes of the engine run the same command as the launcher, `guest(handed)`, whether this is one of them that only
@@ -68,15 +68,15 @@ def at(asked: Request, places: Places) -> Result:
     task = os.path.abspath(asked.name) if asked.name else ""
     terms = terms_of(given, asked.threads)
 
-    def muster(asked: Request, warm: str, handed: bytes) -> ClusterCrew:
-        return ClusterCrew(places, terms, warm, task, handed, asked.plan.roles)
+    def muster(asked: Request, warm: str, handed: bytes) -> ClusterProcesses:
+        return ClusterProcesses(places, terms, warm, task, handed, asked.plan.roles)
 
     return on_processes(asked, given.engine, muster)
 
 
-def terms_of(given: Options, threads: int) -> Terms:
+def terms_of(given: Options, threads: int) -> MeetingTerms:
     """How the hosts of a run meet, as it was asked for; what is insecure is said."""
-    terms = Terms(
+    terms = MeetingTerms(
         place=given.place, interface=given.interface, insecure=given.insecure, threads=threads,
         stall=parse_duration(given.stall),
     )  # fmt: skip
@@ -97,7 +97,7 @@ def host_only(name: str, task: Task | str, rate: float) -> bool:
 
 def refuse_ranks(name: str, instead: str = "") -> None:
     """Refuse a run on this machine in each of several ranks: they would train unrelated models."""
-    found = started.world()
+    found = launch_environment.world()
     if name == "local" and found and found[1].size > 1:
         raise PlanError(
             f"this is rank {found[1].rank} of {found[1].size} of {found[0]}, and each rank would start a run of its "

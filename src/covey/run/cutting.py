@@ -9,18 +9,19 @@ from functools import partial
 
 import torch
 
-from covey import build, catalog
+from covey import catalog
 from covey.data import Feed, Shards
 from covey.errors import PlanError
+from covey.model import build
 from covey.parallelism.chain import Chain, chain_of
-from covey.parallelism.cut import best_cut, equal_cut
 from covey.parallelism.ends import inputs_of, loss_of
-from covey.parallelism.making import checked, micro_samples
-from covey.parallelism.measure import measure, optimizer_state
-from covey.parallelism.mesh import BEST, EQUAL, Mesh
-from covey.parallelism.profile import Profile
-from covey.parallelism.schedule import Schedule
-from covey.parallelism.terms import Cut, Terms, memories
+from covey.parallelism.pipeline.stage_roles import checked, micro_samples
+from covey.parallelism.plan.cut import best_cut, equal_cut
+from covey.parallelism.plan.measure import measure, optimizer_state
+from covey.parallelism.plan.mesh import BEST, EQUAL, Mesh
+from covey.parallelism.plan.profile import Profile
+from covey.parallelism.plan.schedule import Schedule
+from covey.parallelism.plan.terms import Cut, CutTerms, memories
 from covey.run.kept import mesh_of
 from covey.simulate.units import format_bytes, parse_size
 from covey.spec import parse, parse_call
@@ -93,7 +94,7 @@ def profiled(
 def _cut(chain: Chain, profile: Profile, mesh: Mesh, bandwidth: float) -> Cut:
     limit = parse_size(mesh.memory) if mesh.memory else math.inf
     if mesh.cut == BEST:
-        terms = Terms(stages=mesh.stages, schedule=mesh.schedule, bandwidth=bandwidth, memory=limit, trains=True)
+        terms = CutTerms(stages=mesh.stages, schedule=mesh.schedule, bandwidth=bandwidth, memory=limit, trains=True)
         return best_cut(profile, terms)
     if mesh.cut == EQUAL:
         cut = equal_cut(profile, mesh.parts)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from covey.checkpoint import RoleState, Run
+from covey.checkpoint import RoleState, RunRecord
 from covey.message import Address
-from covey.parallelism.mesh import Mesh
-from covey.replica import Replica
+from covey.model.replica import Replica
+from covey.parallelism.plan.mesh import Mesh
 from covey.spec import bind, parse
 from covey.strategy import Role
 
@@ -29,7 +29,7 @@ def same_cut(one: str, other: str) -> bool:
     return replace(mesh_of(one), load="") == replace(mesh_of(other), load="")
 
 
-def uncut(run: Run) -> Run:
+def uncut(run: RunRecord) -> RunRecord:
     """The run as it would be with whole models, in which two with different cuts are the same."""
     stages = mesh_of(run.strategy).stages
     return msgspec.structs.replace(
@@ -42,7 +42,7 @@ def recalled(place: Path, role: Role, replica: Replica, before: str, now: str) -
     """What a role kept; with the cut that it had `before`, if that was another."""
     if not before:
         return RoleState.read(place, role.address)
-    from covey.parallelism.recut import recut
+    from covey.parallelism.pipeline.recut import recut
 
     old, new, me = mesh_of(before), mesh_of(now), role.alias or role.address
     states = [

@@ -10,28 +10,28 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
-from covey import build
-from covey.checkpoint import Run, Vault
+from covey.checkpoint import CheckpointDirectory, RunRecord
 from covey.engines import handover
 from covey.engines.interrupt import Interrupt, interruptible
-from covey.engines.local import LocalCrew
-from covey.engines.process import hearing
+from covey.engines.local import LocalProcesses
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.lines import Switchboard
-from covey.engines.process.supervisor import Supervisor, Wishes
+from covey.engines.process.control_lines import Switchboard
+from covey.engines.process.launcher import monitor
+from covey.engines.process.launcher.supervisor import RunWishes, Supervisor
 from covey.errors import CheckpointError
+from covey.model import build
 from covey.observe.recording import joined
 from covey.observe.result import Result, conclude
 from covey.run import roles
 from covey.run.kept import same_cut, uncut
 from covey.run.options import Options
 from covey.run.request import Request, facts, referee
-from covey.run.roles import Work
+from covey.run.roles import RoleWork
 from covey.simulate import parse_duration
 from covey.strategy import Role
 
 
-class Crew(hearing.Crew, Protocol):
+class StartableProcesses(monitor.RunProcesses, Protocol):
     """The processes of a run, before and while they live."""
 
     @property
@@ -43,21 +43,21 @@ class Crew(hearing.Crew, Protocol):
     ) -> Switchboard: ...
 
 
-Muster = Callable[[Request, str, bytes], Crew]
+Muster = Callable[[Request, str, bytes], StartableProcesses]
 """How an engine calls up its crew: for this request, with the module that roles need, and the handed-over task."""
 
 
 def local(asked: Request) -> Result:
     """Roles as processes of this machine."""
     stall = parse_duration(asked.options.stall)
-    return on_processes(asked, "local", lambda asked, warm, handed: LocalCrew(warm, asked.threads, stall))
+    return on_processes(asked, "local", lambda asked, warm, handed: LocalProcesses(warm, asked.threads, stall))
 
 
 def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     """Train with the crew of an engine."""
     given = asked.options
     kept, run = kept_run(given, _run(asked))
-    vault = vault_of(given)
+    checkpoints = checkpoints_of(given)
     judge = referee(asked)
     interrupt = Interrupt()
     handed = b"" if asked.name else handover.pack(asked.task)
@@ -65,17 +65,17 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     def pack(contacts: Contacts) -> bytes:
         return msgspec.msgpack.encode(_work(asked, contacts, kept, run))
 
-    with vault or nullcontext(), interruptible(interrupt), muster(asked, roles.__name__, handed) as crew:
-        board = crew.start(asked.plan.roles, f"{roles.__name__}:enter", pack, handed)
-        file = crew.directory / "model.safetensors"
-        wishes = Wishes(
+    with checkpoints or nullcontext(), interruptible(interrupt), muster(asked, roles.__name__, handed) as processes:
+        board = processes.start(asked.plan.roles, f"{roles.__name__}:enter", pack, handed)
+        file = processes.directory / "model.safetensors"
+        wishes = RunWishes(
             score=asked.task.evaluate is not None or asked.target is not None,
             first=asked.task.evaluate is not None and run is None, model=file,
-            vault=vault, keep_every=parse_duration(given.every),
+            checkpoints=checkpoints, keep_every=parse_duration(given.every),
             run=_run(asked), stall=parse_duration(given.stall), budget=asked.budget, watcher=given.watcher,
             interrupt=interrupt,
         )  # fmt: skip
-        supervisor = Supervisor(asked.plan, board, crew, judge, wishes)
+        supervisor = Supervisor(asked.plan, board, processes, judge, wishes)
         if run is not None:
             supervisor.resume(run)
         outcome = supervisor.run()
@@ -88,13 +88,13 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
             result.keep_recording(joined(supervisor.roster.lanes, supervisor.roles, result.strategy, result.engine))
         if given.save:
             build.copy(file, Path(given.save))
-        result.failures += supervisor.ear.left()
+        result.failures += supervisor.monitor.left()
     return result
 
 
-def _work(asked: Request, contacts: Contacts, kept: Path | None, run: Run | None) -> Work:
+def _work(asked: Request, contacts: Contacts, kept: Path | None, run: RunRecord | None) -> RoleWork:
     given = asked.options
-    return Work(
+    return RoleWork(
         task=os.path.abspath(asked.name) if asked.name else "",
         strategy=asked.strategy.text, workers=len(asked.plan.limits), replicas=asked.deal.workers,
         servers=given.servers, limits=list(asked.plan.limits), seed=given.seed, rate=given.rate,
@@ -105,39 +105,39 @@ def _work(asked: Request, contacts: Contacts, kept: Path | None, run: Run | None
     )  # fmt: skip
 
 
-def _run(asked: Request) -> Run:
-    return Run(
+def _run(asked: Request) -> RunRecord:
+    return RunRecord(
         strategy=asked.strategy.text, workers=len(asked.plan.limits), servers=asked.servers, seed=asked.options.seed,
         samples=asked.deal.samples, batch_size=asked.task.batch_size,
         limits=list(asked.plan.limits),
     )  # fmt: skip
 
 
-def vault_of(given: Options) -> Vault | None:
+def checkpoints_of(given: Options) -> CheckpointDirectory | None:
     """Where this run is kept; a folder with the checkpoints of another run stays as it is."""
     if given.checkpoint is None:
         return None
     place, resumed = Path(given.checkpoint), given.resume
-    if Vault(place).all() and (resumed is None or Path(resumed).resolve() != place.resolve()):
+    if CheckpointDirectory(place).all() and (resumed is None or Path(resumed).resolve() != place.resolve()):
         raise CheckpointError(
             f"{place} holds the checkpoints of an earlier run, which this one would replace: "
             f"go on from them with --resume {place}, or choose another folder"
         )
-    return Vault(place)
+    return CheckpointDirectory(place)
 
 
-def kept_run(given: Options, here: Run) -> tuple[Path | None, Run | None]:
+def kept_run(given: Options, here: RunRecord) -> tuple[Path | None, RunRecord | None]:
     """The checkpoint to go on from, if it is one of this very run."""
     if given.resume is None:
         return None, None
-    vault = Vault(Path(given.resume))
-    place, run = vault.newest()
+    checkpoints = CheckpointDirectory(Path(given.resume))
+    place, run = checkpoints.newest()
     if run.loop != here.loop:
         kinds = {True: "a script's own loop (covey launch)", False: "a task (covey run)"}
         raise CheckpointError(f"{place} is of {kinds[run.loop]}, and this is {kinds[here.loop]}")
     past, here = uncut(run), uncut(here)
-    if run.ended and past.limits != here.limits and (earlier := vault.unended()):
-        place, run = vault.checked(earlier)  # a longer run: nobody may have said goodbye yet
+    if run.ended and past.limits != here.limits and (earlier := checkpoints.unended()):
+        place, run = checkpoints.checked(earlier)  # a longer run: nobody may have said goodbye yet
         past = uncut(run)
     for name in ("strategy", "workers", "servers", "seed", "samples", "batch_size"):
         if getattr(past, name) != getattr(here, name):

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from covey import build, catalog
-from covey.checkpoint import Vault
-from covey.data import Rows, Shards
+from covey import catalog
+from covey.checkpoint import CheckpointDirectory
+from covey.data import RowInfo, Shards
 from covey.engines import machine
 from covey.errors import PlanError
+from covey.model import build
 from covey.observe.referee import Referee
-from covey.observe.result import Facts
+from covey.observe.result import RunFacts
 from covey.run.options import Options
 from covey.simulate import parse_rate
 from covey.strategy import Plan, Strategy
@@ -38,7 +39,7 @@ class Request:
     budget: int | None
     target: Target | None
     options: Options
-    rows: Rows | None = None  # of the workers, where each has its own
+    rows: RowInfo | None = None  # of the workers, where each has its own
 
     @property
     def threads(self) -> int:
@@ -50,7 +51,7 @@ def threads_each(workers: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // workers)
 
 
-def request(task: Task | str, strategy: str, workers: int, given: Options, rows: Rows | None = None) -> Request:
+def request(task: Task | str, strategy: str, workers: int, given: Options, rows: RowInfo | None = None) -> Request:
     """Check everything that can be checked before a process starts; `rows` replace the task's own data."""
     chosen = catalog.resolve(strategy, workers)
     _check_mesh(chosen, given, rows)
@@ -91,7 +92,7 @@ def request(task: Task | str, strategy: str, workers: int, given: Options, rows:
     )  # fmt: skip
 
 
-def _check_mesh(chosen: Strategy, given: Options, rows: Rows | None) -> None:
+def _check_mesh(chosen: Strategy, given: Options, rows: RowInfo | None) -> None:
     """Refuse what a cut model cannot have."""
     if chosen.mesh and rows:
         raise PlanError("two stages of a cut model need the same samples, and rows stay where they are: use covey.fit")
@@ -107,7 +108,7 @@ def _cut(chosen: Strategy, task: Task, workers: int, deal: Shards, given: Option
 
     simulated = given.engine == "simulated"
     bandwidth = given.cluster.link.bandwidth if simulated and given.cluster else math.inf
-    before = Vault(Path(given.resume)).newest()[1].strategy if given.resume else ""
+    before = CheckpointDirectory(Path(given.resume)).newest()[1].strategy if given.resume else ""
     return settled(chosen, task, workers, deal, counted=simulated, bandwidth=bandwidth, before=before)
 
 
@@ -139,7 +140,7 @@ def referee(asked: Request) -> Referee:
     return Referee(min(every, asked.budget or every), asked.target, total=asked.budget)
 
 
-def facts(asked: Request, engine: str) -> Facts:
+def facts(asked: Request, engine: str) -> RunFacts:
     """What is known of a run of a task before it starts."""
     threads = 1 if engine == "simulated" else asked.threads
     known = facts_of(
@@ -156,9 +157,9 @@ def facts(asked: Request, engine: str) -> Facts:
 
 def facts_of(
     strategy: Strategy, given: Options, name: str, engine: str, limits: Sequence[int | None], threads: int
-) -> Facts:
+) -> RunFacts:
     """What is known of any run before it starts."""
-    return Facts(
+    return RunFacts(
         task=name,
         strategy=strategy.text,
         taxonomy={key: getattr(strategy.taxonomy, key) for key in strategy.taxonomy.__slots__},

@@ -7,23 +7,24 @@ from pathlib import Path
 import msgspec
 import torch
 
-from covey import build, catalog
-from covey.data import Rows
+from covey import catalog
+from covey.data import RowInfo
 from covey.decoding import WireFormat
 from covey.engines import handover
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.desk import Desk
-from covey.engines.process.role import Post, play
-from covey.engines.process.scorer import Scorer
-from covey.engines.process.shots import SCORER
+from covey.engines.process.role.compute_thread import ComputeThread
+from covey.engines.process.role.role_process import RoleLines, play
+from covey.engines.process.role.scorer import Scorer
+from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PlanError
 from covey.message import Address
+from covey.model import build
 from covey.run.kept import recalled
 from covey.run.request import at_rate
 from covey.strategy import Plan
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
     """What a role's process must know to become its role."""
 
     task: str
@@ -45,7 +46,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     kept: str = ""
     checkpoint: bool = False  # the run is kept as it goes
     recut: str = ""  # the strategy of what was kept, where that has another cut
-    rows: Rows | None = None  # of the workers, where each has its own
+    rows: RowInfo | None = None  # of the workers, where each has its own
     samples: int = 0  # of the data, as the launcher found it
 
     def plan(self) -> Plan:
@@ -57,21 +58,21 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
-works: WireFormat[Work] = WireFormat("work of a role", Work)
+works: WireFormat[RoleWork] = WireFormat("work of a role", RoleWork)
 
 
 def enter(data: bytes, handed: bytes, me: Address) -> None:
     """A role's own process begins here."""
     work = works.read(data, "the launcher")
     torch.set_num_threads(work.threads)
-    with Post(me, work.contacts) as post:
-        post.doing("importing the task")
-        parcel = handover.opened(handed)
-        task = handover.task_of(parcel, work.task)
+    with RoleLines(me, work.contacts) as lines:
+        lines.doing("importing the task")
+        given = handover.opened(handed)
+        task = handover.task_of(given, work.task)
         task = at_rate(task, work.rate if work.task else 1.0)  # a task that was handed over has its rate already
         if work.rows:
-            task = build.with_rows(task, work.rows, parcel.rows)
-        post.doing("building the model")
+            task = build.with_rows(task, work.rows, given.rows)
+        lines.doing("building the model")
         plan = work.plan()
         deal = build.shards(task, work.replicas or work.workers, work.seed, work.rows)
         if deal.samples != work.samples:
@@ -80,16 +81,16 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
                 "task for itself, and must find the same samples"
             )
         if me == SCORER:
-            score_for(post, plan, build.ScoredModel(build.model(task, work.seed), task.evaluate))
+            score_for(lines, plan, build.ScoredModel(build.model(task, work.seed), task.evaluate))
         else:
             role = plan.role(me)
             replica = build.replica(task, me, role.trains, deal, work.budget, role.part)
             kept = recalled(Path(work.kept), role, replica, work.recut, work.strategy) if work.kept else None
-            play(post, plan, replica, kept, Desk.serve)
+            play(lines, plan, replica, kept, ComputeThread.serve)
 
 
-def score_for(post: Post, plan: Plan, scored: build.ScoredModel) -> None:
+def score_for(lines: RoleLines, plan: Plan, scored: build.ScoredModel) -> None:
     """Be the scorer of a run."""
-    links = post.open(plan.window, scored.flat.nbytes)
-    post.ready(scored.flat.params.numel)
-    Scorer(links, post.line, scored.assemble, scored.evaluate, scored.write).run()
+    links = lines.open(plan.window, scored.flat.nbytes)
+    lines.ready(scored.flat.params.numel)
+    Scorer(links, lines.line, scored.assemble, scored.evaluate, scored.write).run()

@@ -7,19 +7,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-from covey import build, faults
+from covey import faults
 from covey.engines.virtual import engine
+from covey.engines.virtual.group_sums import LARGE
+from covey.engines.virtual.progress_watch import ProgressWatch
 from covey.engines.virtual.stall import ROLE, blame
-from covey.engines.virtual.together import LARGE
-from covey.engines.virtual.watching import Watching
 from covey.errors import CoveyError, RoleFailed
 from covey.message import Address
+from covey.model import build
+from covey.model.replica import Replica
+from covey.model.threads import one_thread
 from covey.observe.recording import Recorder, joined
 from covey.observe.result import Result, conclude
-from covey.replica import Replica
 from covey.run.request import Request, facts, referee
 from covey.simulate import Cluster
-from covey.threads import one_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,7 +32,7 @@ def simulated(asked: Request) -> Result:
     with one_thread(), failing():
         score, replicas = _replicas(asked)
         judge = referee(asked)
-        watching = [Watching(given.watcher, judge, asked.budget)] if given.watcher else []
+        watching = [ProgressWatch(given.watcher, judge, asked.budget)] if given.watcher else []
         scoring = _of("scorer 0", score.score) if score and asked.task.evaluate else None
         recorders = [Recorder()] if given.traced else []
         instruments = [*given.instruments, *watching, *recorders]

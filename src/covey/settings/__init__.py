@@ -4,8 +4,19 @@ A loop may change `optimizer.param_groups` before any step. Whoever steps an opt
 in whatever process, does it with these settings.
 """
 
-from covey.settings.history import Agreement, Change, History
+from covey.settings.history import Agreement, History, SettingsChange
 from covey.settings.loop import FIRST, LoopSettings
-from covey.settings.values import Changed, Settings, after, changed, read
+from covey.settings.values import Settings, SettingsUpdate, after, changed, read
 
-__all__ = ["FIRST", "Agreement", "Change", "Changed", "History", "LoopSettings", "Settings", "after", "changed", "read"]
+__all__ = [
+    "FIRST",
+    "Agreement",
+    "SettingsChange",
+    "SettingsUpdate",
+    "History",
+    "LoopSettings",
+    "Settings",
+    "after",
+    "changed",
+    "read",
+]

@@ -14,7 +14,7 @@ CHANGES, BEHIND = 256, 8  # of a worker that are kept, and of those before the o
 STRETCHES = 4096  # that are compared
 
 
-class Change(NamedTuple):
+class SettingsChange(NamedTuple):
     """The settings from a step on."""
 
     step: int
@@ -24,17 +24,17 @@ class Change(NamedTuple):
 class History:
     """The settings of one worker, as they changed from step to step."""
 
-    def __init__(self, changes: Iterable[Change] = ()) -> None:
+    def __init__(self, changes: Iterable[SettingsChange] = ()) -> None:
         self.changes = list(changes)
 
     @property
-    def last(self) -> Change | None:
+    def last(self) -> SettingsChange | None:
         return self.changes[-1] if self.changes else None
 
     def add(self, step: int, settings: Settings) -> None:
         if self.changes and self.changes[-1].step >= step:  # told anew after a restart
             self.changes = [change for change in self.changes if change.step < step]
-        self.changes = [*self.changes[1 - CHANGES :], Change(step, settings)]
+        self.changes = [*self.changes[1 - CHANGES :], SettingsChange(step, settings)]
 
     def at(self, step: int) -> Settings | None:
         """Those of a step; what is long past is forgotten, as gradients of a worker are stepped on in order."""
@@ -45,7 +45,7 @@ class History:
         return self.changes[place].settings if place >= 0 else None
 
 
-class Stretch(NamedTuple):
+class SettingsStretch(NamedTuple):
     """Who first had these settings in the steps from `first` on; None: nobody has told them."""
 
     first: int
@@ -57,7 +57,7 @@ class Agreement:
     """Whether all workers take the same steps with the same settings, as far as they have told."""
 
     def __init__(self) -> None:
-        self.line: list[Stretch] = []
+        self.line: list[SettingsStretch] = []
         self.end = 0  # of what is known
 
     def add(self, who: Address, first: int, last: int, settings: Settings) -> None:
@@ -67,9 +67,9 @@ class Agreement:
         if last <= self.end:
             return
         if first > self.end:
-            self.line.append(Stretch(self.end, None, who))
+            self.line.append(SettingsStretch(self.end, None, who))
         if not self.line or self.line[-1].settings != settings:
-            self.line.append(Stretch(max(first, self.end), settings, who))
+            self.line.append(SettingsStretch(max(first, self.end), settings, who))
         self.end = last
         if len(self.line) > STRETCHES:
             del self.line[: STRETCHES // 2]
@@ -80,14 +80,14 @@ class Agreement:
         while place < len(self.line) and self.line[place].first < last:
             stretch = self.line[place]
             if stretch.settings is None:
-                place += self._fill(place, Stretch(max(first, stretch.first), settings, who), last)
+                place += self._fill(place, SettingsStretch(max(first, stretch.first), settings, who), last)
             elif stretch.settings != settings:
                 step = max(first, stretch.first)
                 raise PlanError(disagreement(step, (stretch.who, stretch.settings), (who, settings)))
             else:
                 place += 1
 
-    def _fill(self, place: int, told: Stretch, last: int) -> int:
+    def _fill(self, place: int, told: SettingsStretch, last: int) -> int:
         """Put in what was told of a gap, up to `last`; how many stretches there are now in its place."""
         gap, begin = self.line[place], told.first
         end = self.line[place + 1].first if place + 1 < len(self.line) else self.end

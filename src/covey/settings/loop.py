@@ -10,8 +10,18 @@ from torch.optim import Optimizer
 
 from covey.errors import PlanError
 from covey.message import Address
-from covey.settings.history import Agreement, Change, History
-from covey.settings.values import MOST_BYTES, Changed, Settings, after, changed, check_size, lasting, read, size_of
+from covey.settings.history import Agreement, History, SettingsChange
+from covey.settings.values import (
+    MOST_BYTES,
+    Settings,
+    SettingsUpdate,
+    after,
+    changed,
+    check_size,
+    lasting,
+    read,
+    size_of,
+)
 
 KEPT = 64  # changes of a worker in a checkpoint
 FIRST = 1 << 20
@@ -30,7 +40,7 @@ class LoopSettings:
         self.objects: Any = None  # in the groups when they were last read, where that says that they are the same
         self.stepped = False  # whether the user's own has been, in this process
         self.reached = 0  # steps of which the settings are known
-        self.untold: deque[Change] = deque()  # to the launcher; two threads
+        self.untold: deque[SettingsChange] = deque()  # to the launcher; two threads
         self.reported: tuple[int, Settings | None] = 0, None  # what it knows
         self.told: dict[Address, Settings] = {}
         self.heard: dict[Address, History] = {}
@@ -76,13 +86,13 @@ class LoopSettings:
             for check in self.checks:
                 check(self.live)
             self.put(step, now)
-            self.untold.append(Change(step, now))
+            self.untold.append(SettingsChange(step, now))
 
     def put(self, step: int, settings: Settings) -> None:
         if self.own.last is None or self.own.last.settings is not settings:
             self.own.add(step, settings)
 
-    def due(self, to: Address) -> Changed | None:
+    def due(self, to: Address) -> SettingsUpdate | None:
         """What a peer must be told before it gets a gradient."""
         last = self.own.last
         if last is None or self.told.get(to) is last.settings:
@@ -91,9 +101,9 @@ class LoopSettings:
         self.told[to] = last.settings
         return word
 
-    def news(self) -> tuple[int, list[Changed]]:
+    def news(self) -> tuple[int, list[SettingsUpdate]]:
         """What the launcher, who compares all workers, has not heard: how far the loop is, and what it changed."""
-        reached, before, found, size = self.reached, self.reported[1], list[Changed](), 0
+        reached, before, found, size = self.reached, self.reported[1], list[SettingsUpdate](), 0
         while self.untold and size < MOST_BYTES:  # the rest next time
             step, settings = self.untold.popleft()
             found.append(changed(step, settings, before))
@@ -104,7 +114,7 @@ class LoopSettings:
 
     # -- whoever steps
 
-    def hear(self, word: Changed) -> None:
+    def hear(self, word: SettingsUpdate) -> None:
         history = self.heard.setdefault(word.sender, History())
         before = history.last.settings if history.last else None
         optimizers = len(getattr(self.live, "parts", (self.live,)))
@@ -166,4 +176,6 @@ def _written(history: History) -> list[Any]:
 
 
 def _read_history(kept: list[Any]) -> History:
-    return History(Change(step, Settings(tuple(groups), tuple(active), clip)) for step, groups, active, clip in kept)
+    return History(
+        SettingsChange(step, Settings(tuple(groups), tuple(active), clip)) for step, groups, active, clip in kept
+    )

@@ -34,7 +34,7 @@ class Settings(NamedTuple):
     clip: float | None = None  # the norm that the gradient of the step is shortened to
 
 
-class Changed(Message):
+class SettingsUpdate(Message):
     """From this step on a sender's settings are these: all of them where it is `whole`, else what is new."""
 
     wire_name = "settings.changed"
@@ -97,7 +97,7 @@ def _number(number: int, key: str, value: Any) -> Number:
     )
 
 
-def changed(step: int, now: Settings, before: Settings | None) -> Changed:
+def changed(step: int, now: Settings, before: Settings | None) -> SettingsUpdate:
     """How to tell somebody who knows those of `before`."""
     rows: list[Row] = []
     for number, group in enumerate(now.groups):
@@ -105,10 +105,10 @@ def changed(step: int, now: Settings, before: Settings | None) -> Changed:
         for key, value in group.items():
             if key not in known or known[key] != value:
                 rows.append((number, key, list(value) if isinstance(value, tuple) else value))
-    return Changed(step, before is None, rows, list(now.active), now.clip)
+    return SettingsUpdate(step, before is None, rows, list(now.active), now.clip)
 
 
-def size_of(word: Changed) -> int:
+def size_of(word: SettingsUpdate) -> int:
     """Bytes on a wire."""
     return len(msgspec.msgpack.encode(word))
 
@@ -123,7 +123,7 @@ def check_size(settings: Settings) -> None:
         )
 
 
-def after(word: Changed, before: Settings | None, groups: int, optimizers: int) -> Settings:
+def after(word: SettingsUpdate, before: Settings | None, groups: int, optimizers: int) -> Settings:
     """The settings that a sender tells; refused where they are not of an optimizer such as this role's own."""
     if before is None and not word.whole:
         raise WireError(f"{word.sender} told how its settings changed before it told them")

@@ -6,7 +6,7 @@ from covey.simulate.cluster import Cluster, Host, Sharing, from_flags
 from covey.simulate.cluster_file import load
 from covey.simulate.cluster_text import written
 from covey.simulate.fair import Fair
-from covey.simulate.machines import Coding, Handling, Link, Machine, Toll, coding_of
+from covey.simulate.machines import CodecTime, CpuTime, Handling, Link, Machine, coding_of
 from covey.simulate.network import FRAME, Event, Fifo, Network, Parcel
 from covey.simulate.tcp import Tcp
 from covey.simulate.units import (
@@ -34,7 +34,7 @@ __all__ = [
     "Bytes",
     "BytesPerSecond",
     "Cluster",
-    "Coding",
+    "CodecTime",
     "Event",
     "Fair",
     "Fifo",
@@ -46,7 +46,7 @@ __all__ = [
     "Parcel",
     "Seconds",
     "Tcp",
-    "Toll",
+    "CpuTime",
     "coding_of",
     "format_bytes",
     "format_duration",

@@ -10,7 +10,7 @@ from random import Random
 from typing import Literal
 
 from covey.errors import PlanError
-from covey.simulate.machines import EASY, FREE, LINK, Coding, Handling, Link, Machine
+from covey.simulate.machines import EASY, FREE, LINK, CodecTime, Handling, Link, Machine
 from covey.simulate.units import AT_ONCE, Seconds, parse_duration, parse_rate
 
 Host = str  # "worker 3", "server 0": as roles are shown to people
@@ -37,7 +37,7 @@ class Cluster:
     update: Seconds = AT_ONCE  # of an optimizer step, per byte
     threads: int = 1  # that compute a batch
     handling: Handling = EASY
-    coding: Mapping[str, Coding] = field(default_factory=dict)  # by the name of a codec; of others it is arithmetic
+    coding: Mapping[str, CodecTime] = field(default_factory=dict)  # by the name of a codec; of others it is arithmetic
     local: Link | None = None  # between roles of one machine; None: at once
     machines: tuple[Machine, ...] = ()  # that roles share; none: each role has one of its own
     place: str = ""  # which roles live on which machine, written as for --place

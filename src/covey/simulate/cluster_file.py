@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from covey.errors import PlanError
 from covey.simulate.cluster import Cluster, Host, Sharing, parse_host, parse_jitter
-from covey.simulate.machines import FREE, Coding, Handling, Link, Machine, Toll, machine_name
+from covey.simulate.machines import FREE, CodecTime, CpuTime, Handling, Link, Machine, machine_name
 from covey.simulate.units import AT_ONCE, BytesPerSecond, Seconds, parse_duration, parse_rate
 
 T = TypeVar("T")
@@ -124,17 +124,17 @@ def _handling(document: Table, usual: Handling) -> Handling:
     )
 
 
-def _coding(document: Table) -> dict[str, Coding]:
+def _coding(document: Table) -> dict[str, CodecTime]:
     found = {}
     for name, table in _table(document, "coding", None).items():
         where = f'[coding."{name}"]'
         _only(table, CODING, where)
-        found[name] = Coding(encode=_toll(table, "encode", FREE, where), decode=_toll(table, "decode", FREE, where))
+        found[name] = CodecTime(encode=_toll(table, "encode", FREE, where), decode=_toll(table, "decode", FREE, where))
     return found
 
 
-def _toll(table: Table, key: str, usual: Toll, where: str) -> Toll:
-    return Toll(
+def _toll(table: Table, key: str, usual: CpuTime, where: str) -> CpuTime:
+    return CpuTime(
         each=_read(table, key, parse_duration, usual.each, where),
         byte=_read(table, f"{key}_byte", parse_duration, usual.byte, where),
     )

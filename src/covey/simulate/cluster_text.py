@@ -7,7 +7,7 @@ from itertools import groupby
 
 from covey.errors import PlanError
 from covey.simulate.cluster import Cluster, Sharing
-from covey.simulate.machines import Handling, Link, Machine, Toll, machine_name
+from covey.simulate.machines import CpuTime, Handling, Link, Machine, machine_name
 
 _SHARED: Mapping[Sharing, str] = {
     "fifo": "one message after another",
@@ -102,7 +102,7 @@ def _machine(machine: Machine) -> Iterator[str]:
         yield _line("period", machine.period, "a quota: so many cores on average over this time")
 
 
-def _toll(name: str, toll: Toll, each: str = "", byte: str = "") -> list[str]:
+def _toll(name: str, toll: CpuTime, each: str = "", byte: str = "") -> list[str]:
     return [_line(name, toll.each, each), _line(f"{name}_byte", toll.byte, byte)]
 
 

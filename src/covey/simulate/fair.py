@@ -19,19 +19,19 @@ class Port:
     def __init__(self, link: Link) -> None:
         self.bandwidth = link.goodput
         self.latency: float = link.latency
-        self.flows: dict[Flow, float] = {}  # in the order in which they came: the same run happens again exactly
+        self.flows: dict[HostFlow, float] = {}  # in the order in which they came: the same run happens again exactly
         self.total = 0.0  # of their weights
 
-    def share(self, flow: Flow) -> float:
+    def share(self, flow: HostFlow) -> float:
         """What this flow gets, if it can use it."""
         return self.bandwidth * self.flows[flow] / self.total
 
-    def weigh(self, flows: dict[Flow, float]) -> None:
+    def weigh(self, flows: dict[HostFlow, float]) -> None:
         """From now on these share it."""
         self.flows, self.total = flows, sum(flows.values())
 
 
-class Flow:
+class HostFlow:
     """What one host has to send to one other: a queue of parcels, of which one frame is on the wire."""
 
     __slots__ = ("dst", "due", "kind", "latency", "left", "loaded", "parcel", "queue", "rate", "since", "src")
@@ -64,7 +64,7 @@ class Fair:
         self.cluster, self.frame = cluster, frame
         self.egress: dict[Host, Port] = {}
         self.ingress: dict[Host, Port] = {}
-        self.flows: dict[tuple[Host, Host], Flow] = {}
+        self.flows: dict[tuple[Host, Host], HostFlow] = {}
         self.order = count()
 
     def send(self, now: Seconds, parcel: Parcel) -> list[Event]:
@@ -103,11 +103,11 @@ class Fair:
         flow = self.flows.get((parcel.src, parcel.dst))
         return flow is not None and untouched(flow.queue, parcel)
 
-    def _joined(self, now: float, port: Port, flow: Flow) -> dict[Flow, float]:
+    def _joined(self, now: float, port: Port, flow: HostFlow) -> dict[HostFlow, float]:
         """The flows of a port and their weights when another begins."""
         return {**port.flows, flow: 1.0}
 
-    def _load(self, now: float, flow: Flow) -> None:
+    def _load(self, now: float, flow: HostFlow) -> None:
         """Put the next frame of a flow on the wire."""
         rank, order, parcel, unsent = heappop(flow.queue)
         size = min(unsent, self.frame)
@@ -117,7 +117,7 @@ class Fair:
         if unsent > size:
             heappush(flow.queue, (rank, order, parcel, unsent - size))
 
-    def _share(self, now: float, changed: Flow) -> list[Event]:
+    def _share(self, now: float, changed: HostFlow) -> list[Event]:
         """A flow began or ended: those that share a port with it run at another rate from now on."""
         events = []
         for flow in changed.src.flows | changed.dst.flows:
@@ -128,14 +128,14 @@ class Fair:
                 events.append(_due(now, flow))
         return events
 
-    def _flow(self, src: Host, dst: Host) -> Flow:
+    def _flow(self, src: Host, dst: Host) -> HostFlow:
         egress = self.egress.setdefault(src, Port(self.cluster.link_of(src)))
         ingress = self.ingress.setdefault(dst, Port(self.cluster.link_of(dst)))
-        flow = self.flows[src, dst] = Flow(egress, ingress)
+        flow = self.flows[src, dst] = HostFlow(egress, ingress)
         return flow
 
 
-def _due(now: float, flow: Flow) -> Event:
+def _due(now: float, flow: HostFlow) -> Event:
     """The event at which the frame on the wire has left; it replaces the one expected so far."""
     flow.due = Event(Seconds(now + flow.left / flow.rate), flow.kind, flow.parcel)
     return flow.due

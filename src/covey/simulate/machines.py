@@ -12,7 +12,7 @@ LAN = Seconds(1e-4)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Toll:
+class CpuTime:
     """CPU time: so much each time, and so much for every byte."""
 
     each: Seconds = AT_ONCE
@@ -22,7 +22,7 @@ class Toll:
         return self.each + self.byte * size
 
 
-FREE = Toll()
+FREE = CpuTime()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +32,7 @@ class Link:
     bandwidth: BytesPerSecond = GIGABIT
     latency: Seconds = LAN
     headers: float = 0.0  # what the network adds to every byte
-    cpu: Toll = FREE  # of a message at either end: system calls, encryption
+    cpu: CpuTime = FREE  # of a message at either end: system calls, encryption
 
     @property
     def goodput(self) -> float:
@@ -51,9 +51,9 @@ LINK = Link()
 class Handling:
     """CPU time of covey's own work on the thread that drives a role."""
 
-    send: Toll = FREE  # a message; the bytes count where it is copied, not where it is lent
-    receive: Toll = FREE  # a message
-    sums: Toll = FREE  # each time that vectors are added, copied or scaled
+    send: CpuTime = FREE  # a message; the bytes count where it is copied, not where it is lent
+    receive: CpuTime = FREE  # a message
+    sums: CpuTime = FREE  # each time that vectors are added, copied or scaled
     step: Seconds = AT_ONCE  # an optimizer step, besides what its bytes take
     report: Seconds = AT_ONCE  # a word to the launcher, at most every 20 ms
 
@@ -62,14 +62,14 @@ EASY = Handling()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Coding:
+class CodecTime:
     """CPU time of a codec, for a vector of so many bytes of plain numbers."""
 
-    encode: Toll = FREE
-    decode: Toll = FREE
+    encode: CpuTime = FREE
+    decode: CpuTime = FREE
 
 
-def coding_of(known: Mapping[str, Coding], codec: str) -> Coding | None:
+def coding_of(known: Mapping[str, CodecTime], codec: str) -> CodecTime | None:
     """What is known of a codec as a SPEC writes it: with these settings, or with any; nothing of what is around it."""
     words = codec.split(" + ")
     names = (codec, *words, *(word.partition("(")[0] for word in words))

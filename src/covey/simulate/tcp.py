@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from covey.simulate.cluster import Cluster
-from covey.simulate.fair import Fair, Flow, Port
+from covey.simulate.fair import Fair, HostFlow, Port
 from covey.simulate.network import FRAME
 
 WINDOW = 128 * 1024  # bytes that a flow begins with: the receive buffer of Linux, unless told (net.ipv4.tcp_rmem)
@@ -21,6 +21,6 @@ class Tcp(Fair):
         super().__init__(cluster, frame=frame)
         self.window = float(window)
 
-    def _joined(self, now: float, port: Port, flow: Flow) -> dict[Flow, float]:
+    def _joined(self, now: float, port: Port, flow: HostFlow) -> dict[HostFlow, float]:
         windows = {other: self.window + other.carried(now) for other in port.flows}
         return {**windows, flow: self.window}

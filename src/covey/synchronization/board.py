@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
-class Arrival(NamedTuple):
+class WaitingGradient(NamedTuple):
     """A gradient that waits at the server: whose it is, the version of the parameters it was taken at, its samples."""
 
     rank: int
@@ -47,7 +47,7 @@ class Board:
     def _last(self, rank: int) -> float:
         return self.times[rank][-1] if rank in self.times else 0.0
 
-    def came(self, arrival: Arrival, now: float) -> None:
+    def came(self, arrival: WaitingGradient, now: float) -> None:
         """A gradient has come."""
         self._set(arrival.rank, self.clocks[arrival.rank] + 1)
         self.pushed[arrival.rank] = arrival.version

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-from covey.synchronization.board import Arrival, Board
+from covey.synchronization.board import Board, WaitingGradient
 from covey.synchronization.gates import Bounded, Gate, Near
 
 
-class Choice(NamedTuple):
+class GatherChoice(NamedTuple):
     """Which of the waiting gradients make an update, by their places; the weights are of their mean."""
 
     used: list[int]
@@ -22,7 +22,7 @@ class Choice(NamedTuple):
 class Gather(Protocol):
     """Which gradients make an update."""
 
-    def choose(self, waiting: Sequence[Arrival], board: Board) -> Choice | None:
+    def choose(self, waiting: Sequence[WaitingGradient], board: Board) -> GatherChoice | None:
         """The next update to make of what waits, in the order of arrival; None when more must come."""
         ...
 
@@ -31,7 +31,7 @@ class Gather(Protocol):
 class Everyone:
     """One gradient of every worker that still trains, averaged over all samples."""
 
-    def choose(self, waiting: Sequence[Arrival], board: Board) -> Choice | None:
+    def choose(self, waiting: Sequence[WaitingGradient], board: Board) -> GatherChoice | None:
         if len(waiting) < len(board.clocks):
             return None
         first: dict[int, int] = {}  # a proxy's group may be a step ahead: its second gradient is for the next update
@@ -40,7 +40,7 @@ class Everyone:
         if not waiting or board.clocks.keys() - first.keys():
             return None
         used = [first[rank] for rank in sorted(first)]
-        return Choice(used, [waiting[place].samples for place in used])
+        return GatherChoice(used, [waiting[place].samples for place in used])
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class Each:
     share: float
     damping: Literal["none", "inverse", "dynamic"] = "none"
 
-    def choose(self, waiting: Sequence[Arrival], board: Board) -> Choice | None:
+    def choose(self, waiting: Sequence[WaitingGradient], board: Board) -> GatherChoice | None:
         if not waiting:
             return None
         age = board.version - waiting[0].version
-        return Choice([0], [1.0], scale=self.share * waiting[0].gradients * damp(self.damping, age))
+        return GatherChoice([0], [1.0], scale=self.share * waiting[0].gradients * damp(self.damping, age))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,13 @@ class Quorum:
     late: Literal["drop", "fold"] = "drop"
     count: Literal["workers", "gradients"] = "workers"
 
-    def choose(self, waiting: Sequence[Arrival], board: Board) -> Choice | None:
+    def choose(self, waiting: Sequence[WaitingGradient], board: Board) -> GatherChoice | None:
         late = [place for place, arrival in enumerate(waiting) if arrival.version < board.version]
         fresh = [place for place, arrival in enumerate(waiting) if arrival.version == board.version]
         if not fresh or not self.enough([waiting[place].rank for place in fresh], board):
             return None
         used = sorted([*fresh, *(late if self.late == "fold" else [])], key=lambda place: waiting[place].rank)
-        return Choice(used, [waiting[place].samples for place in used], () if self.late == "fold" else late)
+        return GatherChoice(used, [waiting[place].samples for place in used], () if self.late == "fold" else late)
 
     def enough(self, ranks: list[int], board: Board) -> bool:
         """Whether these workers' gradients will do; as workers leave, fewer can come of distinct ones."""
@@ -87,12 +87,12 @@ class Soft:
     size: int
     damping: Literal["none", "inverse", "dynamic"] = "none"
 
-    def choose(self, waiting: Sequence[Arrival], board: Board) -> Choice | None:
+    def choose(self, waiting: Sequence[WaitingGradient], board: Board) -> GatherChoice | None:
         if not waiting or len(waiting) < min(self.size, len(board.clocks.keys() | {one.rank for one in waiting})):
             return None
         ages = [board.version - arrival.version for arrival in waiting]
         damped = [damp(self.damping, age) for age in ages]
-        return Choice(list(range(len(waiting))), damped, scale=sum(damped) / len(damped))
+        return GatherChoice(list(range(len(waiting))), damped, scale=sum(damped) / len(damped))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,11 @@ class Ticked:
 
     by_samples: bool
 
-    def choose(self, waiting: Sequence[Arrival], board: Board) -> Choice | None:
+    def choose(self, waiting: Sequence[WaitingGradient], board: Board) -> GatherChoice | None:
         if not waiting or (board.clocks and board.slowest <= board.version):
             return None
         used = sorted(range(len(waiting)), key=lambda place: waiting[place].rank)
-        return Choice(used, [waiting[place].samples if self.by_samples else 1.0 for place in used])
+        return GatherChoice(used, [waiting[place].samples if self.by_samples else 1.0 for place in used])
 
 
 def damp(damping: str, age: int) -> float:

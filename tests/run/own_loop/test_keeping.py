@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from covey.errors import CheckpointError, PlanError
-from covey.run.own_loop.keeping import Keeping
+from covey.run.own_loop.keeping import LoopState
 
 
 class Counter:
@@ -26,9 +26,9 @@ class Counter:
         self.value = state["value"]
 
 
-def keeping(past: Any = None, saves: bool = True) -> Keeping:
+def keeping(past: Any = None, saves: bool = True) -> LoopState:
     model = nn.Linear(2, 1)
-    return Keeping([model], [torch.optim.SGD(model.parameters(), lr=0.1)], past, saves)
+    return LoopState([model], [torch.optim.SGD(model.parameters(), lr=0.1)], past, saves)
 
 
 def kept(*values: int, steps: int = 3) -> dict[str, Any]:

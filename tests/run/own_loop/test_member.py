@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import covey
 from covey.errors import PlanError
-from covey.run.own_loop.counting import Counts
+from covey.run.own_loop.counting import LoaderCounts
 from covey.run.own_loop.loading import Sizes
 from covey.run.own_loop.member import Member
 
@@ -200,7 +200,7 @@ def test_what_is_kept_is_named_before_the_first_step() -> None:
 
 
 def test_batches_of_a_step_are_counted_together() -> None:
-    counts = Counts(2)
+    counts = LoaderCounts(2)
     counts.pulled(Sizes(4, 8))
     counts.pulled(Sizes(3, 5))
     assert counts.weight == 7 * 2 / 13
@@ -213,7 +213,7 @@ def test_batches_of_a_step_are_counted_together() -> None:
 
 
 def test_what_is_only_looked_at_is_of_no_step() -> None:
-    counts = Counts(2)
+    counts = LoaderCounts(2)
     with torch.no_grad():
         counts.pulled(Sizes(9, 18))
     counts.pulled(Sizes(4, 8))
@@ -242,7 +242,7 @@ def test_without_a_loader_the_model_shows_the_samples() -> None:
 
 def test_samples_may_be_told_of_some_batches_of_a_step() -> None:
     """Of the others the model shows them, wherever in the step they are."""
-    counts = Counts(2)
+    counts = LoaderCounts(2)
     counts.add(10)
     counts.looked(4)
     assert counts.take(None).mine == 14, "told inside accumulate, and not at the step"
@@ -256,7 +256,7 @@ def test_samples_may_be_told_of_some_batches_of_a_step() -> None:
 
 @pytest.mark.parametrize("samples", [-1, 1.5, True])
 def test_samples_are_a_number(samples: Any) -> None:
-    for count in (Counts(2).take, Counts(2).add):
+    for count in (LoaderCounts(2).take, LoaderCounts(2).add):
         with pytest.raises(PlanError, match="give the number of samples"):
             count(samples)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from covey.errors import PlanError
-from covey.run.own_loop.position import Kept, Position
+from covey.run.own_loop.position import Position, SavedPosition
 
 BATCHES, EPOCHS = 5, 3
 
@@ -21,10 +21,10 @@ class Stop(Exception):
 class Member:
     """A loop's view of a run: which batches were trained, and what followed each step."""
 
-    def __init__(self, kept: Kept | None = None, stop: int = 10_000) -> None:
+    def __init__(self, kept: SavedPosition | None = None, stop: int = 10_000) -> None:
         self.log: list[str] = []
         self.position = Position(kept, lambda: self.log.append("restored"))
-        self.kept: Kept | None = None
+        self.kept: SavedPosition | None = None
         self.stop, self.order = stop, 0
 
     def shard(self, name: str = "") -> Iterator[str]:
@@ -42,7 +42,9 @@ class Member:
             return
         self.log.append(f"step {what}")
         if self.position.steps == self.stop:
-            self.kept = msgspec.convert(msgspec.to_builtins(self.position.here(), str_keys=True), Kept, str_keys=True)
+            self.kept = msgspec.convert(
+                msgspec.to_builtins(self.position.here(), str_keys=True), SavedPosition, str_keys=True
+            )
             raise Stop
 
     def after(self, what: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import zmq
 
-from covey.engines.cluster.words import Downward, Upward, upward
-from covey.engines.process.lines import AT_ONCE, MOST_UP
+from covey.engines.cluster.site_messages import Downward, Upward, upward
+from covey.engines.process.control_lines import AT_ONCE, MOST_UP
 from covey.engines.process.liveness import STALL, Silence
-from covey.engines.transport.keys import Guard, Ring
+from covey.engines.transport.keys import KeyChecker, KeyRing
 from covey.engines.transport.refusals import Refusals
 from covey.engines.transport.token import NONE, seal, unseal
 from covey.errors import WireError
@@ -16,12 +16,12 @@ from covey.message import Address
 BROKEN = 2.5  # seconds after which a site is lost that has said nothing since a line broke
 
 
-class Gate:
+class SiteGate:
     """A door at which the sites of a run knock."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, sites: int, ring: Ring | None = None,
-        guard: Guard | None = None, token: bytes = NONE, stall: float = STALL,
+        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, sites: int, key_ring: KeyRing | None = None,
+        guard: KeyChecker | None = None, token: bytes = NONE, stall: float = STALL,
     ) -> None:  # fmt: skip
         """`stall` is for how many seconds a site may give no sign of life."""
         self.guard, self.token = guard, token
@@ -30,8 +30,8 @@ class Gate:
         self.socket.setsockopt(zmq.MAXMSGSIZE, MOST_UP)
         self.socket.ipv6 = True
         self.socket.setsockopt(zmq.LINGER, 1000)
-        if ring:
-            ring.lock(self.socket)
+        if key_ring:
+            key_ring.lock(self.socket)
         self.monitor = None
         if guard:
             guard.watch(self.socket, self._line_broke)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from covey.engines.cluster.words import Letter
+from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.process.liveness import STALL
 
 
@@ -19,7 +19,7 @@ class Places(Protocol):
         """The host of each site, which will be invited; those that come by themselves do so in `patience` seconds."""
         ...
 
-    def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
+    def invite(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
         """Have one site begin for each letter."""
         ...
 
@@ -37,7 +37,7 @@ class Places(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class MeetingTerms:
     """How the hosts of a run meet."""
 
     place: str = ""

@@ -1,6 +1,6 @@
 """The roles of a rank: its worker is played by this very process, where a user's loop runs; the others are born beside.
 
-A process that has run the user's code is never forked: servers are born of a nursery that has run nothing.
+A process that has run the user's code is never forked: servers are born of a fork server that has run nothing.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from types import TracebackType
 
 import msgspec
 
-from covey.engines.cluster.words import Letter
+from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.process import liveness
-from covey.engines.process.brood import Brood
-from covey.engines.process.nursery import Job, lay_memory
+from covey.engines.process.launcher.fork_server import RoleJob, create_shared_memory
+from covey.engines.process.launcher.role_processes import RoleProcesses
 from covey.message import Address
 
 WELL = "exited with code 0"
@@ -28,12 +28,12 @@ class RankRoles:
 
     directory = Path(os.devnull)  # nothing is shipped here: every rank has run the script
 
-    def __init__(self, letter: Letter, me: Address) -> None:
+    def __init__(self, config: SiteConfig, me: Address) -> None:
         self.me = me
-        self.born: SimpleQueue[Job] = SimpleQueue()
-        others = any(name != str(me) for name in letter.roles)
-        self.others = Brood(letter.warm, letter.threads, stall=letter.stall) if others else None
-        self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.born: SimpleQueue[RoleJob] = SimpleQueue()
+        others = any(name != str(me) for name in config.roles)
+        self.others = RoleProcesses(config.warm, config.threads, stall=config.stall) if others else None
+        self.wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.playing = False
         self.how = ""  # the role of this process has ended
         self._ending = Lock()  # two threads know of the bell
@@ -42,22 +42,22 @@ class RankRoles:
         return self
 
     @property
-    def bells(self) -> tuple[int, ...]:
-        return (self.bell, *(self.others.bells if self.others else ()))
+    def wakeups(self) -> tuple[int, ...]:
+        return (self.wakeup, *(self.others.wakeups if self.others else ()))
 
     def abandon(self) -> None:
         if self.others:
             self.others.abandon()
 
-    def bear(self, job: Job, memory: Sequence[int] = ()) -> None:
+    def start_roles(self, job: RoleJob, memory: Sequence[int] = ()) -> None:
         """Have the other roles born, and let the user's thread have the work of its own."""
         beside = [who for who in job.roles if who != self.me]
         self.playing = True
         if beside:
             assert self.others is not None, "the letter had said who comes"
-            self.others.bear(msgspec.structs.replace(job, roles=beside), memory)
+            self.others.start_roles(msgspec.structs.replace(job, roles=beside), memory)
         if job.sharing:
-            lay_memory(job, [os.dup(handle) for handle in memory])
+            create_shared_memory(job, [os.dup(handle) for handle in memory])
         self.born.put(job)
 
     def leave(self, how: str = WELL) -> None:
@@ -65,8 +65,8 @@ class RankRoles:
         with self._ending:
             if not self.how:
                 self.how = how
-                if self.bell >= 0:
-                    os.eventfd_write(self.bell, 1)
+                if self.wakeup >= 0:
+                    os.eventfd_write(self.wakeup, 1)
 
     @property
     def alive(self) -> set[Address]:
@@ -82,7 +82,7 @@ class RankRoles:
         gone = self.others.exits() if self.others else []
         if self.how and self.playing:
             self.playing = False
-            os.eventfd_read(self.bell)
+            os.eventfd_read(self.wakeup)
             gone.append((self.me, self.how))
         return gone
 
@@ -90,5 +90,5 @@ class RankRoles:
         if self.others:
             self.others.__exit__(kind, error, tb)
         with self._ending:
-            os.close(self.bell)
-            self.bell = -1
+            os.close(self.wakeup)
+            self.wakeup = -1

@@ -1,6 +1,6 @@
 """Ranks: processes that something else has started, all with one command. Rank 0 leads the run, and each is a site.
 
-Rank 0 hosts its own site on a thread: if it dies, the nursery of that site goes with it at once.
+Rank 0 hosts its own site on a thread: if it dies, the fork server of that site goes with it at once.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Protocol
 import msgspec
 
 from covey.decoding import WireFormat
-from covey.engines.cluster import here, site
-from covey.engines.cluster.words import Letter, letters
+from covey.engines.cluster import site, this_host
+from covey.engines.cluster.site_messages import SiteConfig, configs
 from covey.errors import PeerLost, PlanError
 
 HERE = "127.0.0.1"
@@ -42,7 +42,7 @@ class Channel(Protocol):
         """(The leader) everybody, in order of rank, if they come within so many seconds."""
         ...
 
-    def hand_out(self, letters: Sequence[bytes]) -> None:
+    def hand_out(self, configs: Sequence[bytes]) -> None:
         """(The leader) one letter for each other rank, in order; an empty one: there will be no run."""
         ...
 
@@ -78,15 +78,15 @@ class RankPlaces:
     def native(self) -> str:
         return self._native(self.address) if self._native else ""
 
-    def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
+    def invite(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
         self.invited = True
-        self.own = threading.Thread(target=self._host, args=(letters[0], handed), name="site", daemon=True)
+        self.own = threading.Thread(target=self._host, args=(configs[0], handed), name="site", daemon=True)
         self.own.start()
-        self.channel.hand_out([msgspec.msgpack.encode(letter) for letter in letters[1:]])
+        self.channel.hand_out([msgspec.msgpack.encode(config) for config in configs[1:]])
 
-    def _host(self, letter: Letter, handed: bytes) -> None:
+    def _host(self, config: SiteConfig, handed: bytes) -> None:
         try:
-            site.host(letter, handed)
+            site.host(config, handed)
         except Exception as error:
             self.trouble = f"the site of rank 0 failed: {error}"
 
@@ -114,7 +114,7 @@ def attend(channel: Channel, handed: Callable[[], bytes]) -> None:
         return channel.close(True)
     heard.ignored = True  # the leader hears of it too, and ends the run in order
     try:
-        well = site.host(letters.read(data, "rank 0"), handed())
+        well = site.host(configs.read(data, "rank 0"), handed())
     except PeerLost:
         raise PeerLost("rank 0, which led the run, is gone") from None
     channel.close(well)
@@ -141,7 +141,7 @@ def presence(leader: str = "") -> Presence:
 
 def machine() -> str:
     """One kernel, booted once, and one network of it."""
-    found = here.machine()
+    found = this_host.machine()
     return f"{found.kernel} {found.network}"
 
 

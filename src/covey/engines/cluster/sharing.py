@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from covey.engines.cluster.here import Machine
-from covey.engines.cluster.keeper import Keeper
+from covey.engines.cluster.memory_broker import MemoryBroker
 from covey.engines.cluster.placement import Site
-from covey.engines.cluster.words import Fetch, Lay, Shares
-from covey.engines.process.shots import SCORER
-from covey.engines.transport.ground import MOST, too_many
+from covey.engines.cluster.site_messages import FetchMemory, LayMemory, MemoryShared
+from covey.engines.cluster.this_host import HostIdentity
+from covey.engines.process.snapshot_parts import SCORER
+from covey.engines.transport.shared_segment import MOST, too_many
 from covey.message import Address
 
-Ask = Callable[[Mapping[int, Lay | Fetch]], Mapping[int, Shares]]
+Ask = Callable[[Mapping[int, LayMemory | FetchMemory]], Mapping[int, MemoryShared]]
 """Tells sites to do something; what each of them answers."""
 
 SLOWLY = "what they send each other goes through sockets, more slowly"
@@ -42,10 +42,10 @@ class Group:
 class Sharing:
     """The memory that the roles of a run share, machine by machine."""
 
-    def __init__(self, homes: Mapping[Address, Site], machines: Mapping[int, Machine], mine: Machine) -> None:
+    def __init__(self, homes: Mapping[Address, Site], machines: Mapping[int, HostIdentity], mine: HostIdentity) -> None:
         self.homes, self.machines, self.mine = homes, machines, mine
         self.groups = grouped(homes, machines, mine)
-        self.keeper: Keeper | None = None
+        self.broker: MemoryBroker | None = None
 
     def settle(self, secret: bytes, ask: Ask) -> None:
         """Have memory laid and fetched wherever several sites, or a site and the launcher, are on one machine."""
@@ -55,14 +55,14 @@ class Sharing:
             elif group.leads:
                 self._lay(group, secret)
         first = {group.sites[0]: group for group in self.groups if not group.leads and not group.why}
-        self._note(first, ask({number: Lay(group.roles, self._common(group)) for number, group in first.items()}))
+        self._note(first, ask({number: LayMemory(group.roles, self._common(group)) for number, group in first.items()}))
         guests = {number: group for group in self.settled for number in group.guests}
-        self._note(guests, ask({number: Fetch(group.door) for number, group in guests.items()}))
+        self._note(guests, ask({number: FetchMemory(group.door) for number, group in guests.items()}))
 
     def _lay(self, group: Group, secret: bytes) -> None:
         try:
-            self.keeper = Keeper(group.roles, secret, self._common(group))
-            group.door = self.keeper.door
+            self.broker = MemoryBroker(group.roles, secret, self._common(group))
+            group.door = self.broker.door
         except OSError as error:
             group.why = error.strerror or str(error)
 
@@ -70,7 +70,7 @@ class Sharing:
         """Whether all roles of the run are of this machine."""
         return {site.number for site in self.homes.values()} <= set(group.sites)
 
-    def _note(self, asked: Mapping[int, Group], answers: Mapping[int, Shares]) -> None:
+    def _note(self, asked: Mapping[int, Group], answers: Mapping[int, MemoryShared]) -> None:
         for number, group in asked.items():
             group.door = group.door or answers[number].door
             group.why = group.why or answers[number].why
@@ -93,7 +93,7 @@ class Sharing:
     @property
     def handles(self) -> Sequence[int]:
         """The memory of the launcher's own machine."""
-        return self.keeper.handles if self.keeper and self.scorers else ()
+        return self.broker.handles if self.broker and self.scorers else ()
 
     @property
     def alone(self) -> bool:
@@ -117,11 +117,11 @@ class Sharing:
 
     def close(self) -> None:
         """Whoever should have the memory has it."""
-        if self.keeper:
-            self.keeper.close()
+        if self.broker:
+            self.broker.close()
 
 
-def grouped(homes: Mapping[Address, Site], machines: Mapping[int, Machine], mine: Machine) -> list[Group]:
+def grouped(homes: Mapping[Address, Site], machines: Mapping[int, HostIdentity], mine: HostIdentity) -> list[Group]:
     """Who could share memory: by machine, where more than one process bears roles."""
     found = {mine: Group(leads=True)}
     for who, site in homes.items():
@@ -133,7 +133,7 @@ def grouped(homes: Mapping[Address, Site], machines: Mapping[int, Machine], mine
     return [group for group in found.values() if len(group.sites) + group.leads > 1]
 
 
-def separated(machines: Sequence[Machine], apart: bool) -> str:
+def separated(machines: Sequence[HostIdentity], apart: bool) -> str:
     """Why processes of one kernel may not share memory, if that is so."""
     kernels = {machine.kernel for machine in machines}
     networks = {(machine.kernel, machine.network) for machine in machines}

@@ -10,17 +10,17 @@ from pathlib import Path
 import msgspec
 
 from covey.engines import handover
-from covey.engines.cluster.words import Letter
+from covey.engines.cluster.site_messages import SiteConfig
 from covey.errors import PlanError
 from covey.task import task_file
 
 MOST = 32 << 20  # bytes of code; more is no code
 
 
-def with_code(letters: Sequence[Letter]) -> list[Letter]:
+def with_code(configs: Sequence[SiteConfig]) -> list[SiteConfig]:
     """The letters, with the task's code for hosts that may not have it."""
-    code = packed(letters[0].task) if letters[0].task else b""
-    return [msgspec.structs.replace(letter, code=code) for letter in letters]
+    code = packed(configs[0].task) if configs[0].task else b""
+    return [msgspec.structs.replace(config, code=code) for config in configs]
 
 
 def packed(task: str) -> bytes:
@@ -43,18 +43,18 @@ def code_in(folder: Path) -> Iterator[Path]:
         yield from code_in(inner)
 
 
-def settled(letter: Letter, handed: bytes, folder: Path) -> tuple[Letter, bytes]:
+def settled(config: SiteConfig, handed: bytes, folder: Path) -> tuple[SiteConfig, bytes]:
     """The letter and the parcel as they hold on this host: if it lacks the task's file, with the one that came along.
 
     The folder is one that goes with the run.
     """
-    if not letter.code:
-        return letter, handed
-    path = task_file(letter.task)
-    with zipfile.ZipFile(io.BytesIO(letter.code)) as code:
+    if not config.code:
+        return config, handed
+    path = task_file(config.task)
+    with zipfile.ZipFile(io.BytesIO(config.code)) as code:
         if path.is_file() and path.read_bytes() == code.read(path.name):
-            return letter, handed  # with the data that may lie beside it
+            return config, handed  # with the data that may lie beside it
         code.extractall(folder)  # zipfile keeps every name inside the folder
-    task = str(folder / path.name) + letter.task.removeprefix(str(path))
+    task = str(folder / path.name) + config.task.removeprefix(str(path))
     parcel = msgspec.structs.replace(handover.opened(handed), file=task)
-    return msgspec.structs.replace(letter, task=task), handover.closed(parcel)
+    return msgspec.structs.replace(config, task=task), handover.closed(parcel)

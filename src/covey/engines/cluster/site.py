@@ -1,7 +1,7 @@
 """A site: covey's process on a host of the cluster, which bears the roles placed there and tells how each ends.
 
 Whatever starts it hands it a letter. It leaves when the launcher says so, or when the launcher is gone, and takes its
-roles with it; when it dies itself, they die too (see the nursery).
+roles with it; when it dies itself, they die too (see the fork server).
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ import msgspec
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from covey.engines.cluster import here, shipping
-from covey.engines.cluster.keeper import Share
-from covey.engines.cluster.words import (
+from covey.engines.cluster import shipping, this_host
+from covey.engines.cluster.memory_broker import SiteMemory
+from covey.engines.cluster.site_messages import (
     Arrived,
-    Bear,
-    Beat,
     Downward,
-    Failed,
-    Gone,
-    Leave,
-    Letter,
+    Heartbeat,
+    LeaveRun,
+    ProcessGone,
+    SiteConfig,
+    SiteFailed,
+    StartRoles,
     Upward,
+    configs,
     downward,
-    letters,
 )
-from covey.engines.process.brood import Brood, Start
-from covey.engines.process.lines import MOST_DOWN
+from covey.engines.process.control_lines import MOST_DOWN
+from covey.engines.process.launcher.fork_server import RoleJob
+from covey.engines.process.launcher.role_processes import RoleProcesses, Start
 from covey.engines.process.liveness import STATES, Silence
-from covey.engines.process.nursery import Job
-from covey.engines.transport.keys import LAUNCHER, Ring
+from covey.engines.transport.keys import LAUNCHER, KeyRing
 from covey.engines.transport.token import seal, unseal
 from covey.errors import CoveyError, PeerLost
 from covey.message import Address
@@ -61,114 +61,114 @@ class Roles(Protocol):
     def alive(self) -> set[Address]: ...
 
     @property
-    def bells(self) -> Sequence[int]:
+    def wakeups(self) -> Sequence[int]:
         """Readable when one of them may have ended."""
         ...
 
-    def bear(self, job: Job, memory: Sequence[int] = ()) -> None: ...
+    def start_roles(self, job: RoleJob, memory: Sequence[int] = ()) -> None: ...
     def exits(self) -> list[tuple[Address, str]]: ...
     def sign(self, who: Address) -> object: ...
     def state(self, who: Address) -> str: ...
     def abandon(self) -> None: ...
 
 
-def host(letter: Letter, handed: bytes = b"", start: Start | None = None) -> bool:
+def host(config: SiteConfig, handed: bytes = b"", start: Start | None = None) -> bool:
     """Be a site until the run is over, and tell whether all went well; `handed` is a task of the launcher's memory."""
-    with Brood(letter.warm, letter.threads, start, letter.stall) as brood:
-        return host_in(brood, letter, handed).well
+    with RoleProcesses(config.warm, config.threads, start, config.stall) as processes:
+        return host_in(processes, config, handed).well
 
 
-def host_in(brood: Roles, letter: Letter, handed: bytes = b"") -> Leave:
+def host_in(processes: Roles, config: SiteConfig, handed: bytes = b"") -> LeaveRun:
     """Be a site whose roles are borne like this, and tell how the run ended."""
-    with Line(letter) as line:
+    with SiteLine(config) as line:
         try:
-            letter, handed = shipping.settled(letter, handed, brood.directory / "task")
-            address = here.address_towards(letter.launcher, letter.interface)
+            config, handed = shipping.settled(config, handed, processes.directory / "task")
+            address = this_host.address_towards(config.launcher, config.interface)
             cores = len(os.sched_getaffinity(0))
-            versions = here.versions(letter.task)
-            line.tell(Arrived(socket.gethostname(), address, cores, versions, here.machine()))
-            with closing(Share(letter.secret)) as share:
-                return _stay(line, brood, share, handed)
+            versions = this_host.versions(config.task)
+            line.tell(Arrived(socket.gethostname(), address, cores, versions, this_host.machine()))
+            with closing(SiteMemory(config.secret)) as share:
+                return _stay(line, processes, share, handed)
         except CoveyError as error:
-            line.tell(Failed(str(error), isinstance(error, PeerLost)))
+            line.tell(SiteFailed(str(error), isinstance(error, PeerLost)))
             raise
 
 
-def _stay(line: Line, brood: Roles, share: Share, handed: bytes) -> Leave:
+def _stay(line: SiteLine, processes: Roles, share: SiteMemory, handed: bytes) -> LeaveRun:
     poller = zmq.Poller()
     poller.register(line.socket, zmq.POLLIN)
-    for bell in brood.bells:
-        poller.register(bell, zmq.POLLIN)
-    pulse = Pulse(brood)
+    for wakeup in processes.wakeups:
+        poller.register(wakeup, zmq.POLLIN)
+    pulse = RoleSigns(processes)
     while True:
         poller.poll(round(min(BEAT, line.silence.every) * 1000))
         line.watch()
         if line.due:
             line.tell(pulse.beat())
-        for who, how in brood.exits():
-            line.tell(Gone(who, how))
+        for who, how in processes.exits():
+            line.tell(ProcessGone(who, how))
         for word in line.heard():
-            if isinstance(word, Leave):
+            if isinstance(word, LeaveRun):
                 if not word.well:
-                    brood.abandon()
+                    processes.abandon()
                 return word
-            if isinstance(word, Bear):
-                job = Job(
+            if isinstance(word, StartRoles):
+                job = RoleJob(
                     entry=word.entry, roles=word.roles, work=word.work, alone=word.alone, sharing=word.sharing,
                     handed=handed,
                 )  # fmt: skip
-                Thread(target=_bear, args=(brood, job, share.passed_on()), daemon=True).start()
+                Thread(target=_start_roles, args=(processes, job, share.passed_on()), daemon=True).start()
             else:
                 line.tell(share.obey(word))
 
 
-def _bear(brood: Roles, job: Job, share: Share) -> None:
-    """(Beside the signs of life) A nursery that still imports torch, or a large task, can take longer than they may."""
-    with closing(share), suppress(PeerLost, OSError):  # `exits` tells of a dead nursery
-        brood.bear(job, share.handles if job.sharing else ())
+def _start_roles(processes: Roles, job: RoleJob, share: SiteMemory) -> None:
+    """(Beside the signs of life) A fork server that still imports torch, or a large task, can take longer than they may."""
+    with closing(share), suppress(PeerLost, OSError):  # `exits` tells of a dead fork server
+        processes.start_roles(job, share.handles if job.sharing else ())
 
 
-class Pulse:
+class RoleSigns:
     """What the launcher must know of the roles of a site: which of them use the CPU, and which are stopped."""
 
-    def __init__(self, brood: Roles) -> None:
-        self.brood = brood
+    def __init__(self, processes: Roles) -> None:
+        self.processes = processes
         self.signs: dict[Address, object] = {}
 
-    def beat(self) -> Beat:
-        roles = sorted(self.brood.alive)
-        before, self.signs = self.signs, {who: self.brood.sign(who) for who in roles}
-        states = [(who, self.brood.state(who)) for who in roles]
-        return Beat(
+    def beat(self) -> Heartbeat:
+        roles = sorted(self.processes.alive)
+        before, self.signs = self.signs, {who: self.processes.sign(who) for who in roles}
+        states = [(who, self.processes.state(who)) for who in roles]
+        return Heartbeat(
             busy=[who for who in roles if before.get(who) != self.signs[who]],
             stopped=[(who, how) for who, how in states if how in STATES],
         )
 
 
-class Line:
+class SiteLine:
     """A site's end of the line to its launcher, which notices when the other end is gone."""
 
-    def __init__(self, letter: Letter) -> None:
+    def __init__(self, config: SiteConfig) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.token = letter.token
+        self.token = config.token
         self.socket = self.context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.MAXMSGSIZE, MOST_DOWN)
-        self.socket.setsockopt(zmq.IDENTITY, f"site/{letter.site}".encode())
+        self.socket.setsockopt(zmq.IDENTITY, f"site/{config.site}".encode())
         self.socket.setsockopt(zmq.LINGER, 1000)
-        self.silence: Silence[str] = Silence(letter.stall)
+        self.silence: Silence[str] = Silence(config.stall)
         # a host that vanished, or a launcher that was stopped, sends no farewell
         self.socket.setsockopt(zmq.HEARTBEAT_IVL, round(min(2.0, self.silence.stall / 4) * 1000))
         self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(self.silence.stall * 1000))
         self.socket.ipv6 = True
-        if letter.pair:
-            Ring(letter.pair, {LAUNCHER: letter.key}).open(self.socket, LAUNCHER)
+        if config.pair:
+            KeyRing(config.pair, {LAUNCHER: config.key}).open(self.socket, LAUNCHER)
         self.monitor = self.socket.get_monitor_socket(EVENTS)
-        self.launcher, self.met, self.refused = letter.launcher, False, False
+        self.launcher, self.met, self.refused = config.launcher, False, False
         self.alone: float | None = 0.0  # since when there is no connection, by the clock of that silence
         self.told = 0.0
-        self.socket.connect(letter.launcher)
+        self.socket.connect(config.launcher)
 
-    def __enter__(self) -> Line:
+    def __enter__(self) -> SiteLine:
         return self
 
     def tell(self, word: Upward) -> None:
@@ -212,15 +212,15 @@ class Line:
 def main() -> None:
     """A site of its own process: the letter comes on its standard input, then what was handed over."""
     size = int.from_bytes(sys.stdin.buffer.read(8), "big")
-    letter = letters.read(sys.stdin.buffer.read(size), "the launcher")
+    config = configs.read(sys.stdin.buffer.read(size), "the launcher")
     handed = sys.stdin.buffer.read()
     with suppress(KeyboardInterrupt):
-        host(letter, handed)
+        host(config, handed)
 
 
-def posted(letter: Letter, handed: bytes) -> bytes:
+def posted(config: SiteConfig, handed: bytes) -> bytes:
     """What `main` reads."""
-    data = msgspec.msgpack.encode(letter)
+    data = msgspec.msgpack.encode(config)
     return len(data).to_bytes(8, "big") + data + handed
 
 

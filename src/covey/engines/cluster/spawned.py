@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from covey.engines.cluster import site
-from covey.engines.cluster.words import Letter
-from covey.engines.process.brood import describe
+from covey.engines.cluster.site_messages import SiteConfig
+from covey.engines.process.launcher.role_processes import describe
 
 PATIENCE = 8.0  # seconds that a site has to leave by itself
 
@@ -29,9 +29,9 @@ class SpawnedPlaces:
     def pids(self) -> list[int]:
         return [child.pid for child in self.sites]
 
-    def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
+    def invite(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        for letter, prefix in zip(letters, self.prefixes, strict=True):
+        for config, prefix in zip(configs, self.prefixes, strict=True):
             child = subprocess.Popen(
                 [*prefix, sys.executable, "-m", site.__name__],
                 stdin=subprocess.PIPE, env=environment, process_group=0,
@@ -39,7 +39,7 @@ class SpawnedPlaces:
             self.sites.append(child)
             assert child.stdin is not None
             with child.stdin:
-                child.stdin.write(site.posted(letter, handed))
+                child.stdin.write(site.posted(config, handed))
 
     def lost(self) -> str:
         for host, child in zip(self.hosts, self.sites, strict=False):

@@ -22,7 +22,7 @@ LOCK = Path("/run/covey-lab.lock")
 ENDING = 5.0  # seconds for killed processes to be gone
 
 
-class Traffic(NamedTuple):
+class LinkBytes(NamedTuple):
     """Bytes that have passed a host's shaped link, with all that the network adds."""
 
     sent: int
@@ -50,10 +50,10 @@ class Lab:
     def is_cut(self, host: str) -> bool:
         return "UP" not in self._port(host)["flags"]
 
-    def traffic(self, host: str) -> Traffic:
+    def traffic(self, host: str) -> LinkBytes:
         """Since the lab was made; what the switch hears from a host is what that has sent."""
         seen = self._port(host)["stats64"]
-        return Traffic(sent=seen["rx"]["bytes"], received=seen["tx"]["bytes"])
+        return LinkBytes(sent=seen["rx"]["bytes"], received=seen["tx"]["bytes"])
 
     def remove(self) -> None:
         """Leave nothing of it; what is left of its processes is killed."""

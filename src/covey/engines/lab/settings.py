@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class LabSettings:
     """For each host: the rate of its link each way (None: unshaped), and how many cores it may use (None: all)."""
 
     rates: tuple[BytesPerSecond | None, ...]
@@ -31,7 +31,7 @@ class Settings:
         return [f"h{number}" for number in range(len(self.rates))]
 
 
-def read(workers: int, given: Mapping[str, Any]) -> Settings:
+def read(workers: int, given: Mapping[str, Any]) -> LabSettings:
     """The settings as they were written; a list of one value per host also says how many hosts there are."""
     for name in given:
         if name not in KNOWN:
@@ -40,7 +40,7 @@ def read(workers: int, given: Mapping[str, Any]) -> Settings:
     count = given.get("hosts", max(len(rates), len(cpus)) if max(len(rates), len(cpus)) > 1 else workers)
     if not isinstance(count, int) or not 1 <= count <= MOST:
         raise PlanError(f"lab(hosts={count}): write how many, from 1 to {MOST}")
-    return Settings(_each("rate", rates, count, _rate), _each("cpu", cpus, count, lambda text: _cpu(text, count)))
+    return LabSettings(_each("rate", rates, count, _rate), _each("cpu", cpus, count, lambda text: _cpu(text, count)))
 
 
 def _list(value: Any) -> list[str]:

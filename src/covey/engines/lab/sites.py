@@ -14,15 +14,15 @@ from pathlib import Path
 
 import msgspec
 
-from covey.engines.cluster.words import Letter
-from covey.engines.lab import hatchery, name, quota, running, wiring
-from covey.engines.lab.hatchery import Invitation, ends
+from covey.engines.cluster.site_messages import SiteConfig
+from covey.engines.lab import fork_server, name, networks, quota, running
+from covey.engines.lab.fork_server import Invitation, ends
 from covey.engines.lab.running import Lab
-from covey.engines.lab.settings import Settings
-from covey.engines.process.brood import describe
-from covey.engines.process.nursery import read, write
+from covey.engines.lab.settings import LabSettings
+from covey.engines.process.launcher.fork_server import read, write
+from covey.engines.process.launcher.role_processes import describe
 from covey.errors import PlanError
-from covey.threads import limited_to
+from covey.model.threads import limited_to
 
 PATIENCE, HASTE = 8.0, 1.0  # seconds that sites have to leave by themselves, after a good run and after a bad one
 
@@ -32,7 +32,7 @@ class LabPlaces:
 
     apart = True  # its networks stand for machines
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: LabSettings) -> None:
         self.settings, self.hosts, self.address = settings, settings.hosts, ""
         self.lab: Lab | None = None
         self.groups: dict[str, Path] = {}
@@ -46,25 +46,25 @@ class LabPlaces:
     def open(self, patience: float) -> list[str]:
         with running.locked():
             running.reap()
-            nets = wiring.free()
+            nets = networks.free()
             self.lab = Lab(name.new())
-            wiring.lay(self.lab.name, self.settings.rates, nets)
+            networks.lay(self.lab.name, self.settings.rates, nets)
         if any(share is not None for share in self.settings.cpus):
             self.groups = quota.make(str(self.lab.name), self.hosts, quota.groups())
-        self.address = f"{nets.control}.{wiring.LAUNCHER}"
+        self.address = f"{nets.control}.{networks.LAUNCHER}"
         return self.hosts
 
-    def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
-        if letters[0].interface:
-            raise PlanError(f"--interface {letters[0].interface}: in the lab roles speak on its shaped links")
+    def invite(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
+        if configs[0].interface:
+            raise PlanError(f"--interface {configs[0].interface}: in the lab roles speak on its shaped links")
         assert self.lab is not None, "a lab is opened first"
-        self.line = self._start(letters[0])
+        self.line = self._start(configs[0])
         self.living = set(self.hosts)
         invitations = [
             Invitation(
-                letter=msgspec.structs.replace(letter, interface=wiring.DATA), host=host,
+                config=msgspec.structs.replace(config, interface=networks.DATA), host=host,
                 namespace=self.lab.name.host(host), group=str(self.groups.get(host, "")),
-            ) for letter, host in zip(letters, self.hosts, strict=True)
+            ) for config, host in zip(configs, self.hosts, strict=True)
         ]  # fmt: skip
         with suppress(OSError):  # it has died at once: `lost` will tell
             write(self.line, msgspec.msgpack.encode(invitations))
@@ -94,14 +94,14 @@ class LabPlaces:
             if self.lab:
                 self.lab.remove()
 
-    def _start(self, letter: Letter) -> socket.socket:
+    def _start(self, config: SiteConfig) -> socket.socket:
         path = os.pathsep.join(path for path in sys.path if path)
-        environment = {**os.environ, **limited_to(letter.threads), "PYTHONPATH": path}
+        environment = {**os.environ, **limited_to(config.threads), "PYTHONPATH": path}
         ours, theirs = socket.socketpair()
         with theirs:
-            told = [str(theirs.fileno()), letter.warm, " " * 32]  # the last is room for a title
+            told = [str(theirs.fileno()), config.warm, " " * 32]  # the last is room for a title
             self.parent = subprocess.Popen(
-                [sys.executable, "-m", hatchery.__name__, *told],
+                [sys.executable, "-m", fork_server.__name__, *told],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment, process_group=0,
             )  # fmt: skip
         return ours

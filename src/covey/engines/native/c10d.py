@@ -9,14 +9,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.native import Group
+from covey.engines.process.role.native_sums import Group
 from covey.errors import PlanError
 from covey.message import Address
 
 PATIENCE = timedelta(minutes=30)  # a peer may compute as long as it likes; the launcher notices one that is gone
 
 
-class Collectives:
+class C10dCollectives:
     """Process groups by members, made when they first sum."""
 
     def __init__(self, me: Address, contacts: Contacts, host: str, port: str) -> None:

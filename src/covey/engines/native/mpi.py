@@ -10,9 +10,9 @@ import msgspec
 import torch
 from torch import Tensor
 
-from covey.engines.native.mpi_service import MOST, WHERE, Wanted
+from covey.engines.native.mpi_service import MOST, WHERE, SumRequest
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.native import Group
+from covey.engines.process.role.native_sums import Group
 from covey.errors import RoleFailed
 from covey.message import Address
 
@@ -22,7 +22,7 @@ TYPES = {
 }  # fmt: skip
 
 
-class Collectives:
+class MpiCollectives:
     """Sums by the site's MPI, over groups of which no two roles live on one site."""
 
     def __init__(self, me: Address, contacts: Contacts) -> None:
@@ -46,7 +46,7 @@ class Collectives:
         assert self.memory is not None
         numbers = torch.frombuffer(self.memory, dtype=kind, count=part.numel())
         numbers.copy_(part)
-        wanted = Wanted(sites, TYPES[kind], part.numel(), handle is not None)
+        wanted = SumRequest(sites, TYPES[kind], part.numel(), handle is not None)
         socket.send_fds(self.line, [msgspec.msgpack.encode(wanted)], [handle] if handle is not None else [])
         if handle is not None:
             os.close(handle)

@@ -27,7 +27,7 @@ SIZES = {"FLOAT": 4, "DOUBLE": 8, "INT64_T": 8, "INT32_T": 4, "C_FLOAT_COMPLEX":
 """Bytes of a number of each type."""
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class SumRequest(msgspec.Struct, frozen=True):
     """A sum over these sites, of so many numbers of a type at the beginning of the memory."""
 
     sites: tuple[int, ...]
@@ -36,7 +36,7 @@ class Wanted(msgspec.Struct, frozen=True):
     fresh: bool = False  # the memory's handle comes along
 
 
-_wanted: WireFormat[Wanted] = WireFormat("sum that is wanted", Wanted, most=MOST)
+_wanted: WireFormat[SumRequest] = WireFormat("sum that is wanted", SumRequest, most=MOST)
 
 
 class Service:
@@ -83,7 +83,7 @@ class Service:
                     answer = str(error).encode()
                 line.send(answer[:MOST])
 
-    def _sum(self, wanted: Wanted, memory: mmap.mmap | None) -> bytes:
+    def _sum(self, wanted: SumRequest, memory: mmap.mmap | None) -> bytes:
         """Empty when it is done, else what went wrong."""
         from mpi4py import MPI
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import msgspec
 
-from covey.engines.transport.keys import Discreet, Pair, Ring
+from covey.engines.transport.keys import KeyRing, Pair, Secretive
 from covey.engines.transport.token import NONE
 from covey.message import Address
 
 ANY = ":*"  # the end of an endpoint whose port is not known before its role has bound it
 
 
-class Contacts(Discreet, frozen=True, kw_only=True):
+class Contacts(Secretive, frozen=True, kw_only=True):
     """What a role must know to speak: everybody's endpoint by name, and the launcher's."""
 
     book: dict[str, str]
@@ -25,8 +25,8 @@ class Contacts(Discreet, frozen=True, kw_only=True):
     sites: dict[str, int] = msgspec.field(default_factory=dict)  # the number of the site where each role lives
     machines: dict[str, int] = msgspec.field(default_factory=dict)  # the same number: they share memory
 
-    def ring(self, me: Address) -> Ring | None:
-        return Ring(self.pairs[str(me)], by_address(self.public)) if self.public else None
+    def key_ring(self, me: Address) -> KeyRing | None:
+        return KeyRing(self.pairs[str(me)], by_address(self.public)) if self.public else None
 
     @property
     def open(self) -> bool:

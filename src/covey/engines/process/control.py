@@ -7,47 +7,47 @@ from typing import Literal
 import msgspec
 
 from covey.decoding import WireFormat
-from covey.observe.recording import Lane
+from covey.observe.recording import RoleTimeline
 from covey.observe.tally import Tally
 from covey.observe.usage import Use
-from covey.settings import Changed
+from covey.settings import SettingsUpdate
 
 How = Literal["any", "all", "mean", "sum"]
 
 
-class Word(msgspec.Struct, frozen=True, tag=True):
+class ControlMessage(msgspec.Struct, frozen=True, tag=True):
     """Something said on the control line."""
 
 
 # -- from a role to its launcher
 
 
-class Bound(Word, frozen=True):
+class Bound(ControlMessage, frozen=True):
     """The role hears at this endpoint."""
 
     endpoint: str
 
 
-class Doing(Word, frozen=True):
+class Doing(ControlMessage, frozen=True):
     """What the role does before it is ready."""
 
     what: str
 
 
-class Ready(Word, frozen=True):
+class RoleReady(ControlMessage, frozen=True):
     """The role is built; roles with the same fingerprint start from the same weights."""
 
     fingerprint: str
     parameters: int
 
 
-class Cramped(Word, frozen=True):
+class MemoryShort(ControlMessage, frozen=True):
     """The role can share no more memory with the others of its host, and sends through sockets instead."""
 
     why: str
 
 
-class Report(Word, frozen=True):
+class Report(ControlMessage, frozen=True):
     """How it goes: the tally so far, and what the role waits for, if it does."""
 
     step: int
@@ -58,30 +58,30 @@ class Report(Word, frozen=True):
     use: Use | None = None  # now and then
 
 
-class Settled(Word, frozen=True):
+class Settled(ControlMessage, frozen=True):
     """The settings of a loop's optimizer are known for all steps before this one; how they changed since the last."""
 
     reached: int
-    changes: list[Changed]
+    changes: list[SettingsUpdate]
 
 
-class At(Word, frozen=True):
+class NextStep(ControlMessage, frozen=True):
     """The step that would begin next; the role goes no further until told. None: it will begin no more."""
 
     step: int | None
 
 
-class Held(Word, frozen=True):
+class HeldAt(ControlMessage, frozen=True):
     """The role waits before this step, or will never begin it."""
 
     step: int
 
 
-class Frozen(Word, frozen=True):
+class Frozen(ControlMessage, frozen=True):
     """No compute runs, and none will begin."""
 
 
-class Counts(Word, frozen=True):
+class MessageCounts(ControlMessage, frozen=True):
     """Messages sent and received in all; busy: something still moves."""
 
     sent: int
@@ -89,20 +89,20 @@ class Counts(Word, frozen=True):
     busy: bool
 
 
-class Saved(Word, frozen=True):
+class Saved(ControlMessage, frozen=True):
     """The role's state is on disk, or why not."""
 
     why: str = ""
 
 
-class Ended(Word, frozen=True):
+class RoleEnded(ControlMessage, frozen=True):
     """The role's program is through."""
 
     tally: Tally
-    lane: Lane | None = None  # of a run that is traced
+    lane: RoleTimeline | None = None  # of a run that is traced
 
 
-class Failed(Word, frozen=True):
+class ProgramRaised(ControlMessage, frozen=True):
     """The role's code raised."""
 
     error: str
@@ -110,14 +110,14 @@ class Failed(Word, frozen=True):
     refusal: str = ""  # the kind of error, where it is covey that says no
 
 
-class Left(Word, frozen=True):
+class Left(ControlMessage, frozen=True):
     """The worker's own loop is over, after so many steps and so many votes."""
 
     steps: int
     votes: int
 
 
-class Vote(Word, frozen=True):
+class Vote(ControlMessage, frozen=True):
     """What a worker's own loop has to say in the vote of this number, and waits to hear from all."""
 
     number: int
@@ -127,26 +127,26 @@ class Vote(Word, frozen=True):
     steps: int  # that the loop has taken
 
 
-class Order(Word, frozen=True):
+class SampleOrder(ControlMessage, frozen=True):
     """In which order a worker's loader goes through its samples in this pass, as a fingerprint."""
 
     number: int
     fingerprint: str
 
 
-class Advice(Word, frozen=True):
+class Notice(ControlMessage, frozen=True):
     """Something that the person who started the run should read."""
 
     text: str
 
 
-class Refused(Word, frozen=True):
+class Refused(ControlMessage, frozen=True):
     """What the role has refused since it last said so: each reason, and how often."""
 
     counts: dict[str, int]
 
 
-class Scored(Word, frozen=True):
+class Scored(ControlMessage, frozen=True):
     """What the model is worth."""
 
     metrics: dict[str, float]
@@ -155,69 +155,69 @@ class Scored(Word, frozen=True):
 # -- from the launcher to a role
 
 
-class Book(Word, frozen=True):
+class Endpoints(ControlMessage, frozen=True):
     """Where everybody hears, by name."""
 
     endpoints: dict[str, str]
 
 
-class Go(Word, frozen=True):
+class Go(ControlMessage, frozen=True):
     """Everybody is ready: train."""
 
 
-class Freeze(Word, frozen=True):
+class Freeze(ControlMessage, frozen=True):
     """Begin no compute until thawed."""
 
 
-class Thaw(Word, frozen=True):
+class Thaw(ControlMessage, frozen=True):
     """Go on, each when its work has waited for so long."""
 
     pause: float = 0.0
 
 
-class Skip(Word, frozen=True):
+class Skip(ControlMessage, frozen=True):
     """So many seconds that have just passed were no training: everybody was stopped."""
 
     seconds: float
 
 
-class Where(Word, frozen=True):
+class AskNextStep(ControlMessage, frozen=True):
     """Say which step would begin next, and hold there."""
 
 
-class Hold(Word, frozen=True):
+class Hold(ControlMessage, frozen=True):
     """Go on, and hold before this step."""
 
     step: int
 
 
-class Release(Word, frozen=True):
+class Release(ControlMessage, frozen=True):
     """Go on; or else say goodbye without another step."""
 
     train: bool = True
 
 
-class Stop(Word, frozen=True):
+class Stop(ControlMessage, frozen=True):
     """Go on, and train no more from this step on."""
 
     step: int
 
 
-class Probe(Word, frozen=True):
+class CountMessages(ControlMessage, frozen=True):
     """Say how many messages you have sent and received."""
 
 
-class Shoot(Word, frozen=True):
+class TakeSnapshot(ControlMessage, frozen=True):
     """Send your part of the scored model to the scorer."""
 
 
-class Save(Word, frozen=True):
+class Save(ControlMessage, frozen=True):
     """Write your state into this directory."""
 
     directory: str
 
 
-class Score(Word, frozen=True):
+class Score(ControlMessage, frozen=True):
     """(To the scorer) put so many parts together, evaluate, and write the model if a file is named."""
 
     parts: int
@@ -225,23 +225,23 @@ class Score(Word, frozen=True):
     file: str = ""
 
 
-class Verdict(Word, frozen=True):
+class VoteResult(ControlMessage, frozen=True):
     """How a vote has ended."""
 
     number: int
     value: float
 
 
-class Quit(Word, frozen=True):
+class Quit(ControlMessage, frozen=True):
     """End the process."""
 
 
 Upward = (
-    Bound | Ready | Cramped | Report | Settled | At | Held | Frozen | Counts | Saved | Ended | Failed | Refused | Scored
-    | Left | Vote | Order | Advice | Doing
+    Bound | RoleReady | MemoryShort | Report | Settled | NextStep | HeldAt | Frozen | MessageCounts | Saved | RoleEnded | ProgramRaised | Refused | Scored
+    | Left | Vote | SampleOrder | Notice | Doing
 )  # fmt: skip
 Downward = (
-    Book | Go | Freeze | Thaw | Skip | Where | Hold | Release | Stop | Probe | Shoot | Save | Score | Verdict | Quit
+    Endpoints | Go | Freeze | Thaw | Skip | AskNextStep | Hold | Release | Stop | CountMessages | TakeSnapshot | Save | Score | VoteResult | Quit
 )  # fmt: skip
 
 upward: WireFormat[Upward] = WireFormat("word up the control line", Upward)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.data import Rows
+from covey.data import RowInfo
 from covey.errors import PlanError
 
 Array = npt.NDArray[Any]
@@ -79,7 +79,7 @@ def stacked(rows: Sequence[Sequence[Array]]) -> list[Array]:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class PartitionCount:
     """What is known of one partition."""
 
     rows: int = 0
@@ -87,23 +87,23 @@ class Counted:
     trouble: str = ""
 
 
-def count(partition: Iterable[list[Array] | str]) -> Iterator[Counted]:
+def count(partition: Iterable[list[Array] | str]) -> Iterator[PartitionCount]:
     """(On an executor) How many rows, and of what."""
     rows = 0
     columns: tuple[tuple[tuple[int, ...], str], ...] = ()
     for chunk in partition:
         if isinstance(chunk, str):
-            yield Counted(trouble=chunk)
+            yield PartitionCount(trouble=chunk)
             return
         found = tuple((column.shape[1:], str(column.dtype)) for column in chunk)
         if columns and found != columns:
-            yield Counted(trouble=f"the rows differ: {columns} and {found}")
+            yield PartitionCount(trouble=f"the rows differ: {columns} and {found}")
             return
         rows, columns = rows + len(chunk[0]), found
-    yield Counted(rows, columns)
+    yield PartitionCount(rows, columns)
 
 
-def known(counted: Sequence[Counted]) -> Rows:
+def known(counted: Sequence[PartitionCount]) -> RowInfo:
     """What is known of all rows, worker by worker, if they can be trained on."""
     for number, part in enumerate(counted):
         if part.trouble:
@@ -112,10 +112,10 @@ def known(counted: Sequence[Counted]) -> Rows:
             raise PlanError(f"partition {number} is empty, so a worker would have no rows: repartition the data first")
         if part.columns != counted[0].columns:
             raise PlanError(f"the rows of partition {number} are {part.columns}, of partition 0 {counted[0].columns}")
-    return Rows(tuple(counted[number].rows for number in ranks(counted)), counted[0].columns)
+    return RowInfo(tuple(counted[number].rows for number in ranks(counted)), counted[0].columns)
 
 
-def ranks(counted: Sequence[Counted]) -> list[int]:
+def ranks(counted: Sequence[PartitionCount]) -> list[int]:
     """Which worker has each partition: its own number, but worker 0, which strategies need until the end, the longest.
 
     Worker 0 leads, and its model is scored where all are the same: who ends before the others can do neither.
@@ -127,7 +127,7 @@ def ranks(counted: Sequence[Counted]) -> list[int]:
 
 
 @contextmanager
-def in_memory(partition: Iterable[list[Array]], rows: Rows, number: int) -> Iterator[str]:
+def in_memory(partition: Iterable[list[Array]], rows: RowInfo, number: int) -> Iterator[str]:
     """(On an executor) The partition's tensors in a file without a name, which this host's roles map into memory."""
     header, places, end = {}, [], 0
     for index, (shape, dtype) in enumerate(rows.columns):

@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 
-from covey.engines.cluster.den import Den
+from covey.engines.cluster.daemon_directory import DaemonDirectory
 from covey.errors import PlanError
 
 JAVA = 17  # the oldest that Spark 4 runs on
@@ -70,10 +70,10 @@ class OwnSpark:
     """A context that covey has started."""
 
     def __init__(self, master: str, sites: int) -> None:
-        self.den = Den("spark")
+        self.daemons = DaemonDirectory("spark")
         self.mine = SparkContext._gateway is None  # else Java was there before, with nothing running in it
         try:
-            with self.den.births(**self._environment(master)):
+            with self.daemons.births(**self._environment(master)):
                 self.context = SparkContext(conf=self._conf(master or f"local[{sites}]"))
         except (PySparkException, OSError) as error:
             self.stop()
@@ -86,14 +86,14 @@ class OwnSpark:
         given = {
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            "SPARK_LOCAL_DIRS": str(self.den.path),
+            "SPARK_LOCAL_DIRS": str(self.daemons.path),
         }
         return given if master else {**given, "SPARK_LOCAL_IP": "127.0.0.1"}
 
     def _conf(self, master: str) -> SparkConf:
-        logging = self.den.path / "log4j2.properties"
+        logging = self.daemons.path / "log4j2.properties"
         logging.write_text(QUIET)
-        flags = f"{FLAGS} -Djava.io.tmpdir={self.den.path} -Dlog4j2.configurationFile=file:{logging}"
+        flags = f"{FLAGS} -Djava.io.tmpdir={self.daemons.path} -Dlog4j2.configurationFile=file:{logging}"
         conf = SparkConf().setMaster(master).setAppName("covey")
         conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
         return conf.set("spark.driver.extraJavaOptions", flags)
@@ -115,7 +115,7 @@ class OwnSpark:
             with suppress(Exception):
                 gateway.shutdown()
             _end(gateway.proc)
-        self.den.close()
+        self.daemons.close()
 
 
 def _end(java: subprocess.Popen[bytes]) -> None:

@@ -15,10 +15,10 @@ from py4j.protocol import Py4JError
 from pyspark import BarrierTaskContext, InheritableThread, SparkContext
 from pyspark.errors import PySparkException
 
-from covey.data import Rows
+from covey.data import RowInfo
 from covey.engines import handover
 from covey.engines.cluster import shipping, site
-from covey.engines.cluster.words import Letter, letters
+from covey.engines.cluster.site_messages import SiteConfig, configs
 from covey.engines.spark import rows as tables
 from covey.engines.spark.session import OwnSpark, check_java, is_here, running, this_python
 from covey.errors import PlanError
@@ -42,18 +42,18 @@ def places(workers: int, hosts: Any, **settings: Any) -> SparkPlaces:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class PartitionTable:
     """Rows that are on the executors, one partition for each worker."""
 
     partitions: Any  # an RDD of what `rows.chunks` gives
-    rows: Rows  # by the workers' ranks
+    rows: RowInfo  # by the workers' ranks
     ranks: Sequence[int]  # which worker has each partition
 
 
 class SparkPlaces:
     """A barrier job in a thread of this program."""
 
-    def __init__(self, sites: int, master: str = "", table: Table | None = None) -> None:
+    def __init__(self, sites: int, master: str = "", table: PartitionTable | None = None) -> None:
         self.sites, self.master, self.table, self.address = sites, master, table, "127.0.0.1"
         self.own: OwnSpark | None = None
         self.group = f"covey-{uuid4().hex[:8]}"
@@ -83,12 +83,12 @@ class SparkPlaces:
         self.address = socket.gethostbyname(self.context.getConf().get("spark.driver.host") or socket.gethostname())
         return [f"task{number}" for number in range(self.sites)]  # Spark says where only when they run
 
-    def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
-        ranks = self.table.ranks if self.table else range(len(letters))
-        self.called = [letters[rank].called for rank in ranks]
+    def invite(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
+        ranks = self.table.ranks if self.table else range(len(configs))
+        self.called = [configs[rank].called for rank in ranks]
         self.handed = self.context.broadcast(handed)
-        encoded = [msgspec.msgpack.encode(letter) for letter in (shipping.with_code(letters) if self.away else letters)]
-        invited = Invited(encoded, self.handed, ranks, self.table.rows if self.table else None)
+        encoded = [msgspec.msgpack.encode(config) for config in (shipping.with_code(configs) if self.away else configs)]
+        invited = SiteTask(encoded, self.handed, ranks, self.table.rows if self.table else None)
         partitions = self.table.partitions if self.table else self.context.parallelize(range(self.sites), self.sites)
         self.thread = InheritableThread(target=self._run, args=(partitions, invited), daemon=True)
         self.thread.start()
@@ -113,7 +113,7 @@ class SparkPlaces:
         if self.table is None:
             self.sites = min(self.sites, slots)
 
-    def _run(self, partitions: Any, invited: Invited) -> None:
+    def _run(self, partitions: Any, invited: SiteTask) -> None:
         """(A thread of its own) The job, which ends with the run."""
         try:
             self.context.setJobGroup(self.group, "covey: the roles of a run", interruptOnCancel=True)
@@ -143,24 +143,24 @@ class SparkPlaces:
             self.handed.destroy()
 
 
-class Invited:
+class SiteTask:
     """What every task does; it travels by Spark's own closure, and so do the letters."""
 
-    def __init__(self, letters: Sequence[bytes], handed: Any, ranks: Sequence[int], rows: Rows | None) -> None:
-        self.letters, self.handed, self.ranks, self.rows = letters, handed, list(ranks), rows
+    def __init__(self, configs: Sequence[bytes], handed: Any, ranks: Sequence[int], rows: RowInfo | None) -> None:
+        self.configs, self.handed, self.ranks, self.rows = configs, handed, list(ranks), rows
 
     def __call__(self, partition: Iterable[Any]) -> Iterator[None]:
         task = BarrierTaskContext.get()
         if task.attemptNumber():
             raise RuntimeError("a run that has lost a site is over: this is a second attempt")
         rank = self.ranks[task.partitionId()]
-        letter = letters.read(self.letters[rank], "the launcher")
+        config = configs.read(self.configs[rank], "the launcher")
         handed = self.handed.value
         if self.rows:
             with tables.in_memory(partition, self.rows, rank) as file:
-                site.host(letter, handover.closed(msgspec.structs.replace(handover.opened(handed), rows=file)))
+                site.host(config, handover.closed(msgspec.structs.replace(handover.opened(handed), rows=file)))
         else:
-            site.host(letter, handed)
+            site.host(config, handed)
         return iter(())
 
 

@@ -12,16 +12,16 @@ from pyspark import RDD, StorageLevel
 from pyspark.errors import PySparkException
 
 from covey.engines.spark import rows as tables
-from covey.engines.spark.rows import Counted, Pick
+from covey.engines.spark.rows import PartitionCount, Pick
 from covey.engines.spark.session import this_python
-from covey.engines.spark.sites import MISSING, Table, slots
+from covey.engines.spark.sites import MISSING, PartitionTable, slots
 from covey.errors import PlanError
 
 
 @contextmanager
 def table(
     data: Any, workers: int | None, features: tuple[str, ...], label: str, check: Callable[[int], object]
-) -> Iterator[Table]:
+) -> Iterator[PartitionTable]:
     """The rows, ready to be trained on; `check` hears how many workers there will be before anything is computed."""
     if isinstance(data, RDD):
         if features or label:
@@ -42,12 +42,12 @@ def table(
         packed.localCheckpoint()  # computed once; and a barrier stage cannot begin with a coalesce
         try:
             counted = _counted(packed)
-            yield Table(packed, tables.known(counted), tables.ranks(counted))
+            yield PartitionTable(packed, tables.known(counted), tables.ranks(counted))
         finally:
             packed.unpersist()
 
 
-def _counted(packed: Any) -> list[Counted]:
+def _counted(packed: Any) -> list[PartitionCount]:
     try:
         return list(packed.mapPartitions(tables.count).collect())
     except Py4JJavaError as error:

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from covey.engines.transport import token
 from covey.engines.transport.frames import MAX_OPEN, Frame
-from covey.engines.transport.memory import Neighbours, read_shelf
+from covey.engines.transport.memory import Neighbours, read_places
 from covey.errors import WireError
 from covey.message import DTYPES, Address, Header, Message, allocate, assemble, raw, read_header, vectors
 from covey.program import Receive
 
 
-class Arrival:
+class IncomingMessage:
     """A message of which some bytes are still on their way."""
 
     __slots__ = ("at", "header", "message", "offset", "places", "want")
@@ -60,7 +60,7 @@ def _places(tensors: Sequence[Tensor]) -> list[memoryview]:
     return [raw(tensor) for tensor in tensors if tensor.numel()]
 
 
-class Seen:
+class ReplayWindow:
     """Which of a link's messages have come: each may come once. (RFC 4303 keeps such a window, section 3.4.3.)
 
     They are numbered as they leave, so they come in order; only what a broken connection left behind may be late.
@@ -95,9 +95,9 @@ class Inbox:
         self.neighbours = neighbours
         self.limit = limit  # bytes of one message, and of all that are half-way from one sender
         self.token = token
-        self.seen = [Seen() for _ in book]
+        self.seen = [ReplayWindow() for _ in book]
         self.wants: list[Receive] = []
-        self.arrivals: list[dict[int, Arrival]] = [{} for _ in book]
+        self.arrivals: list[dict[int, IncomingMessage]] = [{} for _ in book]
 
     def expect(self, want: Receive) -> None:
         """The next message that fits shall be received straight into `want.into`."""
@@ -147,7 +147,7 @@ class Inbox:
         if not self.seen[frame.sender].first(frame.number):
             raise WireError(f"{sender} sent its message number {frame.number} again")
         header = read_header(data[: frame.size], self.limit, sender)
-        tensors = self.neighbours.tensors(header, read_shelf(data[frame.size :], sender))
+        tensors = self.neighbours.tensors(header, read_places(data[frame.size :], sender))
         for want in self.wants:
             message = self._fits(header, want)
             if message is not None:
@@ -176,17 +176,17 @@ class Inbox:
         """Give up the message that this frame belongs to."""
         self.arrivals[frame.sender].pop(frame.number, None)
 
-    def _begin(self, header: Header) -> Arrival:
+    def _begin(self, header: Header) -> IncomingMessage:
         for want in self.wants:
             message = self._fits(header, want)
             if message is not None:
                 assert want.into is not None
-                return Arrival(header, want.into.parts, message, want)
+                return IncomingMessage(header, want.into.parts, message, want)
         try:
             tensors = allocate(header)
         except (RuntimeError, TypeError):  # not enough memory, or a length that no tensor can have
             raise WireError(f"{header.sender} announced a {header.kind} for which there is no room here") from None
-        return Arrival(header, tensors, assemble(header, tensors), None)
+        return IncomingMessage(header, tensors, assemble(header, tensors), None)
 
     def _fits(self, header: Header, want: Receive) -> Message | None:
         """The message, to be received into `want.into`, if `want` waits for it and no other is on its way there."""
@@ -204,7 +204,7 @@ class Inbox:
     def _taken(self, want: Receive) -> bool:
         return any(arrival.want is want for arrivals in self.arrivals for arrival in arrivals.values())
 
-    def _whole(self, arrival: Arrival) -> Message:
+    def _whole(self, arrival: IncomingMessage) -> Message:
         if arrival.want is not None:
             self.wants = [want for want in self.wants if want is not arrival.want]
         return arrival.message

@@ -30,7 +30,7 @@ STRANGERS = 32  # connections that a door has at once, beyond two for each membe
 EVENTS = 1000  # of a door that are heard in one go
 
 
-class Discreet(msgspec.Struct, frozen=True):
+class Secretive(msgspec.Struct, frozen=True):
     """Something with secrets in it, which have no business in a log or in a traceback."""
 
     def __repr__(self) -> str:
@@ -40,7 +40,7 @@ class Discreet(msgspec.Struct, frozen=True):
         return []
 
 
-class Pair(Discreet, frozen=True):
+class Pair(Secretive, frozen=True):
     """A member's key: the public half is its name in the run, the secret half never leaves the run's own processes."""
 
     public: str
@@ -53,7 +53,7 @@ def new_pair() -> Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
+class KeyRing:
     """What one member holds: its own key, and the public half of everybody's."""
 
     mine: Pair
@@ -77,7 +77,7 @@ class Ring:
         socket.curve_secretkey = self.mine.secret.encode()
 
 
-class Door:
+class LockedSocket:
     """A locked socket and the connections that it has, as file numbers of this process."""
 
     def __init__(self, socket: zmq.Socket[bytes], broken: Callable[[], None]) -> None:
@@ -103,18 +103,20 @@ def _break_off(number: int, port: str) -> None:
             line.shutdown(socket.SHUT_RDWR)
 
 
-class Guard:
+class KeyChecker:
     """Answers ZeroMQ's question, for all locked doors of one context; register `bells` in the poll, then `answer`."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], ring: Ring, refusals: Refusals | None = None) -> None:
-        self.names = {public: who for who, public in ring.public.items()}
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], key_ring: KeyRing, refusals: Refusals | None = None
+    ) -> None:
+        self.names = {public: who for who, public in key_ring.public.items()}
         self.refusals = refusals or Refusals()
         self.context = context
         self.socket = context.socket(zmq.REP)
         self.socket.linger = 0
         self.socket.bind(ZAP)
-        self.bells = [self.socket]
-        self.doors: list[Door] = []  # each has one of the other bells
+        self.wakeups = [self.socket]
+        self.doors: list[LockedSocket] = []  # each has one of the other bells
         self.left = 0  # connections that ended without a reason known here
         _expect_a_crowd()
 
@@ -123,14 +125,14 @@ class Guard:
 
         More connections than the run can need are broken off. `broken` hears of each connection that has ended.
         """
-        place = f"inproc://covey.guard.{len(self.bells)}"
+        place = f"inproc://covey.guard.{len(self.wakeups)}"
         door.monitor(place, FAILED | PROVED | GONE | CAME)
-        bell = self.context.socket(zmq.PAIR)
-        bell.linger = 0
-        bell.rcvhwm = 0  # a full line would hold up the door itself
-        bell.connect(place)
-        self.bells.append(bell)
-        self.doors.append(Door(door, broken))
+        wakeup = self.context.socket(zmq.PAIR)
+        wakeup.linger = 0
+        wakeup.rcvhwm = 0  # a full line would hold up the door itself
+        wakeup.connect(place)
+        self.wakeups.append(wakeup)
+        self.doors.append(LockedSocket(door, broken))
 
     def admit(self, members: Iterable[tuple[Address, str]]) -> None:
         """Welcome these keys too."""
@@ -142,8 +144,8 @@ class Guard:
             if not self.socket.poll(0):
                 break
             self._answer()
-        for bell, door in zip(self.bells[1:], self.doors, strict=True):
-            self._listen(bell, door)
+        for wakeup, door in zip(self.wakeups[1:], self.doors, strict=True):
+            self._listen(wakeup, door)
             broken_off = door.clear(2 * len(self.names) + STRANGERS)
             if broken_off:
                 self.left -= broken_off  # they will be told of as gone
@@ -159,11 +161,11 @@ class Guard:
         verdict = (b"200", b"", public.encode()) if welcome else (b"400", b"not of this run", b"")
         self.socket.send_multipart([version, number, *verdict, b""])
 
-    def _listen(self, bell: zmq.Socket[bytes], door: Door) -> None:
+    def _listen(self, wakeup: zmq.Socket[bytes], door: LockedSocket) -> None:
         for _ in range(EVENTS):
-            if not bell.poll(0):
+            if not wakeup.poll(0):
                 return
-            told = parse_monitor_message(bell.recv_multipart())
+            told = parse_monitor_message(wakeup.recv_multipart())
             event, number = told["event"], told["value"]
             if event & CAME:
                 door.open[number] = None

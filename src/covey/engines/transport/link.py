@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import zmq
 
-from covey.engines.transport.bucket import Bucket
 from covey.engines.transport.frames import TAKEN, Frame
-from covey.engines.transport.outbox import Outbox, Parcel
+from covey.engines.transport.leaky_bucket import LeakyBucket
+from covey.engines.transport.outbox import Outbox, OutgoingMessage
 from covey.engines.transport.staging import LOOK
 
 FRAMES_AHEAD = 4  # what ZeroMQ has accepted can no longer be overtaken, so it gets little at a time
 
 
-class Link:
+class PeerLink:
     """The way to one peer."""
 
     def __init__(self, socket: zmq.Socket[bytes], endpoint: str, token: bytes) -> None:
@@ -24,7 +24,7 @@ class Link:
         self.credited = 0  # of these, what the peer's programs have taken
         self.receipt: Frame | None = None  # what to tell the peer of its own messages, before anything else leaves
         self.blocked = False
-        self.bucket: Bucket | None = None  # where no more than so much may leave
+        self.bucket: LeakyBucket | None = None  # where no more than so much may leave
         self.socket = socket
         self.socket.set(zmq.SNDHWM, FRAMES_AHEAD)
         self.socket.set(zmq.IPV6, 1)
@@ -59,8 +59,8 @@ class Link:
     @property
     def staging(self) -> bool:
         """Whether what goes next is still on its way from a GPU."""
-        parcel = self.outbox.next()
-        return parcel is not None and not parcel.ready()
+        outgoing = self.outbox.next()
+        return outgoing is not None and not outgoing.ready()
 
     def pause(self) -> float:
         """Seconds until what waits may leave."""
@@ -73,18 +73,18 @@ class Link:
             self.socket.send(self.receipt.pack(), zmq.NOBLOCK)
             self.receipt = None
             return
-        waiting, parcel = self.outbox.pending, self.outbox.next()
-        assert parcel is not None
-        self._send(parcel)
+        waiting, outgoing = self.outbox.pending, self.outbox.next()
+        assert outgoing is not None
+        self._send(outgoing)
         if self.bucket:
             self.bucket.pour(waiting - self.outbox.pending)
 
-    def _send(self, parcel: Parcel) -> None:
-        if parcel.head:
-            self.socket.send(parcel.opening(self.left, self.token), zmq.NOBLOCK)
-            self.outbox.opened(parcel)
+    def _send(self, outgoing: OutgoingMessage) -> None:
+        if outgoing.head:
+            self.socket.send(outgoing.opening(self.left, self.token), zmq.NOBLOCK)
+            self.outbox.opened(outgoing)
             self.left += 1
         else:
-            self.socket.send(parcel.prefix(self.token), zmq.NOBLOCK | zmq.SNDMORE)
-            self.socket.send(parcel.pieces[0], zmq.NOBLOCK, copy=False)
-            self.outbox.moved(parcel)
+            self.socket.send(outgoing.prefix(self.token), zmq.NOBLOCK | zmq.SNDMORE)
+            self.socket.send(outgoing.pieces[0], zmq.NOBLOCK, copy=False)
+            self.outbox.moved(outgoing)

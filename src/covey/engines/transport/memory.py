@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 
 from covey.decoding import WireFormat
-from covey.engines.transport.arena import Arena, Region, Shelf, Span
-from covey.engines.transport.ground import Ground
 from covey.engines.transport.semaphore import Semaphore
+from covey.engines.transport.shared_blocks import FileSpan, MappedSpan, SharedBlocks, TensorPlaces
+from covey.engines.transport.shared_segment import SharedSegment
 from covey.errors import WireError
 from covey.message import DTYPES, MAX_HEADER, Address, Header
 
 MOST = 1 << 14  # spans of one role; it grows its memory in few
 
-_shelves: WireFormat[Shelf] = WireFormat("place of numbers in shared memory", Shelf, most=MAX_HEADER)
+_shelves: WireFormat[TensorPlaces] = WireFormat("place of numbers in shared memory", TensorPlaces, most=MAX_HEADER)
 
 
-def read_shelf(data: bytes | memoryview, sender: Address) -> Shelf:
+def read_places(data: bytes | memoryview, sender: Address) -> TensorPlaces:
     return _shelves.read(data, sender)
 
 
@@ -33,9 +33,9 @@ class Neighbour:
 
     def __init__(self, who: Address, file: int) -> None:
         self.who, self.file = who, file
-        self.regions: dict[Span, Region] = {}
+        self.regions: dict[FileSpan, MappedSpan] = {}
 
-    def region(self, span: Span) -> Region:
+    def region(self, span: FileSpan) -> MappedSpan:
         """A span of its file, mapped here once and for all."""
         if span not in self.regions:
             size = os.fstat(self.file).st_size
@@ -43,12 +43,12 @@ class Neighbour:
             if span.start < 0 or not whole or span.start + span.size > size or len(self.regions) >= MOST:
                 raise WireError(f"{self.who} speaks of memory that it does not have")
             try:
-                self.regions[span] = Region(self.file, span)
+                self.regions[span] = MappedSpan(self.file, span)
             except (OSError, ValueError) as error:  # the machine maps no more
                 raise WireError(f"{self.who} speaks of memory that cannot be mapped here: {error}") from None
         return self.regions[span]
 
-    def lent(self, span: Span) -> Tensor:
+    def lent(self, span: FileSpan) -> Tensor:
         """All bytes of a block, which is given back when nobody holds any of them any more."""
         region = self.region(span)
         if not Semaphore(region.map, 0).sound():
@@ -67,8 +67,8 @@ def _give_back(pid: int, sign: Semaphore) -> None:
 class Neighbours:
     """The memory of the other roles of this host."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._known = {who: Neighbour(who, ground.file(who)) for who in ground.places}
+    def __init__(self, segment: SharedSegment) -> None:
+        self._known = {who: Neighbour(who, segment.file(who)) for who in segment.places}
 
     def __contains__(self, who: Address) -> bool:
         return who in self._known
@@ -76,45 +76,45 @@ class Neighbours:
     def of(self, who: Address) -> Neighbour:
         return self._known[who]
 
-    def tensors(self, header: Header, shelf: Shelf) -> list[Tensor]:
+    def tensors(self, header: Header, places: TensorPlaces) -> list[Tensor]:
         """A message's tensors in place; those in a block give it back when the last of them is dropped."""
-        if len(shelf.places) != len(header.tensors):
-            raise WireError(f"{header.sender} sent a {header.kind} with {len(shelf.places)} of its tensors")
+        if len(places.places) != len(header.tensors):
+            raise WireError(f"{header.sender} sent a {header.kind} with {len(places.places)} of its tensors")
         sender = self.of(header.sender)
-        block = sender.lent(shelf.block) if shelf.block else None
+        block = sender.lent(places.block) if places.block else None
         found = []
-        for shape, place in zip(header.tensors, shelf.places, strict=True):
+        for shape, place in zip(header.tensors, places.places, strict=True):
             dtype, size = DTYPES[shape.dtype], shape.nbytes
             if not 0 <= place.offset <= place.span.size - size or place.offset % dtype.itemsize:
                 raise WireError(f"{header.sender} sent a {header.kind} whose numbers are not where it says")
             if not size:
                 found.append(torch.empty(shape.dims, dtype=dtype))
                 continue
-            data = block if place.span == shelf.block else sender.region(place.span).bytes
+            data = block if place.span == places.block else sender.region(place.span).bytes
             assert data is not None
             found.append(data[place.offset : place.offset + size].view(dtype).view(shape.dims))
         return found
 
 
-class Memory:
+class HostMemory:
     """A role's side of what it shares with the other roles of its host."""
 
-    def __init__(self, me: Address, ground: Ground) -> None:
-        self.me, self.ground, self.bell = me, ground, ground.bell(me)
-        self.arena = Arena(ground.file(me))
-        self.neighbours = Neighbours(ground)
+    def __init__(self, me: Address, segment: SharedSegment) -> None:
+        self.me, self.segment, self.wakeup = me, segment, segment.wakeup(me)
+        self.blocks = SharedBlocks(segment.file(me))
+        self.neighbours = Neighbours(segment)
         self.told = False
 
     def cramped(self) -> str:
         """Why there is no more memory to share, the first time after that has happened."""
-        why = "" if self.told else self.arena.full
+        why = "" if self.told else self.blocks.full
         self.told = self.told or bool(why)
         return why
 
-    def shelving(self, to: Address, most: int) -> Callable[[Sequence[Tensor], bool], Shelf | None] | None:
+    def shelving(self, to: Address, most: int) -> Callable[[Sequence[Tensor], bool], TensorPlaces | None] | None:
         """How tensors are brought where this peer can read them, if it lives on this host.
 
         Not while it holds on to `most` bytes or more: nobody waits for a reader, which may itself wait to send.
         """
-        here = to in self.neighbours and self.arena.outstanding(to) < most
-        return partial(self.arena.shelve, to) if here else None
+        here = to in self.neighbours and self.blocks.outstanding(to) < most
+        return partial(self.blocks.place_tensors, to) if here else None

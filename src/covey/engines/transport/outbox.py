@@ -10,37 +10,48 @@ from typing import NamedTuple
 import msgspec
 from torch import Tensor
 
-from covey.engines.transport.arena import Shelf
 from covey.engines.transport.frames import DATA, MAX_OPEN, OPEN, SHARED, SMALL, Frame, cut
+from covey.engines.transport.shared_blocks import TensorPlaces
 from covey.engines.transport.staging import arrival, staged
 from covey.engines.window import weight
 from covey.message import Message, pack, raw
 
-Shelve = Callable[[Sequence[Tensor], bool], Shelf | None]
+Shelve = Callable[[Sequence[Tensor], bool], TensorPlaces | None]
 """Brings tensors, lent or not, where the receiver can read them; None when that cannot be."""
 
 
-class Rank(NamedTuple):
+class SendOrder(NamedTuple):
     """What leaves first: the highest priority, then the lowest number."""
 
     urgency: int  # minus the priority
     number: int
 
 
-class Parcel:
+class OutgoingMessage:
     """A message in its frames, as far as they have not left. Takes a copy of what it holds now, unless it is lent.
 
     The copy of what lies on a GPU comes by and by; until then the parcel is not ready to leave.
     """
 
     __slots__ = (
-        "_arrival", "_header", "head", "kind", "latest", "left", "number", "offset", "pieces", "rank", "sender",
-        "shelf", "weight",
+        "_arrival",
+        "_header",
+        "head",
+        "kind",
+        "latest",
+        "left",
+        "number",
+        "offset",
+        "pieces",
+        "places",
+        "rank",
+        "sender",
+        "weight",
     )  # fmt: skip
 
     def __init__(
-        self, rank: Rank, sender: int, message: Message, frame: int, *, loan: bool, latest: bool,
-        shelve: Shelve | None = None,
+        self, rank: SendOrder, sender: int, message: Message, frame: int, *, loan: bool, latest: bool,
+        place_tensors: Shelve | None = None,
     ) -> None:  # fmt: skip
         header, tensors = pack(message)
         size = sum(tensor.nbytes for tensor in tensors)
@@ -54,9 +65,9 @@ class Parcel:
         self.head = header
         self.pieces: deque[memoryview | bytes] = deque()
         self.offset = 0
-        self.shelf = shelve(tensors, loan) if shelve and size > SMALL else None
-        if self.shelf:
-            self.head += msgspec.msgpack.encode(self.shelf)
+        self.places = place_tensors(tensors, loan) if place_tensors and size > SMALL else None
+        if self.places:
+            self.head += msgspec.msgpack.encode(self.places)
         elif size <= SMALL:
             self.head += b"".join([raw(tensor) for tensor in tensors])
         else:
@@ -77,14 +88,14 @@ class Parcel:
     def opening(self, number: int, token: bytes) -> bytes:
         """The frame that leaves first, if this is the message number `number` to leave."""
         self.number = number
-        kind = SHARED if self.shelf else OPEN
+        kind = SHARED if self.places else OPEN
         return Frame(kind, self.sender, self._header, number, 0, token).pack() + self.head
 
     def prefix(self, token: bytes) -> bytes:
         """What goes in front of the next piece."""
         return Frame(DATA, self.sender, len(self.pieces[0]), self.number, self.offset, token).pack()
 
-    def __lt__(self, other: Parcel) -> bool:
+    def __lt__(self, other: OutgoingMessage) -> bool:
         return self.rank < other.rank
 
 
@@ -94,25 +105,25 @@ class Outbox:
     __slots__ = ("begun", "pending", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: list[Parcel] = []  # a heap; nothing of these has left
-        self.begun: list[Parcel] = []  # a stack: each one interrupted the one below
+        self.waiting: list[OutgoingMessage] = []  # a heap; nothing of these has left
+        self.begun: list[OutgoingMessage] = []  # a stack: each one interrupted the one below
         self.pending = 0
 
-    def put(self, parcel: Parcel) -> None:
-        heappush(self.waiting, parcel)
-        self.pending += parcel.left
+    def put(self, outgoing: OutgoingMessage) -> None:
+        heappush(self.waiting, outgoing)
+        self.pending += outgoing.left
 
-    def withdraw(self, kind: type[Message]) -> Parcel | None:
+    def withdraw(self, kind: type[Message]) -> OutgoingMessage | None:
         """Take back the parcel of this kind that was sent with `keep="latest"`, if none of it has left."""
-        for parcel in self.waiting:
-            if parcel.latest and parcel.kind is kind:
-                self.waiting.remove(parcel)
+        for outgoing in self.waiting:
+            if outgoing.latest and outgoing.kind is kind:
+                self.waiting.remove(outgoing)
                 heapify(self.waiting)
-                self.pending -= parcel.left
-                return parcel
+                self.pending -= outgoing.left
+                return outgoing
         return None
 
-    def next(self) -> Parcel | None:
+    def next(self) -> OutgoingMessage | None:
         """The parcel whose frame goes next."""
         if not self.begun:
             return self.waiting[0] if self.waiting else None
@@ -121,22 +132,22 @@ class Outbox:
             return self.waiting[0]
         return running
 
-    def opened(self, parcel: Parcel) -> None:
+    def opened(self, outgoing: OutgoingMessage) -> None:
         """The parcel's head has left."""
         heappop(self.waiting)
-        self._gone(parcel, len(parcel.head))
-        parcel.head = b""
-        if parcel.pieces:
-            self.begun.append(parcel)
+        self._gone(outgoing, len(outgoing.head))
+        outgoing.head = b""
+        if outgoing.pieces:
+            self.begun.append(outgoing)
 
-    def moved(self, parcel: Parcel) -> None:
+    def moved(self, outgoing: OutgoingMessage) -> None:
         """The parcel's first piece has left."""
-        size = len(parcel.pieces.popleft())
-        self._gone(parcel, size)
-        parcel.offset += size
-        if not parcel.pieces:
+        size = len(outgoing.pieces.popleft())
+        self._gone(outgoing, size)
+        outgoing.offset += size
+        if not outgoing.pieces:
             self.begun.pop()
 
-    def _gone(self, parcel: Parcel, size: int) -> None:
-        parcel.left -= size
+    def _gone(self, outgoing: OutgoingMessage, size: int) -> None:
+        outgoing.left -= size
         self.pending -= size

@@ -13,13 +13,13 @@ from typing import Any, Literal
 import zmq
 
 from covey.engines.transport import frames
-from covey.engines.transport.bucket import Bucket, frame_at
 from covey.engines.transport.credits import Credits
 from covey.engines.transport.inbox import Inbox
-from covey.engines.transport.keys import Guard, Ring, private
-from covey.engines.transport.link import FRAMES_AHEAD, Link
-from covey.engines.transport.memory import Memory
-from covey.engines.transport.outbox import Parcel, Rank
+from covey.engines.transport.keys import KeyChecker, KeyRing, private
+from covey.engines.transport.leaky_bucket import LeakyBucket, frame_at
+from covey.engines.transport.link import FRAMES_AHEAD, PeerLink
+from covey.engines.transport.memory import HostMemory
+from covey.engines.transport.outbox import OutgoingMessage, SendOrder
 from covey.engines.transport.refusals import Refusals
 from covey.engines.transport.token import NONE
 from covey.engines.window import fits, idle, weight
@@ -45,10 +45,10 @@ class ZmqTransport:
 
     def __init__(
         self, me: Address, book: Mapping[Address, str], *, limit: int, window: int = 64 << 20, frame: int = 2 << 20,
-        ring: Ring | None = None, token: bytes = NONE, refusals: Refusals | None = None, memory: Memory | None = None,
+        key_ring: KeyRing | None = None, token: bytes = NONE, refusals: Refusals | None = None, memory: HostMemory | None = None,
     ) -> None:  # fmt: skip
         _check(me, book)
-        frame = min(frame, LOCKED) if ring else frame
+        frame = min(frame, LOCKED) if key_ring else frame
         self.me = me
         self.book = book
         self.window = window
@@ -62,27 +62,27 @@ class ZmqTransport:
         self.memory = memory
         self.inbox = Inbox(roles, limit, token, memory.neighbours if memory else None)
         self.home: list[Message] = []  # to myself
-        self.links: dict[Address, Link] = {}
+        self.links: dict[Address, PeerLink] = {}
         self.credits = Credits(window)
         self.waives: Callable[[Address], bool] = lambda sender: False  # whether what it sent and lies here counts not
         # with keys, what comes and what leaves are each a thread's work: one alone would be slower than many a link
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=2 if ring else 1)
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=2 if key_ring else 1)
         self.door = self.context.socket(zmq.PULL)
-        self.door.set(zmq.AFFINITY, COMING if ring else 0)
+        self.door.set(zmq.AFFINITY, COMING if key_ring else 0)
         self.door.set(zmq.RCVHWM, FRAMES_AHEAD)
         # ZeroMQ refuses more before it takes memory; a stranger can fill so much before it has proved anything
         self.door.set(zmq.MAXMSGSIZE, max(frame, MAX_HEADER + frames.SMALL) + ROOM)
         self.door.set(zmq.IPV6, 1)
         self.poller = zmq.Poller()
         self.poller.register(self.door, zmq.POLLIN)
-        self.ring, self.guard = ring, Guard(self.context, ring, self.refusals) if ring else None
-        if ring and self.guard:
-            ring.lock(self.door)
+        self.key_ring, self.guard = key_ring, KeyChecker(self.context, key_ring, self.refusals) if key_ring else None
+        if key_ring and self.guard:
+            key_ring.lock(self.door)
             self.guard.watch(self.door)
-            for bell in self.guard.bells:
-                self.poller.register(bell, zmq.POLLIN)
+            for wakeup in self.guard.wakeups:
+                self.poller.register(wakeup, zmq.POLLIN)
         if memory:
-            self.poller.register(memory.bell, zmq.POLLIN)
+            self.poller.register(memory.wakeup, zmq.POLLIN)
         self.door.bind(book[me])
         self.endpoint = self.door.getsockopt_string(zmq.LAST_ENDPOINT)
         private(self.endpoint)
@@ -106,17 +106,19 @@ class ZmqTransport:
         link = self._link(to)
         fate: Fate = "sent"
         if keep == "latest" and (old := link.outbox.withdraw(type(message))):
-            if self.memory and old.shelf:
-                self.memory.arena.take_back(old.shelf)
+            if self.memory and old.places:
+                self.memory.blocks.take_back(old.places)
             self.sent[to] -= 1
             link.offered -= old.weight
             fate = "replaced"
         elif lossy and not fits(link.unread, weight(message), self.window):
             return "lost"
-        rank = Rank(-priority, link.messages)
-        shelve = self.memory.shelving(to, self.window) if self.memory and to not in self.allowance else None
+        rank = SendOrder(-priority, link.messages)
+        place_tensors = self.memory.shelving(to, self.window) if self.memory and to not in self.allowance else None
         link.outbox.put(
-            Parcel(rank, self.place, message, self.frame, loan=loan, latest=keep == "latest", shelve=shelve)
+            OutgoingMessage(
+                rank, self.place, message, self.frame, loan=loan, latest=keep == "latest", place_tensors=place_tensors
+            )
         )
         link.messages += 1
         link.offered += weight(message)
@@ -173,10 +175,10 @@ class ZmqTransport:
         for link in self.links.values():
             if (link.blocked and link.socket in ready) or (not link.blocked and link.outbox.pending):
                 self._flush(link)
-        if self.guard and any(bell in ready for bell in self.guard.bells):
+        if self.guard and any(wakeup in ready for wakeup in self.guard.wakeups):
             self.guard.answer()
-        if self.memory and self.memory.bell in ready:
-            self.memory.ground.silence(self.me)
+        if self.memory and self.memory.wakeup in ready:
+            self.memory.segment.silence(self.me)
         messages, self.home = self.home, []
         if self.door in ready:
             self._receive(messages)
@@ -192,7 +194,7 @@ class ZmqTransport:
         while any(link.blocked for link in self.links.values()) and (left := until - time.monotonic()) > 0:
             self.poller.poll(math.ceil(left * 1000))
             if self.memory:
-                self.memory.ground.silence(self.me)
+                self.memory.segment.silence(self.me)
             for link in self.links.values():
                 self._flush(link)
         left = max(0.0, until - time.monotonic())
@@ -200,20 +202,20 @@ class ZmqTransport:
         if self.endpoint.startswith("ipc://"):
             Path(self.endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
 
-    def _link(self, to: Address) -> Link:
+    def _link(self, to: Address) -> PeerLink:
         if to not in self.links:
             if to not in self.book:
                 raise PlanError(f"{self.me} cannot send to {to}: this run has {', '.join(map(str, self.book))}")
             socket = self.context.socket(zmq.PUSH)
-            if self.ring:
+            if self.key_ring:
                 socket.set(zmq.AFFINITY, LEAVING)
-                self.ring.open(socket, to)
-            self.links[to] = Link(socket, self.book[to], self.token)
+                self.key_ring.open(socket, to)
+            self.links[to] = PeerLink(socket, self.book[to], self.token)
             if to in self.allowance:
-                self.links[to].bucket = Bucket(self.allowance[to])
+                self.links[to].bucket = LeakyBucket(self.allowance[to])
         return self.links[to]
 
-    def _flush(self, link: Link) -> None:
+    def _flush(self, link: PeerLink) -> None:
         was = link.blocked
         link.flush()
         if link.blocked and not was:

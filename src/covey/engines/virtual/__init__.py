@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from covey.engines.virtual.engine import Outcome, Score, VirtualEngine
-from covey.engines.virtual.labour import LaboriousEngine
+from covey.engines.virtual.cpu_charging import CpuChargingEngine
+from covey.engines.virtual.engine import Score, VirtualEngine, VirtualOutcome
 from covey.message import Address
+from covey.model.replica import Replica
 from covey.observe.instruments import Instrument
 from covey.observe.referee import Referee
-from covey.replica import Replica
 from covey.simulate import Cluster
 from covey.strategy import Plan
 
@@ -17,8 +17,8 @@ def engine(
     referee: Referee, score: Score | None = None, formulas_from: int | None = None,
 ) -> VirtualEngine:  # fmt: skip
     """The engine for this cluster: one that charges only compute and messages is several times faster."""
-    kind = LaboriousEngine if cluster.laborious else VirtualEngine
+    kind = CpuChargingEngine if cluster.laborious else VirtualEngine
     return kind(plan, replicas, cluster, instruments, referee, score, formulas_from)
 
 
-__all__ = ["Outcome", "VirtualEngine", "engine"]
+__all__ = ["VirtualOutcome", "VirtualEngine", "engine"]

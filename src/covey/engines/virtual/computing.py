@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.engines.virtual.agenda import Agenda
-from covey.engines.virtual.seat import Seat, Thread
+from covey.engines.virtual.interrupted_work import Asked, InterruptedWork
 from covey.engines.virtual.stall import blame
-from covey.engines.virtual.talking import Asked, Talk
+from covey.engines.virtual.virtual_actor import RoleProgram, VirtualActor
 from covey.message import Message
 from covey.observe.instruments import Instrument
 from covey.program import Compute
@@ -21,10 +21,10 @@ Moment = tuple[float, Later, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class WorkStretch:
     """Work that talks, between two questions: how long all of it takes, how much is done, when this part began."""
 
-    thread: Thread
+    thread: RoleProgram
     duration: float
     done: float = 0.0
     begin: float = 0.0
@@ -37,103 +37,103 @@ class Computing:
         self._cluster, self._agenda, self._watch = cluster, agenda, watch
         self._resume, self._deliver = resume, deliver
 
-    def ask(self, thread: Thread, effect: Compute[Any]) -> None:
+    def ask(self, thread: RoleProgram, effect: Compute[Any]) -> None:
         """Begin the work, or get in line behind what the role computes already."""
-        if thread.seat.busy:
-            thread.seat.line.append((thread, effect))
+        if thread.actor.busy:
+            thread.actor.line.append((thread, effect))
         else:
             self._begin(thread, effect)
 
-    def _begin(self, thread: Thread, effect: Compute[Any]) -> None:
+    def _begin(self, thread: RoleProgram, effect: Compute[Any]) -> None:
         """Do the work now, with the weights as they are; its result and its posts come in their time."""
-        seat = thread.seat
-        seat.busy = True
+        actor = thread.actor
+        actor.busy = True
         if effect.talks:
-            seat.talk = Talk(effect.work)
-            self._stretch(Stretch(thread, self._duration(seat, effect.load)), None)
+            actor.talk = InterruptedWork(effect.work)
+            self._stretch(WorkStretch(thread, self._duration(actor, effect.load)), None)
             return
         begin = self._agenda.now
-        result, posts = self._do(seat, effect.work)
-        end = begin + self._duration(seat, effect.load)
+        result, posts = self._do(actor, effect.work)
+        end = begin + self._duration(actor, effect.load)
         # The result comes before a post of the same moment: who got the last bucket finds the batch complete.
         late = (
-            [(min(end, begin + done * (end - begin)), self._deliver, seat, it) for it, done in posts] if posts else ()
+            [(min(end, begin + done * (end - begin)), self._deliver, actor, it) for it, done in posts] if posts else ()
         )
-        self._take(seat, (end, self._end, thread, (begin, result)), late)
+        self._take(actor, (end, self._end, thread, (begin, result)), late)
 
-    def _take(self, seat: Seat, end: Moment, posts: Sequence[Moment]) -> None:
+    def _take(self, actor: VirtualActor, end: Moment, posts: Sequence[Moment]) -> None:
         """Let the end of the work come, and what it posts before."""
         self._agenda.at(*end)
         for moment in posts:
             self._agenda.at(*moment)
 
-    def _do(self, seat: Seat, work: Callable[[], Any]) -> tuple[Any, list[tuple[Message, float]]]:
+    def _do(self, actor: VirtualActor, work: Callable[[], Any]) -> tuple[Any, list[tuple[Message, float]]]:
         """The result of work, and what it posted."""
         posts: list[tuple[Message, float]] = []
-        seat.posts = posts
+        actor.posts = posts
         try:
             return work(), posts
         except (Exception, SystemExit) as error:
-            blame(error, seat.name, self._agenda.now)
+            blame(error, actor.name, self._agenda.now)
             raise
         finally:
-            seat.posts = None
+            actor.posts = None
 
     # -- work that asks in its middle ---------------------------------------------------------------------------------
 
-    def _stretch(self, stretch: Stretch, answer: Any) -> None:
+    def _stretch(self, stretch: WorkStretch, answer: Any) -> None:
         """Do the work up to its next question, which is then asked in its time, or up to its end."""
         thread, begin = stretch.thread, self._agenda.now
-        seat, talk = thread.seat, thread.seat.talk
+        actor, talk = thread.actor, thread.actor.talk
         assert talk is not None
-        said, posts = self._do(seat, lambda: talk.go_on(answer))
+        said, posts = self._do(actor, lambda: talk.go_on(answer))
         if not isinstance(said, Asked):
-            seat.talk = None
+            actor.talk = None
             if said.error is not None:
-                blame(said.error, seat.name, begin)
+                blame(said.error, actor.name, begin)
                 raise said.error
         done = max(stretch.done, said.progress) if isinstance(said, Asked) else 1.0
         until = begin + (done - stretch.done) * stretch.duration
         if isinstance(said, Asked):
-            end: Moment = (until, self._ask, Stretch(thread, stretch.duration, done, begin), said)
+            end: Moment = (until, self._ask, WorkStretch(thread, stretch.duration, done, begin), said)
         else:
             end = (until, self._end, thread, (begin, said.result))
         reached = [begin + max(0.0, progress - stretch.done) * stretch.duration for _, progress in posts]
         messages = [message for message, _ in posts]
         self._take(
-            seat, end, [(min(until, at), self._deliver, seat, it) for at, it in zip(reached, messages, strict=True)]
+            actor, end, [(min(until, at), self._deliver, actor, it) for at, it in zip(reached, messages, strict=True)]
         )
 
-    def _ask(self, stretch: Stretch, asked: Asked) -> None:
+    def _ask(self, stretch: WorkStretch, asked: Asked) -> None:
         """Run the program that finds the answer, beside the role's others."""
-        seat, since = stretch.thread.seat, self._agenda.now
+        actor, since = stretch.thread.actor, self._agenda.now
         if since > stretch.begin:
-            self._watch.computed(stretch.begin, since, seat.address)
+            self._watch.computed(stretch.begin, since, actor.address)
 
         async def find() -> None:
             answer = await asked.program
             if self._agenda.now > since:
-                self._watch.waited(since, self._agenda.now, seat.address, "an answer for its work", 0.0)
+                self._watch.waited(since, self._agenda.now, actor.address, "an answer for its work", 0.0)
             self._agenda.at(self._agenda.now, self._stretch, stretch, answer)
 
-        self._resume(seat.open(find(), main=False), None)
+        self._resume(actor.open(find(), main=False), None)
 
-    def _end(self, thread: Thread, begun: tuple[float, Any]) -> None:
+    def _end(self, thread: RoleProgram, begun: tuple[float, Any]) -> None:
         begin, result = begun
-        seat = thread.seat
-        if seat.ended:
+        actor = thread.actor
+        if actor.ended:
             return
         if self._agenda.now > begin:
-            self._watch.computed(begin, self._agenda.now, seat.address)
+            self._watch.computed(begin, self._agenda.now, actor.address)
         self._resume(thread, result)
-        seat.busy = False
-        while seat.line and not seat.busy:
-            waiting, effect = seat.line.popleft()
+        actor.busy = False
+        while actor.line and not actor.busy:
+            waiting, effect = actor.line.popleft()
             if not waiting.done:
                 self._begin(waiting, effect)
 
-    def _duration(self, seat: Seat, load: float) -> float:
-        if seat.role.trains:
-            return self._cluster.compute_time(seat.address.rank, load, seat.jitter)
-        held = seat.replica.snapshot().params.nbytes if self._cluster.update else 0
+    def _duration(self, actor: VirtualActor, load: float) -> float:
+        if actor.role.trains:
+            return self._cluster.compute_time(actor.address.rank, load, actor.jitter)
+        held = actor.replica.snapshot().params.nbytes if self._cluster.update else 0
         return self._cluster.update * held * load

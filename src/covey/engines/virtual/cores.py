@@ -105,7 +105,7 @@ class Cores:
             act(subject, value)
 
 
-class Hand:
+class RoleThread:
     """One thread of a role: does one thing after the other, on the cores of its machine."""
 
     __slots__ = ("_busy", "_cores", "_queue", "_urgent")

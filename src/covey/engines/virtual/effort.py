@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from covey.exchange.watching import Act, watching
+from covey.exchange.codec_observer import Act, watching
 from covey.simulate import Cluster, coding_of
 
 

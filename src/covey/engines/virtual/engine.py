@@ -12,18 +12,18 @@ import torch
 from covey.engines.interrupt import interruptible
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.computing import Computing
-from covey.engines.virtual.seat import Seat, Thread, received
+from covey.engines.virtual.group_sums import GroupSums
 from covey.engines.virtual.stall import blame, obituary, picture
-from covey.engines.virtual.together import Together
-from covey.engines.virtual.wires import Letter, Wires
+from covey.engines.virtual.virtual_actor import RoleProgram, VirtualActor, received
+from covey.engines.virtual.virtual_links import MessageInFlight, VirtualLinks
 from covey.errors import PeerLost, PlanError, Stalled
 from covey.message import Address, Message, check_finite
+from covey.model.replica import Replica, Snapshot
 from covey.observe.instruments import Instrument, Instruments
 from covey.observe.referee import Referee
 from covey.observe.result import Stopped
 from covey.observe.tally import Tally, Teller, read_loss
 from covey.program import Collective, Compute, Note, Now, Receive, SavePoint, Send, Sleep, Spawn
-from covey.replica import Replica, Snapshot
 from covey.simulate import Cluster, Network, network
 from covey.strategy import Plan
 from covey.vector import Vector
@@ -34,7 +34,7 @@ WAIT: Final = object()
 """What a handler answers when the program goes on later."""
 
 
-class Handlers(dict[type, Callable[[Thread, Any], Any]]):
+class Handlers(dict[type, Callable[[RoleProgram, Any], Any]]):
     """How each effect is performed."""
 
     def __missing__(self, kind: type) -> Any:
@@ -42,7 +42,7 @@ class Handlers(dict[type, Callable[[Thread, Any], Any]]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class VirtualOutcome:
     """What came of a run; the snapshots are those that make the scored model."""
 
     seconds: float
@@ -67,17 +67,19 @@ class VirtualEngine:
         self._wires = self._make_wires(network(cluster), plan.window)
         self._wires.allowance = plan.allowance
         self._computing = self._make_computing()
-        self._together = Together(cluster, self._agenda, self._watch, self._wake, formulas_from)
-        commons: dict[int, Vector] = {}
-        self._seats = {
-            role.address: Seat(role, replicas[role.address], plan, self._agenda, self._deliver, commons, self._wires)
+        self._together = GroupSums(cluster, self._agenda, self._watch, self._wake, formulas_from)
+        shared_vectors: dict[int, Vector] = {}
+        self._actors = {
+            role.address: VirtualActor(
+                role, replicas[role.address], plan, self._agenda, self._deliver, shared_vectors, self._wires
+            )
             for role in plan.roles
         }
-        self._wires.connect(self._seats, self._arrived, self._admitted)
-        for seat in self._seats.values():
-            seat.seats = self._seats
-            seat.role.check(seat.replica)
-        self._open = len(self._seats)
+        self._wires.connect(self._actors, self._arrived, self._admitted)
+        for actor in self._actors.values():
+            actor.actors = self._actors
+            actor.role.check(actor.replica)
+        self._open = len(self._actors)
         self._stopped: Stopped | None = None
         self._scoring = False
         self._best: list[Snapshot] = []  # of the model that reached the target
@@ -87,25 +89,25 @@ class VirtualEngine:
             SavePoint: self._save_point,
         })  # fmt: skip
 
-    def _make_wires(self, net: Network, window: int) -> Wires:
-        return Wires(net, window, self._agenda, self._watch)
+    def _make_wires(self, net: Network, window: int) -> VirtualLinks:
+        return VirtualLinks(net, window, self._agenda, self._watch)
 
     def _make_computing(self) -> Computing:
         return Computing(self._cluster, self._agenda, self._watch, self._advance, self._deliver)
 
-    def run(self) -> Outcome:
+    def run(self) -> VirtualOutcome:
         """Perform the plan to its end; the initial weights are scored before, where there is a score."""
         self._plan_kills()
         if self._score and self._judge():
             self._stopped = "target"
             return self._outcome()
-        for seat in self._seats.values():
-            self._agenda.at(0.0, self._advance, seat.open(seat.role.program(seat.node, seat.replica), main=True))
+        for actor in self._actors.values():
+            self._agenda.at(0.0, self._advance, actor.open(actor.role.program(actor.node, actor.replica), main=True))
         try:
             with interruptible(self._interrupted):
                 while self._open:
                     if not self._agenda.due:
-                        raise Stalled(picture(self._agenda.now, self._seats))
+                        raise Stalled(picture(self._agenda.now, self._actors))
                     self._agenda.step()
             if self._stopped != "target" and self._judge() and self._stopped is None:
                 self._stopped = "target"
@@ -113,8 +115,8 @@ class VirtualEngine:
             self._close()
         return self._outcome()
 
-    def _outcome(self) -> Outcome:
-        return Outcome(
+    def _outcome(self) -> VirtualOutcome:
+        return VirtualOutcome(
             seconds=self._agenda.now,
             samples=self._teller.samples,
             stopped=self._stopped or "budget",
@@ -122,7 +124,7 @@ class VirtualEngine:
             tallies=self._teller.tallies,
         )
 
-    def _advance(self, thread: Thread, value: Any) -> None:
+    def _advance(self, thread: RoleProgram, value: Any) -> None:
         """Run a program until it has to wait, or is through."""
         if thread.done:
             return
@@ -136,123 +138,123 @@ class VirtualEngine:
                     return self._finished(thread)
                 value = perform[type(effect)](thread, effect)
         except (Exception, SystemExit) as error:
-            blame(error, thread.seat.name, self._agenda.now)
+            blame(error, thread.actor.name, self._agenda.now)
             raise
 
-    def _wake(self, thread: Thread, value: Any, wire: float = 0.0) -> None:
+    def _wake(self, thread: RoleProgram, value: Any, wire: float = 0.0) -> None:
         """Go on after a wait; `wire` seconds of it, at most, the awaited thing was on its way."""
         waited = self._agenda.now - thread.since
         if thread.main and waited > 0:
             self._watch.waited(
-                thread.since, self._agenda.now, thread.seat.address, thread.waits_for(), min(wire, waited)
+                thread.since, self._agenda.now, thread.actor.address, thread.waits_for(), min(wire, waited)
             )
         self._advance(thread, value)
 
-    def _finished(self, thread: Thread) -> None:
+    def _finished(self, thread: RoleProgram) -> None:
         thread.done = True
-        seat = thread.seat
-        seat.threads.remove(thread)
+        actor = thread.actor
+        actor.threads.remove(thread)
         if not thread.main:
             return
-        for companion in seat.threads:
+        for companion in actor.threads:
             companion.close()
-        seat.threads.clear()
-        seat.waiting.clear()
-        seat.ended = True
-        for message in seat.mailbox.waiting:
-            self._wires.taken(seat, message)
-        seat.mailbox.waiting.clear()
+        actor.threads.clear()
+        actor.waiting.clear()
+        actor.ended = True
+        for message in actor.mailbox.waiting:
+            self._wires.taken(actor, message)
+        actor.mailbox.waiting.clear()
         self._open -= 1
-        for loss in seat.replica.losses.told(every=True):  # those of a GPU may come after their steps
-            self._watch.noted(self._agenda.now, seat.address, "loss", loss)
-        self._watch.noted(self._agenda.now, seat.address, "memory", _footprint(seat.replica))
-        self._watch.ended(self._agenda.now, seat.address)
+        for loss in actor.replica.losses.told(every=True):  # those of a GPU may come after their steps
+            self._watch.noted(self._agenda.now, actor.address, "loss", loss)
+        self._watch.noted(self._agenda.now, actor.address, "memory", _footprint(actor.replica))
+        self._watch.ended(self._agenda.now, actor.address)
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
-    def _send(self, thread: Thread, effect: Send) -> Any:
+    def _send(self, thread: RoleProgram, effect: Send) -> Any:
         if self._wires.send(thread, effect):
             return None
         thread.block(self._agenda.now, effect)
         return WAIT
 
-    def _admitted(self, thread: Thread) -> None:
+    def _admitted(self, thread: RoleProgram) -> None:
         # The link was full all that time: the whole wait is exchange.
         self._wake(thread, None, wire=self._agenda.now - thread.since)
 
-    def _receive(self, thread: Thread, want: Receive) -> Any:
-        message = thread.seat.mailbox.take(want)
+    def _receive(self, thread: RoleProgram, want: Receive) -> Any:
+        message = thread.actor.mailbox.take(want)
         if message is not None:
             return received(message, want)
         thread.block(self._agenda.now, want)
-        thread.seat.waiting.append(thread)
-        self._wires.awaited(thread.seat)
+        thread.actor.waiting.append(thread)
+        self._wires.awaited(thread.actor)
         if want.timeout is not None:
             self._agenda.at(self._agenda.now + max(0.0, want.timeout), self._timed_out, thread, thread.turn)
         return WAIT
 
-    def _timed_out(self, thread: Thread, turn: int) -> None:
-        if thread.turn == turn and thread in thread.seat.waiting:
-            thread.seat.waiting.remove(thread)
+    def _timed_out(self, thread: RoleProgram, turn: int) -> None:
+        if thread.turn == turn and thread in thread.actor.waiting:
+            thread.actor.waiting.remove(thread)
             self._wake(thread, None)
 
-    def _arrived(self, letter: Letter, _: Any = None) -> None:
-        seat, message = letter.link.receiver, letter.message
-        self._wires.laid(letter.link, message)
-        if seat.ended:
-            self._wires.taken(seat, message)
+    def _arrived(self, flight: MessageInFlight, _: Any = None) -> None:
+        actor, message = flight.link.receiver, flight.message
+        self._wires.laid(flight.link, message)
+        if actor.ended:
+            self._wires.taken(actor, message)
         else:
-            check_finite(message, seat.address)
-            now, sender = self._agenda.now, letter.link.sender.address
-            seat.heard[sender] = now
-            self._watch.delivered(now, sender, seat.address, message, letter.payload)
-            self._deliver(seat, message, now - letter.left_at)
+            check_finite(message, actor.address)
+            now, sender = self._agenda.now, flight.link.sender.address
+            actor.heard[sender] = now
+            self._watch.delivered(now, sender, actor.address, message, flight.payload)
+            self._deliver(actor, message, now - flight.left_at)
 
-    def _deliver(self, seat: Seat, message: Message, wire: float = 0.0) -> None:
+    def _deliver(self, actor: VirtualActor, message: Message, wire: float = 0.0) -> None:
         """Hand a message to the program that waits for it, or lay it in the mailbox."""
-        for thread in seat.waiting:
+        for thread in actor.waiting:
             want = thread.want
             assert isinstance(want, Receive)
             if want.matches(message):
-                seat.waiting.remove(thread)
-                self._wires.taken(seat, message)
+                actor.waiting.remove(thread)
+                self._wires.taken(actor, message)
                 return self._wake(thread, received(message, want), wire)
-        seat.mailbox.put(message)
+        actor.mailbox.put(message)
 
     # -- the other effects --------------------------------------------------------------------------------------------
 
-    def _compute(self, thread: Thread, effect: Compute[Any]) -> Any:
+    def _compute(self, thread: RoleProgram, effect: Compute[Any]) -> Any:
         thread.block(self._agenda.now, effect)
         self._computing.ask(thread, effect)
         return WAIT
 
-    def _collective(self, thread: Thread, effect: Collective) -> Any:
+    def _collective(self, thread: RoleProgram, effect: Collective) -> Any:
         if not self._together.takes(thread, effect):
             return False
-        self._wires.awaited(thread.seat)
+        self._wires.awaited(thread.actor)
         return WAIT
 
-    def _sleep(self, thread: Thread, effect: Sleep) -> Any:
+    def _sleep(self, thread: RoleProgram, effect: Sleep) -> Any:
         thread.block(self._agenda.now, effect)
         self._agenda.at(self._agenda.now + max(0.0, effect.seconds), self._wake, thread, None)
         return WAIT
 
-    def _now(self, thread: Thread, effect: Now) -> float:
+    def _now(self, thread: RoleProgram, effect: Now) -> float:
         return self._agenda.now
 
-    def _save_point(self, thread: Thread, effect: SavePoint) -> None:
+    def _save_point(self, thread: RoleProgram, effect: SavePoint) -> None:
         return None
 
-    def _note(self, thread: Thread, effect: Note) -> None:
-        self._watch.noted(self._agenda.now, thread.seat.address, effect.kind, effect.value)
+    def _note(self, thread: RoleProgram, effect: Note) -> None:
+        self._watch.noted(self._agenda.now, thread.actor.address, effect.kind, effect.value)
         watching = not self._scoring and not self._stopped
         if watching and effect.kind == "samples" and self._referee.due(self._teller.samples):
             # Not here: the program has yet to apply what it has just computed.
             self._scoring = True
             self._agenda.at(self._agenda.now, self._score_now, None)
 
-    def _spawn(self, thread: Thread, effect: Spawn) -> None:
-        self._agenda.at(self._agenda.now, self._advance, thread.seat.open(effect.program, main=False))
+    def _spawn(self, thread: RoleProgram, effect: Spawn) -> None:
+        self._agenda.at(self._agenda.now, self._advance, thread.actor.open(effect.program, main=False))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -272,13 +274,15 @@ class VirtualEngine:
         return reached
 
     def _snapshots(self) -> list[Snapshot]:
-        seats = [self._seats[role.address] for role in self._plan.shown()]
-        return [seat.replica.snapshot(seat.role.scored, counts=seat.role.trains) for seat in seats]
+        actors = [self._actors[role.address] for role in self._plan.shown()]
+        return [actor.replica.snapshot(actor.role.scored, counts=actor.role.trains) for actor in actors]
 
     def _stop(self, why: Stopped, _: Any = None) -> None:
         """Let every worker end after the step it is in; in lockstep all after the step of the foremost."""
         self._stopped = self._stopped or why
-        paces = [seat.pace for seat in self._seats.values() if seat.role.trains and not seat.pace.over(seat.pace.step)]
+        paces = [
+            actor.pace for actor in self._actors.values() if actor.role.trains and not actor.pace.over(actor.pace.step)
+        ]
         foremost = max((pace.next for pace in paces), default=0)
         for pace in paces:
             pace.stop_at = foremost if self._plan.lockstep else pace.next
@@ -287,26 +291,26 @@ class VirtualEngine:
         self._agenda.at(self._agenda.now, self._stop, "interrupted")
 
     def _plan_kills(self) -> None:
-        names = {seat.name: seat for seat in self._seats.values()}
+        names = {actor.name: actor for actor in self._actors.values()}
         for name, at in self._cluster.kills.items():
             if name not in names:
                 raise PlanError(f"--kill {name}: there is no such role; this run has {', '.join(names)}")
             self._agenda.at(at, self._killed, names[name])
 
-    def _killed(self, seat: Seat, _: Any) -> None:
+    def _killed(self, actor: VirtualActor, _: Any) -> None:
         if all(act == self._killed for _, _, act, _, _ in self._agenda.due):  # nothing moved before this either
-            raise Stalled(picture(self._agenda.now, self._seats))
-        if not seat.ended:
-            raise PeerLost(obituary(self._agenda.now, seat, self._seats))
+            raise Stalled(picture(self._agenda.now, self._actors))
+        if not actor.ended:
+            raise PeerLost(obituary(self._agenda.now, actor, self._actors))
 
     def _close(self) -> None:
         """Close what still stands; a program that awaits while closing must not hide why the run ended."""
-        for seat in self._seats.values():
-            for thread in seat.threads:
+        for actor in self._actors.values():
+            for thread in actor.threads:
                 with suppress(RuntimeError):
                     thread.close()
-            if seat.talk is not None:
-                seat.talk.close()
+            if actor.talk is not None:
+                actor.talk.close()
 
 
 def _footprint(replica: Replica) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
-from covey.engines.virtual.seat import Seat, Thread
+from covey.engines.virtual.virtual_actor import RoleProgram, VirtualActor
 from covey.errors import PlanError
 from covey.message import Address
 from covey.program import Receive, Send
@@ -14,20 +14,20 @@ ROLE = "_covey_role"
 """Where an error keeps the name of the role whose it is."""
 
 
-def picture(now: float, seats: Mapping[Address, Seat]) -> str:
+def picture(now: float, actors: Mapping[Address, VirtualActor]) -> str:
     """Who waits for what from whom since when, whom it last heard, and the circle if there is one."""
-    threads = [thread for seat in seats.values() if not seat.ended for thread in seat.threads if not thread.done]
+    threads = [thread for actor in actors.values() if not actor.ended for thread in actor.threads if not thread.done]
     lines = [f"at {clock(now)} every role waits, and nothing is on its way:"]
-    lines += [f"  {_waits(thread, seats)}" for thread in threads]
-    circle = _circle({thread.seat.address: peer for thread in threads if thread.main and (peer := _peer(thread))})
+    lines += [f"  {_waits(thread, actors)}" for thread in threads]
+    circle = _circle({thread.actor.address: peer for thread in threads if thread.main and (peer := _peer(thread))})
     if circle:
         lines.append("  a circle: " + " waits for ".join(map(str, circle)))
     return "\n".join(lines)
 
 
-def obituary(now: float, lost: Seat, seats: Mapping[Address, Seat]) -> str:
+def obituary(now: float, lost: VirtualActor, actors: Mapping[Address, VirtualActor]) -> str:
     """Who was lost when, and when anybody last heard of it."""
-    heard = [seat.heard[lost.address] for seat in seats.values() if lost.address in seat.heard]
+    heard = [actor.heard[lost.address] for actor in actors.values() if lost.address in actor.heard]
     last = f"last heard at {clock(max(heard))}" if heard else "never heard"
     return f"{lost.name} was killed at {clock(now)}; {last}"
 
@@ -45,24 +45,24 @@ def clock(seconds: float) -> str:
     return f"{round(seconds, 4)} s"
 
 
-def _waits(thread: Thread, seats: Mapping[Address, Seat]) -> str:
-    seat = thread.seat
-    who = seat.name if thread.main else f"{seat.name} (a companion)"
-    return f"{who} waits for {thread.waits_for()} since {clock(thread.since)}; {_heard(seat, _peer(thread), seats)}"
+def _waits(thread: RoleProgram, actors: Mapping[Address, VirtualActor]) -> str:
+    actor = thread.actor
+    who = actor.name if thread.main else f"{actor.name} (a companion)"
+    return f"{who} waits for {thread.waits_for()} since {clock(thread.since)}; {_heard(actor, _peer(thread), actors)}"
 
 
-def _heard(seat: Seat, peer: Address | None, seats: Mapping[Address, Seat]) -> str:
-    if peer is not None and peer in seats and seats[peer].ended:
+def _heard(actor: VirtualActor, peer: Address | None, actors: Mapping[Address, VirtualActor]) -> str:
+    if peer is not None and peer in actors and actors[peer].ended:
         return f"{peer} has ended"
     if peer is not None:
-        return f"{peer} was " + (f"last heard at {clock(seat.heard[peer])}" if peer in seat.heard else "never heard")
-    if not seat.heard:
+        return f"{peer} was " + (f"last heard at {clock(actor.heard[peer])}" if peer in actor.heard else "never heard")
+    if not actor.heard:
         return "nobody was ever heard"
-    last = max(seat.heard, key=lambda address: seat.heard[address])
-    return f"the last it heard was {last} at {clock(seat.heard[last])}"
+    last = max(actor.heard, key=lambda address: actor.heard[address])
+    return f"the last it heard was {last} at {clock(actor.heard[last])}"
 
 
-def _peer(thread: Thread) -> Address | None:
+def _peer(thread: RoleProgram) -> Address | None:
     if isinstance(thread.want, Receive):
         return thread.want.sender
     return thread.want.to if isinstance(thread.want, Send) else None
@@ -74,8 +74,8 @@ def _circle(waits: Mapping[Address, Address]) -> list[Address]:
         path = [start]
         while (onward := waits.get(path[-1])) is not None:
             if onward in path:
-                ring = path[path.index(onward) :]
-                first = ring.index(min(ring))
-                return [*ring[first:], *ring[:first], ring[first]]
+                cycle = path[path.index(onward) :]
+                first = cycle.index(min(cycle))
+                return [*cycle[first:], *cycle[:first], cycle[first]]
             path.append(onward)
     return []

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from covey.exchange.kernels import cpu_bits, cpu_levels, cpu_packing, plain
 from covey.exchange.kernels.compiled import shared
-from covey.exchange.kernels.cpu_blocks import Blocks, key_of
+from covey.exchange.kernels.cpu_blocks import CpuBlocks, key_of
 from covey.exchange.kernels.cpu_packing import PIECE
 from covey.exchange.kernels.cpu_stats import MOMENTS, NORM, PEAK, SIDES, stats
 
@@ -23,7 +23,7 @@ def _grid(
     seed: int | None, dtype: Any, decode: Callable[[Any, Any, Tensor], Tensor],
 ) -> tuple[Any, Any]:  # fmt: skip
     """Codes and the top of each block, for every codec with evenly spaced levels."""
-    cut = Blocks(x, residual, block)
+    cut = CpuBlocks(x, residual, block)
     q, inv, top = np.empty(cut.count, dtype), np.empty(cut.many, F), np.empty(cut.many, F)
     if cut.count == 0:
         return q, top
@@ -97,7 +97,7 @@ def dorefa_decode(
 
 
 def fixed16_encode(x: Tensor, residual: Tensor | None, fraction_bits: int, seed: int | None) -> Tensor:
-    cut = Blocks(x, residual, PIECE)
+    cut = CpuBlocks(x, residual, PIECE)
     q = np.empty(cut.count, np.int16)
     if cut.count:
         cut.each(cpu_levels.fixed_tiles, cut.x, cut.r, q, cut.tile, F(2.0**fraction_bits), key_of(seed), cut.bad)
@@ -110,7 +110,7 @@ def fixed16_decode(q: Tensor, fraction_bits: int, out: Tensor, alpha: float | No
 
 
 def natural_encode(x: Tensor, residual: Tensor | None, seed: int) -> tuple[Tensor, Tensor]:
-    cut = Blocks(x, residual, PIECE)
+    cut = CpuBlocks(x, residual, PIECE)
     exponents, signs = np.empty(cut.count, np.uint8), np.empty(-(-cut.count // 8), np.uint8)
     wire = torch.from_numpy(exponents), torch.from_numpy(signs)
     if cut.count:
@@ -126,7 +126,7 @@ def natural_decode(exponents: Tensor, signs: Tensor, out: Tensor, alpha: float |
 
 
 def onebit_encode(x: Tensor, residual: Tensor | None, block: int) -> tuple[Tensor, Tensor]:
-    cut = Blocks(x, residual, block)
+    cut = CpuBlocks(x, residual, block)
     bits, levels = np.empty(-(-cut.count // 8), np.uint8), np.empty((cut.many, 2), F)
     wire = torch.from_numpy(bits), torch.from_numpy(levels)
     if cut.count == 0:
@@ -153,7 +153,7 @@ def onebit_decode(bits: Tensor, levels: Tensor, block: int, out: Tensor, alpha: 
 
 
 def twobit_encode(x: Tensor, residual: Tensor | None, threshold: float) -> Tensor:
-    cut = Blocks(x, residual, PIECE)
+    cut = CpuBlocks(x, residual, PIECE)
     packed = np.empty(-(-cut.count // 4), np.uint8)
     if cut.count:
         cut.each(cpu_bits.twobit_tiles, cut.x, cut.r, packed, cut.tile, F(threshold), cut.bad)
@@ -166,7 +166,7 @@ def twobit_decode(codes: Tensor, threshold: float, out: Tensor, alpha: float | N
 
 
 def terngrad_scale(x: Tensor, residual: Tensor | None, block: int, clip: float) -> Tensor:
-    cut = Blocks(x, residual, block)
+    cut = CpuBlocks(x, residual, block)
     limit, kind = np.empty(cut.many, F), MOMENTS if clip else PEAK
     if cut.count == 0:
         return torch.from_numpy(limit)
@@ -181,7 +181,7 @@ def terngrad_scale(x: Tensor, residual: Tensor | None, block: int, clip: float) 
 def terngrad_encode(
     x: Tensor, residual: Tensor | None, block: int, seed: int, clip: float, scale: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    cut = Blocks(x, residual, block)
+    cut = CpuBlocks(x, residual, block)
     packed, limit = np.empty(-(-cut.count // 4), np.uint8), np.empty(cut.many, F)
     top = limit if scale is None else scale.numpy()
     wire = torch.from_numpy(packed), torch.from_numpy(top)

@@ -22,7 +22,7 @@ from covey.exchange.kernels.cpu_stats import MOMENTS, PEAK, U, stats
 SMALL = 32768
 
 
-class Blocks:
+class CpuBlocks:
     """How a tensor is cut: `block` numbers share a scale, `tile` numbers are coded at a time."""
 
     def __init__(self, x: Tensor, residual: Tensor | None, block: int) -> None:

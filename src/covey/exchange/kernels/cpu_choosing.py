@@ -21,7 +21,7 @@ from covey.exchange.kernels.plain_choice import draw
 SAMPLING = key_of(0)
 
 
-class Found(NamedTuple):
+class AboveThreshold(NamedTuple):
     """What reaches a threshold, in index order, the largest size of all, and the sum of all sizes."""
 
     indices: Any
@@ -34,7 +34,7 @@ def _arrays(x: Tensor, residual: Tensor | None) -> tuple[Any, Any]:
     return x.numpy(), None if residual is None else residual.numpy()
 
 
-def gather(a: Any, r: Any, threshold: float, zero: bool) -> Found:
+def gather(a: Any, r: Any, threshold: float, zero: bool) -> AboveThreshold:
     """All |v| >= threshold in index order; v goes to the residual, with 0 there if `zero`."""
     bits, bad = F(threshold).view(U), np.zeros(-(-a.size // cpu_choice.TILE), np.uint8)
     runs = shared(lambda s, e: cpu_choice.gather(a, r, bits, zero, bad, s, e), a.size, cpu_choice.TILE)
@@ -45,7 +45,7 @@ def gather(a: Any, r: Any, threshold: float, zero: bool) -> Found:
         _ungather(a, r, indices, values, zero, bad)
         raise plain.refused()
     top = max(U(run[2]).view(F) for run in runs)
-    return Found(indices, values, float(top), sum(run[3] for run in runs))
+    return AboveThreshold(indices, values, float(top), sum(run[3] for run in runs))
 
 
 def _ungather(a: Any, r: Any, indices: Any, values: Any, zero: bool, bad: Any) -> None:
@@ -118,7 +118,7 @@ def _floor(a: Any, r: Any, k: int, more: int) -> float:
     return least if least >= 0 else 0.0  # NaN: the pass will see it too
 
 
-def _candidates(a: Any, r: Any, k: int) -> tuple[Found, float]:
+def _candidates(a: Any, r: Any, k: int) -> tuple[AboveThreshold, float]:
     """More than k numbers that hold the k largest; the residual now holds v."""
     floor, more = _floor(a, r, k, 1), 1
     found, whole = gather(a, r, floor, False), a if r is None else r
@@ -129,12 +129,14 @@ def _candidates(a: Any, r: Any, k: int) -> tuple[Found, float]:
     return found, floor
 
 
-def _largest(found: Found, rank: int) -> Any:
+def _largest(found: AboveThreshold, rank: int) -> Any:
     place = found.values.size - rank
     return np.partition(np.abs(found.values), place)[place]
 
 
-def _handed_out(found: Found, r: Any, upper: Any, lower: Any, start: int, need: int, k: int) -> tuple[Tensor, Tensor]:
+def _handed_out(
+    found: AboveThreshold, r: Any, upper: Any, lower: Any, start: int, need: int, k: int
+) -> tuple[Tensor, Tensor]:
     indices, values = np.empty(k, np.int32), np.empty(k, F)
     cpu_choice.hand_out(found.indices, found.values, r, upper, lower, start, need, indices, values)
     return torch.from_numpy(indices), torch.from_numpy(values)

@@ -21,7 +21,7 @@ PEAK, NORM, MOMENTS, SIDES = 0, 1, 2, 3
 EXACT = {"enable_fp_fusion": False}  # a*b+c in two roundings, as on the CPU: the codes are the same
 
 
-class Blocks:
+class GpuBlocks:
     """How a tensor is cut, and the scales of its blocks: measured here, unless blocks are small."""
 
     def __init__(self, x: Tensor, residual: Tensor | None, block: int, kind: int, clip: float = 0.0) -> None:
@@ -88,8 +88,8 @@ def _keys(seed: int | None) -> tuple[int, int]:
 
 def _linear(
     x: Tensor, residual: Tensor | None, block: int, norm: bool, levels: int, seed: int | None
-) -> tuple[Tensor, Blocks]:
-    cut = Blocks(x, residual, block, NORM if norm else PEAK)
+) -> tuple[Tensor, GpuBlocks]:
+    cut = GpuBlocks(x, residual, block, NORM if norm else PEAK)
     q = torch.empty(cut.count, dtype=torch.int8 if levels <= 127 else torch.int16, device=x.device)
     if cut.count == 0:
         return q, cut
@@ -144,7 +144,7 @@ def qsgd_decode(q: Tensor, norms: Tensor, block: int, levels: int, out: Tensor, 
 
 
 def onebit_encode(x: Tensor, residual: Tensor | None, block: int, check: bool = True) -> tuple[Tensor, Tensor]:
-    cut = Blocks(x, residual, block, SIDES)
+    cut = GpuBlocks(x, residual, block, SIDES)
     codes = cut.codes(1)
     if cut.count and cut.small:
         gpu_rows.onebit_rows[cut.row_grid](
@@ -168,7 +168,7 @@ def terngrad_encode(
     x: Tensor, residual: Tensor | None, block: int, seed: int, clip: float, scale: Tensor | None = None,
     check: bool = True,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    cut = Blocks(x, residual, block, MOMENTS if clip else PEAK, clip)
+    cut = GpuBlocks(x, residual, block, MOMENTS if clip else PEAK, clip)
     codes = cut.codes(2)
     top = cut.scales if scale is None else scale
     if cut.count and cut.small:

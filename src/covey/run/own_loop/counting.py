@@ -12,7 +12,7 @@ from covey.run.own_loop.loading import Sizes, watch
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class StepSamples:
     """The samples of one step; `divided`: somebody has seen to it that workers have different ones."""
 
     mine: int
@@ -21,7 +21,7 @@ class Counted:
     alike: bool  # every batch of it counts the same on all workers
 
 
-class Counts:
+class LoaderCounts:
     """What was pulled from loaders since the last step, and what the models were given."""
 
     def __init__(self, workers: int) -> None:
@@ -60,7 +60,7 @@ class Counts:
         """What this worker's samples count, as far as they are known yet; 1 is as much as the others'."""
         return self._mine * self.workers / self._everybody if self._mine and self._everybody else 1.0
 
-    def take(self, samples: int | None) -> Counted:
+    def take(self, samples: int | None) -> StepSamples:
         """The step's samples, where they can be found; the loop may tell them."""
         self.add(samples)
         mine = self._given if self._told or not self._pulled or self._mine is None else self._mine
@@ -71,7 +71,7 @@ class Counts:
             )
         everybody = self._everybody if self._pulled and mine == self._mine else None
         alike = everybody is None or self._alike or self._pulled == 1
-        counted = Counted(mine, everybody, bool(self._pulled) or self._told, alike)
+        counted = StepSamples(mine, everybody, bool(self._pulled) or self._told, alike)
         self.begin()
         return counted
 
@@ -82,6 +82,6 @@ def checked(samples: int) -> int:
     return samples
 
 
-def watching(models: tuple[torch.nn.Module, ...], counts: Counts) -> list[Any]:
+def watching(models: tuple[torch.nn.Module, ...], counts: LoaderCounts) -> list[Any]:
     """Count what the models are given, for loops whose batches come from elsewhere."""
     return watch(models, counts.looked)

@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from torch import nn
 from torch.optim import Optimizer
 
-from covey import build, catalog
-from covey.engines.process.role import Post, play
-from covey.engines.process.shots import SCORER
+from covey import catalog
+from covey.engines.process.role.role_process import RoleLines, play
+from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PlanError
+from covey.model import build
 from covey.run.options import Options
-from covey.run.own_loop import seat as here
+from covey.run.own_loop import joined_role as here
 from covey.run.own_loop import world
+from covey.run.own_loop.joined_role import JoinedRole
 from covey.run.own_loop.keeping import Stateful
 from covey.run.own_loop.member import Member
-from covey.run.own_loop.seat import Seat
 from covey.run.own_loop.settings import one_model, replica_of
 from covey.run.own_loop.worker_member import WorkerMember
 from covey.run.roles import score_for
@@ -75,37 +76,37 @@ def join(
         servers=servers, seed=seed, checkpoint=checkpoint, every=every, resume=resume, stall=stall,
         interface=interface, insecure=insecure,
     )  # fmt: skip
-    if here.SEAT is None:
-        here.SEAT = world.enter(strategy or USUAL, given)
-    seat = here.SEAT
-    if seat is None:
+    if here.JOINED is None:
+        here.JOINED = world.enter(strategy or USUAL, given)
+    joined = here.JOINED
+    if joined is None:
         check_alone(strategy, given)
         return Member(model, optimizer)
-    check_launched(seat, strategy, given)
-    if seat.joined:
+    check_launched(joined, strategy, given)
+    if joined.joined:
         raise PlanError("covey.join was called a second time: one run has one training loop")
-    seat.joined = True
-    if seat.me == SCORER:
-        with Post(seat.me, seat.work.contacts) as post:
-            score_for(post, seat.plan, build.ScoredModel(one_model(model), None))
+    joined.joined = True
+    if joined.me == SCORER:
+        with RoleLines(joined.me, joined.work.contacts) as lines:
+            score_for(lines, joined.plan, build.ScoredModel(one_model(model), None))
         raise SystemExit(0)
-    replica = replica_of(model, optimizer, catalog.resolve(seat.work.strategy, seat.work.workers).accept)
-    if not seat.plan.role(seat.me).trains:
-        with Post(seat.me, seat.work.contacts) as post:
-            play(post, seat.plan, replica, seat.kept, lambda desk: desk.serve())
+    replica = replica_of(model, optimizer, catalog.resolve(joined.work.strategy, joined.work.workers).accept)
+    if not joined.plan.role(joined.me).trains:
+        with RoleLines(joined.me, joined.work.contacts) as lines:
+            play(lines, joined.plan, replica, joined.kept, lambda compute_thread: compute_thread.serve())
         raise SystemExit(0)
-    return WorkerMember(seat, replica, model, optimizer, keep)
+    return WorkerMember(joined, replica, model, optimizer, keep)
 
 
-def check_launched(seat: Seat, strategy: str | None, given: Options) -> None:
+def check_launched(joined: JoinedRole, strategy: str | None, given: Options) -> None:
     """The flags of covey launch count, and what the script asks for must not differ."""
-    if strategy and catalog.resolve(strategy, seat.work.workers).text != seat.work.strategy:
+    if strategy and catalog.resolve(strategy, joined.work.workers).text != joined.work.strategy:
         raise PlanError(
-            f"covey.join(strategy={strategy!r}) in a run of {seat.work.strategy}: the roles of a strategy are laid out "
+            f"covey.join(strategy={strategy!r}) in a run of {joined.work.strategy}: the roles of a strategy are laid out "
             f"before the script runs, so give it to the launcher: covey launch --strategy {strategy!r} …"
         )
     for name in ("servers", "seed", "checkpoint", "every", "resume", "stall", "interface", "insecure"):
-        if not seat.work.world and getattr(given, name) != getattr(Options(), name):
+        if not joined.work.world and getattr(given, name) != getattr(Options(), name):
             raise PlanError(f"covey.join({name}=…): covey launch has started this run; give it --{name}")
 
 

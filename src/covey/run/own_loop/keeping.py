@@ -18,7 +18,7 @@ from covey.checkpoint.packing import check_keepable
 from covey.decoding import UNREADABLE
 from covey.errors import CheckpointError, PlanError
 from covey.observe.tally import MOST
-from covey.run.own_loop.position import Kept, Position
+from covey.run.own_loop.position import Position, SavedPosition
 
 
 class Stateful(Protocol):
@@ -28,7 +28,7 @@ class Stateful(Protocol):
     def load_state_dict(self, state: Any) -> Any: ...
 
 
-class Keeping:
+class LoopState:
     """Reads the loop's state while the loop waits in a step, and puts it back when a resumed loop is there again."""
 
     def __init__(
@@ -105,12 +105,12 @@ class Keeping:
             thing.load_state_dict(_like(thing.state_dict(), self.past["keep"][number]))
 
 
-def _read(past: Any) -> Kept:
+def _read(past: Any) -> SavedPosition:
     """Where a kept loop was, if what a checkpoint has of it is of the right kinds."""
     with _reading():
         if not isinstance(past["keep"], list | tuple) or not isinstance(past["chance"], Mapping):
             raise ValueError("it is of another kind")
-        kept = msgspec.convert(past["position"], Kept, str_keys=True)
+        kept = msgspec.convert(past["position"], SavedPosition, str_keys=True)
         counts = [kept.passes, kept.calls, kept.steps, kept.epoch or 0, kept.epoch_passes, *kept.under_way]
         counts += [number for pair in kept.under_way.values() for number in pair]
         if not all(0 <= count < MOST for count in counts):

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import msgspec
 
-from covey import build
-from covey.engines.cluster.crew import ClusterCrew
+from covey.engines.cluster.cluster_processes import ClusterProcesses
 from covey.engines.interrupt import Interrupt, interruptible
-from covey.engines.local import LocalCrew
+from covey.engines.local import LocalProcesses
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.supervisor import Supervisor, Wishes
+from covey.engines.process.launcher.supervisor import RunWishes, Supervisor
 from covey.errors import PlanError
+from covey.model import build
 from covey.observe.progress import Watcher
 from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
 from covey.run.clusters import CLUSTERS, host_only, module, refuse_ranks, refusing, terms_of
 from covey.run.options import Options, check
-from covey.run.own_loop import seat
+from covey.run.own_loop import joined_role
 from covey.run.own_loop.request import Loop, Script, loop_of
-from covey.run.processes import Crew, kept_run, vault_of
+from covey.run.processes import StartableProcesses, checkpoints_of, kept_run
 from covey.run.request import facts_of, threads_each
 from covey.simulate import parse_duration
 from covey.spec import parse_call, unknown
@@ -85,11 +85,13 @@ def launch_with(
         wanted = Script(path=str(path), name=str(script), arguments=tuple(arguments))
         loop = loop_of(wanted, strategy, workers, asked, asked.threads or threads_each(workers))
 
-    def muster() -> Crew:
+    def muster() -> StartableProcesses:
         if engine.name == "local":
-            return LocalCrew(seat.__name__, loop.threads, parse_duration(asked.stall))
+            return LocalProcesses(joined_role.__name__, loop.threads, parse_duration(asked.stall))
         places = module(engine.name).places(workers, asked.hosts, **engine.settings)
-        return ClusterCrew(places, terms_of(asked, loop.threads), seat.__name__, str(path), b"", loop.plan.roles)
+        return ClusterProcesses(
+            places, terms_of(asked, loop.threads), joined_role.__name__, str(path), b"", loop.plan.roles
+        )
 
     return lead(loop, muster, Interrupt())
 
@@ -107,24 +109,24 @@ def _check_engine(name: str, written: str, script: Path) -> None:
     refuse_ranks(name, ", or start the script itself: its covey.join finds the other ranks")
 
 
-def lead(loop: Loop, muster: Callable[[], Crew], interrupt: Interrupt) -> Result:
+def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interrupt) -> Result:
     """Run the loop with the crew of an engine, to the end of all its processes."""
     given, plan = loop.options, loop.plan
     kept, run = kept_run(given, loop.run)
-    vault = vault_of(given)
+    checkpoints = checkpoints_of(given)
     judge = Referee(sys.maxsize)
-    with vault or nullcontext(), interruptible(interrupt), muster() as crew:
+    with checkpoints or nullcontext(), interruptible(interrupt), muster() as processes:
 
         def pack(contacts: Contacts) -> bytes:
             return msgspec.msgpack.encode(loop.work(contacts, kept))
 
-        board = crew.start(plan.roles, f"{seat.__name__}:enter", pack)
-        file = crew.directory / "model.safetensors"
-        wishes = Wishes(
-            score=False, before=BEFORE, model=file, vault=vault, keep_every=parse_duration(given.every), run=loop.run,
+        board = processes.start(plan.roles, f"{joined_role.__name__}:enter", pack)
+        file = processes.directory / "model.safetensors"
+        wishes = RunWishes(
+            score=False, before=BEFORE, model=file, checkpoints=checkpoints, keep_every=parse_duration(given.every), run=loop.run,
             stall=parse_duration(given.stall), watcher=given.watcher, interrupt=interrupt, alike=ALIKE,
         )  # fmt: skip
-        supervisor = Supervisor(plan, board, crew, judge, wishes)
+        supervisor = Supervisor(plan, board, processes, judge, wishes)
         if run is not None:
             supervisor.resume(run)
         outcome = supervisor.run()

@@ -16,7 +16,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from covey.errors import PlanError
 from covey.run.own_loop.position import Pass
-from covey.run.own_loop.rng import Drawing, mixed
+from covey.run.own_loop.rng import SeededDraws, mixed
 
 AT_ONCE = 4096  # sample numbers that are drawn in one go, because changing generators takes its time
 
@@ -28,7 +28,7 @@ class Sizes(NamedTuple):
     everybody: int | None
 
 
-class Reader(Protocol):
+class LoaderWorker(Protocol):
     """One worker, as its loaders see it."""
 
     rank: int
@@ -48,13 +48,13 @@ class Reader(Protocol):
         ...
 
 
-class Share:
+class SampleShare:
     """The sample numbers of one worker's batches, drawn by the user's own sampler; the same draw on all workers."""
 
-    def __init__(self, loader: DataLoader[Any], reader: Reader) -> None:
+    def __init__(self, loader: DataLoader[Any], reader: LoaderWorker) -> None:
         self.loader, self.reader = loader, reader
         self.sizes: deque[Sizes] = deque()
-        self.drawing = Drawing(0)
+        self.drawing = SeededDraws(0)
         self.epoch = self.skip = 0
 
     def begin(self, epoch: int, skip: int = 0) -> None:
@@ -63,7 +63,7 @@ class Share:
         self.sizes.clear()
         inside = (self.loader.sampler, self.loader.batch_sampler, getattr(self.loader.batch_sampler, "sampler", None))
         own = {id(found): found for one in inside if (found := getattr(one, "generator", None)) is not None}
-        self.drawing = Drawing(mixed(self.reader.seed, epoch), own.values())
+        self.drawing = SeededDraws(mixed(self.reader.seed, epoch), own.values())
 
     def __iter__(self) -> Iterator[Any]:
         for number, batches in enumerate(self.rounds()):
@@ -144,12 +144,12 @@ class DealtStream(IterableDataset[Any]):
 class Loader:
     """A DataLoader's share of one worker; each time it is iterated, the next pass over the data."""
 
-    def __init__(self, reader: Reader, loader: DataLoader[Any]) -> None:
+    def __init__(self, reader: LoaderWorker, loader: DataLoader[Any]) -> None:
         check(loader, reader.workers)
         self.reader, self.whole = reader, loader
         stream = loader.dataset if isinstance(loader.dataset, IterableDataset) else None
         self.streamed = stream is not None
-        self.share = Share(loader, reader)
+        self.share = SampleShare(loader, reader)
         self.mine = copy.copy(loader)  # a subclass, its collate_fn, its processes: all as the user made it
         changed: dict[str, Any] = {"_iterator": None}
         if stream is not None:
@@ -173,8 +173,8 @@ class Loader:
         """What the pass has; of a stream also what was given before the run was kept."""
         epoch, reader = begun.order, self.reader
         self.share.begin(epoch, begun.skip)
-        common = Drawing(mixed(reader.seed, epoch), [self.whole.generator])
-        own = Drawing(mixed(reader.seed, epoch, reader.rank + 1), [self.whole.generator])
+        common = SeededDraws(mixed(reader.seed, epoch), [self.whole.generator])
+        own = SeededDraws(mixed(reader.seed, epoch, reader.rank + 1), [self.whole.generator])
         # The processes that load have seeds of their own on each worker, unless what they draw is the stream itself.
         with common if self.streamed else own:
             batches = iter(self.mine)
@@ -189,7 +189,7 @@ class Loader:
         return Sizes(count, count * self.reader.workers if alike and count is not None else None)
 
     @staticmethod
-    def _drawn(batches: Iterator[Any], drawing: Drawing) -> Iterator[Any]:
+    def _drawn(batches: Iterator[Any], drawing: SeededDraws) -> Iterator[Any]:
         """A stream that is read in this process draws from a seed that all workers have."""
         while True:
             with drawing:

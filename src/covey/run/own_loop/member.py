@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from covey.data import Feed, Shards
 from covey.errors import PlanError
-from covey.run.own_loop.counting import Counts, watching
+from covey.run.own_loop.counting import LoaderCounts, watching
 from covey.run.own_loop.keeping import Stateful
 from covey.run.own_loop.loading import Loader, Sizes
 from covey.run.own_loop.position import Pass, Position, RunEnded
@@ -42,7 +42,7 @@ class Member:
                 "the plain model, and the strategy does that"
             )
         self._epoch = 0
-        self._counts = Counts(workers)
+        self._counts = LoaderCounts(workers)
         self._hooks: list[Any] = []
         self._loop = current_thread()
         self._begun = self._stepping = False

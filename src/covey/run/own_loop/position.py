@@ -22,7 +22,7 @@ class RunEnded(BaseException):  # no Exception: a loop that goes on after any of
     """The run has ended, and the loop still asks for batches; `with covey.join(…)` ends with it, and goes on after."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class SavedPosition(msgspec.Struct, frozen=True):
     """The position at the beginning of a round: the batches of a step, or of several, and what the loop does there."""
 
     passes: int = 0  # over data, that had begun
@@ -56,8 +56,8 @@ class Pass:
 class Position:
     """Where the loop is; `kept` is where it was when the run was kept, and `restore` puts back what else was."""
 
-    def __init__(self, kept: Kept | None = None, restore: Callable[[], None] = lambda: None) -> None:
-        self.kept, self.restore = kept or Kept(), restore
+    def __init__(self, kept: SavedPosition | None = None, restore: Callable[[], None] = lambda: None) -> None:
+        self.kept, self.restore = kept or SavedPosition(), restore
         self.passes = self.calls = self.epoch_passes = 0
         self.steps = self.kept.steps - self.kept.calls
         self.epoch: int | None = None
@@ -66,7 +66,7 @@ class Position:
         self.under_way: dict[int, Pass] = {}
         self.leading: Pass | None = None  # the one whose batch begins a round
         self.batch_index = -1  # of the batch that was given last, in its pass
-        self.round = Kept()
+        self.round = SavedPosition()
         self.replays = self.kept.calls
 
     @property
@@ -117,7 +117,7 @@ class Position:
         alone = self.leading is None or self.leading.number not in self.under_way
         if self.leading is None or (self.calls and (alone or one is self.leading)):
             self.leading, self.calls = one, 0
-            self.round = Kept(
+            self.round = SavedPosition(
                 self.passes, {number: (each.order, each.given) for number, each in self.under_way.items()},
                 epoch=self.epoch, epoch_passes=self.epoch_passes,
             )  # fmt: skip
@@ -146,6 +146,6 @@ class Position:
             self.replays = 1
         return self.steps
 
-    def here(self) -> Kept:
+    def here(self) -> SavedPosition:
         """(While the loop waits in a step) What to keep."""
         return msgspec.structs.replace(self.round, calls=self.calls, steps=self.steps, left=self.left)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covey import catalog
-from covey.checkpoint import Run
+from covey.checkpoint import RunRecord
 from covey.engines.process.contacts import Contacts
 from covey.errors import PlanError
 from covey.run.options import Options
-from covey.run.roles import Work
+from covey.run.roles import RoleWork
 from covey.strategy import Plan, Strategy
 
 
@@ -37,17 +37,17 @@ class Loop:
     world: bool = False  # it joins one that has started the script already
 
     @property
-    def run(self) -> Run:
+    def run(self) -> RunRecord:
         """What a checkpoint says of it."""
         servers = sum(role.address.role == "server" for role in self.plan.roles)
-        return Run(
+        return RunRecord(
             strategy=self.strategy.text, workers=len(self.plan.limits), servers=servers, seed=self.options.seed,
             samples=0, batch_size=0, limits=list(self.plan.limits), loop=True,
         )  # fmt: skip
 
-    def work(self, contacts: Contacts, kept: Path | None) -> Work:
+    def work(self, contacts: Contacts, kept: Path | None) -> RoleWork:
         """What each of its roles must know."""
-        return Work(
+        return RoleWork(
             task=self.script.path, module=self.script.module, arguments=list(self.script.arguments),
             strategy=self.strategy.text, workers=len(self.plan.limits), servers=self.options.servers,
             limits=list(self.plan.limits), seed=self.options.seed, threads=self.threads, contacts=contacts,

@@ -23,7 +23,7 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
 
 
-class Drawing:
+class SeededDraws:
     """Inside, torch, numpy and Python draw from a seed, and go on from there when it is entered again.
 
     A generator that the user has made is seeded by its own seed too, so that this one still governs the order.

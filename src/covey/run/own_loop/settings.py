@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from covey.errors import PlanError
-from covey.optimizers import Combined
-from covey.replica import Replica
+from covey.model.optimizers import Combined
+from covey.model.replica import Replica
 from covey.settings import LoopSettings
 
 T = TypeVar("T")

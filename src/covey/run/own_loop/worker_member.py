@@ -12,21 +12,21 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from covey.drawing import seed_of
 from covey.engines.process import control
-from covey.engines.process.desk import Desk
-from covey.engines.process.lane import lane_of
-from covey.engines.process.role import Post, play
+from covey.engines.process.role.compute_thread import ComputeThread
+from covey.engines.process.role.cuda_stream import lane_of
+from covey.engines.process.role.role_process import RoleLines, play
 from covey.errors import PlanError
-from covey.optimizers import Combined
-from covey.replica import Replica
-from covey.run.own_loop.counting import Counted
+from covey.model.optimizers import Combined
+from covey.model.randomness import seed_of
+from covey.model.replica import Replica
+from covey.run.own_loop.counting import StepSamples
+from covey.run.own_loop.joined_role import JoinedRole
 from covey.run.own_loop.keeping import Stateful
 from covey.run.own_loop.loading import Sizes
+from covey.run.own_loop.loop_turns import LoopTurns
 from covey.run.own_loop.member import Agreement, Member, parameters_of
 from covey.run.own_loop.rng import seed_all
-from covey.run.own_loop.seat import Seat
-from covey.run.own_loop.turns import Turns
 
 UNDIVIDED = (
     "this loop's batches come neither from member.loader nor from member.shard, so every worker may go through all of "
@@ -39,26 +39,26 @@ class WorkerMember(Member):
     """Its role runs beside the loop, and takes over at each step."""
 
     def __init__(
-        self, seat: Seat, replica: Replica, model: nn.Module | Sequence[nn.Module],
+        self, joined: JoinedRole, replica: Replica, model: nn.Module | Sequence[nn.Module],
         optimizer: Optimizer | Sequence[Optimizer], keep: Sequence[Stateful] = (),
     ) -> None:  # fmt: skip
-        super().__init__(model, optimizer, seat.work.workers)
-        self.rank, self.workers, self.seed = seat.me.rank, seat.work.workers, seat.work.seed
+        super().__init__(model, optimizer, joined.work.workers)
+        self.rank, self.workers, self.seed = joined.me.rank, joined.work.workers, joined.work.seed
         self._replica = replica
-        self._keeping = seat.keeping(self.models, self.optimizers, keep)
+        self._keeping = joined.keeping(self.models, self.optimizers, keep)
         self._position = self._keeping.position
-        role = seat.plan.role(seat.me)
-        self._one_batch, self._in_step = role.one_batch, seat.plan.in_step
-        run = partial(play, plan=seat.plan, replica=replica, kept=seat.kept, serve=self._serve)
-        self._turns = Turns(run, lane_of(replica.flat))
-        self._seat = seat
-        self._post: Post | None = None
-        self._desk: Desk | None = None
+        role = joined.plan.role(joined.me)
+        self._one_batch, self._in_step = role.one_batch, joined.plan.in_step
+        run = partial(play, plan=joined.plan, replica=replica, kept=joined.kept, serve=self._serve)
+        self._turns = LoopTurns(run, lane_of(replica.flat))
+        self._seat = joined
+        self._lines: RoleLines | None = None
+        self._compute_thread: ComputeThread | None = None
         self._verdicts: SimpleQueue[float | None] = SimpleQueue()  # None: the run is over
         self._votes = 0
         self._warned = False
-        replica.lessons = replace(
-            replica.lessons, own=self._turns.compute, weight=lambda: self._counts.weight, loop=self._keeping.state
+        replica.batch_source = replace(
+            replica.batch_source, own=self._turns.compute, weight=lambda: self._counts.weight, loop=self._keeping.state
         )
 
     def __enter__(self) -> Member:
@@ -95,7 +95,7 @@ class WorkerMember(Member):
 
     def _reads(self, order: int, fingerprint: str) -> None:
         if fingerprint:
-            self._tell(control.Order(order, fingerprint))
+            self._tell(control.SampleOrder(order, fingerprint))
 
     def _pulled(self, sizes: Sizes) -> bool:
         super()._pulled(sizes)
@@ -142,7 +142,7 @@ class WorkerMember(Member):
         self._turns.wait()
         self._position.ended = self._turns.over
 
-    def _weigh(self, chosen: Optimizer, counted: Counted) -> None:
+    def _weigh(self, chosen: Optimizer, counted: StepSamples) -> None:
         """Let this gradient count by its samples where programs take the mean of all workers'."""
         everybody = counted.everybody
         if everybody is None:
@@ -177,23 +177,23 @@ class WorkerMember(Member):
 
     # -- what the loop says to the launcher ---------------------------------------------------------------------------
 
-    def _open(self) -> Post:
-        self._post = Post(self._seat.me, self._seat.work.contacts)
-        self._post.line.loop = self._heard
-        return self._post
+    def _open(self) -> RoleLines:
+        self._lines = RoleLines(self._seat.me, self._seat.work.contacts)
+        self._lines.line.loop = self._heard
+        return self._lines
 
-    def _serve(self, desk: Desk) -> None:
-        self._desk = desk
-        desk.serve()
+    def _serve(self, compute_thread: ComputeThread) -> None:
+        self._compute_thread = compute_thread
+        compute_thread.serve()
 
     def _heard(self, word: control.Downward) -> None:
-        assert isinstance(word, control.Verdict) and word.number == self._votes, f"{word} answers no vote"
+        assert isinstance(word, control.VoteResult) and word.number == self._votes, f"{word} answers no vote"
         self._verdicts.put(word.value)
 
     def _tell(self, word: control.Upward) -> None:
-        assert self._post is not None and self._desk is not None, "the role is not there yet"
-        self._post.line.hand(word)
-        self._desk.ring()
+        assert self._lines is not None and self._compute_thread is not None, "the role is not there yet"
+        self._lines.line.hand(word)
+        self._compute_thread.wake()
 
     def _vote(self, about: str, how: control.How, value: float) -> float | None:
         """How all workers decide; None when the run is over before."""
@@ -203,5 +203,5 @@ class WorkerMember(Member):
 
     def _warn(self) -> None:
         if not self._warned and not self.rank and self.workers > 1:
-            self._tell(control.Advice(UNDIVIDED))
+            self._tell(control.Notice(UNDIVIDED))
         self._warned = True

@@ -23,20 +23,20 @@ import msgspec
 import torch
 
 from covey.decoding import WireFormat
-from covey.engines import started
+from covey.engines import launch_environment
 from covey.engines.cluster import site
 from covey.engines.cluster.rank_roles import RankRoles
 from covey.engines.cluster.ranks import Channel, call_off, leader_address, names
-from covey.engines.cluster.words import Letter
-from covey.engines.cluster.words import letters as letters_of
-from covey.engines.process.nursery import read, write
-from covey.engines.started import Started
+from covey.engines.cluster.site_messages import SiteConfig
+from covey.engines.cluster.site_messages import configs as letters_of
+from covey.engines.launch_environment import LaunchEnvironment
+from covey.engines.process.launcher.fork_server import read, write
 from covey.errors import CoveyError, PlanError
 from covey.message import Address
 from covey.run.clusters import module
 from covey.run.options import Options, check
+from covey.run.own_loop.joined_role import JoinedRole
 from covey.run.own_loop.request import Script, loop_of
-from covey.run.own_loop.seat import Seat
 from covey.run.roles import works
 
 COMING = 7 * 86400.0  # seconds: what a script does before it joins may take its time
@@ -46,7 +46,7 @@ LAUNCHER = "covey.run.own_loop.world_launcher"
 INTERRUPT = b"!"
 
 
-class Brief(msgspec.Struct, frozen=True, kw_only=True):
+class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What rank 0 wants of the launcher."""
 
     path: str
@@ -60,27 +60,27 @@ class Brief(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, str | int | bool | None]
 
 
-briefs: WireFormat[Brief] = WireFormat("brief for the launcher", Brief)
-_many: WireFormat[list[Letter]] = WireFormat("list of letters to sites", list[Letter])
+briefs: WireFormat[RankRequest] = WireFormat("brief for the launcher", RankRequest)
+_many: WireFormat[list[SiteConfig]] = WireFormat("list of letters to sites", list[SiteConfig])
 
 
-def enter(strategy: str, given: Options) -> Seat | None:
+def enter(strategy: str, given: Options) -> JoinedRole | None:
     """This process's place in the world that started it; None if there is none, or nobody else in it."""
-    found = started.world()
+    found = launch_environment.world()
     if found is None or found[1].size == 1:
         refuse_half_worlds()
         return None
     script = script_here()
     check(given, found[0])
     loop = loop_of(script, strategy, found[1].size, given, torch.get_num_threads())  # every rank refuses alike
-    return Rank(*found).seat(script, loop.strategy.text, given)
+    return WorldRank(*found).joined(script, loop.strategy.text, given)
 
 
 def refuse_half_worlds() -> None:
     """Others were started beside this process, and it cannot find them: it would train on its own."""
     group = torch.distributed.is_available() and torch.distributed.is_initialized()
     size = torch.distributed.get_world_size() if group else 1
-    said = f"a torch.distributed group of {size} processes" if size > 1 else started.half_a_world()
+    said = f"a torch.distributed group of {size} processes" if size > 1 else launch_environment.half_a_world()
     if said:
         raise PlanError(
             f"this process is one of several ({said}), but covey cannot find the others and would train it alone. "
@@ -99,10 +99,10 @@ def script_here() -> Script:
     return Script(path=str(Path(file).resolve()), name=file, module=spec.name if spec else "", arguments=arguments)
 
 
-class Rank:
+class WorldRank:
     """This process in a world of several."""
 
-    def __init__(self, engine: str, place: Started) -> None:
+    def __init__(self, engine: str, place: LaunchEnvironment) -> None:
         self.engine, self.place = engine, place
         self.me = Address("worker", place.rank)
         self.channel: Channel = module(engine).channel(place, COMING)
@@ -110,12 +110,12 @@ class Rank:
         self.line: socket.socket | None = None  # to the launcher
         self.over = False
 
-    def seat(self, script: Script, strategy: str, given: Options) -> Seat:
+    def joined(self, script: Script, strategy: str, given: Options) -> JoinedRole:
         """Meet the others, and take the place that the launcher gives."""
         with reminded(f"rank {self.place.rank} waits for the other ranks to call covey.join"):
-            letter = self._lead(script, strategy, given) if self.place.leads else self._take()
-        self.roles = RankRoles(letter, self.me)
-        self.site = threading.Thread(target=self._host, args=(letter,), name="site", daemon=True)
+            config = self._lead(script, strategy, given) if self.place.leads else self._take()
+        self.roles = RankRoles(config, self.me)
+        self.site = threading.Thread(target=self._host, args=(config,), name="site", daemon=True)
         self.site.start()
         atexit.register(self._quit)
         job = self.roles.born.get()
@@ -123,12 +123,12 @@ class Rank:
         work = works.read(job.work, "the launcher")
         if work.strategy != strategy:
             self._end(f"rank 0 asked for {work.strategy}, rank {self.place.rank} for {strategy}: join with the same")
-        return Seat(work, self.me, self.leave)
+        return JoinedRole(work, self.me, self.leave)
 
-    def _lead(self, script: Script, strategy: str, given: Options) -> Letter:
+    def _lead(self, script: Script, strategy: str, given: Options) -> SiteConfig:
         """(Rank 0) Start the launcher, and hand out the letters that it writes."""
         present = self.channel.gather(COMING)
-        brief = Brief(
+        brief = RankRequest(
             path=script.path, module=script.module, arguments=list(script.arguments), engine=self.engine,
             strategy=strategy, hosts=names(present), address=leader_address(present), threads=torch.get_num_threads(),
             options=plain(given),
@@ -143,14 +143,14 @@ class Rank:
             )  # fmt: skip
         try:
             write(self.line, msgspec.msgpack.encode(brief))
-            letters = _many.read(read(self.line), "the launcher")
+            configs = _many.read(read(self.line), "the launcher")
         except (SystemExit, OSError):  # it has said why
             call_off(self.channel, self.place.size)
             raise SystemExit(self.launcher.wait() or 1) from None
-        self.channel.hand_out([msgspec.msgpack.encode(letter) for letter in letters[1:]])
-        return letters[0]
+        self.channel.hand_out([msgspec.msgpack.encode(config) for config in configs[1:]])
+        return configs[0]
 
-    def _take(self) -> Letter:
+    def _take(self) -> SiteConfig:
         data = self.channel.take()
         if not data:
             self._end("rank 0 has refused the run, or is gone")
@@ -158,11 +158,11 @@ class Rank:
 
     # -- beside the user's loop --------------------------------------------------------------------------------------
 
-    def _host(self, letter: Letter) -> None:
+    def _host(self, config: SiteConfig) -> None:
         """(A thread) Be a site until the run is over; if it failed, so has this rank."""
         try:
             with self.roles:
-                end = site.host_in(self.roles, letter)
+                end = site.host_in(self.roles, config)
             why = "" if end.well else end.why or "the run has failed"
         except (CoveyError, OSError) as error:
             why = f"rank 0, which leads the run, is gone ({error})"

@@ -16,18 +16,18 @@ from dataclasses import replace
 
 import msgspec
 
-from covey.engines.cluster.crew import ClusterCrew
-from covey.engines.cluster.words import Letter
+from covey.engines.cluster.cluster_processes import ClusterProcesses
+from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.interrupt import Interrupt
-from covey.engines.process.nursery import entitle, read, write
+from covey.engines.process.launcher.fork_server import entitle, read, write
 from covey.errors import CoveyError, PlanError, RoleFailed
 from covey.observe.progress import Progress
 from covey.run.clusters import terms_of
 from covey.run.options import Options
-from covey.run.own_loop import seat
+from covey.run.own_loop import joined_role
 from covey.run.own_loop.launching import lead
 from covey.run.own_loop.request import Script, loop_of
-from covey.run.own_loop.world import INTERRUPT, Brief, briefs
+from covey.run.own_loop.world import INTERRUPT, RankRequest, briefs
 
 GONE = (
     "worker 0 has ended with the process of rank 0, and the run with it; where mpirun ended it because another rank "
@@ -38,7 +38,7 @@ GONE = (
 class WorldPlaces:
     """The ranks of a world; rank 0 hands their letters out, and this process hears when it is gone."""
 
-    def __init__(self, brief: Brief, line: socket.socket, interrupt: Interrupt) -> None:
+    def __init__(self, brief: RankRequest, line: socket.socket, interrupt: Interrupt) -> None:
         self.hosts, self.address = brief.hosts, brief.address
         self.line, self.interrupt = line, interrupt
         self.gone = False
@@ -49,8 +49,8 @@ class WorldPlaces:
     def open(self, patience: float) -> list[str]:
         return self.hosts
 
-    def invite(self, letters: Sequence[Letter], handed: bytes) -> None:
-        write(self.line, msgspec.msgpack.encode(list(letters)))
+    def invite(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
+        write(self.line, msgspec.msgpack.encode(list(configs)))
 
     def lost(self) -> str:
         while not self.gone and select.select([self.line], [], [], 0)[0]:
@@ -64,7 +64,7 @@ class WorldPlaces:
         pass
 
 
-class Spoken:
+class StderrWatcher:
     """What a person should know, on rank 0's stderr."""
 
     def update(self, progress: Progress) -> None:
@@ -84,10 +84,10 @@ def main(handle: int) -> int:
     try:
         _lead(brief, line)
     except PlanError as error:
-        Spoken().say(str(error))
+        StderrWatcher().say(str(error))
         return 2
     except CoveyError as error:
-        Spoken().say(str(error).rstrip() if isinstance(error, RoleFailed) else str(error))
+        StderrWatcher().say(str(error).rstrip() if isinstance(error, RoleFailed) else str(error))
         return 1
     except Exception:
         traceback.print_exc()
@@ -95,15 +95,17 @@ def main(handle: int) -> int:
     return 0
 
 
-def _lead(brief: Brief, line: socket.socket) -> None:
-    given = Options(engine=brief.engine, watcher=Spoken(), **brief.options)  # type: ignore[arg-type]  # checked by rank 0
+def _lead(brief: RankRequest, line: socket.socket) -> None:
+    given = Options(engine=brief.engine, watcher=StderrWatcher(), **brief.options)  # type: ignore[arg-type]  # checked by rank 0
     script = Script(path=brief.path, name=brief.path, module=brief.module, arguments=brief.arguments)
     loop = replace(loop_of(script, brief.strategy, len(brief.hosts), given, brief.threads), world=True)
     interrupt = Interrupt()
     places = WorldPlaces(brief, line, interrupt)
 
-    def muster() -> ClusterCrew:
-        return ClusterCrew(places, terms_of(given, loop.threads), seat.__name__, brief.path, b"", loop.plan.roles)
+    def muster() -> ClusterProcesses:
+        return ClusterProcesses(
+            places, terms_of(given, loop.threads), joined_role.__name__, brief.path, b"", loop.plan.roles
+        )
 
     lead(loop, muster, interrupt)
 

@@ -1,0 +1,1 @@
+"""How do workers train on cached parameters, and bound how old those are?"""

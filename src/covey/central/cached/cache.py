@@ -1,0 +1,145 @@
+"""A worker's copy of the parameters in SSP as Petuum does it, and what it says to the servers."""
+
+from __future__ import annotations
+
+from covey.central.pulls import Given, Received
+from covey.exchange.codec import Codec, dense, seed
+from covey.message import Address, Message
+from covey.model.replica import Replica
+from covey.program import Node
+from covey.vector import Vector
+
+
+class ReadParameters(Message):
+    """A worker asks for parameters that hold every change of the first `clock` steps of all workers."""
+
+    wire_name = "cache.read"
+
+    clock: int
+
+
+class ParameterCopy(Message):
+    """The parameters when every worker had done `clock` steps, with the first `mine` changes of the one they go to."""
+
+    wire_name = "cache.copy"
+
+    clock: int
+    mine: int
+    params: Vector
+    whole: int = 1  # else they are what has changed, encoded
+
+
+class CachedChange(Message):
+    """What a worker's step changed, already scaled to count its share."""
+
+    wire_name = "cache.change"
+
+    step: int
+    samples: int
+    change: Vector
+    buffers: Vector
+
+
+class Retire(Message):
+    """A worker will change nothing more."""
+
+    wire_name = "cache.retire"
+    counted = False
+
+
+class Retired(Message):
+    """No more parameters come from this server."""
+
+    wire_name = "cache.retired"
+    counted = False
+
+
+class Cache:
+    """A worker's copy: the servers' parameters as of some clock, and one's own changes that they do not hold yet."""
+
+    def __init__(
+        self, node: Node, replica: Replica, count: int, bound: int, eager: bool, codec: Codec = dense
+    ) -> None:  # fmt: skip
+        self.node, self.replica, self.bound, self.eager, self.codec = node, replica, bound, eager, codec
+        self.servers = [Address("server", index) for index in range(count)]
+        self.pieces = replica.pieces(count)
+        self.clocks = [-1] * count  # what was read; nothing yet
+        forms = [replica.form(piece) for piece in self.pieces]
+        self.coders = [
+            codec.carrying().made(form, seed(node, who)) for form, who in zip(forms, self.servers, strict=True)
+        ]
+        self.memories = node.remember("codecs", [coder.memory for coder in self.coders])
+        self.received = [
+            Received(node, f"received {index}", form, codec) for index, form in enumerate(forms) if codec.pull
+        ]
+        while copy := node.receive_nowait(ParameterCopy):
+            self.read(copy.sender.rank, copy)  # of before a restart, after which a server knows its readers no more
+        self.own: list[tuple[int, Vector]] = []  # changes by step that some server's copy may lack
+
+    async def refresh(self) -> None:
+        """See to it that the copy is at most `bound` clocks old: the gate is on the read (Ho et al. 2013)."""
+        need = self.node.step - self.bound
+        for index, address in enumerate(self.servers):
+            if self.eager:
+                while copy := self.node.receive_nowait(ParameterCopy, sender=address):
+                    self.take(index, copy)
+            stale = self.clocks[index] < max(0, need)
+            if stale and (not self.eager or self.clocks[index] < 0):  # eager: only the first touch asks
+                await self.node.send(address, ReadParameters(max(0, need)))
+            while self.clocks[index] < max(0, need):
+                self.take(index, await self.node.receive(ParameterCopy, sender=address))
+        oldest = min(self.clocks)
+        await self.node.note("staleness", self.node.step - oldest)
+        self.own = [(step, change) for step, change in self.own if step >= oldest]
+
+    def take(self, index: int, copy: ParameterCopy) -> None:
+        """Replace the copy, and keep one's own changes that are not in it: read-my-writes."""
+        assert copy.clock >= self.clocks[index], "a copy never goes back in time"
+        piece = self.replica.flat.cut(self.pieces[index]).copy_(self.read(index, copy))
+        for step, change in self.own:
+            if step >= copy.mine:
+                piece.add_(change.cut(self.pieces[index]))
+        self.clocks[index] = copy.clock
+
+    def read(self, index: int, copy: ParameterCopy) -> Vector:
+        """A server's parameters, whether they came whole or as what has changed."""
+        return self.received[index].read(Given(copy.params, copy.whole)) if self.received else copy.params
+
+    def encode(self, change: Vector) -> list[Vector]:
+        """What travels of a change, to each server; the change becomes what servers will make of that."""
+        wires = [change.cut(piece) for piece in self.pieces]
+        if not self.codec.lossless:
+            for index, (coder, piece) in enumerate(zip(self.coders, self.pieces, strict=True)):
+                wires[index], self.memories.value[index] = coder.encode(wires[index], self.memories.value[index])
+                change.cut(piece).copy_(coder.decode(wires[index]))
+        return wires
+
+    async def push(self, before: Vector) -> None:
+        """Give servers what has changed since then; one's own copy has from now on what they will have."""
+        change = self.replica.flat - before
+        wires = self.encode(change)
+        if not self.codec.lossless:
+            self.replica.flat.copy_(before).add_(change)
+        self.own.append((self.node.step, change))
+        samples = self.replica.batch.samples
+        for index, address in enumerate(self.servers):
+            # nothing answers before the next forward changes them
+            buffers = self.replica.buffers.clone() if index == 0 else Vector(())
+            await self.node.send(address, CachedChange(self.node.step, samples, wires[index], buffers), loan=True)
+
+
+async def worker(
+    node: Node, replica: Replica, *, count: int, bound: int, share: float, eager: bool, codec: Codec
+) -> None:  # fmt: skip
+    """Read when the copy is too old, step on it, push the change."""
+    cache = Cache(node, replica, count, bound, eager, codec)
+    while node.training():
+        await cache.refresh()
+        grad = await replica.gradient(node)
+        before = replica.flat.clone()
+        replica.apply(grad, share)
+        await cache.push(before)
+    await node.broadcast(cache.servers, Retire())
+    for address in cache.servers:  # let what an eager server sent before it knew arrive
+        while not isinstance(await node.receive_any(ParameterCopy, Retired, sender=address), Retired):
+            pass

@@ -1,0 +1,1 @@
+"""Which layers travel, or are cut, in a way of their own?"""

@@ -1,0 +1,1 @@
+"""How does L-BFGS run over shards of its vectors?"""

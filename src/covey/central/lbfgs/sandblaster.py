@@ -1,0 +1,249 @@
+"""Sandblaster L-BFGS: a coordinator without parameters deals out small portions, and commands the shards by scalars.
+
+A portion is one worker's batch of one step; a batch of L-BFGS is many of them. Idle workers get the next portion; when
+none is left the slowest outstanding ones are given out once more, and the first result counts (Dean et al. 2012).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from covey.central.lbfgs.vector_shards import (
+    CloseShard,
+    Collect,
+    FetchModel,
+    Lbfgs,
+    LeaveBatches,
+    Model,
+    PortionGradient,
+    SearchState,
+    VectorShard,
+)  # fmt: skip
+from covey.central.roles import workers_and_servers
+from covey.errors import PlanError
+from covey.message import Address, Message
+from covey.model.replica import Replica
+from covey.program import Node
+from covey.strategy import Role, Strategy, Taxonomy
+from covey.vector import Vector
+
+COORDINATOR = Address("coordinator", 0)
+Share = tuple[int, int]
+"""A portion: whose batch, of which step."""
+
+
+class Idle(Message):
+    """A worker asks for a portion."""
+
+    wire_name = "sandblaster.idle"
+    counted = False
+
+
+class Portion(Message):
+    """Compute this; with `rank` -1: the batch has begun, and there is nothing to do yet."""
+
+    wire_name = "sandblaster.portion"
+
+    batch: int
+    rank: int
+    step: int
+
+    counted = False
+
+
+class Claim(Message):
+    """A portion is computed: does it count?"""
+
+    wire_name = "sandblaster.claim"
+
+    batch: int
+    rank: int
+    step: int
+    loss: float
+
+    counted = False
+
+
+class Granted(Message):
+    wire_name = "sandblaster.granted"
+
+    yes: bool
+
+    counted = False
+
+
+class NoMore(Message):
+    """The data that the run may see is used up."""
+
+    wire_name = "sandblaster.no_more"
+    counted = False
+
+
+async def worker(node: Node, replica: Replica, *, count: int) -> None:
+    """Ask for a portion, compute it at the batch's weights, push it if it counts."""
+    shards, pieces = [Address("server", index) for index in range(count)], replica.pieces(count)
+    while node.receive_nowait(Portion):
+        pass  # of before a restart
+    going, loaded, asked = node.training(), -1, False
+    while going:
+        if not asked:
+            await node.send(COORDINATOR, Idle())
+        word = await node.receive_any(Portion, NoMore)
+        if not isinstance(word, Portion) or not caught_up(node, word.batch):
+            break
+        asked = word.rank < 0
+        if asked:
+            continue
+        if word.batch != loaded:  # once per batch
+            for piece, shard in zip(pieces, shards, strict=True):
+                await node.send(shard, FetchModel(word.batch))
+                await node.receive(Model, sender=shard, into=replica.flat.cut(piece))
+            loaded = word.batch
+        grad = await replica.gradient_of(node, word.rank, word.step)
+        claim = Claim(word.batch, word.rank, word.step, replica.batch.loss)
+        if (await node.ask(COORDINATOR, claim, Granted)).yes:
+            grad.mul_(replica.batch.samples)
+            for index, shard in enumerate(shards):
+                buffers = replica.buffers if index == 0 else Vector(())
+                await node.send(shard, PortionGradient(grad.cut(pieces[index]), buffers))
+    await node.broadcast([COORDINATOR, *shards], LeaveBatches())
+
+
+def caught_up(node: Node, batch: int) -> bool:
+    """A worker's step is a batch of L-BFGS; False when the run ends before this one."""
+    while node.step < batch:
+        if not node.training():
+            return False
+    return True
+
+
+class Coordinator:
+    """Deals portions, counts each once, and drives the search; it never sees a vector."""
+
+    def __init__(self, node: Node, replica: Replica, shards: list[Address], plan: Sandblaster) -> None:
+        self.node, self.samples, self.shards = node, replica.batch_source.samples, shards
+        self.size = plan.batch or max(replica.batch_source.steps(rank) for rank in range(node.workers))
+        self.batch = node.remember("batch", [0]).value
+        self.staying = list(range(node.workers))  # not remembered: after a restart all say goodbye anew
+        self.lbfgs = Lbfgs(node, shards, plan.history, node.remember("search", SearchState()).value)
+        self.parked: list[int] = []
+        self.fresh: deque[Share] = deque()
+        self.out: dict[Share, list[int]] = {}  # not claimed yet, oldest first: who computes it
+
+    async def run(self) -> None:
+        while self.staying:
+            first = self.batch[0] * self.size
+            steps = range(first, first + self.size)
+            portions = [(rank, step) for step in steps for rank in self.node.present(step)]
+            loss = await self.deal(portions) if portions else None
+            if loss is None:
+                break
+            samples = sum(self.samples(*portion) for portion in portions)
+            await self.node.broadcast(self.shards, Collect(len(portions), samples))
+            await self.lbfgs.step(loss / samples)
+            await self.node.note("update")
+            self.batch[0] += 1
+        await self.dismiss()
+
+    async def deal(self, portions: list[Share]) -> float | None:
+        """Until every portion is computed: the sum of the losses; None when everybody has left before."""
+        self.fresh, self.out, losses = deque(portions), {}, 0.0
+        await self.feed()
+        while self.fresh or self.out:
+            word = await self.node.receive_any(Idle, Claim, LeaveBatches)
+            rank = word.sender.rank
+            if isinstance(word, Idle):
+                await self.give(rank)
+            elif isinstance(word, Claim):
+                counts = word.batch == self.batch[0] and (word.rank, word.step) in self.out
+                await self.node.send(word.sender, Granted(counts))
+                if counts:
+                    del self.out[word.rank, word.step]
+                    losses += await self.count((word.rank, word.step), word.loss)
+            elif rank in self.staying:
+                self.staying.remove(rank)
+                await self.take_back(rank)
+                if not self.staying:
+                    return None
+        return losses
+
+    async def count(self, portion: Share, loss: float) -> float:
+        samples = self.samples(*portion)
+        await self.node.note("samples", samples)
+        await self.node.note("loss", loss)
+        return loss * samples
+
+    async def give(self, rank: int) -> None:
+        """The next portion, or the slowest outstanding one that only one other computes, or a place to wait."""
+        slow = [portion for portion, holders in self.out.items() if len(holders) == 1 and rank not in holders]
+        portion = self.fresh.popleft() if self.fresh else slow[0] if slow else (-1, -1)
+        if portion[0] < 0:
+            self.parked.append(rank)
+        else:
+            self.out.setdefault(portion, []).append(rank)
+        await self.node.send(Address("worker", rank), Portion(self.batch[0], *portion))
+
+    async def feed(self) -> None:
+        waiting, self.parked = self.parked, []
+        for rank in waiting:
+            await self.give(rank)
+
+    async def take_back(self, rank: int) -> None:
+        """Who leaves will not finish its portion."""
+        self.parked = [other for other in self.parked if other != rank]
+        for portion, holders in list(self.out.items()):
+            if rank in holders:
+                holders.remove(rank)
+                if not holders:
+                    del self.out[portion]
+                    self.fresh.append(portion)
+        await self.feed()
+
+    async def dismiss(self) -> None:
+        """No more portions for anybody."""
+        await self.node.broadcast([Address("worker", rank) for rank in self.parked], NoMore())
+        while self.staying:
+            word = await self.node.receive_any(Idle, Claim, LeaveBatches)
+            if isinstance(word, LeaveBatches):
+                self.staying[:] = [rank for rank in self.staying if rank != word.sender.rank]
+            else:
+                await self.node.send(word.sender, NoMore() if isinstance(word, Idle) else Granted(False))
+        await self.node.broadcast(self.shards, CloseShard())
+
+
+async def coordinator(node: Node, replica: Replica, *, count: int, plan: Sandblaster) -> None:
+    await Coordinator(node, replica, [Address("server", index) for index in range(count)], plan).run()
+
+
+async def server(node: Node, replica: Replica, *, index: int, count: int) -> None:
+    replica.keep(replica.pieces(count)[index], buffers=index == 0)
+    await VectorShard(node, replica).serve()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sandblaster:
+    """Batch L-BFGS on shards, commanded by scalars; portions go to whoever is idle, the last ones twice."""
+
+    batch: int | None = None  # steps of every worker that make one batch; a pass over the data
+    history: int = 10
+
+    def strategy(self, workers: int) -> Strategy:
+        if self.history < 1 or (self.batch is not None and self.batch < 1):
+            raise PlanError("sandblaster: batch and history must be 1 or more")
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            group = workers_and_servers(workers, partial(worker, count=servers), servers, server)
+            return [*group, Role(COORDINATOR, partial(coordinator, count=servers, plan=self))]
+
+        return Strategy(
+            name="sandblaster", settings=asdict(self), roles=roles, servers=1, scored="the servers' parameters",
+            rate="not used: L-BFGS searches along its direction", scaling="it is not used", clips="never",
+            samples="every sample counts once per epoch; the last portions of a batch may be computed twice",
+            chooses=True,
+            taxonomy=Taxonomy(
+                optimization="central", architecture="server", scheduling="synchronous", exchange="ad hoc",
+                topology="parameter servers",
+            ),
+        )  # fmt: skip

@@ -1,0 +1,225 @@
+"""L-BFGS by command: shards hold the vectors, whoever drives the search only their names and scalars (Dean 2012)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite, sqrt
+
+import torch
+
+from covey.message import Address, Message
+from covey.model.replica import Replica
+from covey.program import Node
+from covey.vector import Vector
+
+BOSS = -1  # whoever drives, where ranks of workers are listed
+
+
+class VectorCommand(Message):
+    """A command to a shard, on vectors by name: into *= factor, into += factor * other, into = other, into . other."""
+
+    wire_name = "lbfgs.order"
+
+    task: str
+    into: str
+    other: str
+    factor: float
+
+    counted = False
+
+
+class Scalar(Message):
+    """A shard's part of a dot product."""
+
+    wire_name = "lbfgs.scalar"
+
+    value: float
+
+    counted = False
+
+
+class LeaveBatches(Message):
+    wire_name = "lbfgs.leave_batches"
+    counted = False
+
+
+class CloseShard(Message):
+    wire_name = "lbfgs.close_shard"
+    counted = False
+
+
+class Collect(Message):
+    """Make the gradient of a batch out of so many pushes."""
+
+    wire_name = "lbfgs.collect"
+
+    pushes: int
+    samples: int
+
+    counted = False
+
+
+class FetchModel(Message):
+    wire_name = "lbfgs.fetch_model"
+
+    batch: int
+
+    counted = False
+
+
+class Model(Message):
+    wire_name = "lbfgs.model"
+
+    params: Vector
+
+
+class PortionGradient(Message):
+    """The sum of a portion's gradients; where a search went too far they may be infinite, and it goes back."""
+
+    wire_name = "lbfgs.portion_gradient"
+    finite = False
+
+    grad: Vector
+    buffers: Vector
+
+
+@dataclass(slots=True)
+class SearchState:
+    """Where the search stands: scalars only, which a checkpoint keeps."""
+
+    loss: float = 0.0  # at the point that the direction began at
+    slope: float = 0.0  # along it
+    length: float = 0.0  # how far along it the weights are; 0 before the first
+    tries: int = 0
+    slots: list[int] = field(default_factory=list)  # the history, oldest first: where it lies on the shards
+    curvatures: list[float] = field(default_factory=list)  # 1 / (s . y) of each
+
+
+class Lbfgs:
+    """The two-loop recursion and a backtracking line search, as commands to the shards."""
+
+    def __init__(self, node: Node, shards: Sequence[Address], history: int, search: SearchState) -> None:
+        self.node, self.shards, self.history, self.search = node, shards, history, search
+
+    async def order(self, task: str, into: str, other: str = "", factor: float = 1.0) -> None:
+        await self.node.broadcast(self.shards, VectorCommand(task, into, other, factor))
+
+    async def dot(self, one: str, other: str) -> float:
+        """Over all shards; answered when every earlier command is done."""
+        await self.order("dot", one, other)
+        return sum(part.value for part in await self.node.gather(Scalar, self.shards))
+
+    async def step(self, loss: float) -> None:
+        """Move the weights `w` on, knowing the loss and the gradient `g` where they are."""
+        at = self.search
+        down = loss <= at.loss + 1e-4 * at.length * at.slope  # Armijo; a loss that is no number is not down
+        if at.length and not down and (at.tries < 5 or not isfinite(loss)):
+            await self.order("add", "w", "d", -at.length / 2)  # half way back
+            at.length, at.tries = at.length / 2, at.tries + 1
+        else:
+            if at.length:
+                await self.learn()
+            await self.order("copy", "old", "g")
+            await self.turn()
+            at.loss, at.tries = loss, 0
+            size = sqrt(await self.dot("g", "g"))
+            at.length = 1.0 if at.slots or not size else min(1.0, 1 / size)
+            await self.order("add", "w", "d", at.length)
+        await self.dot("g", "g")  # nobody may fetch before this is done
+
+    async def learn(self) -> None:
+        """Keep the last move s and how it changed the gradient, y, where the curvature is positive."""
+        at = self.search
+        slot = next(free for free in range(self.history + 1) if free not in at.slots)
+        await self.order("copy", f"s{slot}", "d")
+        await self.order("scale", f"s{slot}", factor=at.length)
+        await self.order("copy", f"y{slot}", "g")
+        await self.order("add", f"y{slot}", "old", -1.0)
+        curvature = await self.dot(f"s{slot}", f"y{slot}")
+        if curvature > 1e-10:
+            at.slots = [*at.slots, slot][-self.history :]
+            at.curvatures = [*at.curvatures, 1 / curvature][-self.history :]
+
+    async def turn(self) -> None:
+        """Let `d` be the direction of descent: minus the gradient, seen through the history."""
+        at = self.search
+        await self.order("copy", "d", "g")
+        pairs = list(zip(at.slots, at.curvatures, strict=True))
+        factors = []
+        for slot, rho in reversed(pairs):
+            factors.append(rho * await self.dot(f"s{slot}", "d"))
+            await self.order("add", "d", f"y{slot}", -factors[-1])
+        if pairs:
+            slot, rho = pairs[-1]
+            await self.order("scale", "d", factor=1 / (rho * await self.dot(f"y{slot}", f"y{slot}")))
+        for (slot, rho), factor in zip(pairs, reversed(factors), strict=True):
+            await self.order("add", "d", f"s{slot}", factor - rho * await self.dot(f"y{slot}", "d"))
+        await self.order("scale", "d", factor=-1.0)
+        at.slope = await self.dot("g", "d")
+        if at.slope >= 0 and pairs:
+            at.slots, at.curvatures = [], []
+            await self.turn()
+
+
+def obey(vectors: dict[str, Vector], order: VectorCommand) -> float | None:
+    """A shard does what it is told; only a dot product has an answer."""
+    into = vectors.setdefault(order.into, vectors["w"].clone()) if order.into != "w" else vectors["w"]
+    if order.task == "scale":
+        into.mul_(order.factor)
+    elif order.task == "add":
+        into.add_(vectors[order.other], alpha=order.factor)
+    elif order.task == "copy":
+        into.copy_(vectors[order.other])
+    else:
+        pairs = zip(into.parts, vectors[order.other].parts, strict=True)
+        return sum(float(a.double() @ b.double()) for a, b in pairs if not a.is_meta)
+    return None
+
+
+class VectorShard:
+    """Holds its piece of every vector of the search, adds up what is pushed, and does what is ordered."""
+
+    def __init__(self, node: Node, replica: Replica) -> None:
+        self.node, self.replica = node, replica
+        self.params = replica.flat.cut(replica.trained)
+        self.vectors = node.remember("vectors", {"g": self.params.map(torch.zeros_like)}).value
+        self.vectors["w"] = self.params
+        self.total, self.mean, self.pushes = self.params.map(torch.zeros_like), replica.buffers * 0.0, 0
+        self.staying = [BOSS, *range(node.workers)]  # not remembered: after a restart all say goodbye anew
+
+    async def serve(self) -> None:
+        while self.staying:
+            word = await self.node.receive_any(
+                FetchModel, PortionGradient, Collect, VectorCommand, LeaveBatches, CloseShard
+            )
+            if isinstance(word, FetchModel):
+                await self.node.send(word.sender, Model(self.params))
+            elif isinstance(word, PortionGradient):
+                self.take(word)
+            elif isinstance(word, Collect):
+                await self.collect(word)
+            elif isinstance(word, VectorCommand):
+                answer = obey(self.vectors, word)
+                if answer is not None:
+                    await self.node.send(word.sender, Scalar(answer))
+            else:
+                gone = word.sender.rank if isinstance(word, LeaveBatches) else BOSS
+                self.staying[:] = [rank for rank in self.staying if rank != gone]
+
+    def take(self, push: PortionGradient) -> None:
+        self.total.add_(push.grad)
+        if push.buffers.parts:
+            self.mean.add_(push.buffers)
+        self.pushes += 1
+
+    async def collect(self, wanted: Collect) -> None:
+        """The batch's gradient, once all of it has come."""
+        while self.pushes < wanted.pushes:
+            self.take(await self.node.receive(PortionGradient))
+        self.vectors["g"].copy_(self.total).mul_(1 / wanted.samples)
+        self.replica.buffers.copy_(self.mean).mul_(1 / wanted.pushes)
+        self.replica.seen += wanted.samples
+        self.total.zero_()
+        self.mean.zero_()
+        self.pushes = 0

@@ -1,0 +1,1 @@
+"""How do workers keep equal copies of the model and the optimizer?"""

@@ -1,0 +1,179 @@
+"""All-reduce: every worker holds the same optimizer state and applies the same mean gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from covey.errors import PlanError
+from covey.exchange.auto import means as means_of
+from covey.exchange.averaging import mean_gradient
+from covey.exchange.codec import Codec, dense
+from covey.exchange.collectives import by_name
+from covey.exchange.collectives.compressed import check_pattern, gradient_coder
+from covey.exchange.collectives.probe import PatternChoice, PatternRequest, Trial
+from covey.exchange.collectives.ring_slices import Frame
+from covey.exchange.collectives.sums import Group, Pattern
+from covey.exchange.two_levels import MachineMeans
+from covey.message import Address
+from covey.model.replica import Replica
+from covey.program import Memory, Node, Program
+from covey.simulate.units import parse_size
+from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.vector import Piece, Vector, ranges
+
+
+async def compressed(node: Node, replica: Replica, *, codec: Codec, summing: Pattern, local: int) -> None:
+    """The same with gradients that travel compressed, after backward, and in a pattern that was told.
+
+    With `local` they are summed as they are on machines of so many, and compressed between those.
+    """
+    means = MachineMeans(node, codec, local) if local else means_of(node, gradient_coder(node, replica, codec))
+    for step in node.steps():
+        present = node.present(step)
+        await replica.gradient(node, clip=False)
+        replica.under_way = replica.batch_source.together(present, step)
+        await mean_gradient(node, replica, replica.grad, node.members(step), summing, means)
+        await update(node, replica, present)
+
+
+async def update(node: Node, replica: Replica, present: Sequence[int]) -> None:
+    """Step on the mean gradient, as everybody does."""
+    replica.clip_(replica.grad)
+    replica.update()
+    if node.rank == present[0]:
+        await node.note("update")
+        await node.note("staleness", 0)
+
+
+async def worker(node: Node, replica: Replica, *, wish: PatternRequest, local: int) -> None:
+    """Differentiate, sum over all workers, step; the replicas stay bit-identical.
+
+    What is to be measured is measured after a first step: without buckets, and in a ring unless told otherwise.
+    """
+    choice = node.remember("choice", PatternChoice()) if wish.open else Memory(wish.granted)
+    told = not wish.open
+    for step in node.steps():
+        present, group, now = node.present(step), node.members(step), choice.value
+        summing = by_name.pattern("allreduce", now.pattern, local) if now.pattern else Trial(wish.first, local)
+        # a loop of one's own may change gradients after backward, so nothing can leave before its end
+        way = stream if now.bucket and replica.batch_source.chosen is not None else at_once
+        compute = await way(node, replica, group, now, summing)
+        await update(node, replica, present)
+        if isinstance(summing, Trial):
+            choice.value = await summing.choose(node, group, wish, replica.grad.nbytes, compute)
+        if node.rank == present[0] and not told:
+            told = True
+            await tell(node, choice.value)
+
+
+async def at_once(node: Node, replica: Replica, group: Group, choice: PatternChoice, summing: Pattern) -> float:
+    """Mean gradients and buffers in one sum after backward; how long this worker computed."""
+    begin = await node.now()
+    grad = await replica.gradient(node, clip=False)
+    compute = await node.now() - begin
+    # exactly: a schedule must give every replica the same rate
+    replica.under_way = replica.batch_source.together(node.present(node.step), node.step)
+    await mean_gradient(node, replica, grad, group, summing)
+    return compute
+
+
+async def stream(node: Node, replica: Replica, group: Group, choice: PatternChoice, summing: Pattern) -> float:
+    """The same in buckets, last layers first: one is summed while backward works on the next (taxonomy E.1)."""
+    begin = await node.now()
+    together = replica.batch_source.together(node.present(node.step), node.step)
+    share = replica.batch_source.samples(node.rank, node.step) / together
+    async for piece in replica.stream(node, choice.bucket):
+        bucket, frame = _framed(replica.grad, piece)
+        await node.sum(bucket, group, by_name.of_bucket(choice.pattern, summing, frame), share)
+    replica.under_way = together
+    if replica.buffers.parts:
+        await node.sum(replica.buffers.mul_(1 / (share * len(group))), group, summing, share)
+    return await node.now() - begin
+
+
+def _framed(whole: Vector, piece: Piece) -> tuple[Vector, Frame]:
+    """What lies in a piece, and where that is."""
+    found = [
+        (part[start:stop], (start, part.numel()))
+        for part, ends in zip(whole.parts, piece, strict=True)
+        for start, stop in ranges(ends)
+        if start < stop
+    ]
+    return Vector(part for part, _ in found), tuple(place for _, place in found)
+
+
+async def tell(node: Node, choice: PatternChoice) -> None:
+    """Leave in the result what was chosen, and for which link."""
+    if choice.native:
+        return await node.note("pattern of the engine")
+    await node.note(f"pattern {choice.pattern}")
+    await node.note("bucket", choice.bucket)
+    await node.note("link latency", choice.latency)
+    if choice.byte:
+        await node.note("link bandwidth", 1 / choice.byte)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Allreduce:
+    """All-reduce of gradients with a replicated optimizer, as PyTorch's DistributedDataParallel does."""
+
+    pattern: by_name.Name | Literal["auto"] = "ring"  # auto: what is fastest on the link as it is measured
+    local: int = 2  # hierarchical: so many neighbouring workers are one machine; 0: those that there are
+    bucket: int | str = 0  # bytes of gradient that leave together, such as 4MB, while backward runs; auto: as measured
+
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        if self.pattern != "auto":
+            by_name.pattern("allreduce", self.pattern, self.local)
+        work = self.work() if codec.lossless else self.compressed(codec)
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            return [
+                Role(Address("worker", rank), work, trains=True, scored=rank == 0, one_batch=True)
+                for rank in range(workers)
+            ]
+
+        return Strategy(
+            name="allreduce", settings=self.written(), roles=roles, codec=codec.name,
+            scored="worker 0's model: all are the same",
+            rate="unchanged: the mean over all workers' samples", scaling=GROW, clips="each update",
+            taxonomy=Taxonomy(
+                optimization="central", architecture="peers", scheduling="synchronous",
+                exchange="all-reduce" if codec.carrying().adds else "all-gather",
+                topology=by_name.SHAPES[self.pattern],
+            ),
+        )  # fmt: skip
+
+    def work(self) -> Program:
+        local = 0 if self.pattern == "auto" else self.local  # machines as they are, where that is up to the group
+        return partial(worker, wish=PatternRequest(pattern=self.pattern, bucket=self.bucket_bytes()), local=local)
+
+    def compressed(self, codec: Codec) -> Program:
+        levels = self.pattern == "hierarchical" and not codec.carrying().adds
+        if not levels:
+            check_pattern("allreduce", self.pattern, codec)
+        elif not self.local:
+            raise PlanError(f"allreduce(local=0) with {codec.name}: say how many neighbouring workers are a machine")
+        if self.pattern == "auto" or self.bucket:
+            raise PlanError(
+                f"allreduce with {codec.name}: a codec sees the whole gradient, after backward, so bucket=0; and what "
+                "auto measures is for plain numbers, so name the pattern"
+            )
+        summing = by_name.pattern("allreduce", self.pattern, self.local)
+        return partial(compressed, codec=codec, summing=summing, local=self.local if levels else 0)
+
+    def bucket_bytes(self) -> int | Literal["auto"]:
+        if self.bucket == "auto":
+            return "auto"
+        size = self.bucket if isinstance(self.bucket, int) else parse_size(self.bucket)
+        if size < 0:
+            raise PlanError(f"allreduce(bucket={size}): give bytes, such as 4MB, or auto; 0 is one sum after backward")
+        return size
+
+    def written(self) -> dict[str, object]:
+        """A ring after backward goes without saying."""
+        pattern = {} if self.pattern == "ring" else {"pattern": self.pattern}
+        machine = {"local": self.local} if self.pattern == "hierarchical" else {}
+        return {**pattern, **machine, **({"bucket": self.bucket} if self.bucket else {})}

@@ -1,0 +1,1 @@
+"""How do servers hold the parameters, and who may read them when?"""

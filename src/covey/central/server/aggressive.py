@@ -1,0 +1,220 @@
+"""A-BSP, aggressive BSP: a superstep ends when the first worker has finished; the others push what they have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import torch
+
+from covey.central.clipping import clip_part
+from covey.central.pulls import Given, Pulls, land
+from covey.central.roles import workers_and_servers
+from covey.errors import PlanError
+from covey.exchange.codec import Codec, dense, seed
+from covey.exchange.differences import difference_coder
+from covey.message import Address, Message
+from covey.model.batches import Batch
+from covey.model.replica import Replica
+from covey.program import Node
+from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.vector import Vector
+
+
+class EndSuperstep(Message):
+    """Somebody has finished this superstep: push what you have."""
+
+    wire_name = "aggressive.cut"
+
+    step: int
+
+    counted = False
+
+
+class PartialSum(Message):
+    """The sum of a worker's gradients over so many samples, for one server; `finished` when nothing was left to do."""
+
+    wire_name = "aggressive.partial_sum"
+
+    step: int
+    samples: int
+    finished: bool
+    grad: Vector
+    buffers: Vector
+
+
+class Superstep(Message):
+    """A server's parameters after a superstep."""
+
+    wire_name = "aggressive.superstep"
+
+    step: int
+    params: Vector
+    whole: int = 1  # else they are what has changed, encoded
+
+
+class LeaveSupersteps(Message):
+    wire_name = "aggressive.leave_supersteps"
+    counted = False
+
+
+class Pushed:
+    """What travels between a worker and its servers: sums up, parameters down."""
+
+    def __init__(self, node: Node, replica: Replica, count: int, codec: Codec) -> None:
+        self.node, self.replica, self.codec = node, replica, codec
+        self.servers, self.pieces = [Address("server", index) for index in range(count)], replica.pieces(count)
+        self.size = usual(replica, node.rank)
+        forms = [replica.form(piece) for piece in self.pieces]
+        self.coders = [codec.carrying().made(form, seed(node, index)) for index, form in enumerate(forms)]
+        self.memories = node.remember("codecs", [coder.memory for coder in self.coders])
+        self.back = [difference_coder(node, form, codec, "pull") for form in forms if codec.pull]
+
+    def encode(self, index: int, total: Vector) -> Vector:
+        """A server's part of a sum; a codec sees what a full batch makes as large as a gradient."""
+        part = total.cut(self.pieces[index])
+        if self.codec.lossless:
+            return part
+        wire, self.memories.value[index] = self.coders[index].encode(part * (1 / self.size), self.memories.value[index])
+        return wire
+
+    async def collect(self, step: int) -> None:
+        for index, server in enumerate(self.servers):
+            place = self.replica.flat.cut(self.pieces[index])
+            into = None if self.back else place
+            came = await self.node.receive(Superstep, sender=server, step=step, into=into)
+            if into is None:
+                land(place, Given(came.params, came.whole), self.back[index])
+
+
+def usual(replica: Replica, rank: int) -> int:
+    """The samples of a worker's first batch."""
+    return max(1, replica.batch_source.samples(rank, 0))
+
+
+async def worker(node: Node, replica: Replica, *, count: int, chunks: int, codec: Codec) -> None:
+    """Go on through one's own data, chunk by chunk; a superstep is a batch's worth of chunks, or fewer when cut."""
+    store = Pushed(node, replica, count, codec)
+    position = node.remember("position", [0])  # in chunks, over the run: what a cut leaves over comes first next time
+    total, none = replica.grad.map(torch.zeros_like), Vector(())
+    for step in node.steps():
+        total.zero_()
+        begun, samples, losses = position.value[0], 0, 0.0
+        while position.value[0] < begun + chunks and not (position.value[0] > begun and is_cut(node, step)):
+            batch, part = divmod(position.value[0], chunks)
+            grad = await replica.gradient_of(node, node.rank, batch, part, chunks)
+            if replica.batch.samples:
+                total.add_(grad, alpha=replica.batch.samples)
+                samples, losses = samples + replica.batch.samples, losses + replica.batch.loss * replica.batch.samples
+            position.value[0] += 1
+        await replica.report(node, Batch(losses / samples if samples else float("nan"), samples))
+        finished = position.value[0] == begun + chunks
+        for index, server in enumerate(store.servers):
+            buffers = replica.buffers if index == 0 else none
+            part_sum = PartialSum(step, samples, finished, store.encode(index, total), buffers)
+            await node.send(server, part_sum, loan=True)
+        await store.collect(step)
+    await node.broadcast(store.servers, LeaveSupersteps())
+
+
+def is_cut(node: Node, step: int) -> bool:
+    """Whether this superstep is over; cuts of earlier ones came too late."""
+    while word := node.receive_nowait(EndSuperstep):
+        if word.step == step:
+            return True
+    return False
+
+
+class Gatherer:
+    """A server's work: the first who finishes ends the superstep for all; one update from everybody's sum."""
+
+    def __init__(self, node: Node, replica: Replica, index: int, count: int, codec: Codec) -> None:
+        self.node, self.replica, self.first, self.codec = node, replica, index == 0, codec
+        form = replica.form(replica.trained)
+        self.coder = codec.made(form, seed(node))
+        self.pulls = Pulls(node, form, codec, together=True) if codec.pull else None
+        self.shards = [Address("server", shard) for shard in range(count)]
+        self.staying = node.remember("staying", list(range(node.workers))).value
+        self.sums: dict[int, PartialSum] = {}
+
+    async def serve(self) -> None:
+        while self.staying:
+            message = await self.node.receive_any(PartialSum, LeaveSupersteps)
+            if isinstance(message, PartialSum):
+                await self.take(message)
+            elif message.sender.rank in self.staying:  # after a restart one may say it twice
+                self.staying.remove(message.sender.rank)
+
+    async def take(self, part: PartialSum) -> None:
+        present = self.node.present(part.step)
+        over = any(other.finished for other in self.sums.values())
+        self.sums[part.sender.rank] = part
+        if self.first and part.finished and not over:
+            await self.tell([rank for rank in present if rank not in self.sums], EndSuperstep(part.step))
+        if len(self.sums) == len(present):
+            await self.update(part.step, [self.sums.pop(rank) for rank in present])
+            await self.tell(present, self.current(part.step))
+
+    def current(self, step: int) -> Superstep:
+        params = self.replica.flat.cut(self.replica.trained)
+        return Superstep(step, *self.pulls.give(0, params, step)) if self.pulls else Superstep(step, params)
+
+    def total(self, part: PartialSum) -> Vector:
+        """The sum of a worker's gradients, as numbers."""
+        if self.codec.lossless:
+            return part.grad
+        return self.coder.decode(part.grad).mul_(usual(self.replica, part.sender.rank))
+
+    async def update(self, step: int, sums: list[PartialSum]) -> None:
+        """Sample-weighted: the sum of all gradients over the number of all samples, not a mean of means."""
+        samples = sum(part.samples for part in sums)
+        if self.first:
+            for _ in sums:
+                await self.node.note("staleness", 0)
+            await self.node.note("update")
+            if sums[0].buffers.parts:
+                self.replica.buffers.zero_()
+                for part in sums:
+                    self.replica.buffers.add_(part.buffers, alpha=1 / len(sums))
+        grad = self.total(sums[0]).clone()
+        for part in sums[1:]:
+            grad.add_(self.total(part))
+        await clip_part(self.node, self.replica, grad.mul_(1 / max(1, samples)), step, self.shards)
+        self.replica.apply(grad)
+        self.replica.seen += samples
+
+    async def tell(self, ranks: Sequence[int], word: Message) -> None:
+        await self.node.broadcast([Address("worker", rank) for rank in ranks], word)
+
+
+async def server(node: Node, replica: Replica, *, index: int, count: int, codec: Codec) -> None:
+    replica.keep(replica.pieces(count)[index], buffers=index == 0)
+    await Gatherer(node, replica, index, count, codec).serve()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ABsp:
+    """Aggressive BSP: a superstep ends with the first worker; slower ones push what they have and go on there."""
+
+    chunks: int = 4  # of a batch: how soon a cut is noticed
+
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        if self.chunks < 1:
+            raise PlanError(f"a_bsp(chunks={self.chunks}): a batch is divided into 1 or more")
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            work = partial(worker, count=servers, chunks=self.chunks, codec=codec)
+            return workers_and_servers(workers, work, servers, partial(server, codec=codec))
+
+        return Strategy(
+            name="a_bsp", settings=asdict(self), roles=roles, servers=1, scored="the servers' parameters",
+            rate="unchanged: the mean over the samples that were processed", scaling=GROW, clips="each update",
+            parts=self.chunks, codec=codec.name,
+            samples="slow workers see fewer samples: each goes through its own in order, and skips none",
+            chooses=True,
+            taxonomy=Taxonomy(
+                optimization="central", architecture="server", scheduling="synchronous", exchange="reduce / broadcast",
+                topology="parameter servers",
+            ),
+        )  # fmt: skip

@@ -1,0 +1,196 @@
+"""Bounded delay: a worker's push and pull are tasks that go on while it computes, as long as no old one is unfinished.
+
+Li et al. 2014: task k is step k of all workers. On every range of keys (a server's) its gradients make one update, in
+the order of tasks; it is finished when the updated range has come back. Task k starts when all up to k - delay - 1 are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from covey.central.clipping import clip_part
+from covey.central.roles import addresses, workers_and_servers
+from covey.errors import PlanError
+from covey.exchange.codec import Codec, dense, seed
+from covey.message import Address, Message
+from covey.model.replica import Replica
+from covey.program import Node
+from covey.strategy import KEEP, Role, Strategy, Taxonomy
+from covey.vector import Vector, mean_
+
+NOTHING = Vector(())
+
+
+class RangeTask(Message):
+    """A worker's part of a task on one range: its gradient, taken when `seen` tasks were finished on that range."""
+
+    wire_name = "delayed.task"
+
+    step: int
+    seen: int
+    samples: int
+    grad: Vector
+    buffers: Vector
+
+
+class TaskDone(Message):
+    """The task is finished on a range of keys, whose parameters these are."""
+
+    wire_name = "delayed.done"
+
+    step: int
+    params: Vector
+
+
+class TaskFinished(Message):
+    """(From a worker's listener to itself) Look again: a task was finished."""
+
+    wire_name = "delayed.finished"
+
+    counted = False
+
+
+class LeaveTasks(Message):
+    wire_name = "delayed.leave"
+
+    counted = False
+
+
+class Tasks:
+    """A worker's tasks on all ranges: what was issued, and what is finished."""
+
+    def __init__(self, node: Node, replica: Replica, count: int, codec: Codec) -> None:
+        self.node, self.replica, self.servers = node, replica, addresses(count)
+        self.pieces = replica.pieces(count)
+        forms = [replica.form(piece) for piece in self.pieces]
+        self.coders = [codec.carrying().made(form, seed(node, index)) for index, form in enumerate(forms)]
+        self.memories = node.remember("codecs", [coder.memory for coder in self.coders])
+        self.finished = node.remember("finished", [0] * count).value  # tasks, on each range
+        self.issued = node.remember("issued", [0]).value
+        self.waiting = False
+        replica.shield()  # results come while backward runs
+
+    async def listen(self) -> None:
+        """Take in results when they come, so that no server has to wait for this worker."""
+        while True:
+            done = await self.node.receive(TaskDone)
+            index = done.sender.rank
+            self.replica.flat.cut(self.pieces[index]).copy_(done.params)
+            self.finished[index] = done.step + 1
+            if self.waiting:
+                self.waiting = False
+                await self.node.send(self.node.address, TaskFinished())
+
+    async def until(self, count: int) -> None:
+        """Wait until the first `count` tasks are finished on every range."""
+        while min(self.finished) < count:
+            self.waiting = True
+            await self.node.receive(TaskFinished, sender=self.node.address)
+
+    async def issue(self, step: int, seen: list[int], grad: Vector) -> None:
+        """Give every server its range of the gradient; nobody waits for what comes of it."""
+        samples, memories = self.replica.batch.samples, self.memories.value
+        for index, server in enumerate(self.servers):
+            wire, memories[index] = self.coders[index].encode(grad.cut(self.pieces[index]), memories[index])
+            buffers = self.replica.buffers if index == 0 else NOTHING
+            await self.replica.inform(self.node, server)
+            await self.node.send(server, RangeTask(step, seen[index], samples, wire, buffers))
+
+
+async def worker(node: Node, replica: Replica, *, count: int, delay: int, codec: Codec) -> None:
+    """Start a task as soon as the one `delay` + 1 before it is finished; differentiate, issue, go on."""
+    tasks = Tasks(node, replica, count, codec)
+    await node.spawn(tasks.listen())
+    for step in node.steps():
+        await node.save_point()  # before which no task counts as issued
+        await tasks.until(step - delay)
+        seen, tasks.issued[0] = list(tasks.finished), step + 1
+        await node.note("lead", step - min(seen))
+        await tasks.issue(step, seen, await replica.gradient(node, clip=False))
+    await tasks.until(tasks.issued[0])
+    await node.broadcast(tasks.servers, LeaveTasks())
+
+
+class Range:
+    """One server: a range of keys, which each task changes once, when every worker's part of it is there."""
+
+    def __init__(self, node: Node, replica: Replica, index: int, count: int, codec: Codec) -> None:
+        replica.keep(replica.pieces(count)[index], buffers=index == 0)
+        self.node, self.replica, self.first, self.peers = node, replica, index == 0, addresses(count)
+        self.coder = codec.made(replica.form(replica.trained), seed(node))
+        self.params = replica.flat.cut(replica.trained)
+        self.done = node.remember("done", [0]).value  # tasks
+        self.came: list[RangeTask] = node.remember("came", []).value
+        self.left: set[int] = set()  # not remembered: after a restart all say it anew
+
+    async def serve(self) -> None:
+        while len(self.left) < self.node.workers:
+            message = await self.node.receive_any(RangeTask, LeaveTasks)
+            if isinstance(message, RangeTask):
+                self.came.append(message)
+                while await self.finish():
+                    pass
+            else:
+                self.left.add(message.sender.rank)
+
+    async def finish(self) -> bool:
+        """Do the oldest task that is not finished, if all of it is there: those after it wait for their turn."""
+        step = self.done[0]
+        present = self.node.present(step)
+        parts = {task.sender.rank: task for task in self.came if task.step == step}
+        if not present or len(parts) < len(present):
+            return False
+        self.came[:] = [task for task in self.came if task.step != step]
+        await self.update(step, [parts[rank] for rank in present])
+        self.done[0] += 1
+        for rank in present:
+            await self.node.send(Address("worker", rank), TaskDone(step, self.params))
+        return True
+
+    async def update(self, step: int, parts: list[RangeTask]) -> None:
+        """One step with the mean over all samples, added in the order of ranks."""
+        self.replica.follow(self.node, [(task.sender, task.step) for task in parts])
+        grads = [self.coder.decode(task.grad) for task in parts]
+        grad = mean_(grads[0].map(lambda part: part.new_empty(part.shape)), grads, [task.samples for task in parts])
+        await clip_part(self.node, self.replica, grad, step, self.peers)
+        if self.first:
+            for task in parts:
+                await self.node.note("staleness", step - task.seen)
+            await self.node.note("update")
+            if self.replica.buffers.parts:
+                pushed = [task.buffers for task in parts]
+                mean = mean_(self.replica.buffers.clone(), pushed, [1.0] * len(pushed))
+                self.replica.buffers.lerp_(mean, len(pushed) / self.node.workers)
+        self.replica.apply(grad)
+        self.replica.seen += sum(task.samples for task in parts)
+
+
+async def server(node: Node, replica: Replica, *, index: int, count: int, codec: Codec) -> None:
+    """Hold one range of keys until every worker has left."""
+    await Range(node, replica, index, count, codec).serve()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoundedDelay:
+    """Push and pull are tasks that go on while workers compute; step k starts when all up to k - delay - 1 are done."""
+
+    delay: int = 1
+
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        if self.delay < 0:
+            raise PlanError(f"bounded_delay(delay={self.delay}): 0 or more; 0 is bsp, without a bound is asynchronous")
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            work = partial(worker, count=servers, delay=self.delay, codec=codec)
+            return workers_and_servers(workers, work, servers, partial(server, codec=codec), one_batch=self.delay == 0)
+
+        return Strategy(
+            name="bounded_delay", settings=asdict(self), roles=roles, servers=1, codec=codec.name,
+            scored="the servers' parameters", rate="unchanged: the mean over all workers' samples", scaling=KEEP,
+            clips="each update",
+            taxonomy=Taxonomy(
+                optimization="central", architecture="server", scheduling="bounded", exchange="reduce / broadcast",
+                topology="parameter servers",
+            ),
+        )  # fmt: skip

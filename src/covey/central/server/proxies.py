@@ -1,0 +1,124 @@
+"""Two levels of servers: a proxy for each group of workers, as a cache between them and the servers.
+
+It answers from its own copy of the parameters while that is at most `bound` steps of its group old, and pulls a new one
+else. It writes its group's gradients back together: one push for each step of its slowest worker or, where nobody waits
+for anybody, for as many gradients as the group has workers. Each level has its own bound: what a worker reads is at
+most as old as both together (Langer et al. 2020, 3.4.1: proxies as a bidirectional write-back cache).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from covey.central.roles import addresses, serving
+from covey.central.server.client import NOTHING, Servers, worker
+from covey.central.server.shard import Params, Push, Shard, ShardPolicy, server
+from covey.message import Address, Message
+from covey.model.replica import Replica
+from covey.program import Node
+from covey.strategy import Role
+from covey.synchronization import Bounded, Each, Everyone, GatherChoice, Open, Rule, Soft, Ticked
+from covey.vector import chunk, mean_
+
+
+class Proxy(Shard):
+    """A shard to its group, a worker to the servers: it has all of the parameters, and no optimizer."""
+
+    hears = (*Shard.hears, Params)
+
+    def __init__(
+        self, node: Node, replica: Replica, keeping: ShardPolicy, members: Sequence[int], above: Servers, bound: int
+    ) -> None:
+        super().__init__(node, replica, keeping, members)
+        self.above, self.bound = above, bound
+        self.clocks = [-1 - bound] * len(above.addresses)  # of each server's piece; after a restart too the copy is old
+        self.awaited = 0  # answers that servers owe
+
+    @property
+    def clock(self) -> int:
+        """How far the group is: steps of its slowest worker, or where nobody waits for it what was written back."""
+        return self.board.slowest if self.keeping.rule.bounds else self.board.version
+
+    @property
+    def too_old(self) -> bool:
+        return min(self.clocks) < self.clock - self.bound
+
+    async def hear(self, message: Message) -> None:
+        if not isinstance(message, Params):
+            return await super().hear(message)
+        index = message.sender.rank
+        self.above.take(index, message)
+        self.above.versions[index] = message.version
+        self.clocks[index] = message.clock if self.keeping.rule.bounds else message.step
+        self.awaited -= 1
+
+    async def update(self, choice: GatherChoice) -> None:
+        """Write back: the mean of what the group pushed, which counts as many gradients as it is of."""
+        pushes = [self.waiting[place] for place in choice.used]
+        grads = [self.fresh(push) for push in pushes]
+        grad = mean_(grads[0].map(lambda part: part.new_empty(part.shape)), grads, choice.weights)
+        buffers = mean_(pushes[0].buffers.clone(), [push.buffers for push in pushes], [1.0] * len(pushes))
+        version, samples = min(push.version for push in pushes), sum(push.samples for push in pushes)
+        await self.above.choose(grad)
+        self.board.version = self.clock if self.keeping.rule.bounds and self.board.clocks else self.board.version + 1
+        self.replica.pass_on(self.node, [(push.sender, push.step) for push in pushes], self.board.version - 1)
+        for index, address in enumerate(self.above.addresses):
+            wire, more = self.above.encode(index, grad), buffers if index == 0 else NOTHING
+            push = Push(self.board.version - 1, version, samples, wire, more, len(pushes))
+            await self.replica.inform(self.node, address)
+            await self.node.send(address, push, loan=True)
+        await self.above.ended()
+        self.forget(choice)
+
+    def admits(self, rank: int) -> bool:
+        return not self.too_old and super().admits(rank)
+
+    async def answer(self) -> None:
+        """Answer from the copy; where it is too old for one who may read, pull first."""
+        if any(map(super().admits, self.parked)) and self.too_old and not self.awaited:
+            self.awaited = len(self.above.addresses)
+            await self.above.ask(self.clock)
+        await super().answer()
+
+    def current(self, step: int) -> Params:
+        return Params(step, min(self.above.versions), self.params, min(self.clocks))
+
+
+async def proxy(
+    node: Node, replica: Replica, *, members: Sequence[int], servers: int, keeping: ShardPolicy, bound: int
+) -> None:
+    """Serve a group until all of it has left; then all that it pushed is written back."""
+    above = Servers(node, replica, addresses(servers), keeping.codec)
+    await Proxy(node, replica, keeping, members, above, bound).serve()
+    await above.leave()
+
+
+def takes_sums(keeping: ShardPolicy) -> bool:
+    """Whether servers can do with sums over groups: no rule that counts workers, nothing kept of each of them."""
+    rule = keeping.rule
+    simple = isinstance(rule.gate, Bounded | Open) and isinstance(rule.gather, Everyone | Each)
+    return simple and keeping.correction is None and keeping.ending is None
+
+
+def grouped(
+    keeping: ShardPolicy, workers: int, servers: int, groups: int, bound: int, lagging_first: bool
+) -> list[Role]:  # fmt: skip
+    """The family's roles with a proxy for each group of workers: one bound inside the groups, one between them."""
+    keeping, rule = replace(keeping, lagging_first=lagging_first), keeping.rule
+    members = [range(*chunk(workers, groups, group)) for group in range(groups)]
+    root = replace(keeping, rule=Rule(Bounded(bound) if rule.bounds else Open(), rule.gather))
+    serve = partial(server, clients=groups, keeping=root)
+    work = partial(worker, codec=keeping.codec, clip=rule.one_each)
+    in_step = isinstance(rule.gather, Everyone) and bound == 0
+    roles = []
+    for group, ranks in enumerate(members):
+        address = Address("proxy", group)
+        gather = Ticked(by_samples=not rule.one_each) if rule.bounds else Soft(len(ranks))
+        below = replace(keeping, rule=Rule(rule.gate, gather))
+        tend = partial(proxy, members=ranks, servers=servers, keeping=below, bound=bound)
+        program = partial(work, servers=[address])
+        roles += [Role(Address("worker", rank), program, trains=True, one_batch=in_step) for rank in ranks]
+        roles.append(Role(address, tend))
+    return [*roles, *serving(servers, serve)]

@@ -1,0 +1,113 @@
+"""Shards as a worker sees them that fetches and pushes in its own time, and what both say to each other."""
+
+from __future__ import annotations
+
+from covey.central.pulls import Given, Received
+from covey.exchange import filters
+from covey.exchange.codec import Codec, seed
+from covey.exchange.filters import Filter, KeyCache
+from covey.message import Address, Message
+from covey.model.replica import Replica
+from covey.program import Node
+from covey.vector import Vector
+
+
+class FetchParameters(Message):
+    """A worker asks a shard for its parameters."""
+
+    wire_name = "store.fetch"
+
+    step: int
+
+    counted = False
+
+
+class Fetched(Message):
+    wire_name = "store.fetched"
+
+    step: int
+    version: int
+    params: Vector
+    whole: int = 1  # else they are what has changed, encoded
+
+
+class Accrued(Message):
+    """What a worker gathered for a shard since its last push: all, as a codec writes it, or `values` at `keys`."""
+
+    wire_name = "store.accrued"
+
+    step: int
+    version: int  # of the shard, when the worker last fetched
+    samples: int
+    signature: int  # of the keys; 0 without any
+    keys: Vector
+    values: Vector
+    buffers: Vector
+    gradients: int = 1  # of which it is the sum
+
+
+class LeaveStore(Message):
+    """A worker pushes and fetches no more."""
+
+    wire_name = "store.gone"
+    counted = False
+
+
+class Store:
+    """The shards as a worker sees them."""
+
+    def __init__(
+        self, node: Node, replica: Replica, count: int, codec: Codec, sieve: Filter = filters.everything
+    ) -> None:  # fmt: skip
+        self.node, self.replica, self.sieve = node, replica, sieve
+        self.addresses = [Address("server", index) for index in range(count)]
+        self.pieces = replica.pieces(count)
+        self.versions = node.remember("versions", [0] * count).value
+        self.caches = [KeyCache() for _ in self.addresses]
+        forms = [replica.form(piece) for piece in self.pieces]
+        self.coders = [codec.carrying().made(form, seed(node, index)) for index, form in enumerate(forms)]
+        self.memories = node.remember("codecs", [coder.memory for coder in self.coders])
+        self.received = [
+            Received(node, f"received {index}", form, codec) for index, form in enumerate(forms) if codec.pull
+        ]
+
+    async def fetch(self) -> None:
+        step = self.node.step
+        await self.node.broadcast(self.addresses, FetchParameters(step))
+        for index, shard in enumerate(self.addresses):
+            place = self.replica.flat.cut(self.pieces[index])
+            into = None if self.received else place
+            fetched = await self.node.receive(Fetched, sender=shard, step=step, into=into)
+            self.versions[index] = fetched.version
+            if into is None:
+                place.copy_(self.received[index].read(Given(fetched.params, fetched.whole)))
+
+    async def push(self, gathered: Vector, samples: int, gradients: int = 1, step: int | None = None) -> None:
+        """Send what the filter lets through of the sum of so many gradients; what must wait stays in `gathered`.
+
+        Its step is that of the last gradient in it: the current one unless told.
+        """
+        none, step = Vector(()), self.node.step if step is None else step
+        for index, shard in enumerate(self.addresses):
+            piece, flat = gathered.cut(self.pieces[index]), self.replica.flat.cut(self.pieces[index])
+            masks = self.sieve.pick(piece * (1 / gradients), piece, flat, self.node.rng)
+            signature, keys, values = 0, none, piece
+            if masks is not None:
+                keys, values = filters.gather(piece, masks)
+            else:
+                memories = self.memories.value
+                values, memories[index] = self.coders[index].encode(piece, memories[index])
+            if masks is not None and self.sieve.caches:
+                signature, keys = self.caches[index].shorten(keys)
+            buffers = self.replica.buffers if index == 0 else none
+            parcel = Accrued(step, self.versions[index], samples, signature, keys, values, buffers, gradients)
+            await self.replica.inform(self.node, shard)
+            await self.node.send(shard, parcel)
+            if masks is None or not self.sieve.waits:
+                piece.zero_()
+            else:
+                for part, mask in zip(piece.parts, masks.parts, strict=True):
+                    part[mask] = 0
+
+    async def leave(self) -> None:
+        await self.node.broadcast(self.addresses, LeaveStore())

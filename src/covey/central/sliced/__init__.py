@@ -1,0 +1,1 @@
+"""How does every worker own a slice of the parameters?"""

@@ -1,0 +1,1 @@
+"""How does a run look on a terminal while it goes?"""

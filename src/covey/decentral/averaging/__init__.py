@@ -1,0 +1,1 @@
+"""How are models averaged that were trained alone for a while?"""

@@ -1,0 +1,159 @@
+"""Local SGD: every worker trains alone for a while, then all models are averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from covey.decentral.averaging.optimizer_state import Momentum, OptimizerMoments, stop_sent
+from covey.decentral.written_settings import written
+from covey.errors import PlanError
+from covey.exchange.auto import means
+from covey.exchange.averaging import mean_gradient
+from covey.exchange.codec import Codec, dense
+from covey.exchange.collectives import by_name
+from covey.exchange.collectives.compressed import change_coder, check_pattern, gradient_coder
+from covey.exchange.collectives.sums import Group, Pattern
+from covey.message import Address
+from covey.model.replica import Replica
+from covey.program import Node
+from covey.strategy import GROW, Role, Strategy, Taxonomy
+
+
+@dataclass(frozen=True, slots=True)
+class Periods:
+    """When models are averaged: known from the step alone, so that all workers agree on it, also after a restart."""
+
+    period: int
+    growth: float = 1.0
+    after: int = 0
+
+    def ends(self) -> Iterator[int]:
+        """The last step of every period; the k-th is round(period * growth^k) steps long, counted from `after`."""
+        step, length = self.after - 1, float(self.period)
+        while True:
+            step += max(1, round(length))
+            yield step
+            length *= self.growth
+
+
+class Common:
+    """The model at which all began a period, where only what has changed since then travels, encoded.
+
+    It moves by the mean of what others make of everybody's change, so it stays the same to the bit on all workers.
+    """
+
+    def __init__(self, node: Node, replica: Replica, codec: Codec, together: bool) -> None:
+        self.model = node.remember("common", replica.model.clone()).value
+        self.masks = codec.masks
+        self.changes = means(node, change_coder(node, replica, codec, "models"))
+        self.gradients = (
+            means(node, gradient_coder(node, replica, codec, "gradients"), "gradients") if together else None
+        )
+
+    async def average(self, replica: Replica, members: Group, pattern: Pattern) -> None:
+        """Move on from the common model by the mean change, and begin there."""
+        change = await self.changes.mean(replica.model - self.model, members, pattern)
+        if self.masks and self.changes.told:
+            stop_sent(replica, self.changes.told)
+        replica.model.copy_(self.model.add_(change))
+
+
+async def worker(
+    node: Node, replica: Replica, *, periods: Periods, momentum: Momentum = "keep", pattern: Pattern, codec: Codec
+) -> None:
+    """Step alone; at the end of a period replace the model by the mean of all."""
+    ends, end = periods.ends(), -1
+    common = None if codec.lossless else Common(node, replica, codec, periods.after > 0)
+    for step in node.steps():
+        if step < periods.after:
+            await replica.gradient(node, clip=False)
+            await step_together(node, replica, step, pattern, common)
+            continue
+        await replica.descend(node)
+        await node.note("update")
+        while end < step:
+            end = next(ends)
+        if step == end:
+            await average(node, replica, group(node, step), pattern, momentum, common)
+
+
+async def step_together(node: Node, replica: Replica, step: int, pattern: Pattern, common: Common | None) -> None:
+    """Before the switch of post-local SGD: every replica takes the same step, on the mean gradient of all samples."""
+    present = node.present(step)
+    replica.under_way = replica.batch_source.together(present, step)
+    means = common.gradients if common else None
+    await mean_gradient(node, replica, replica.grad, group(node, step), pattern, means)
+    replica.clip_(replica.grad)
+    replica.update()
+    if common:
+        common.model.copy_(replica.model)
+    if node.rank == present[0]:
+        await node.note("update")
+
+
+async def average(
+    node: Node, replica: Replica, members: Group, pattern: Pattern, momentum: Momentum = "keep",
+    common: Common | None = None,
+) -> None:  # fmt: skip
+    """Replace the model by the mean of the group's, and do with the optimizer's state what `momentum` says.
+
+    That one travels as it is, whatever a codec makes of models.
+    """
+    moments = OptimizerMoments(replica.optimizer, averaged=momentum == "average")
+    if common:
+        await common.average(replica, members, pattern)
+    both = moments.flat if common else replica.model.join(moments.flat)
+    shown = replica.scored
+    if not common and shown is None:
+        replica.scored = replica.model.clone()  # who looks while the sum grows in place sees the model before it
+    try:
+        if both.parts:
+            await node.sum(both, members, pattern, share=1 / len(members))
+    finally:
+        replica.scored = shown
+    moments.put_back()
+    if momentum == "reset":
+        replica.optimizer.state.clear()
+
+
+def group(node: Node, step: int) -> Group:
+    """The workers that take part in this step."""
+    return node.members(step)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalSgd:
+    """Train alone for `period` steps, then average all models with an all-reduce (Lin et al. 2018)."""
+
+    period: int = 8
+    growth: float = 1.0  # every period is so many times as long as the one before
+    after: int = 0  # post-local SGD: all step together before this step
+    momentum: Momentum = "keep"
+    pattern: by_name.Name = "ring"
+    local: int = 2  # hierarchical: so many neighbouring workers are one machine; 0: those that there are
+
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        check_pattern("local_sgd", self.pattern, codec)
+        if self.period < 1:
+            raise PlanError(f"local_sgd(period={self.period}): average after every 1 step or more")
+        if self.growth < 1:
+            raise PlanError(f"local_sgd(growth={self.growth:g}): periods may grow, so 1 or more")
+        if self.after < 0:
+            raise PlanError(f"local_sgd(after={self.after}): the first step is 0")
+        periods = Periods(self.period, self.growth, self.after)
+        pattern = by_name.pattern("local_sgd", self.pattern, self.local)
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            work = partial(worker, periods=periods, momentum=self.momentum, pattern=pattern, codec=codec)
+            return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
+
+        return Strategy(
+            name="local_sgd", settings=written(self, period=self.period), roles=roles, codec=codec.name,
+            scored="the mean of the workers' models", rate="unchanged: each worker's own", scaling=GROW,
+            taxonomy=Taxonomy(
+                optimization="decentral", architecture="peers", scheduling="synchronous", exchange="all-reduce",
+                topology=by_name.SHAPES[self.pattern],
+            ),
+        )  # fmt: skip

@@ -1,0 +1,157 @@
+"""Outer optimizers: workers train alone for a block of steps; the mean change of the block is one step of another
+optimizer, which all of them keep alike (BMUF, DiLoCo)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from covey.decentral.averaging.local_sgd import average, group
+from covey.decentral.averaging.optimizer_state import Momentum, stop_sent
+from covey.decentral.written_settings import written
+from covey.errors import PlanError
+from covey.exchange.auto import means as means_of
+from covey.exchange.codec import Codec, dense
+from covey.exchange.collectives.compressed import change_coder
+from covey.exchange.collectives.sums import Group, ring
+from covey.message import Address
+from covey.model.replica import Replica
+from covey.program import Node, Program
+from covey.strategy import Role, Strategy, Taxonomy
+from covey.vector import Vector
+
+Block = dict[str, Vector]
+"""What every worker keeps alike: the `published` model, where the block `start`s, the `momentum` of the blocks."""
+
+Outer = Callable[[Block, Vector], None]
+"""Move the block's vectors by the mean change of all workers in it."""
+
+
+async def worker(
+    node: Node, replica: Replica, *, period: int, outer: Outer, momentum: Momentum, codec: Codec
+) -> None:  # fmt: skip
+    """Step alone for a block; then all average, make the same outer step, and begin the next block there."""
+    block = node.remember("block", fresh(replica)).value
+    done = node.remember("done", [0]).value  # steps
+    replica.scored = block["published"].join(block["buffers"])
+    means = None if codec.lossless else means_of(node, change_coder(node, replica, codec))
+
+    async def end_block(members: Group) -> None:
+        if means:
+            start = block["start"].join(block["buffers"])
+            replica.model.copy_(start.clone().add_(await means.mean(replica.model - start, members, ring)))
+            if codec.masks and means.told:
+                stop_sent(replica, means.told)
+            if momentum == "reset":
+                replica.optimizer.state.clear()
+        else:
+            await average(node, replica, members, ring, momentum)
+        outer(block, replica.flat - block["start"])
+        replica.flat.copy_(block["start"])
+        block["buffers"].copy_(replica.buffers)  # statistics are averaged, and that is all
+
+    for step in node.steps():
+        replica.apply(await replica.gradient(node))
+        await node.note("update")
+        done[0] = step + 1
+        if done[0] % period == 0:
+            await end_block(group(node, step))
+    if done[0] % period and node.address in last(node, done[0]):
+        await end_block(last(node, done[0]))
+        done[0] = 0
+
+
+def last(node: Node, done: int) -> Group:
+    """Who ends now, after so many steps, with nobody left to go on: those end a block that is cut short.
+
+    A worker whose own budget ends earlier just leaves.
+    """
+    return group(node, done) or group(node, done - 1)
+
+
+def fresh(replica: Replica) -> Block:
+    return {
+        "published": replica.flat.clone(), "buffers": replica.buffers.clone(), "start": replica.flat.clone(),
+        "momentum": replica.flat.map(torch.zeros_like),
+    }  # fmt: skip
+
+
+def block_momentum(block: Block, change: Vector, *, momentum: float, rate: float, nesterov: bool) -> None:
+    """Chen & Huo 2016: D = m D + z G, W = W + D; with Nesterov the block starts at W + m D, but W is the model."""
+    block["momentum"].mul_(momentum).add_(change, alpha=rate)
+    block["published"].add_(block["momentum"])
+    block["start"].copy_(block["published"])
+    if nesterov:
+        block["start"].add_(block["momentum"], alpha=momentum)
+
+
+def nesterov_sgd(block: Block, change: Vector, *, momentum: float, rate: float) -> None:
+    """Douillard et al. 2023: PyTorch's SGD with Nesterov momentum, on minus the mean change."""
+    block["momentum"].mul_(momentum).add_(change)
+    block["published"].add_(change, alpha=rate).add_(block["momentum"], alpha=rate * momentum)
+    block["start"].copy_(block["published"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bmuf:
+    """Blockwise model update filtering: the mean change of a block of steps moves the model with block momentum."""
+
+    period: int = 8
+    momentum: float | None = None  # 1 - 1/workers (Chen & Huo 2016): the sum of what n workers did, spread over blocks
+    rate: float = 1.0
+    nesterov: bool = False
+    reset: bool = True  # the local optimizers begin every block afresh
+
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        momentum = 1 - 1 / workers if self.momentum is None else self.momentum
+        check("bmuf", self.period, momentum, self.rate)
+        outer = partial(block_momentum, momentum=momentum, rate=self.rate, nesterov=self.nesterov)
+        settings = written(self, period=self.period, momentum=momentum)
+        program = partial(worker, outer=outer, momentum="reset" if self.reset else "keep")
+        return strategy("bmuf", settings, program, codec)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diloco:
+    """Train alone for hundreds of steps; their mean change is one step of an outer SGD with Nesterov momentum."""
+
+    period: int = 500
+    rate: float = 0.7
+    momentum: float = 0.9
+
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        check("diloco", self.period, self.momentum, self.rate)
+        outer = partial(nesterov_sgd, momentum=self.momentum, rate=self.rate)
+        settings = written(self, period=self.period, rate=self.rate, momentum=self.momentum)
+        return strategy("diloco", settings, partial(worker, outer=outer, momentum="keep"), codec)
+
+
+def check(name: str, period: int, momentum: float, rate: float) -> None:
+    if period < 1:
+        raise PlanError(f"{name}(period={period}): average after every 1 step or more")
+    if not 0 <= momentum < 1:
+        raise PlanError(f"{name}(momentum={momentum:g}): must lie in [0, 1)")
+    if rate <= 0:
+        raise PlanError(f"{name}(rate={rate:g}): must be more than 0; 1 takes the mean change as it is")
+
+
+def strategy(name: str, settings: dict[str, Any], program: Program, codec: Codec) -> Strategy:
+    """The family: what tells its members apart is the outer step."""
+
+    def roles(workers: int, servers: int) -> list[Role]:
+        work = partial(program, period=settings["period"], codec=codec)
+        # worker 0 has the longest share of the data, so it sees the last block
+        return [Role(Address("worker", rank), work, trains=True, scored=rank == 0) for rank in range(workers)]
+
+    return Strategy(
+        name=name, settings=settings, roles=roles, codec=codec.name,
+        scored="the outer model at the end of the last block", rate="unchanged: each worker's own",
+        taxonomy=Taxonomy(
+            optimization="decentral", architecture="peers", scheduling="synchronous", exchange="all-reduce",
+            topology="closed ring",
+        ),
+    )  # fmt: skip

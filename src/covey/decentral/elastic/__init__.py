@@ -1,0 +1,1 @@
+"""How do workers and a centre pull at each other?"""

@@ -1,0 +1,242 @@
+"""Elastic averaging: workers and a centre pull at each other with the same force."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+
+from covey.decentral.written_settings import written
+from covey.errors import PlanError
+from covey.exchange.codec import Codec, dense
+from covey.exchange.differences import Gaps, Shadows, model_coder, refuse_carrying
+from covey.message import Address, Message
+from covey.model.replica import Replica
+from covey.program import Node
+from covey.strategy import Role, Strategy, Taxonomy
+from covey.vector import Vector
+
+MASTER = Address("master", 0)
+Mode = Literal["asynchronous", "synchronous", "round_robin"]
+
+
+class ReadCentre(Message):
+    """A worker asks for the centre."""
+
+    wire_name = "elastic.read"
+
+
+class Centre(Message):
+    wire_name = "elastic.centre"
+
+    model: Vector
+
+
+class Elastic(Message):
+    """The force between a worker and the centre; both move by it, in opposite directions."""
+
+    wire_name = "elastic.elastic"
+
+    force: Vector
+
+
+class Depart(Message):
+    """A worker will pull no more."""
+
+    wire_name = "elastic.depart"
+    counted = False
+
+
+class ElasticForce:
+    """How a worker's force comes about and travels. What a codec does not tell of it is there again next time."""
+
+    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
+        self.replica = replica
+        self.gaps = None if codec.lossless else Gaps(node, replica, codec, whole=True)
+        self.coder = model_coder(node, replica, codec, "force")
+        self.memory = node.remember("codec", self.coder.memory)
+
+    def force(self, centre: Vector, pull: float) -> tuple[Vector, Vector]:
+        """The force, by which both sides move, and what travels of it."""
+        if not self.gaps:
+            force = (self.replica.model - centre) * pull
+            return force, force
+        wire, self.memory.value = self.coder.encode(self.gaps.hear(centre) * -pull, self.memory.value)
+        force = self.coder.decode(wire)
+        self.gaps.moved(force * -1)
+        return force, wire
+
+
+async def worker(
+    node: Node, replica: Replica, *, period: int, pull: float, momentum: float, adapt: bool, codec: Codec
+) -> None:  # fmt: skip
+    """Every `period` steps measure the force at the weights before the gradient, and move both sides by it."""
+    velocity = node.remember("velocity", replica.flat.map(torch.zeros_like) if momentum else Vector(())).value
+    elastic_force = ElasticForce(node, replica, codec)
+    trend = Trend(node.remember("trend", [pull, 0.0, 0.0, 0.0]).value, pull, ceiling=1.9 / (node.workers + 1))
+    for step in node.steps():
+        force = None
+        if step % period == 0:  # step 0 included (Zhang et al. 2015, Algorithm 1)
+            centre = await node.ask(MASTER, ReadCentre(), Centre)
+            force, wire = elastic_force.force(centre.model, trend.pull() if adapt else pull)
+            await node.send(MASTER, Elastic(wire), loan=True)
+        if momentum:
+            await node.save_point()  # before which nothing may have moved
+            replica.flat.add_(velocity.mul_(momentum))  # Algorithm 2: the gradient is taken where momentum leads
+        grad = await replica.gradient(node)
+        if momentum:
+            before = replica.flat.clone()
+            # 1 - momentum: a steady gradient moves the model as fast as without momentum
+            replica.apply(grad, scale=1 - momentum)
+            velocity.add_(replica.flat - before)  # the optimizer's step alone: the force is no part of it
+        else:
+            replica.apply(grad)
+        await node.note("update")
+        trend.add(replica.batch.loss)
+        if force is not None:
+            replica.model.add_(force, alpha=-1)
+    await node.send(MASTER, Depart())
+
+
+class Trend:
+    """DeepSpark's pull (Kim et al. 2016): where the loss does not fall by 1 % from one exchange to the next, it rises
+    by a tenth, up to what is still stable; where the loss falls again, it goes back to where it began.
+
+    `kept` survives a restart: the pull, sum and number of the losses since the last exchange, their mean before it.
+    """
+
+    def __init__(self, kept: list[float], base: float, ceiling: float) -> None:
+        self.kept, self.base, self.ceiling = kept, base, max(base, ceiling)
+
+    def add(self, loss: float) -> None:
+        self.kept[1] += loss
+        self.kept[2] += 1
+
+    def pull(self) -> float:
+        pull, total, count, before = self.kept
+        if count:
+            mean = total / count
+            stalls = before > 0 and mean > 0.99 * before
+            pull = min(self.ceiling, 1.1 * pull) if stalls else self.base
+            self.kept[:] = [pull, 0.0, 0.0, mean]
+        return pull
+
+
+class TravellingCentre:
+    """The centre as it travels, and moves by what comes."""
+
+    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
+        self.model = replica.model
+        coder = model_coder(node, replica, codec, "force")
+        self.decode = coder.decode
+        self.told = None if codec.lossless else Shadows(node, "told", coder, replica.model)
+
+    def shown(self, to: Address) -> Centre:
+        return Centre(self.told.tell(self.model, to.rank) if self.told else self.model)
+
+    def move(self, elastic: Elastic) -> None:
+        force = self.decode(elastic.force)
+        self.model.add_(force)
+        if self.told:
+            self.told.of(elastic.sender.rank).add_(force)
+
+
+async def master(node: Node, replica: Replica, *, codec: Codec) -> None:
+    """Hand out the centre, and move it by each force as it comes."""
+    centre = TravellingCentre(node, replica, codec)
+    left: set[Address] = set()  # after a restart all say it anew
+    while len(left) < node.workers:
+        message = await node.receive_any(ReadCentre, Elastic, Depart)
+        if isinstance(message, ReadCentre):
+            await node.send(message.sender, centre.shown(message.sender))
+        elif isinstance(message, Elastic):
+            centre.move(message)
+        else:
+            left.add(message.sender)
+
+
+async def orderly_master(node: Node, replica: Replica, *, period: int, together: bool, codec: Codec) -> None:
+    """Serve every worker once a round: all from the same centre, or in rank order, each from a fresh one."""
+    centre = TravellingCentre(node, replica, codec)
+    number = node.remember("round", [0]).value  # of the round
+    left, asked = set[Address](), set[Address]()
+    waiting = list[Address]()
+    while len(left) < node.workers:
+        if not waiting:
+            waiting = [Address("worker", rank) for rank in node.present(number[0] * period)]
+        ready = waiting if together else waiting[:1]
+        if ready and asked.issuperset(ready):
+            await serve(node, centre, ready)
+            asked.difference_update(ready)
+            waiting = waiting[len(ready) :]
+            number[0] += not waiting
+        elif isinstance(message := await node.receive_any(ReadCentre, Depart), ReadCentre):
+            asked.add(message.sender)
+        else:
+            left.add(message.sender)
+
+
+async def serve(node: Node, centre: TravellingCentre, peers: Sequence[Address]) -> None:
+    """Give all of them the centre as it is now, then move it by their forces, in rank order."""
+    for peer in peers:
+        await node.send(peer, centre.shown(peer))
+    for elastic in await node.gather(Elastic, peers):
+        centre.move(elastic)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Easgd:
+    """Elastic averaging: each worker and the centre are drawn towards each other (Zhang et al. 2015)."""
+
+    period: int = 4
+    pull: float | None = None  # 0.9 / workers (Zhang et al. 2015, section 5.1: beta = 0.9)
+    mode: Mode = "asynchronous"
+    momentum: float = 0.0
+    adapt: bool = False  # raise the pull while the loss stalls
+
+    def strategy(self, workers: int, codec: Codec = dense, name: str = "easgd") -> Strategy:
+        refuse_carrying(codec)
+        pull = 0.9 / workers if self.pull is None else self.pull
+        if self.period < 1:
+            raise PlanError(f"{name}(period={self.period}): exchange after every 1 step or more")
+        if not 0 < pull * (workers + 1) < 2:
+            limit = 2 / (workers + 1)
+            raise PlanError(f"{name}(pull={pull:g}): with {workers} workers the pull must lie in (0, {limit:.3f})")
+        if not 0 <= self.momentum < 1:
+            raise PlanError(f"{name}(momentum={self.momentum:g}): must lie in [0, 1)")
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            work = partial(
+                worker, period=self.period, pull=pull, momentum=self.momentum, adapt=self.adapt, codec=codec
+            )  # fmt: skip
+            orderly = partial(orderly_master, period=self.period, together=self.mode == "synchronous")
+            tend = partial(master if self.mode == "asynchronous" else orderly, codec=codec)
+            return [
+                *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
+                Role(MASTER, tend, scored=True),
+            ]
+
+        shown: dict[str, Any] = {"momentum": self.momentum} if name == "eamsgd" else {}
+        return Strategy(
+            name=name, settings=written(self, period=self.period, pull=pull, **shown), roles=roles,
+            codec=codec.name, scored="the centre",
+            rate="times 1 - momentum: it keeps its meaning" if self.momentum else "unchanged: each worker's own",
+            taxonomy=Taxonomy(
+                optimization="decentral", architecture="server",
+                scheduling="asynchronous" if self.mode == "asynchronous" else "synchronous", exchange="ad hoc",
+                topology="single master",
+            ),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Eamsgd(Easgd):
+    """Elastic averaging with Nesterov momentum: the gradient is taken ahead, the force acts on the model alone."""
+
+    momentum: float = 0.99
+
+    def strategy(self, workers: int, codec: Codec = dense, name: str = "eamsgd") -> Strategy:
+        return Easgd.strategy(self, workers, codec, name)

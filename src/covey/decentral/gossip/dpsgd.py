@@ -1,0 +1,95 @@
+"""D-PSGD: mix with the neighbours of a graph while stepping on one's own gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from covey.exchange.codec import Codec, dense
+from covey.exchange.differences import Shadows, gain, model_coder, refuse_lagging
+from covey.message import Address, Message
+from covey.model.replica import Replica
+from covey.program import Node
+from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.topology import Graph
+from covey.vector import Vector
+
+
+class NeighbourModel(Message):
+    """A worker's model before its step."""
+
+    wire_name = "neighbours.share"
+
+    step: int
+    model: Vector
+
+
+async def worker(node: Node, replica: Replica, *, graph: Graph) -> None:
+    """The gradient is taken at the weights before mixing, and computed while the shares travel (Lian et al. 2017)."""
+    for step in node.steps():
+        mixing = among(graph, node.present(step))
+        peers = [Address("worker", rank) for rank in mixing.neighbours(node.rank)]
+        await node.broadcast(peers, NeighbourModel(step, replica.model))
+        grad = await replica.gradient(node)
+        shares = await node.gather(NeighbourModel, peers, step=step)
+        mix(mixing, node.rank, replica.model, shares)
+        replica.apply(grad)
+        await node.note("update")
+
+
+async def compressed(node: Node, replica: Replica, *, graph: Graph, codec: Codec) -> None:
+    """The same with models that travel as changes: shadows are mixed, one's own among them, so the mean of all stays.
+
+    Koloskova et al. 2019 (CHOCO-SGD): w + gain * sum of weight * (their shadow - own shadow).
+    """
+    coder = model_coder(node, replica, codec, "share")
+    own, theirs = (Shadows(node, name, coder, replica.model) for name in ("own", "theirs"))
+    share = gain(coder, replica.model, len(replica.flat.parts))
+    for step in node.steps():
+        mixing = among(graph, node.present(step))
+        peers = [Address("worker", rank) for rank in mixing.neighbours(node.rank)]
+        await node.save_point()  # before which no shadow may have moved
+        await node.broadcast(peers, NeighbourModel(step, own.tell(replica.model)))
+        grad = await replica.gradient(node)
+        mine = Vector(own.of().parts[: len(replica.flat.parts)]).join(replica.buffers.clone())
+        for came in await node.gather(NeighbourModel, peers, step=step):
+            gap = theirs.hear(came.model, came.sender.rank) - mine
+            replica.model.add_(gap, alpha=share * mixing.weight(node.rank, came.sender.rank))
+        replica.apply(grad)
+        await node.note("update")
+
+
+def mix(graph: Graph, rank: int, model: Vector, shares: Sequence[NeighbourModel]) -> None:
+    """Replace the model by the graph's weighted mean of it and the neighbours' models, in rank order."""
+    model.mul_(graph.weight(rank, rank))
+    for share in shares:
+        model.add_(share.model, alpha=graph.weight(rank, share.sender.rank))
+
+
+def among(graph: Graph, present: Sequence[int]) -> Graph:
+    """The graph without the workers that have ended; the weight they had stays with their neighbours themselves."""
+    return graph if len(present) == graph.size else graph.without(set(graph.ranks) - set(present))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dpsgd:
+    """Each worker averages with its neighbours on a graph at every step, and steps on its own gradient."""
+
+    def strategy(self, workers: int, graph: Graph, over: str, codec: Codec = dense) -> Strategy:
+        graph.check()
+        refuse_lagging(codec)
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            work = partial(worker if codec.lossless else partial(compressed, codec=codec), graph=graph)
+            return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
+
+        return Strategy(
+            name="dpsgd", settings={}, roles=roles, over=over, codec=codec.name,
+            scored="the mean of the workers' models",
+            rate="unchanged: each worker's own", scaling=GROW,
+            taxonomy=Taxonomy(
+                optimization="decentral", architecture="peers", scheduling="synchronous", exchange="2:1 reduce",
+                topology="closed ring" if over == "ring" else over,
+            ),
+        )  # fmt: skip

@@ -1,0 +1,121 @@
+"""GoSGD: now and then a worker gives half of its weight, with its model, to a random peer."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from covey.errors import PlanError
+from covey.exchange.codec import Codec, dense
+from covey.exchange.differences import Gaps, Shadows, model_coder, refuse_lagging
+from covey.message import Address, Message
+from covey.model.replica import Replica
+from covey.program import Memory, Node
+from covey.strategy import Role, Strategy, Taxonomy
+from covey.topology import Graph
+from covey.vector import Vector
+
+
+class Gossip(Message):
+    """A model and the weight that travels with it."""
+
+    wire_name = "gossip.gossip"
+
+    model: Vector
+    weight: float
+
+
+class GossipEnd(Message):
+    """I train no more, and every gossip of mine was sent before this."""
+
+    wire_name = "gossip.farewell"
+    counted = False
+
+
+class GossipLinks:
+    """How gossip travels: the model, or what has changed since this peer last heard it; its weight is a number."""
+
+    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
+        self.replica = replica
+        self.weight = node.remember("weight", 1 / node.workers)
+        replica.weight = self.weight.value
+        self.gaps = None if codec.lossless else Gaps(node, replica, codec)
+        coder = model_coder(node, replica, codec, "gossip")
+        self.told = None if codec.lossless else Shadows(node, "told", coder, replica.model)
+
+    def give(self, peer: int) -> Gossip:
+        """Half of one's weight goes with it."""
+        self.replica.weight = self.weight.value = self.weight.value / 2
+        model = self.replica.model
+        return Gossip(self.told.tell(model, peer) if self.told else model, self.weight.value)
+
+    def take_in(self, gossip: Gossip) -> None:
+        """Move to the weighted mean of both models, or as far towards it as can be known."""
+        if self.gaps:
+            gossip.model = self.gaps.hear(gossip.model, gossip.sender.rank).add_(self.replica.model)
+        take_in(self.replica, self.weight, gossip)
+
+
+def take_in(replica: Replica, weight: Memory[float], gossip: Gossip) -> None:
+    """Move to the weighted mean of both models; the weights add up, so that none is lost."""
+    total = weight.value + gossip.weight
+    replica.model.lerp_(gossip.model, gossip.weight / total)
+    replica.weight = weight.value = total
+
+
+async def worker(node: Node, replica: Replica, *, probability: float, graph: Graph, codec: Codec) -> None:
+    """Take in all gossip that waits, step, and sometimes pass half of one's weight on (Blot et al. 2016)."""
+    talk = GossipLinks(node, replica, codec)
+    peers = set(graph.neighbours(node.rank))
+    for _ in node.steps():
+        while gossip := node.receive_nowait(Gossip):  # all of it, or the queue of a slow worker grows without bound
+            talk.take_in(gossip)
+        while farewell := node.receive_nowait(GossipEnd):
+            peers.discard(farewell.sender.rank)
+        replica.apply(await replica.gradient(node))
+        await node.note("update")
+        # one that has not taken what it was given gets no more: nobody waits for it, and no weight is lost on the way
+        ready = [peer for peer in sorted(peers) if node.room(Address("worker", peer))]
+        if peers and node.rng.random() < probability and ready:
+            peer = node.rng.choice(ready)
+            await node.send(Address("worker", peer), talk.give(peer))
+    await part(node, talk, peers, graph)
+
+
+async def part(node: Node, talk: GossipLinks, peers: set[int], graph: Graph) -> None:
+    """Say farewell, and take in what still travels, until every peer has said farewell too."""
+    await node.broadcast([Address("worker", rank) for rank in graph.neighbours(node.rank)], GossipEnd())
+    while peers:
+        message = await node.receive_any(Gossip, GossipEnd)
+        if isinstance(message, Gossip):
+            talk.take_in(message)
+        else:
+            peers.discard(message.sender.rank)
+    while gossip := node.receive_nowait(Gossip):
+        talk.take_in(gossip)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gosgd:
+    """Gossip: after a step, with `probability`, give half of one's weight and the model to a random peer."""
+
+    probability: float = 0.1
+
+    def strategy(self, workers: int, graph: Graph, over: str, codec: Codec = dense) -> Strategy:
+        graph.check_mutual()
+        refuse_lagging(codec)
+        if not 0 < self.probability <= 1:
+            raise PlanError(f"gosgd(probability={self.probability}): must lie in (0, 1]; 0 would mean no collaboration")
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            work = partial(worker, probability=self.probability, graph=graph, codec=codec)
+            return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
+
+        return Strategy(
+            name="gosgd", settings=asdict(self), roles=roles, over=over, codec=codec.name,
+            scored="the mean of the workers' models, by their weights", rate="unchanged: each worker's own",
+            taxonomy=Taxonomy(
+                optimization="decentral", architecture="peers", scheduling="soft", exchange="ad hoc",
+                topology="peer-to-peer mesh" if over == "complete" else over,
+            ),
+        )  # fmt: skip

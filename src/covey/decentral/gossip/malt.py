@@ -1,0 +1,210 @@
+"""MALT: scatter a vector into slots at one's peers, and fold what lies in one's own slots, without waiting."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Literal
+
+from covey.decentral.leaving import addresses, part
+from covey.errors import PlanError
+from covey.exchange.codec import Codec, Coder, dense
+from covey.exchange.collectives.compressed import gradient_coder
+from covey.message import Address, Message
+from covey.model.replica import Replica
+from covey.program import Node, Program
+from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.topology import Graph
+from covey.vector import Vector
+
+Fold = Literal["average", "sum"]
+Share = Literal["gradient", "model"]
+Slots = dict[int, deque[Vector]]
+
+
+class Scatter(Message):
+    """A worker's gradient or model, for its slot at the receiver."""
+
+    wire_name = "malt.scatter"
+
+    step: int
+    vector: Vector
+
+
+class MaltWires:
+    """Vectors as they travel: models as they are, gradients as a codec writes them."""
+
+    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
+        self.coder: Coder | None = None if codec.lossless else gradient_coder(node, replica, codec)
+        self.memory = node.remember("codec", self.coder.memory if self.coder else None)
+
+    def of(self, step: int, vector: Vector) -> Scatter:
+        if self.coder:
+            vector, self.memory.value = self.coder.encode(vector, self.memory.value)
+        return Scatter(step, vector)
+
+    def read(self, vectors: Sequence[Vector]) -> list[Vector]:
+        return [self.coder.decode(vector) if self.coder else vector for vector in vectors]
+
+
+async def worker(
+    node: Node, replica: Replica, *, graph: Graph, share: Share, fold: Fold, queue: int, codec: Codec
+) -> None:  # fmt: skip
+    """Differentiate, scatter, fold what has come since the last time, step (Li et al. 2015)."""
+    wires = MaltWires(node, replica, codec)
+    heard, hearers = graph.neighbours(node.rank), graph.hearers(node.rank)
+    slots: Slots = {rank: deque(maxlen=queue) for rank in heard}  # not remembered: what a restart loses is overwritten
+    await node.spawn(keeper(node, slots))
+    for step in node.steps():
+        vector = await local(node, replica, share)
+        scatter = wires.of(step, vector)
+        for peer in addresses(hearers):
+            # a newer one takes the place of one that has not left, and where the link is full it is lost: no waiting
+            await node.send(peer, scatter, keep="latest", lossy=True)
+        take(replica, vector, wires.read(gathered(slots)), share, fold)
+        await node.note("update")
+    await part(node, hearers, heard)
+
+
+async def together(node: Node, replica: Replica, *, graph: Graph, share: Share, fold: Fold, codec: Codec) -> None:
+    """With a barrier: nobody goes on before it has this step's vector of everyone it hears."""
+    wires = MaltWires(node, replica, codec)
+    for step in node.steps():
+        present = node.present(step)
+        vector = await local(node, replica, share)
+        hearers = addresses(rank for rank in graph.hearers(node.rank) if rank in present)
+        await node.broadcast(hearers, wires.of(step, vector))
+        heard = addresses(rank for rank in graph.neighbours(node.rank) if rank in present)
+        others = [scatter.vector for scatter in await node.gather(Scatter, heard, step=step)]
+        take(replica, vector, wires.read(others), share, fold)
+        await node.note("update")
+
+
+async def bounded(
+    node: Node, replica: Replica, *, graph: Graph, share: Share, fold: Fold, bound: int, codec: Codec
+) -> None:  # fmt: skip
+    """Bounded staleness: fold what has come, but never without the vectors of `bound` steps ago; none is lost.
+
+    Who is `bound` steps ahead of a peer waits, so what lies unread is bounded too, and needs no slots.
+    """
+    heard, hearers = graph.neighbours(node.rank), graph.hearers(node.rank)
+    newest = node.remember("newest", dict.fromkeys(heard, -1)).value  # the last step that was folded of each
+    wires = MaltWires(node, replica, codec)
+    for step in node.steps():
+        present = node.present(step)
+        vector = await local(node, replica, share)
+        scatter = wires.of(step, vector)
+        for peer in addresses(rank for rank in hearers if rank in present):
+            await node.send(peer, scatter, paced=True)  # nobody is more than `bound` of them ahead
+        due = {rank: min(step - bound, last(node, rank)) for rank in heard}
+        take(replica, vector, wires.read(await unread(node, newest, due)), share, fold)
+        await node.note("lead", max((step - newest[rank] for rank in heard if rank in present), default=0))
+        await node.note("update")
+    await part(node, hearers, heard)
+
+
+def last(node: Node, rank: int) -> int:
+    """The last step that a worker may do."""
+    limit = node.limits[rank]
+    return node.step if limit is None else limit - 1
+
+
+async def unread(node: Node, newest: dict[int, int], due: dict[int, int]) -> list[Vector]:
+    """All that has come, and all up to the step that is `due` of each peer; in the order of ranks, then of steps."""
+    came: list[Vector] = []
+    for rank, peer in zip(sorted(newest), addresses(sorted(newest)), strict=True):
+        scatter = node.receive_nowait(Scatter, sender=peer)
+        while scatter or newest[rank] < due[rank]:
+            scatter = scatter or await node.receive(Scatter, sender=peer)
+            newest[rank] = scatter.step
+            came.append(scatter.vector)
+            scatter = node.receive_nowait(Scatter, sender=peer)
+    return came
+
+
+async def local(node: Node, replica: Replica, share: Share) -> Vector:
+    """What a worker has to give: its gradient, or its model after its own step."""
+    grad = await replica.gradient(node)
+    if share == "gradient":
+        return grad
+    replica.apply(grad)
+    return replica.model
+
+
+def take(replica: Replica, vector: Vector, others: Sequence[Vector], share: Share, fold: Fold) -> None:
+    """Add the others' vectors to one's own, or take the average of all; a gradient is then stepped on."""
+    for other in others:
+        vector.add_(other)
+    if fold == "average":
+        vector.mul_(1 / (1 + len(others)))
+    if share == "gradient":
+        replica.apply(vector)
+
+
+async def keeper(node: Node, slots: Slots) -> None:
+    """Lay what comes into its sender's slots; the newest takes the place of the oldest, so they never grow."""
+    while True:
+        scatter = await node.receive(Scatter)
+        slots[scatter.sender.rank].append(scatter.vector)
+
+
+def gathered(slots: Slots) -> list[Vector]:
+    """All that was not read yet, in rank order, and from now on is read."""
+    unread = [vector for rank in sorted(slots) for vector in slots[rank]]
+    for slot in slots.values():
+        slot.clear()
+    return unread
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Malt:
+    """Workers scatter gradients or models into each other's slots, and fold what lies in their own (Li et al. 2015)."""
+
+    share: Literal["auto", "gradient", "model"] = "auto"  # gradients if all hear all, else models: these are passed on
+    fold: Fold = "average"
+    queue: int = 1  # slots for each sender
+    barrier: bool = False
+    bound: int | None = None  # bounded staleness: how many steps a worker may be ahead of those it hears
+
+    def strategy(self, workers: int, graph: Graph, over: str, codec: Codec = dense) -> Strategy:
+        if self.queue < 1:
+            raise PlanError(f"malt(queue={self.queue}): each sender needs 1 slot or more")
+        if self.bound is not None and (self.bound < 0 or self.barrier or self.queue > 1):
+            raise PlanError(
+                f"malt(bound={self.bound}): 0 steps or more, and without barrier and queue: a bound of 0 is a barrier, "
+                "and within a bound nothing is overwritten"
+            )
+        graph.check_linked()
+        whole = all(graph.degree(rank) == workers - 1 for rank in graph.ranks)
+        share: Share = self.share if self.share != "auto" else "gradient" if whole else "model"
+        if share == "model" and self.fold == "sum":
+            raise PlanError("malt(share=model, fold=sum): models can only be averaged; gradients can be summed, too")
+        if share == "model" and not codec.lossless:
+            raise PlanError(
+                f"malt(share=model) with {codec.name}: models would travel as changes, none of which may be lost, and "
+                "malt's messages may; use share=gradient over complete, or dpsgd over this graph"
+            )
+
+        work: Program = partial(worker, queue=self.queue)
+        if self.barrier or self.bound == 0:
+            work = together
+        elif self.bound:
+            work = partial(bounded, bound=self.bound)
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            program = partial(work, graph=graph, share=share, fold=self.fold, codec=codec)
+            return [Role(Address("worker", rank), program, trains=True, scored=True) for rank in range(workers)]
+
+        return Strategy(
+            name="malt", settings={**asdict(self), "share": share}, roles=roles, over=over, codec=codec.name,
+            scored="the mean of the workers' models",
+            rate=f"unchanged: each worker's own, on the {'mean' if self.fold == 'average' else 'sum'} of what it has",
+            scaling=GROW if self.fold == "average" else "divide it by 1 + the peers",
+            taxonomy=Taxonomy(
+                optimization="decentral", architecture="peers", exchange="scatter / gather",
+                scheduling="bounded" if self.bound else "synchronous" if work is together else "asynchronous",
+                topology="peer-to-peer mesh" if over == "complete" else over,
+            ),
+        )  # fmt: skip

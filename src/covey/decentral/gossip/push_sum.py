@@ -1,0 +1,132 @@
+"""SGP: push shares of one's model and weight along a directed graph; the quotient of both comes to the mean."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from covey.errors import PlanError
+from covey.exchange.codec import Codec, dense
+from covey.exchange.differences import Gaps, Shadows, model_coder, refuse_lagging
+from covey.message import Address, Message
+from covey.model.replica import Replica
+from covey.program import Memory, Node
+from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.topology import Graph
+from covey.vector import Vector
+
+
+class PushShare(Message):
+    """A share of a worker's x, and the same share of its weight; or, encoded, how its z has changed."""
+
+    wire_name = "push_sum.push"
+
+    step: int
+    share: Vector
+    weight: float
+
+
+class PushedShares:
+    """How shares travel: as they are, or as what has changed of z since this peer last heard it."""
+
+    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
+        self.replica = replica
+        self.gaps = None if codec.lossless else Gaps(node, replica, codec)
+        coder = model_coder(node, replica, codec, "push")
+        self.told = None if codec.lossless else Shadows(node, "told", coder, replica.model)
+
+    def give(self, peer: int, weight: float) -> Vector:
+        """What goes to this peer with so much of one's weight."""
+        return self.told.tell(self.replica.model, peer) if self.told else self.replica.model * weight
+
+    def take_in(self, kept: float, pushes: list[PushShare], total: float) -> None:
+        """z = (kept z + shares) / total."""
+        model = self.replica.model
+        if self.gaps:
+            gaps = [self.gaps.hear(push.share, push.sender.rank) for push in pushes]
+            for gap, push in zip(gaps, pushes, strict=True):
+                model.add_(gap, alpha=push.weight / total)
+            return
+        model.mul_(kept / total)
+        for push in pushes:
+            model.add_(push.share, alpha=1 / total)
+
+
+async def worker(node: Node, replica: Replica, *, graph: Graph, overlap: int, codec: Codec) -> None:
+    """Step at z, push shares of x along the graph of this step, take in those that were pushed `overlap` steps ago.
+
+    The replica holds z = x / y, where gradients are taken, and y is its weight in the scored model: sum x / sum y.
+    """
+    weight = node.remember("weight", 1.0)
+    # (step, sender) of what was pushed and has not come
+    missing: Memory[list[tuple[int, int]]] = node.remember("missing", [])
+    replica.weight = weight.value
+    travelling = PushedShares(node, replica, codec)
+    for step in node.steps():
+        grad = await replica.gradient(node)
+        replica.apply(grad, scale=1 / weight.value)  # x - rate * gradient, seen from z = x / y
+        await node.note("update")
+        present, now = node.present(step), graph.at(step)
+        shares = given(now, node.rank, present)
+        for peer, share in shares.items():
+            push = PushShare(step, travelling.give(peer, share * weight.value), share * weight.value)
+            await node.send(Address("worker", peer), push, loan=True, paced=True)  # it waits for theirs, below
+        replica.weight = weight.value = weight.value * (1 - sum(shares.values()))
+        missing.value += [(step, peer) for peer in now.neighbours(node.rank) if peer in present]
+        await take_in(node, travelling, weight, missing, due=step - overlap)
+    await take_in(node, travelling, weight, missing, due=node.step)
+
+
+def given(graph: Graph, rank: int, present: Collection[int]) -> dict[int, float]:
+    """What a worker gives to each one that hears it; what it would give to those who have ended, it keeps."""
+    return {peer: graph.weight(peer, rank) for peer in graph.hearers(rank) if peer in present}
+
+
+async def take_in(
+    node: Node, travelling: PushedShares, weight: Memory[float], missing: Memory[list[tuple[int, int]]], due: int
+) -> None:
+    """Add up what was pushed to this worker: all that came, and all that is due."""
+    pushes: list[PushShare] = []
+    for step, peer in list(missing.value):
+        sender = Address("worker", peer)
+        push: PushShare | None
+        if step <= due:  # the oldest come first, so that none of those below has a chance to come meanwhile
+            push = await node.receive(PushShare, sender=sender, step=step)
+        else:
+            push = node.receive_nowait(PushShare, sender=sender)
+        if push is not None:
+            missing.value.remove((step, peer))
+            pushes.append(push)
+    kept = weight.value
+    travelling.replica.weight = weight.value = kept + sum(push.weight for push in pushes)
+    travelling.take_in(kept, pushes, weight.value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sgp:
+    """Push-sum over directed graphs that may change every step; a share may come `overlap` steps late (Assran 2019)."""
+
+    overlap: int = 0
+
+    def strategy(self, workers: int, graph: Graph, over: str, codec: Codec = dense) -> Strategy:
+        graph.check_push()
+        refuse_lagging(codec)
+        if self.overlap < 0:
+            raise PlanError(
+                f"sgp(overlap={self.overlap}): 0 waits for the shares of this step, 1 for those of the last"
+            )
+
+        def roles(workers: int, servers: int) -> list[Role]:
+            work = partial(worker, graph=graph, overlap=self.overlap, codec=codec)
+            return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
+
+        return Strategy(
+            name="sgp", settings=asdict(self), roles=roles, over=over, codec=codec.name,
+            scored="the mean of the workers' x, over that of their weights",
+            rate="unchanged: each worker's own", scaling=GROW,
+            taxonomy=Taxonomy(
+                optimization="decentral", architecture="peers", scheduling="bounded" if self.overlap else "synchronous",
+                exchange="push-sum", topology="1-peer exponential" if over == "one_peer_exponential" else over,
+            ),
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""How do workers write one vector in shared memory?"""

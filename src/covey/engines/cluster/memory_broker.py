@@ -1,0 +1,155 @@
+"""Memory for the roles of several sites of one machine: one process lays it, and hands it to the sites over a socket.
+
+The socket is of Linux's abstract kind (unix(7)): it reaches only processes of the same kernel and network, so whoever
+comes through it is on this machine, and it has no file that could be left behind. Both ends must run as the same
+user, and prove that they know the run's secret, which is not sent.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from secrets import token_bytes, token_hex
+from struct import Struct
+from threading import Thread
+
+from covey.engines.cluster.site_messages import FetchMemory, LayMemory, MemoryShared
+from covey.engines.transport import handles, shared_segment
+from covey.message import Address
+
+SECRET = 32  # bytes
+PATIENCE = 5.0  # seconds that either end waits for the other
+GUESTS = 128  # that may knock at once
+
+_credentials = Struct("3i")  # process, user, group: what the kernel knows of the other end (SO_PEERCRED)
+_count = Struct("<I")
+
+
+def new_secret() -> bytes:
+    return token_bytes(SECRET)
+
+
+class MemoryBroker:
+    """Has laid memory for these roles, and hands it to whoever may have it until it is closed."""
+
+    def __init__(self, roles: Sequence[Address], secret: bytes, common: bool) -> None:
+        """With `common` there is one more file, for what all roles of the run have in common."""
+        self.secret, self.door = secret, f"covey-{token_hex(16)}"
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.handles: list[int] = []
+        try:
+            self.handles += shared_segment.laid(roles)
+            self.handles += [shared_segment.new_file()] if common else []
+            self.socket.bind(f"\0{self.door}")
+            self.socket.listen(GUESTS)
+        except OSError:
+            self.socket.close()
+            handles.close(self.handles)
+            raise
+        self.thread = Thread(target=self._serve, name="keeper", daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                line, _ = self.socket.accept()
+            except OSError:  # closed
+                return
+            with line, suppress(OSError):  # it left, was somebody else, or was too slow
+                line.settimeout(PATIENCE)
+                self._hand(line)
+
+    def _hand(self, line: socket.socket) -> None:
+        check_user(line)
+        asked = token_bytes(SECRET)
+        line.send(asked)
+        told = line.recv(2 * SECRET)
+        theirs, proof = told[:SECRET], told[SECRET:]
+        check_proof(proof, self.secret, b"guest", asked + theirs)
+        line.send(proved(self.secret, b"keeper", asked + theirs) + _count.pack(len(self.handles)))
+        handles.give(line, self.handles)
+
+    def close(self) -> None:
+        """Whoever has fetched it has it; nobody else will."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)  # ends the thread's waiting
+        self.thread.join()
+        self.socket.close()
+        handles.close(self.handles)
+        self.handles = []
+
+
+def fetch(door: str, secret: bytes) -> list[int]:
+    """What the keeper behind this door has laid; OSError, with the reason, if it cannot be had."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        line.settimeout(PATIENCE)
+        line.connect(f"\0{door}")
+        check_user(line)
+        asked, mine = line.recv(SECRET), token_bytes(SECRET)
+        line.send(mine + proved(secret, b"guest", asked + mine))
+        told = line.recv(SECRET + _count.size)
+        if not told:
+            raise ConnectionRefusedError("the keeper of the memory has refused it")
+        check_proof(told[:SECRET], secret, b"keeper", asked + mine)
+        if len(told) != SECRET + _count.size:
+            raise ConnectionError("the keeper of the memory does not say how many files there are")
+        return handles.take(line, _count.unpack(told[SECRET:])[0])
+
+
+def check_user(line: socket.socket) -> None:
+    """The other end runs as the same user, as the kernel says."""
+    data = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _credentials.size)
+    _, user, _ = _credentials.unpack(data)
+    if user != os.geteuid():
+        raise PermissionError(f"user {user} is not user {os.geteuid()}")
+
+
+def proved(secret: bytes, who: bytes, asked: bytes) -> bytes:
+    return hmac.digest(secret, who + asked, "sha256")
+
+
+def check_proof(proof: bytes, secret: bytes, who: bytes, asked: bytes) -> None:
+    """The other end knows the secret; each has chosen half of what it is asked, so an answer is good only once."""
+    if len(asked) != 2 * SECRET or not hmac.compare_digest(proof, proved(secret, who, asked)):
+        raise PermissionError("the other end does not know the secret of this run")
+
+
+class SiteMemory:
+    """A site's part in the memory of its machine: laid by it, or fetched from whoever has laid it."""
+
+    def __init__(self, secret: bytes) -> None:
+        self.secret = secret
+        self.broker: MemoryBroker | None = None
+        self.fetched: list[int] = []
+
+    @property
+    def handles(self) -> list[int]:
+        return self.broker.handles if self.broker else self.fetched
+
+    def obey(self, word: LayMemory | FetchMemory) -> MemoryShared:
+        """Do it; what the launcher should know."""
+        try:
+            if isinstance(word, FetchMemory):
+                self.fetched = fetch(word.door, self.secret)
+                return MemoryShared()
+            self.broker = MemoryBroker(word.roles, self.secret, word.common)
+            return MemoryShared(self.broker.door)
+        except OSError as error:
+            return MemoryShared(why=error.strerror or str(error) or type(error).__name__)
+
+    def passed_on(self) -> SiteMemory:
+        """All of it, for somebody else to close."""
+        other = SiteMemory(self.secret)
+        other.broker, other.fetched = self.broker, self.fetched
+        self.broker, self.fetched = None, []
+        return other
+
+    def close(self) -> None:
+        """Whoever was born with it has it."""
+        if self.broker:
+            self.broker.close()
+        handles.close(self.fetched)
+        self.broker, self.fetched = None, []

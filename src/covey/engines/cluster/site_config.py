@@ -1,0 +1,42 @@
+"""Letters for sites of this machine: in memory of the launcher's, which only processes of its own user can open."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from covey.decoding import WireFormat
+from covey.engines.cluster.site_messages import SiteConfig
+
+CONFIGS = "COVEY_MAIL"  # the environment of a site tells where the letters lie
+
+
+class SiteConfigs(msgspec.Struct, frozen=True):
+    """What lies ready for the sites."""
+
+    configs: list[SiteConfig]
+    handed: bytes
+
+
+_mails: WireFormat[SiteConfigs] = WireFormat("mail for the sites", SiteConfigs)
+
+
+class ConfigMemory:
+    """The memory; it has no name, so that nothing can be left behind."""
+
+    def __init__(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
+        self.handle = os.memfd_create("covey-mail", os.MFD_CLOEXEC)
+        self.path = f"/proc/{os.getpid()}/fd/{self.handle}"
+        with os.fdopen(os.dup(self.handle), "wb") as file:
+            file.write(msgspec.msgpack.encode(SiteConfigs(list(configs), handed)))
+
+    def close(self) -> None:
+        os.close(self.handle)
+
+
+def read() -> SiteConfigs:
+    """(A site) what lies there; OSError if the launcher is gone."""
+    with open(os.environ.pop(CONFIGS), "rb") as file:
+        return _mails.read(file.read(), "the launcher")

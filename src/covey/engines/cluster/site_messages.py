@@ -1,0 +1,114 @@
+"""What a launcher and the sites of a run say to each other, and the letter by which a site is invited."""
+
+from __future__ import annotations
+
+import msgspec
+
+from covey.decoding import WireFormat
+from covey.engines.cluster.this_host import HostIdentity
+from covey.engines.process.liveness import STALL
+from covey.engines.transport.keys import Pair, Secretive
+from covey.engines.transport.token import NONE
+from covey.message import Address
+
+
+class SiteConfig(Secretive, frozen=True, kw_only=True):
+    """What a site must know to come: it travels through the engine's own channel, for it holds the site's key."""
+
+    site: int
+    token: bytes = NONE  # of the run
+    launcher: str  # the endpoint at which sites are awaited
+    key: str = ""  # the launcher's public key; none: --insecure
+    pair: Pair | None = None
+    warm: str  # the module that roles need
+    threads: int = 1  # with which a role computes
+    task: str = ""  # the file that must be the same everywhere
+    interface: str = ""  # where the roles shall hear: the name of an interface, or an address
+    code: bytes = b""  # the task's file and the modules beside it, for a host that does not have them
+    roles: list[str] = msgspec.field(default_factory=list)  # who will live there, for engines that show names
+    stall: float = STALL  # seconds for which a process may give no sign of life
+    secret: bytes = b""  # of the sites, by which those of one machine know each other when they share memory
+
+    @property
+    def called(self) -> str:
+        return f"site {self.site}" + (f": {', '.join(self.roles)}" if self.roles else "")
+
+
+class SiteMessage(msgspec.Struct, frozen=True, tag=True):
+    """Something said on the line between a site and the launcher."""
+
+
+class Arrived(SiteMessage, frozen=True):
+    """The site is there."""
+
+    host: str
+    address: str  # where its roles hear
+    cores: int
+    versions: dict[str, str]
+    machine: HostIdentity = HostIdentity("", 0, (0, 0))
+
+
+class MemoryShared(SiteMessage, frozen=True):
+    """The site has laid memory, which others find behind this door, or has fetched it; or why it could not."""
+
+    door: str = ""
+    why: str = ""
+
+
+class SiteFailed(SiteMessage, frozen=True):
+    """The site cannot do what it was asked, or has `lost` the parent of its roles."""
+
+    reason: str
+    lost: bool = False
+
+
+class ProcessGone(SiteMessage, frozen=True):
+    """A role's process has ended, and how."""
+
+    who: Address
+    how: str
+
+
+class Heartbeat(SiteMessage, frozen=True):
+    """The site is still there; of its roles, these have used the CPU since the last time, and these are stopped."""
+
+    busy: list[Address] = []
+    stopped: list[tuple[Address, str]] = []  # with the letter by which Linux says how
+
+
+class LayMemory(SiteMessage, frozen=True):
+    """Lay memory for these roles of this machine; `common`: and for what all roles of the run have in common."""
+
+    roles: list[Address]
+    common: bool
+
+
+class FetchMemory(SiteMessage, frozen=True):
+    """Fetch the memory of this machine, behind this door."""
+
+    door: str
+
+
+class StartRoles(Secretive, SiteMessage, frozen=True):
+    """Have these roles born."""
+
+    entry: str
+    roles: list[Address]
+    work: bytes  # with the keys of these roles
+    alone: bool  # all roles of the run are born here, or share memory with these
+    sharing: list[Address] = []  # the roles that share the memory of this machine; none: those that are born here
+
+
+class LeaveRun(SiteMessage, frozen=True):
+    """The run is over."""
+
+    well: bool = True
+    why: str = ""  # if not
+
+
+Upward = Arrived | MemoryShared | SiteFailed | ProcessGone | Heartbeat
+Downward = LayMemory | FetchMemory | StartRoles | LeaveRun
+
+upward: WireFormat[Upward] = WireFormat("word up the line to the sites", Upward)
+configs: WireFormat[SiteConfig] = WireFormat("letter to a site", SiteConfig)
+downward: WireFormat[Downward] = WireFormat("word down the line to the sites", Downward)

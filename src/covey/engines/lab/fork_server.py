@@ -1,0 +1,120 @@
+"""The one parent of all sites of a lab: they are on one machine, so torch is imported once, and a site is a fork away.
+
+A site enters its group of processes and its network before it does anything else. The fork server tells how each ends, and
+when its launcher is gone, however it died, it takes them all with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+
+import msgspec
+
+from covey.decoding import WireFormat
+from covey.engines.cluster import site
+from covey.engines.cluster.site_messages import SiteConfig
+from covey.engines.lab.name import NETNS
+from covey.engines.process.launcher.fork_server import die_with_parent, entitle, read, write
+from covey.engines.process.launcher.role_processes import forked
+
+CLONE_NEWNET = 0x40000000
+
+
+class Invitation(msgspec.Struct, frozen=True, kw_only=True):
+    """A letter, and where its site shall live."""
+
+    config: SiteConfig
+    host: str
+    namespace: str
+    group: str = ""
+
+
+class SiteEnded(msgspec.Struct, frozen=True):
+    """A site has ended."""
+
+    host: str
+    status: int
+
+
+_invitations: WireFormat[list[Invitation]] = WireFormat("list of invitations", list[Invitation])
+ends: WireFormat[SiteEnded] = WireFormat("word of the parent of hosts", SiteEnded)
+
+
+def hatch(line: socket.socket, warm: str) -> None:
+    """Fork a site for each invitation; stay until the launcher goes."""
+    import torch._dynamo  # noqa: F401  # what roles need, once for all: see the fork server
+
+    import_module(warm)
+    invitations = _invitations.read(read(line), "the launcher")
+    handed = read(line)
+    gc.freeze()
+    sites = {_fork(line, invitation, handed): invitation.host for invitation in invitations}
+    try:
+        _watch(line, sites)
+    finally:
+        for pid in sites:
+            os.kill(pid, signal.SIGKILL)  # its fork server sees it, and ends its roles
+            os.waitpid(pid, 0)
+
+
+def _fork(line: socket.socket, invitation: Invitation, handed: bytes) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        line.close()
+        die_with_parent()
+        entitle(f"covey: site {invitation.host}")
+        if invitation.group:
+            (Path(invitation.group) / "cgroup.procs").write_text(str(os.getpid()))
+        enter(invitation.namespace)
+        site.host(invitation.config, handed, forked)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def enter(namespace: str) -> None:
+    """From now on this process has the network of that namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with (NETNS / namespace).open() as file:
+        if libc.setns(file.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+
+
+def _watch(line: socket.socket, sites: dict[int, str]) -> None:
+    handles = {os.pidfd_open(pid): pid for pid in sites}
+    poll = select.poll()
+    poll.register(line, select.POLLIN | select.POLLHUP)
+    for handle in handles:
+        poll.register(handle, select.POLLIN)
+    while True:
+        for ready, _ in poll.poll():
+            if ready == line.fileno():
+                return
+            poll.unregister(ready)
+            pid = handles.pop(ready)
+            os.close(ready)
+            _, status = os.waitpid(pid, 0)
+            with suppress(OSError):
+                write(line, msgspec.msgpack.encode(SiteEnded(sites.pop(pid), status)))
+
+
+if __name__ == "__main__":
+    entitle("covey: fork server")
+    hatch(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])

@@ -1,0 +1,1 @@
+"""How does a launcher start, watch and end the processes of a run?"""

@@ -1,0 +1,126 @@
+"""What a launcher knows of its workers' own loops: what they vote on, in which order they read, who has left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from covey.engines.process import control
+from covey.errors import PlanError
+from covey.message import Address
+
+COUNT: dict[control.How, Callable[[Sequence[float]], float]] = {
+    "any": lambda values: float(any(values)),
+    "all": lambda values: float(all(values)),
+    "mean": lambda values: sum(values) / len(values),
+    "sum": sum,
+}
+TOGETHER = (
+    'let all stop together: `if member.agree(done, how="any"): break`; or use a strategy that waits for nobody, such '
+    "as easgd or asynchronous"
+)
+EQUALLY = "all workers must call it equally often before they leave"
+
+
+class OwnLoops:
+    """Each loop is a worker's; `in_step`: they wait for one another, so all must take equally many steps."""
+
+    def __init__(
+        self, workers: Sequence[Address], in_step: bool, tell: Callable[[Iterable[Address], control.Downward], None]
+    ) -> None:
+        self.workers, self.in_step, self.tell = workers, in_step, tell
+        self.votes: dict[int, dict[Address, control.Vote]] = {}
+        self.given = dict.fromkeys(workers, 0)
+        self.left: dict[Address, control.Left] = {}
+        self.over: set[Address] = set()  # whose run ended before their loops did
+        self.orders: dict[int, dict[Address, str]] = {}
+
+    def hear(self, who: Address, word: control.Vote | control.Left | control.SampleOrder) -> None:
+        """A loop votes, leaves, or begins to read; what cannot go well is refused at once, with names."""
+        if isinstance(word, control.SampleOrder):
+            return self.compare(who, word)
+        if isinstance(word, control.Left):
+            self.left[who] = word
+        else:
+            self.check_alike(who, word)
+            self.votes.setdefault(word.number, {})[who] = word
+        self.check_present()
+        for worker in self.workers:
+            self.check_step(worker)
+        self.close_votes()
+
+    def note(self, who: Address, word: control.Report | control.RoleEnded) -> None:
+        """How far a worker is."""
+        if isinstance(word, control.RoleEnded):
+            if who in self.given and who not in self.left:
+                self.over.add(who)
+                self.close_votes()
+        elif who in self.given:
+            self.given[who] = word.given
+            self.check_step(who)
+
+    def check_alike(self, who: Address, vote: control.Vote) -> None:
+        """All vote on the same thing."""
+        for other, theirs in self.votes.get(vote.number, {}).items():
+            if (theirs.about, theirs.how) != (vote.about, vote.how):
+                raise PlanError(
+                    f"{who} called {vote.about} after {vote.steps} steps where {other} called {theirs.about} after "
+                    f"{theirs.steps}: all workers must make the same calls in the same order"
+                )
+
+    def check_present(self) -> None:
+        """Nobody has left who would have to vote."""
+        for number, votes in self.votes.items():
+            for gone, left in self.left.items():
+                if left.votes < number:
+                    who, vote = next(iter(votes.items()))
+                    raise PlanError(
+                        f"{gone} left its training loop after {left.steps} steps, and {who} waits for it in "
+                        f"{vote.about} after {vote.steps}: {TOGETHER if self.in_step else EQUALLY}"
+                    )
+
+    def check_step(self, who: Address) -> None:
+        """Where workers wait for one another, nobody takes a step that another will not."""
+        if not self.in_step or who in self.left or who in self.over:
+            return
+        for gone, left in self.left.items():
+            if self.given[who] > left.steps:
+                raise PlanError(
+                    f"{gone} left its training loop after {left.steps} steps, and {who} goes on, under a strategy "
+                    f"whose workers wait for one another: {TOGETHER}"
+                )
+        for votes in self.votes.values():
+            for voter, vote in votes.items():
+                if who not in votes and self.given[who] > vote.steps:
+                    raise PlanError(
+                        f"{voter} waits in {vote.about} after {vote.steps} steps, and {who} went on to the next step "
+                        "without it: all workers must call it at the same place of the loop"
+                    )
+
+    def close_votes(self) -> None:
+        """End every vote that all have cast."""
+        for number, votes in list(self.votes.items()):
+            if all(worker in votes or worker in self.over for worker in self.workers):
+                del self.votes[number]
+                cast = [votes[worker] for worker in self.workers if worker in votes]
+                self.tell(votes, control.VoteResult(number, COUNT[cast[0].how]([vote.value for vote in cast])))
+
+    def waits_for_votes(self, workers: Iterable[Address]) -> bool:
+        """Whether all of these wait for somebody else's vote."""
+        return bool(self.votes) and all(any(who in votes for votes in self.votes.values()) for who in workers)
+
+    def compare(self, who: Address, order: control.SampleOrder) -> None:
+        """All loaders must go through the samples in one order, of which each worker takes its share."""
+        told = self.orders.setdefault(order.number, {})
+        for other, theirs in told.items():
+            if theirs != order.fingerprint:
+                raise PlanError(
+                    f"the loader of {who} draws different samples from that of {other}, so their shares would overlap: "
+                    "its sampler and generator must be made the same way on all workers, without the rank or the time"
+                )
+        told[who] = order.fingerprint
+        if len(told) == len(self.workers):
+            del self.orders[order.number]
+
+    def gone(self) -> str:
+        """Who has left, in words; nothing while all are there."""
+        return "".join(f"\n  {who} left its training loop after {left.steps} steps" for who, left in self.left.items())

@@ -1,0 +1,217 @@
+"""The roles that one fork server bears on this machine, in a private directory; both are gone when the block ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+import msgspec
+
+from covey.engines.process import liveness
+from covey.engines.process.launcher import fork_server
+from covey.engines.process.launcher.fork_server import RoleExit, RoleJob, RolesStarted, ServerWarm, read, told, write
+from covey.engines.process.liveness import STALL, STOPPED, Silence, still
+from covey.engines.transport import handles
+from covey.errors import PeerLost
+from covey.message import Address
+from covey.model.threads import limited_to
+
+PATIENCE = 5.0  # seconds that the roles have to end by themselves, once told to, and their parent after them
+HASTE = 1.0  # the same for one that may still be importing torch, after a failure
+PARENT = "the parent of all roles"
+LONG = 64  # bytes: a directory for temporary files with a longer name leaves no room for a socket's path
+
+
+class ForkServer(Protocol):
+    """The fork server, as whoever started it holds it."""
+
+    pid: int
+
+    def wait(self) -> int: ...
+
+
+Start = Callable[[socket.socket, socket.socket, Path, str, float], ForkServer]
+"""How a fork server comes to life: given our end of the line and its own, the private directory, what it imports, and for
+how many seconds it may see no sign of this process."""
+
+
+class RoleProcesses:
+    """The processes of a run on this machine."""
+
+    def __init__(self, warm: str, threads: int = 1, start: Start | None = None, stall: float = STALL) -> None:
+        """Start the parent of the roles, which imports the module `warm` while this process does other things.
+
+        `threads` is with how many a role computes; a parent that is not started here knows that already. `stall` is for
+        how many seconds that parent may stand still, or see this process do so.
+        """
+        where = None if len(os.fsencode(tempfile.gettempdir())) <= LONG else "/tmp"
+        # mode 0700: the sockets in it are this user's alone
+        self.directory = Path(tempfile.mkdtemp(prefix="covey-", dir=where))
+        self.line, theirs = socket.socketpair()
+        with theirs, _undisturbed():
+            self.fork_server = (start or partial(spawned, threads))(self.line, theirs, self.directory, warm, stall)
+        self.silence: Silence[str] = Silence(stall)
+        self.warm = False  # the parent has imported everything
+        self.roles: list[Address] = []
+        self.pids: dict[Address, int] = {}
+        self.alive: set[Address] = set()
+
+    def __enter__(self) -> RoleProcesses:
+        return self
+
+    @property
+    def wakeups(self) -> tuple[int, ...]:
+        """Readable when a role has ended."""
+        return (self.line.fileno(),)
+
+    def start_roles(self, job: RoleJob, memory: Sequence[int] = ()) -> None:
+        """Have roles born; `memory` are the handles of what they share with others of this machine."""
+        self.roles, self.alive = job.roles, set(job.roles)
+        try:
+            write(self.line, msgspec.msgpack.encode(msgspec.structs.replace(job, handles=len(memory))))
+            handles.give(self.line, memory)
+        except OSError:
+            raise self._lost() from None
+
+    def abandon(self) -> None:
+        """Nobody has told the roles to go, so there is nothing to wait for when the block ends."""
+        self.alive.clear()
+
+    def exits(self) -> list[tuple[Address, str]]:
+        """Who has ended since the last time, and how; never waits."""
+        found = []
+        while select.select([self.line], [], [], 0)[0]:
+            match self._told():
+                case ServerWarm():
+                    self.warm = True
+                case RolesStarted(pids):
+                    self.pids = dict(zip(self.roles, pids, strict=True))
+                case RoleExit(who, status):
+                    self.alive.discard(who)
+                    found.append((who, describe(os.waitstatus_to_exitcode(status))))
+        if self.silence.due and self.silence.look({PARENT: liveness.cpu(self.fork_server.pid)}):
+            raise PeerLost(still(PARENT, liveness.state(self.fork_server.pid), self.silence.stall))
+        return found
+
+    def _told(self) -> ServerWarm | RolesStarted | RoleExit:
+        try:
+            return told.read(read(self.line), "the parent of roles")
+        except (SystemExit, ConnectionError):
+            raise self._lost() from None
+
+    def sign(self, who: Address) -> object:
+        """What changes while a role works; before it is born, its parent does so for it."""
+        return liveness.sign(self.pids[who]) if who in self.pids else liveness.cpu(self.fork_server.pid)
+
+    def state(self, who: Address) -> str:
+        """What a role's process does, as Linux tells it."""
+        return liveness.state(self.pids.get(who, self.fork_server.pid))
+
+    def signal(self, number: signal.Signals) -> None:
+        """To all roles, what they have started, and their parent."""
+        with suppress(ProcessLookupError):  # it may have no group of its own yet
+            os.killpg(self.fork_server.pid, number)
+
+    def _lost(self) -> PeerLost:
+        """The parent of the roles has ended; it is buried only when the block ends, so that its number stays ours."""
+        end = os.waitid(os.P_PID, self.fork_server.pid, os.WEXITED | os.WNOWAIT)
+        assert end is not None
+        code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+        return PeerLost(f"{PARENT} {describe(code)}")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Give the roles a moment to go by themselves when all went well, then see to it."""
+        try:
+            with suppress(PeerLost):
+                if error is None:
+                    self._see_off()
+        finally:
+            self.line.close()  # the fork server kills what is left and removes the directory
+            stopped = liveness.state(self.fork_server.pid) in STOPPED
+            self._bury(0.0 if stopped else PATIENCE if error is None else HASTE)
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _see_off(self) -> None:
+        until = self.silence.awake + PATIENCE
+        while any(self.state(who) not in STOPPED for who in self.alive) and self.silence.awake < until:
+            select.select([self.line], [], [], self.silence.every)
+            self.exits()
+
+    def _bury(self, patience: float) -> None:
+        ended, poll = os.pidfd_open(self.fork_server.pid), select.poll()
+        poll.register(ended, select.POLLIN)
+        poll.poll(patience * 1000)
+        os.close(ended)
+        self.signal(signal.SIGKILL)  # all that is left of the run, the fork server itself included
+        self.fork_server.wait()
+
+
+def spawned(
+    threads: int, ours: socket.socket, theirs: socket.socket, directory: Path, warm: str, stall: float
+) -> ForkServer:
+    """A fork server as a program of its own."""
+    path = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, **limited_to(threads), "PYTHONPATH": path}
+    told = [str(theirs.fileno()), str(directory), warm, str(stall), " " * 32]  # the last is room for a title
+    # A group of its own, which the terminal's Ctrl-C does not reach, but no session: Linux shares the CPU out among
+    # sessions first, and on a busy machine busy roles in one of their own can keep the launcher waiting for seconds.
+    return subprocess.Popen(
+        [sys.executable, "-m", fork_server.__name__, *told],
+        pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment, process_group=0,
+    )  # fmt: skip
+
+
+class ForkedServer(ForkServer):
+    """A fork server that was forked, not started."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def wait(self) -> int:
+        return os.waitpid(self.pid, 0)[1]
+
+
+def forked(ours: socket.socket, theirs: socket.socket, directory: Path, warm: str, stall: float) -> ForkedServer:
+    """A fork server that need not import again what this process has; for one that has no threads, and no GPU, yet."""
+    pid = os.fork()
+    if pid:
+        return ForkedServer(pid)
+    try:
+        os.setpgid(0, 0)
+        ours.close()
+        fork_server.main(theirs.detach(), str(directory), warm, stall)
+    except Exception:
+        traceback.print_exc()
+    finally:
+        os._exit(0)  # no role was born, or all have ended
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Keep a Ctrl-C from a process that is being started, while it is still in this group; it inherits this."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def describe(code: int) -> str:
+    """How a process ended, in words; a negative code is a signal."""
+    if code >= 0:
+        return f"exited with code {code}"
+    hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+    return f"exited with signal {-code}, {signal.Signals(-code).name}{hint}"

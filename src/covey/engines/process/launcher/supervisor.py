@@ -1,0 +1,338 @@
+"""The launcher's side of a run on real processes: start together, score, keep, stop, and name what went wrong."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from covey.checkpoint import CheckpointDirectory, RunRecord
+from covey.decoding import UNREADABLE
+from covey.engines.interrupt import Interrupt
+from covey.engines.process import control
+from covey.engines.process.clock import Stopwatch
+from covey.engines.process.control_lines import Switchboard
+from covey.engines.process.launcher.monitor import Monitor, RunProcesses
+from covey.engines.process.launcher.roster import Roster
+from covey.engines.process.snapshot_parts import SCORER
+from covey.errors import CheckpointError, PlanError
+from covey.message import Address
+from covey.observe.progress import Phase, Watcher
+from covey.observe.referee import Referee
+from covey.observe.result import Stopped
+from covey.observe.tally import Tally
+from covey.observe.usage import Row
+from covey.strategy import Plan
+
+SHOW_EVERY = 0.1
+
+
+@dataclass(kw_only=True, slots=True)
+class RunWishes:
+    """What the person asked for besides training."""
+
+    score: bool = True
+    before: str = "importing torch"  # what roles do until they say something
+    first: bool = False  # score the initial weights, too
+    model: Path | None = None  # where the final model goes
+    checkpoints: CheckpointDirectory | None = None
+    keep_every: float = 60.0
+    run: RunRecord | None = None  # what a checkpoint says of this run
+    alike: str = "task.model must draw them from torch's generator (seeded by covey) and nothing else"
+    stall: float = 30.0
+    budget: int | None = None
+    watcher: Watcher | None = None
+    interrupt: Interrupt = field(default_factory=Interrupt)
+
+
+@dataclass(slots=True)
+class ProcessOutcome:
+    """How a run went."""
+
+    seconds: float
+    stopped: Stopped
+    tallies: list[Tally]
+    usage: list[Row]
+    refused: list[str]  # what was, and how often
+
+
+class Supervisor:
+    """Leads the roles of one run through it."""
+
+    def __init__(
+        self, plan: Plan, board: Switchboard, processes: RunProcesses, referee: Referee, wishes: RunWishes
+    ) -> None:
+        self.plan, self.board, self.processes, self.referee, self.wishes = plan, board, processes, referee, wishes
+        self.roles = [role.address for role in plan.roles]
+        self.trainers = [role.address for role in plan.roles if role.trains]
+        self.scored = [role.address for role in plan.shown()]
+        self.roster = Roster(self.roles, self.trainers)
+        self.seen = self.roster.seen
+        self.monitor = Monitor(
+            self.roster, board, processes, wishes.stall, self.say, self.meanwhile, plan.in_step, wishes.before
+        )
+        self.collect = self.monitor.collect
+        self.watch = Stopwatch()
+        self.stopped: Stopped | None = None
+        self.stopping = False
+        self.shown = self.kept = time.monotonic()
+        self.paused = processes.paused
+
+    # -- the run, in order -------------------------------------------------------------------------------------------
+
+    def run(self) -> ProcessOutcome:
+        self.assemble()
+        if self.wishes.first and self.score_first():
+            return self.finish()
+        self.begin()
+        while not all(self.seen[address].ended for address in self.roles):
+            self.monitor.pump(0.05)
+            if self.stopped and not self.stopping:
+                self.stop()
+            elif self.wishes.score and not self.stopping and self.referee.due(self.roster.samples):
+                self.score()
+            elif (
+                self.wishes.checkpoints and not self.stopping and time.monotonic() - self.kept > self.wishes.keep_every
+            ):
+                self.keep()
+        return self.finish()
+
+    def assemble(self) -> None:
+        """Wait until everybody is built, and check that all start from the same weights."""
+        if self.board.introduces:
+            bound = self.collect(control.Bound, [*self.roles, SCORER])
+            book = {str(address): word.endpoint for address, word in bound.items()}
+            self.board.tell([*self.roles, SCORER], control.Endpoints(book))
+        ready = self.collect(control.RoleReady, [*self.roles, SCORER])
+        first = ready[self.roles[0]]
+        for address in self.roles:
+            if ready[address].fingerprint != first.fingerprint:
+                raise PlanError(f"{address} built different initial weights from {self.roles[0]}: {self.wishes.alike}")
+
+    def score_first(self) -> bool:
+        """Score the initial weights, which the scorer has built, too; whether they meet the target already."""
+        self.monitor.phase = "scoring"
+        self.board.tell([SCORER], control.Score(0, True))
+        metrics = self.collect(control.Scored, [SCORER])[SCORER].metrics
+        if not self.referee.judge(0.0, 0, 0, metrics, math.nan):
+            return False
+        self.stopped = "target"
+        self.write_model()
+        return True
+
+    def begin(self) -> None:
+        """Let everybody go together."""
+        self.processes.begin()
+        self.board.tell(self.roles, control.Go())
+        self.watch.start()
+        self.monitor.phase = "training"
+        self.kept = time.monotonic()
+
+    def score(self) -> None:
+        """Stop the clock and all computing, score the model, go on."""
+        with self.standing_still("scoring"):
+            metrics = self.ask_scorer(evaluate=True)
+            if self.judge(metrics) and not self.stopped:
+                self.stopped = "target"
+                self.write_model()
+
+    def write_model(self) -> None:
+        """Keep what was scored last: the model that reached the target is the run's model, though some steps follow."""
+        self.board.tell([SCORER], control.Score(0, False, str(self.wishes.model or "")))
+        self.collect(control.Scored, [SCORER])
+
+    @contextmanager
+    def standing_still(self, phase: Phase) -> Iterator[None]:
+        """No compute runs and no training time passes inside; afterwards everybody has stood still equally long."""
+        before, self.monitor.phase = self.monitor.phase, phase
+        self.board.tell(self.roles, control.Freeze())
+        first = self.monitor.first(control.Frozen, self.trainers)
+        self.collect(control.Frozen, self.roles)
+        last = time.monotonic()
+        self.watch.stop()
+        yield
+        self.board.tell(self.roles, control.Thaw(pause=time.monotonic() - first))
+        self.watch.start(later=last - first)
+        self.monitor.phase = before
+
+    def ask_scorer(self, evaluate: bool, file: Path | None = None) -> dict[str, float]:
+        self.board.tell(self.scored, control.TakeSnapshot())
+        self.board.tell([SCORER], control.Score(len(self.scored), evaluate, str(file or "")))
+        metrics: dict[str, float] = self.collect(control.Scored, [SCORER])[SCORER].metrics
+        return metrics
+
+    def judge(self, metrics: dict[str, float]) -> bool:
+        roster = self.roster
+        return self.referee.judge(self.watch.now(), roster.samples, roster.bytes, metrics, roster.read_loss())
+
+    def keep(self, go_on: bool = True) -> None:
+        """Bring every role to a common point, let the links drain, write a checkpoint; then train on, or end there."""
+        assert self.wishes.checkpoints is not None and self.wishes.run is not None
+        before, self.monitor.phase = self.monitor.phase, "saving"
+        self.hold()
+        self.drain()
+        self.watch.stop()
+        told = self.write(self.wishes.checkpoints, self.wishes.run)
+        self.board.tell(self.roles, control.Release(train=go_on))
+        self.watch.start()
+        self.kept, self.monitor.phase = time.monotonic(), before
+        self.say(told)
+
+    def write(self, checkpoints: CheckpointDirectory, run: RunRecord) -> str:
+        """Write a checkpoint, and say where; or say why there is none, for a disk may have room again."""
+        try:
+            with checkpoints.writing() as place:
+                self.board.tell(self.roles, control.Save(str(place)))
+                for who, saved in self.collect(control.Saved, self.roles).items():
+                    if saved.why:
+                        raise OSError(f"{who}: {saved.why}")
+                ended = [address.rank for address in self.trainers if self.through(address)]
+                run = msgspec.structs.replace(run, ended=ended, progress=self.progress_kept())
+                return f"kept the run in {checkpoints.commit(place, run)}"
+        except OSError as error:
+            again = f"; training goes on, and the next try is in {self.wishes.keep_every:g} s"
+            return f"could not keep the run in {checkpoints.directory}: {error}{'' if self.stopping else again}"
+
+    def hold(self) -> None:
+        """Have every worker wait before its next step: a common one where they wait for one another.
+
+        A worker of a quorum may wait for gradients of others that hold already: those then do a step more.
+        """
+        steps = self.where()
+        if self.plan.lockstep and steps:
+            steps = dict.fromkeys(steps, max(steps.values()))
+        self.hold_at(steps)
+        self.monitor.wait_for(lambda: self.missing(steps))
+
+    def hold_at(self, steps: dict[Address, int]) -> None:
+        for address, step in steps.items():
+            self.board.tell([address], control.Hold(step))
+
+    def missing(self, steps: dict[Address, int]) -> list[Address]:
+        """Who does not hold yet; if they wait for those that do, these go on by a step."""
+        late = [a for a, step in steps.items() if self.seen[a].held != step and not self.seen[a].ended]
+        if late and not self.plan.lockstep and self.waits_for_held(late):
+            further = {a: step + 1 for a, step in steps.items() if a not in late and not self.seen[a].ended}
+            steps.update(further)
+            self.hold_at(further)
+        return late
+
+    def waits_for_held(self, late: list[Address]) -> bool:
+        """Whether those that do not hold yet wait for those that do: for what they send, or for their votes."""
+        if self.monitor.loops.waits_for_votes(late):
+            return True
+        sent = self.still()
+        return sent is not None and sent == self.still()
+
+    def through(self, worker: Address) -> bool:
+        """Whether the worker has done all its steps, though it may still wait for the others' goodbye."""
+        limit = self.plan.limits[worker.rank]
+        return self.seen[worker].ended or (limit is not None and self.seen[worker].step >= limit)
+
+    def where(self) -> dict[Address, int]:
+        """The step that each worker would begin next; each holds there. Workers that begin no more are left out."""
+        for address in self.trainers:
+            self.seen[address].held = None
+        self.board.tell(self.trainers, control.AskNextStep())
+        found = self.collect(control.NextStep, self.trainers)
+        return {address: at.step for address, at in found.items() if at.step is not None}
+
+    def drain(self) -> None:
+        """Wait until everything sent has arrived and nothing moves: two equal counts in a row (Mattern 1987)."""
+        before, now = None, self.still()
+        while now is None or now != before:
+            before, now = now, self.still()
+
+    def still(self) -> int | None:
+        """How many messages were sent, if all of them have arrived and no role does anything; None else."""
+        self.board.tell(self.roles, control.CountMessages())
+        counts = self.collect(control.MessageCounts, self.roles).values()
+        sent, received = sum(c.sent for c in counts), sum(c.received for c in counts)
+        return sent if sent == received and not any(c.busy for c in counts) else None
+
+    def stop(self) -> None:
+        """Tell every worker its last step: a common one where they wait for one another."""
+        self.stopping, self.monitor.phase = True, "stopping"
+        if self.wishes.checkpoints and self.stopped == "interrupted":
+            return self.keep(go_on=False)  # whoever interrupts a run that is kept may want to go on from here
+        steps = self.where()
+        last = max(steps.values(), default=0) + 1  # a worker may have begun the step that it would begin next
+        for address, step in steps.items():
+            self.board.tell([address], control.Stop(last if self.plan.lockstep else step + 1))
+
+    def finish(self) -> ProcessOutcome:
+        """Everybody has ended: the last score, the model, goodbye."""
+        self.watch.stop()
+        self.stopped = self.stopped or "budget"
+        if self.stopped != "target" and (self.wishes.score or self.wishes.model):
+            metrics = self.ask_scorer(self.wishes.score, self.wishes.model)
+            if self.wishes.score and self.judge(metrics) and self.stopped == "budget":
+                self.stopped = "target"
+        self.monitor.phase = "ended"
+        self.show()
+        self.board.tell([*self.roles, SCORER], control.Quit())
+        return ProcessOutcome(
+            self.watch.now(), self.stopped, list(self.roster.tallies.values()), self.roster.meter.rows,
+            self.monitor.refused.lines(),
+        )  # fmt: skip
+
+    def see_off(self) -> None:
+        """Wait until every process is gone: what a user's script does after the run may still fail."""
+        while self.processes.alive:
+            self.monitor.pump(0.05)
+            if self.wishes.interrupt.asked and self.stopped != "interrupted":
+                raise KeyboardInterrupt
+
+    def skip_pause(self) -> None:
+        """The time for which a person has stopped everybody is no training time."""
+        pause, self.paused = self.processes.paused - self.paused, self.processes.paused
+        if pause > 0:
+            self.watch.skip(pause)
+            self.board.tell(self.roles, control.Skip(pause))
+
+    def meanwhile(self) -> None:
+        """Stop as soon as every role can when that is asked for; before the run there is nothing to end well."""
+        self.skip_pause()
+        if self.wishes.interrupt.asked and not self.stopped:
+            if self.monitor.phase == "starting":
+                raise KeyboardInterrupt
+            self.stopped = "interrupted"
+        if time.monotonic() - self.shown >= SHOW_EVERY:
+            self.show()
+
+    # -- telling -----------------------------------------------------------------------------------------------------
+
+    def say(self, line: str) -> None:
+        if self.wishes.watcher:
+            self.wishes.watcher.say(line)
+
+    def show(self) -> None:
+        self.shown = time.monotonic()
+        if self.monitor.phase == "training":
+            self.roster.meter.read(self.watch.now(), self.roster.bytes, len(self.roles))
+        if self.wishes.watcher:
+            now = self.roster.progress(self.monitor.phase, self.watch.now(), self.wishes.budget, self.referee.metrics())
+            self.wishes.watcher.update(now)
+
+    def progress_kept(self) -> dict[str, Any]:
+        """What a resumed run must know of the past."""
+        return {"seconds": self.watch.now(), "history": self.referee.history, "tallies": self.roster.kept()}
+
+    def resume(self, run: RunRecord) -> None:
+        """Take the past of a kept run over."""
+        try:
+            self.watch = Stopwatch(msgspec.convert(run.progress["seconds"], float))
+            if not 0 <= self.watch.now() < math.inf:
+                raise ValueError(f"{self.watch.now()} seconds cannot have passed")
+            self.roster.resume(run.progress["tallies"])
+            self.referee.resume(run.progress["history"])
+        except UNREADABLE as error:
+            raise CheckpointError(f"the checkpoint does not say how far the run came: {error}") from None
+        for line in run.torn:
+            self.say(f"{line}; the run goes on from the checkpoint before")

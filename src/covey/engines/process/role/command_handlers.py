@@ -1,0 +1,120 @@
+"""What a role does when its launcher speaks: begin, stand still, hold, stop, show itself, save itself, quit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from covey.engines.process import control
+from covey.engines.process.role.driver import Driver
+from covey.engines.process.role.saving import state_of
+from covey.engines.process.snapshot_parts import SCORER, part
+
+
+def obey(driver: Driver, word: control.Downward) -> None:
+    """Do what the word says."""
+    ORDERS[type(word)](driver, word)
+
+
+def go(driver: Driver, word: control.Go) -> None:
+    driver.watch.start()
+    driver.start()
+
+
+def freeze(driver: Driver, word: control.Freeze) -> None:
+    driver.pause.begin()
+    driver.requests.give()
+    driver.admit()  # what has been waiting since the last time waits on
+    if driver.computing is None or driver.requests.asking is not None:
+        driver.chill()
+
+
+def thaw(driver: Driver, word: control.Thaw) -> None:
+    driver.pause.end(word.pause)
+
+
+def skip(driver: Driver, word: control.Skip) -> None:
+    driver.watch.skip(word.seconds)
+
+
+def where(driver: Driver, word: control.AskNextStep) -> None:
+    """Hold at the next step. One that is in its last step has a next one too, which it will not begin."""
+    over = driver.ended or not driver.role.trains or driver.pace.over(driver.pace.step)
+    at = None if over else driver.pace.step if driver.held else driver.pace.next
+    driver.pace.hold_at = at
+    driver.line.tell(control.NextStep(at))
+
+
+def hold(driver: Driver, word: control.Hold) -> None:
+    driver.pace.hold_at = word.step
+    if driver.held is None and driver.pace.over(driver.pace.step):
+        driver.hold()
+    elif not driver.pace.holds():
+        let_go(driver)
+
+
+def release(driver: Driver, word: control.Release) -> None:
+    driver.watch.start()
+    driver.pace.hold_at = None
+    if word.train:
+        let_go(driver)
+    elif driver.held is not None:
+        driver.close_down()
+
+
+def stop(driver: Driver, word: control.Stop) -> None:
+    driver.pace.stop_at, driver.pace.hold_at = word.step, None
+    let_go(driver)
+
+
+def let_go(driver: Driver) -> None:
+    """Perform the effect at which the program was held."""
+    held, driver.held = driver.held, None
+    if held is not None:
+        held.since = time.monotonic()
+        assert held.effect is not None
+        answered, value = driver.perform(held, held.effect)
+        if answered:
+            driver.answer(held, value)
+
+
+def probe(driver: Driver, word: control.CountMessages) -> None:
+    busy = driver.computing is not None or bool(driver.ready) or bool(driver.line_up)
+    busy = busy or bool(driver.sums and driver.sums.wanted)
+    sent = driver.links.sent.total() - driver.links.sent[SCORER]
+    received = driver.links.received.total()
+    driver.line.tell(control.MessageCounts(sent, received, busy))
+
+
+def shoot(driver: Driver, word: control.TakeSnapshot) -> None:
+    taken = driver.replica.snapshot(driver.role.scored, counts=driver.role.trains)
+    driver.links.offer(SCORER, part(taken, driver.address), loan=True)
+
+
+def save(driver: Driver, word: control.Save) -> None:
+    driver.report(now=True)  # what the launcher keeps must be as new as what the role keeps
+    driver.watch.stop()
+    why = ""
+    try:
+        state_of(driver).write(Path(word.directory), driver.address)
+    except OSError as error:  # a full disk is no reason to end a run
+        why = error.strerror or str(error)
+    driver.line.tell(control.Saved(why))
+
+
+def verdict(driver: Driver, word: control.VoteResult) -> None:
+    assert driver.line.loop is not None, "a role that has no loop of the user's own took part in a vote"
+    driver.line.loop(word)
+
+
+def quit_now(driver: Driver, word: control.Quit) -> None:
+    driver.quit = True
+
+
+ORDERS: dict[type[control.ControlMessage], Callable[[Driver, Any], None]] = {
+    control.Go: go, control.Freeze: freeze, control.Thaw: thaw, control.Skip: skip, control.AskNextStep: where,
+    control.Hold: hold, control.Release: release, control.Stop: stop, control.CountMessages: probe, control.TakeSnapshot: shoot,
+    control.Save: save, control.VoteResult: verdict, control.Quit: quit_now,
+}  # fmt: skip

@@ -1,0 +1,128 @@
+"""The role's compute thread: one piece of work at a time, while the driver goes on listening."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Coroutine
+from queue import SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+
+from covey.engines.process.role.cuda_stream import CudaStream, Mark, follow, mark
+from covey.program import Effect
+
+T = TypeVar("T")
+
+
+class Todo(NamedTuple):
+    """A piece of work."""
+
+    work: Callable[[], Any]
+    through: bool
+    begun: Mark | None
+
+
+class WorkDone(NamedTuple):
+    """How a piece of work ended."""
+
+    value: Any
+    error: BaseException | None
+
+
+class Question(NamedTuple):
+    """A program that work wants done before it goes on, and where its answer goes."""
+
+    program: Coroutine[Effect[Any], Any, Any]
+    answer: SimpleQueue[tuple[WorkDone, Mark | None]]
+
+
+class ComputeClosed(Exception):
+    """The run is over; nobody answers work any more."""
+
+
+class ComputeThread:
+    """Work goes in from the driver's thread; the thread that calls `serve` does it and rings the bell.
+
+    On a GPU both have streams, and with all that is handed over goes a mark of how far the giver's had come.
+    """
+
+    def __init__(self, stream: CudaStream | None = None) -> None:
+        self.stream = stream
+        self.wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._todo: SimpleQueue[Todo | None] = SimpleQueue()
+        self._done: deque[tuple[WorkDone, Mark | None]] = deque()
+        self._posted: deque[tuple[Any, Mark | None]] = deque()
+        self._asked: deque[tuple[Question, Mark | None]] = deque()
+        self._open: deque[Question] = deque()  # not answered yet
+        self._closed = False
+
+    def put(self, work: Callable[[], Any], through: bool = False) -> None:
+        """Work to be done, on a GPU too where it has to be `through` before anything else happens."""
+        self._todo.put(Todo(work, through, mark(self.stream)))
+
+    def serve(self) -> None:
+        """Do the work that comes, until closed."""
+        while (todo := self._todo.get()) is not None:
+            try:
+                follow(self.stream, todo.begun)
+                done = WorkDone(todo.work(), None)
+                if self.stream and todo.through:
+                    self.stream.mark().synchronize()
+            except BaseException as error:  # the driver passes it on; this thread stays
+                done = WorkDone(None, error)
+            self._done.append((done, mark(self.stream)))
+            self.wake()
+
+    def post(self, message: Any) -> None:
+        """Hand the driver a message from inside a piece of work."""
+        self._posted.append((message, mark(self.stream)))
+        self.wake()
+
+    def consult(self, program: Coroutine[Effect[Any], Any, Any]) -> Any:
+        """Let the driver run a program in the middle of a piece of work, and wait for its answer."""
+        question = Question(program, SimpleQueue())
+        self._open.append(question)
+        if self._closed:
+            raise ComputeClosed
+        self._asked.append((question, mark(self.stream)))
+        self.wake()
+        (value, error), found = question.answer.get()
+        follow(self.stream, found)
+        self._open.remove(question)
+        if error is not None:
+            raise error
+        return value
+
+    def wake(self) -> None:
+        os.eventfd_write(self.wakeup, 1)
+
+    def collect(self) -> tuple[list[Any], list[Question], list[WorkDone]]:
+        """What was posted, asked and done since the last time; posts come before the end of their work."""
+        try:
+            os.eventfd_read(self.wakeup)
+        except BlockingIOError:
+            return [], [], []
+        done = self._taken(self._done)
+        asked = self._taken(self._asked)
+        posted = self._taken(self._posted)
+        return posted, asked, done
+
+    def reply(self, question: Question, done: WorkDone) -> None:
+        """Let work go on with the answer to its question."""
+        question.answer.put((done, mark(self.stream)))
+
+    def _taken(self, given: deque[tuple[T, Mark | None]]) -> list[T]:
+        """All that was handed over."""
+        found = []
+        for _ in range(len(given)):
+            what, how_far = given.popleft()
+            follow(self.stream, how_far)
+            found.append(what)
+        return found
+
+    def close(self) -> None:
+        """No more work; work that waits for an answer is broken off."""
+        self._closed = True
+        for question in list(self._open):
+            question.answer.put((WorkDone(None, ComputeClosed()), None))
+        self._todo.put(None)

@@ -1,0 +1,88 @@
+"""What a role tells its launcher of itself: what it computed, sent and waited for, how far it is, what it uses."""
+
+from __future__ import annotations
+
+import resource
+import time
+
+from covey.engines.process import control
+from covey.engines.process.clock import Stopwatch
+from covey.engines.process.control_lines import RoleLine
+from covey.engines.process.role.native_sums import NativeSum
+from covey.engines.process.role.running_program import RunningProgram
+from covey.exchange.collectives.ring_slices import ring_sent, ring_slices
+from covey.message import Address, Message, payload
+from covey.observe import usage
+from covey.observe.recording import RecordingTeller
+from covey.observe.tally import Teller
+from covey.program import Collective
+
+REPORT_EVERY = 0.02  # seconds; a report costs about 50 us
+MEASURE_EVERY = 0.2  # seconds between two looks at what the process uses
+
+
+class Metrics:
+    """One role's, in seconds of training."""
+
+    def __init__(self, me: Address, line: RoleLine, watch: Stopwatch, traced: bool) -> None:
+        self.me, self.line, self.watch = me, line, watch
+        self.teller = RecordingTeller() if traced else Teller()
+        self.traced = traced
+        self.began = 0.0  # when the present compute did
+        self.reported = self.measured = 0.0
+        self.closed = False
+
+    def computing(self) -> None:
+        self.began = self.watch.now()
+
+    def computed(self) -> None:
+        self.teller.computed(self.began, self.watch.now(), self.me)
+
+    def waited(self, since: float, what: str) -> None:
+        """From the moment `since`, by the clock of this machine, until now."""
+        self.teller.waited(self.watch.at(since), self.watch.now(), self.me, what)
+
+    def noted(self, kind: str, value: float) -> None:
+        self.teller.noted(self.watch.now(), self.me, kind, value)
+
+    def sent(self, to: Address, body: Message, size: int) -> None:
+        self.teller.sent(self.watch.now(), self.me, to, body, size)
+
+    def summed(self, effect: Collective) -> None:
+        """A native sum is done; its traffic is what a ring would send, and marked."""
+        group = effect.group
+        place = group.index(self.me)
+        size = ring_sent(ring_slices(effect.vector, len(group)))[place]
+        self.sent(group[(place + 1) % len(group)], NativeSum(), size)
+        self.noted("native bytes", size)
+
+    def delivered(self, message: Message) -> None:
+        if self.traced:
+            self.teller.delivered(self.watch.now(), message.sender, self.me, message, payload(message))
+
+    def due(self, now: bool) -> bool:
+        """Whether it is time for a report."""
+        late = now or time.monotonic() - self.reported >= REPORT_EVERY
+        return late and self.watch.started and not self.closed
+
+    def report(self, step: int, main: RunningProgram | None, now: bool = False, given: int = 0) -> None:
+        """Tell how it goes, at most every so often unless it must be `now`; `main` is what the role is busy with."""
+        if not self.due(now):
+            return
+        moment = self.reported = time.monotonic()
+        waiting, since = "", 0.0
+        if main is not None and main.effect is not None:
+            waiting, since = main.waits_for(), self.watch.now() - self.watch.at(main.since)
+        use = None
+        if moment - self.measured >= MEASURE_EVERY:
+            self.measured, use = moment, usage.own()
+        self.line.tell(control.Report(step, self.teller.take(self.me), waiting, since, given, use))
+
+    def close(self) -> None:
+        """The role's program is through."""
+        self.closed = True
+        self.noted("memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        self.teller.ended(self.watch.now(), self.me)
+        self.line.confess(now=True)
+        lane = self.teller.recorder.lane if isinstance(self.teller, RecordingTeller) else None
+        self.line.tell(control.RoleEnded(self.teller.take(self.me), lane))

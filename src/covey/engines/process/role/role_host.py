@@ -1,0 +1,75 @@
+"""What a role's node may ask without waiting, as the process engine knows it; most of a role's checkpoint is here."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from covey.checkpoint import RoleState
+from covey.engines.process import shared_vector
+from covey.engines.process.role.compute_thread import ComputeThread
+from covey.engines.random_streams import chance
+from covey.engines.remembered import Remembered
+from covey.engines.transport.zmq import ZmqTransport
+from covey.message import Address, Message
+from covey.program import Effect, Mailbox, Memory, Node, Pace, Receive
+from covey.strategy import Plan, Role
+from covey.vector import Vector
+
+T = TypeVar("T")
+
+
+class RoleHost:
+    """The host of a role's programs: its pace, its mailbox, its memories, its chance."""
+
+    def __init__(
+        self, plan: Plan, role: Role, compute_thread: ComputeThread, links: ZmqTransport, kept: RoleState | None
+    ) -> None:
+        self.me, self.limits, self.sites, self.compute_thread, self.kept = (
+            role.address,
+            plan.limits,
+            plan.sites,
+            compute_thread,
+            kept,
+        )
+        self.pace = Pace(plan.limits[role.address.rank] if role.trains else 0, kept.done if kept else 0)
+        self.mailbox, self.links = Mailbox(links.taken), links
+        self.seed, self.rng = plan.seed, chance(plan.seed, role.alias or role.address)
+        self.memories = Remembered(role.address, kept)
+        if kept:
+            kept.restore_chance(self.rng)
+            self.mailbox.waiting.extend(kept.mailbox)
+            links.credits.kept(kept.mailbox)
+
+    def node(self) -> Node:
+        """For a program that begins, or begins again from the top with what is remembered."""
+        self.memories.begin_again()
+        return Node(self.me, self.limits, self, self.rng, self.seed)
+
+    @property
+    def step(self) -> int:
+        return self.pace.step
+
+    def training(self) -> bool:
+        return self.pace.training()
+
+    def receive_nowait(self, want: Receive) -> Message | None:
+        return self.mailbox.take(want)
+
+    def room(self, to: Address) -> bool:
+        return self.links.room(to)
+
+    def remember(self, name: str, value: T) -> Memory[T]:
+        return self.memories.remember(name, value, begun=self.kept is None or self.pace.step >= self.kept.done)
+
+    def post(self, message: Message, progress: float) -> None:
+        self.compute_thread.post(message)
+
+    def consult(self, program: Coroutine[Effect[Any], Any, T], progress: float) -> T:
+        return self.compute_thread.consult(program)  # type: ignore[no-any-return]
+
+    def share(self, vector: Vector, place: int) -> Vector:
+        return shared_vector.share(vector, place)
+
+    def lives(self, who: Address) -> object:
+        return self.sites.get(str(who))

@@ -1,0 +1,140 @@
+"""A role's process, from birth to goodbye; whatever it raises reaches the launcher as the user's own traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from threading import Thread
+from types import TracebackType
+from typing import NoReturn
+
+import zmq
+
+from covey import faults
+from covey.checkpoint import RoleState
+from covey.engines.process import control
+from covey.engines.process.contacts import Contacts, by_address
+from covey.engines.process.control_lines import RoleLine
+from covey.engines.process.role import native_sums
+from covey.engines.process.role.command_handlers import obey
+from covey.engines.process.role.compute_thread import ComputeThread
+from covey.engines.process.role.cuda_stream import lane_of
+from covey.engines.process.role.driver import Driver
+from covey.engines.process.role.shared_sum import SharedSum
+from covey.engines.transport.memory import HostMemory
+from covey.engines.transport.shared_segment import SEGMENT, WITHOUT
+from covey.engines.transport.zmq import ZmqTransport, keep_memory
+from covey.errors import CoveyError
+from covey.message import Address
+from covey.model.replica import Replica
+from covey.strategy import Plan
+from covey.vector import fingerprint
+
+LARGEST, ROOM = 8, 1 << 20  # a message is at most so many models and so many bytes (sparse ones carry their keys)
+LONGEST = 100_000  # characters of a failure's story
+
+
+class RoleLines:
+    """A role's lines: to the launcher at once, to its peers once it is built. Failures inside are told, then raised."""
+
+    def __init__(self, me: Address, contacts: Contacts) -> None:
+        keep_memory()
+        self.me, self.contacts, self.key_ring = me, contacts, contacts.key_ring(me)
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.line = RoleLine(self.context, contacts.launcher, me, self.key_ring, contacts.token)
+        self.links: ZmqTransport | None = None
+
+    def __enter__(self) -> RoleLines:
+        return self
+
+    def doing(self, what: str) -> None:
+        """Tell the launcher what takes this role's time before it is ready."""
+        self.line.tell(control.Doing(what))
+
+    def ready(self, parameters: int, fingerprint: str = "") -> None:
+        self.line.tell(control.RoleReady(fingerprint, parameters))
+
+    def open(self, window: int, model: int) -> ZmqTransport:
+        """The links to the peers; `model` is the size of what is trained, in bytes, to which messages are held."""
+        book = by_address(self.contacts.book)
+        self.links = ZmqTransport(
+            self.me, book, limit=LARGEST * model + ROOM, window=window, key_ring=self.key_ring, token=self.contacts.token,
+            refusals=self.line.refusals, memory=HostMemory(self.me, SEGMENT[0]) if SEGMENT else None,
+        )  # fmt: skip
+        if self.contacts.open:
+            self.line.tell(control.Bound(self.links.endpoint))
+            word = self.line.wait()
+            assert isinstance(word, control.Endpoints), f"{self.me} waits for the address book, and heard {word}"
+            self.links.book = by_address(word.endpoints)
+        return self.links
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if error is not None:
+            self.line.tell(told(error))
+        if self.links is not None:
+            self.links.close()
+        self.line.socket.close(1000)
+        self.context.term()
+        if error is not None:
+            sys.stdout.flush()
+            os._exit(1)  # told already; a second traceback on the terminal would be one too many
+
+
+def tell_failure(me: Address, contacts: Contacts, error: Exception) -> NoReturn:
+    """Tell the launcher of a failure outside any post, and end the process."""
+    with RoleLines(me, contacts):
+        raise error
+    raise AssertionError("a post does not let a failure through")
+
+
+def play(
+    lines: RoleLines, plan: Plan, replica: Replica, kept: RoleState | None, serve: Callable[[ComputeThread], None]
+) -> None:
+    """Drive the role's program; `serve` is what this thread does meanwhile: the computing."""
+    compute_thread = ComputeThread(lane_of(replica.flat))
+    links = lines.open(plan.window, replica.bulk)
+    if links.memory:
+        replica.house(links.memory.blocks.house)
+    elif WITHOUT:
+        lines.line.tell(control.MemoryShort(WITHOUT[0]))
+    if plan.allowance:
+        links.allow(plan.allowance, plan.away(lines.me))
+    role = plan.role(lines.me)
+    driver = Driver(plan, role, replica, links, lines.line, compute_thread, obey, kept)
+    if role.prepare:
+        role.prepare(replica.flat)
+    if not plan.allowance:  # what the engine sums by itself passes no link of covey's
+        found = native_sums.find(lines.me, lines.contacts, compute_thread.stream)
+        driver.sums = found or (SharedSum(lines.me, links.memory) if links.memory else None)
+    lines.ready(replica.flat.numel, "" if kept else replica.initial or fingerprint(replica.flat))
+    failure: list[BaseException] = []
+
+    def drive() -> None:
+        try:
+            if compute_thread.stream:
+                compute_thread.stream.enter()
+            driver.run()
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            compute_thread.close()
+
+    thread = Thread(target=drive, name="driver", daemon=True)
+    thread.start()
+    serve(compute_thread)
+    thread.join()
+    if failure:
+        raise failure[0]
+
+
+def told(error: BaseException) -> control.ProgramRaised:
+    """A failure as the launcher hears of it; where covey itself says no, its words are enough."""
+    if isinstance(error, CoveyError):
+        return control.ProgramRaised(_cut(str(error)), _cut(faults.story(error)), type(error).__name__)
+    return control.ProgramRaised(_cut(faults.words(error)), _cut(faults.story(error)))
+
+
+def _cut(text: str) -> str:
+    """What the control line takes of a story, whose end says most."""
+    return text if len(text) <= LONGEST else f"…{text[-LONGEST:]}"

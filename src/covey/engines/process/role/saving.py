@@ -1,0 +1,40 @@
+"""What of a role goes into a checkpoint, and how it comes back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from covey.checkpoint import RoleState
+from covey.decoding import UNREADABLE
+from covey.errors import CheckpointError
+from covey.model.replica import Replica
+
+if TYPE_CHECKING:
+    from covey.engines.process.role.driver import Driver
+
+
+def state_of(driver: Driver) -> RoleState:
+    """The role between two steps: nothing computes, and what was sent to it lies in its mailbox."""
+    pace, replica, host = driver.pace, driver.replica, driver.host
+    begun = driver.held is not None or pace.over(pace.step)  # it has asked for this step, and not done it
+    own: dict[str, Any] = {"piece": replica.trained, "optimizer_class": type(replica.optimizer).__name__}
+    if replica.batch_source.loop:
+        own["loop"] = replica.batch_source.loop()
+    return RoleState.of(
+        done=pace.step if begun else pace.next, seconds=driver.watch.now(),
+        memories=host.memories.values(), replica={**replica.state(), **own}, rng=host.rng,
+        mailbox=host.mailbox.waiting,
+    )  # fmt: skip
+
+
+def restore(replica: Replica, kept: dict[str, Any]) -> None:
+    """Take over a kept replica: a server's shard first becomes that shard, for its optimizer's state fits no other."""
+    theirs, ours = kept.get("optimizer_class"), type(replica.optimizer).__name__
+    if theirs != ours:
+        raise CheckpointError(f"the checkpoint is of a run whose optimizer is {theirs}, this one has {ours}")
+    try:
+        if not replica.layout.differs(kept["layout"]):
+            replica.keep(kept["piece"], buffers=True)
+        replica.restore(kept)
+    except (*UNREADABLE, AssertionError) as error:
+        raise CheckpointError(f"what the checkpoint keeps of the model does not fit it: {error!r}") from None

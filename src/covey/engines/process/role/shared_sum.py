@@ -1,0 +1,257 @@
+"""Sums over roles of one host, in the memory they share: each role sums one slice of everybody's numbers, in place.
+
+Small vectors are laid out, and everybody sums them all. Numbers are always added in the order of the group, so all
+members have the same bits. Nobody waits in here: a role that must wait goes on listening until its bell rings. Those of
+a GPU are brought into that memory, which it reaches by itself, and back.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Generator
+from struct import Struct
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from covey.decoding import WireFormat
+from covey.engines.process.role.native_sums import Group, PendingSum, SumDone
+from covey.engines.transport.memory import HostMemory
+from covey.engines.transport.shared_blocks import TensorPlace, TensorPlaces, rounded
+from covey.engines.transport.shared_segment import SLOT
+from covey.engines.transport.staging import arrival
+from covey.errors import WireError
+from covey.message import Address
+from covey.program import Collective
+from covey.vector import chunk
+
+HEAD = 64  # bytes in front of what is laid out
+STRETCH = 128 << 10  # numbers that are summed in one go: they stay in the processor's own memory
+SPIN = 3e-4  # seconds that a role looks again and again for the others, which is faster than to be woken
+
+Steps = Generator[Group, None, bool]
+"""A sum on its way: it gives those for whose sign it waits, and ends with whether it came about."""
+
+
+class SumOffer(msgspec.Struct, array_like=True, frozen=True):
+    """Where a member's numbers are, if there was room for them, and how much they count."""
+
+    places: TensorPlaces | None
+    share: float
+
+
+_share = Struct("<d")
+_offers: WireFormat[SumOffer] = WireFormat("offer of numbers to sum", SumOffer, most=SLOT)
+
+
+class SharedSum:
+    """The sums of one role, one after the other."""
+
+    def __init__(self, me: Address, memory: HostMemory) -> None:
+        self.me, self.memory = me, memory
+        self.segment = segment = memory.segment
+        self.wakeups = ()  # its bell is that of the links, which hear it anyway
+        self.wanted: deque[PendingSum] = deque()
+        self.signs = {who: (segment.sign(me, who), segment.sign(who, me)) for who in segment.places}
+        self.spare = len(os.sched_getaffinity(0)) >= len(segment.places)
+        self.under_way: Steps | None = None
+        self.missing: Group = ()
+        self.readers: Group = ()  # of what was laid out last, who will tell when they have read it
+
+    def take(self, program: Any, effect: Collective) -> bool:
+        """Whether the sum is under way; `advance` at once, and again when the bell rings."""
+        here = all(who in self.signs for who in effect.group) and len(effect.group) > 1
+        if not here or any(part.device.type not in ("cpu", "cuda") for part in effect.vector.parts):
+            return False
+        self.wanted.append(PendingSum(program, effect))
+        return True
+
+    def advance(self) -> list[SumDone]:
+        """Go as far as can be without waiting; the sums that are done."""
+        finished: list[SumDone] = []
+        while self.wanted:
+            try:
+                came = self._go_on(self.wanted[0].effect)
+            except WireError as error:
+                return [*finished, SumDone(self.wanted.popleft(), False, error)]
+            if came is None:
+                break
+            finished.append(SumDone(self.wanted.popleft(), came, None))
+        return finished
+
+    def _go_on(self, effect: Collective) -> bool | None:
+        """Go on with a sum; whether it came about, or None while it waits for somebody."""
+        if self.under_way is None:
+            parts = [part.view(-1) for part in effect.vector.parts if part.numel()]
+            small = HEAD + sum(rounded(part.nbytes) for part in parts) <= SLOT
+            way = self._laid_out if small else self._sliced
+            self.under_way = way(parts, effect.group, effect.share)
+        try:
+            while self._all_there():
+                self.missing = next(self.under_way)
+        except StopIteration as end:
+            self.under_way = None
+            return bool(end.value)
+        return None
+
+    def _all_there(self) -> bool:
+        """Whether nobody's sign is missing; looks for a moment."""
+        until = time.monotonic() + SPIN
+        while True:
+            self.missing = tuple(who for who in self.missing if not self.signs[who][1].take())
+            if not self.missing or time.monotonic() > until:
+                return not self.missing
+            if not self.spare:
+                os.sched_yield()
+
+    def _tell(self, others: Group) -> Group:
+        """Give these a sign that one is so far."""
+        for who in others:
+            self.signs[who][0].give()
+            self.segment.ring(who)
+        return others
+
+    # -- the two ways ------------------------------------------------------------------------------------------------
+
+    def _laid_out(self, parts: list[Tensor], group: Group, share: float) -> Steps:
+        """Everybody lays its numbers out, and sums what all have laid out."""
+        yield self.readers
+        self.readers = others = tuple(who for who in group if who != self.me)
+        _share.pack_into(self.segment.slot(self.me), 0, share)
+        for mine, part in zip(self._spread(self.me, parts), parts, strict=True):
+            mine.copy_(part)
+        yield self._tell(others)
+        theirs = [self._spread(who, parts) for who in group]
+        shares = [_share.unpack_from(self.segment.slot(who))[0] for who in group]
+        for part, *tensors in zip(parts, *theirs, strict=True):
+            total = torch.empty_like(part, device="cpu") if part.is_cuda else part
+            add_up(tensors, shares, total, group)
+            if part.is_cuda:
+                part.copy_(total)
+        self._tell(others)
+        return True
+
+    def _spread(self, who: Address, parts: list[Tensor]) -> list[Tensor]:
+        """Where a role lays such parts out."""
+        slot, offset, found = self.segment.slot(who), HEAD, []
+        for part in parts:
+            found.append(torch.frombuffer(slot, dtype=part.dtype, count=part.numel(), offset=offset))
+            offset += rounded(part.nbytes)
+        return found
+
+    def _sliced(self, parts: list[Tensor], group: Group, share: float) -> Steps:
+        """Everybody sums its slice of all, then takes the others' slices. Where anybody has no room, nobody does."""
+        yield self.readers
+        others, me, size = tuple(who for who in group if who != self.me), group.index(self.me), len(group)
+        blocks = self.memory.blocks
+        places = blocks.place_tensors(self.me, parts, lent=True)
+        arrival(parts, 0)
+        self._lay_out(SumOffer(places, share))
+        yield self._tell(others)
+        offers = [self._offer_of(who) for who in group]
+        if places is None or any(offer.places is None for offer in offers):
+            yield self._tell(others)
+            blocks.take_back(places)
+            return False
+        theirs = [self._tensors(who, offer, parts) for who, offer in zip(group, offers, strict=True)]
+        mine, shares = theirs[me], [offer.share for offer in offers]
+        for part, *tensors in zip(mine, *theirs, strict=True):
+            start, stop = chunk(part.numel(), size, me)
+            add_up([tensor[start:stop] for tensor in tensors], shares, part[start:stop], group)
+        yield self._tell(others)
+        for place in (*range(me, size), *range(me)):  # not all from the same one first
+            for part, theirs_there in zip(parts, theirs[place], strict=True):
+                start, stop = chunk(part.numel(), size, place)
+                if part.data_ptr() != theirs_there.data_ptr():  # what one has summed oneself may be in place
+                    part[start:stop].copy_(theirs_there[start:stop])
+        yield self._tell(others)  # nobody changes its numbers before all have taken them
+        blocks.take_back(places)
+        return True
+
+    def _lay_out(self, offer: SumOffer) -> None:
+        """Say where one's numbers are."""
+        self.readers = ()  # all have read it when the sum is done
+        text = msgspec.msgpack.encode(offer)
+        self.segment.slot(self.me)[: 4 + len(text)] = len(text).to_bytes(4, "little") + text
+
+    def _offer_of(self, who: Address) -> SumOffer:
+        slot = self.segment.slot(who)
+        offer = _offers.read(slot[4 : 4 + int.from_bytes(slot[:4], "little")], who)
+        if not math.isfinite(offer.share):
+            raise WireError(f"{who} brought numbers to a sum that count {offer.share} times")
+        return offer
+
+    def _tensors(self, who: Address, offer: SumOffer, parts: list[Tensor]) -> list[Tensor]:
+        """Somebody's numbers, in place."""
+        places = offer.places.places if offer.places else []
+        if len(places) != len(parts):
+            raise WireError(f"{who} sums {len(places)} tensors where {self.me} sums {len(parts)}")
+        return [self._tensor(who, place, part) for place, part in zip(places, parts, strict=True)]
+
+    def _tensor(self, who: Address, place: TensorPlace, part: Tensor) -> Tensor:
+        if place.offset + part.nbytes > place.span.size:
+            raise WireError(f"{who} sums a vector that is shorter than that of {self.me}")
+        if place.offset < 0 or place.offset % part.dtype.itemsize:
+            raise WireError(f"{who} sums a vector that is not where it says")
+        memory = self.memory.blocks if who == self.me else self.memory.neighbours.of(who)
+        return memory.region(place.span).tensor(place.offset, part.dtype, part.numel())
+
+
+def add_up(given: list[Tensor], shares: list[float], into: Tensor, group: Group) -> None:
+    """Add shares up in the order of the group; `into` may be one of those given. What is no number is refused.
+
+    Each number is treated alike wherever it lies, so that the pieces in which vectors come do not matter. Equal shares
+    are taken of the sum, which is faster; but not in float16, whose largest number is 65,504: there the sum of what
+    each of them could hold may be too large.
+    """
+    room = torch.empty(min(STRETCH, into.numel()), dtype=into.dtype)
+    narrow = into.dtype == torch.float16
+    alike = shares[0] if all(share == shares[0] for share in shares) and not narrow else None
+    for start in range(0, into.numel(), STRETCH):
+        pieces = [tensor[start : start + STRETCH] for tensor in given]
+        total = into[start : start + STRETCH]
+        if narrow:  # so that it can be told who brought what is no number, and when only the sum is none
+            pieces = [piece.clone() if piece.data_ptr() == total.data_ptr() else piece for piece in pieces]
+        both = zip(pieces, shares, strict=True)
+        counted = pieces if alike is not None else [_times(piece, share) for piece, share in both if share]
+        _add(counted, room[: total.numel()], total)
+        if alike not in (None, 1):
+            total.mul_(alike)
+        if total.is_floating_point() and not math.isfinite(total.sum()):
+            check_numbers(pieces, total, group)
+
+
+def _times(piece: Tensor, share: float) -> Tensor:
+    return piece if share == 1 else piece * share
+
+
+def _add(pieces: list[Tensor], room: Tensor, into: Tensor) -> None:
+    """Add one after the other; only the last result is written where one of them may lie."""
+    total, *others = pieces
+    for piece in others[:-1]:
+        total = torch.add(total, piece, out=room)
+    if others:
+        torch.add(total, others[-1], out=into)
+    else:
+        into.copy_(total)  # as it is: to add it to nothing would turn -0 into 0
+
+
+def check_numbers(given: list[Tensor], total: Tensor, group: Group) -> None:
+    """Refuse a sum to which somebody has brought what is no number; of one's own, only the total may be left."""
+    own_last = sorted(zip(group, given, strict=True), key=lambda pair: pair[1].data_ptr() == total.data_ptr())
+    for who, numbers in own_last:
+        if not numbers.isfinite().all():
+            raise WireError(
+                f"{who} brought NaN or infinite numbers to a sum, which would spoil all others: its training has "
+                "diverged; try a smaller learning rate, or clip_norm in the task"
+            )
+    if not total.isfinite().all():
+        raise WireError(
+            f"the sum of what {len(group)} roles brought is more than {str(total.dtype).removeprefix('torch.')} can "
+            "hold: train in float32 or bfloat16, try a smaller learning rate, or clip_norm in the task"
+        )

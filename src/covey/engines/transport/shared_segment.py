@@ -1,0 +1,119 @@
+"""What the roles of one host share from birth: their parent lays it or has it handed, and each of them holds all of it.
+
+Nothing of it has a name, so nothing can be left behind. (Named blocks can, and Python's tracker removes them under the
+processes that still use them.)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+
+from covey.engines.transport import handles as open_files
+from covey.engines.transport.semaphore import SIZE, Semaphore
+from covey.message import Address
+
+MOST = 128  # roles that share memory; every one of them holds two files of each
+SLOT = 128 << 10  # bytes that a role can lay out for the others
+
+SEGMENT: list[SharedSegment] = []  # the host's, in the parent and in all that are born of it
+WITHOUT: list[str] = []  # why there is none
+
+
+class SharedSegment:
+    """A file of memory and a bell for each role; and a table, where they tell each other what they have done."""
+
+    def __init__(self, roles: Sequence[Address], handles: Sequence[int] = ()) -> None:
+        """For these roles and those who inherit it; or what was `laid` elsewhere for the same roles, by its handles."""
+        self.places = {who: place for place, who in enumerate(roles)}
+        table, *own = handles or (-1, *_for_each(len(roles)))
+        self.files, self.wakeups = own[: len(roles)], own[len(roles) :]
+        self._signs = SIZE * len(roles) ** 2
+        self._table = mmap.mmap(table, _table_size(len(roles)))
+        if not handles:
+            self.clear()
+
+    def clear(self) -> None:
+        """Begin with no sign given; before anybody else sees it."""
+        for here in self.places:
+            for there in self.places:
+                self.sign(here, there).clear()
+
+    def sign(self, giver: Address, taker: Address) -> Semaphore:
+        """By which one role tells another that it has come one step further."""
+        place = self.places[giver] * len(self.places) + self.places[taker]
+        return Semaphore(self._table, SIZE * place)
+
+    def slot(self, who: Address) -> memoryview:
+        """Where a role lays out something small for the others."""
+        begin = self._signs + SLOT * self.places[who]
+        return memoryview(self._table)[begin : begin + SLOT]
+
+    def file(self, who: Address) -> int:
+        return self.files[self.places[who]]
+
+    def wakeup(self, who: Address) -> int:
+        """Readable after somebody rang it."""
+        return self.wakeups[self.places[who]]
+
+    def ring(self, who: Address) -> None:
+        os.eventfd_write(self.wakeup(who), 1)
+
+    def silence(self, who: Address) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.wakeup(who))
+
+
+def create(roles: Sequence[Address], handles: Sequence[int] = ()) -> None:
+    """(In the parent of roles, before they are born) Give these memory to share, or what others have laid for them."""
+    if len(roles) > MOST:
+        WITHOUT.append(too_many(roles))
+    elif len(roles) > 1:
+        try:
+            SEGMENT.append(SharedSegment(roles, handles))
+        except OSError as error:  # too many files, or no memory at all
+            WITHOUT.append(str(error.strerror))
+
+
+def laid(roles: Sequence[Address]) -> list[int]:
+    """A ground for roles of several parents, as the handles that each of those needs."""
+    table = new_file()
+    try:
+        os.truncate(table, _table_size(len(roles)))
+        handles = [table, *_for_each(len(roles))]
+    except OSError:
+        os.close(table)
+        raise
+    SharedSegment(roles, handles).clear()
+    return handles
+
+
+def too_many(roles: Sequence[Address]) -> str:
+    return f"{len(roles)} roles, and at most {MOST} can"
+
+
+def new_file() -> int:
+    """Memory with a handle and no name, for whoever is given the handle; it takes none before it is grown."""
+    file = os.memfd_create("covey", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.fchmod(file, 0o600)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # what others have mapped stays
+    return file
+
+
+def _for_each(count: int) -> list[int]:
+    """The files of so many roles, then their bells."""
+    found: list[int] = []
+    try:
+        found.extend(new_file() for _ in range(count))
+        found.extend(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(count))
+    except OSError:
+        open_files.close(found)
+        raise
+    return found
+
+
+def _table_size(roles: int) -> int:
+    return SIZE * roles**2 + SLOT * roles

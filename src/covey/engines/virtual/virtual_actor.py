@@ -1,0 +1,169 @@
+"""A role's place in the virtual engine: its programs, its mailbox, and the facts that its node asks for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from covey.engines.random_streams import chance
+from covey.engines.remembered import Remembered
+from covey.engines.virtual.agenda import Agenda
+from covey.engines.virtual.interrupted_work import InterruptedWork
+from covey.message import Address, Message, vectors
+from covey.model.replica import Replica
+from covey.program import Compute, Effect, Mailbox, Memory, Node, Pace, Receive, Send
+from covey.strategy import Plan, Role
+from covey.vector import Vector
+
+if TYPE_CHECKING:
+    from covey.engines.virtual.virtual_links import VirtualLink, VirtualLinks
+
+T = TypeVar("T")
+
+
+class RoleProgram:
+    """One program of a role, main or companion, and what it waits for."""
+
+    __slots__ = ("actor", "done", "main", "program", "since", "turn", "want")
+
+    def __init__(self, actor: VirtualActor, program: Coroutine[Effect[Any], Any, None], main: bool) -> None:
+        self.actor = actor
+        self.program = program
+        self.main = main
+        self.done = False
+        self.want: Effect[Any] | None = None
+        self.since = 0.0
+        self.turn = 0  # counts the waits: a timeout of an earlier one means nothing
+
+    def block(self, now: float, want: Effect[Any]) -> None:
+        """From now on it waits for this."""
+        self.want, self.since = want, now
+        self.turn += 1
+
+    def waits_for(self) -> str:
+        """What it waits for, as people read it."""
+        if isinstance(self.want, Receive):
+            return str(self.want)
+        if isinstance(self.want, Send):
+            return f"room for {type(self.want.body).__name__} on the link to {self.want.to}"
+        return "the end of its compute" if isinstance(self.want, Compute) else "the clock"
+
+    def close(self) -> None:
+        """End it where it stands."""
+        self.done = True
+        self.program.close()
+
+
+class VirtualActor:
+    """The host of one role in virtual time."""
+
+    __slots__ = (
+        "_agenda",
+        "_deliver",
+        "_shared_vectors",
+        "_wires",
+        "actors",
+        "address",
+        "busy",
+        "ended",
+        "heard",
+        "host",
+        "jitter",
+        "line",
+        "links",
+        "machine",
+        "mailbox",
+        "memories",
+        "name",
+        "node",
+        "pace",
+        "posts",
+        "replica",
+        "role",
+        "step",
+        "talk",
+        "threads",
+        "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self, role: Role, replica: Replica, plan: Plan, agenda: Agenda, deliver: Callable[[VirtualActor, Message], None],
+        shared_vectors: dict[int, Vector], wires: VirtualLinks,
+    ) -> None:  # fmt: skip
+        self.role, self.address, self.name = role, role.address, str(role.address)
+        self.host = self.machine = str(role.home)  # what stays on a host is no traffic; machines are what links join
+        self.replica = replica
+        self.mailbox = Mailbox(lambda message: wires.taken(self, message))
+        self.pace = Pace(plan.limits[role.address.rank] if role.trains else None)
+        self.step = self.pace.step
+        self.memories = Remembered(role.address)
+        self.node = Node(role.address, plan.limits, self, chance(plan.seed, role.alias or role.address), plan.seed)
+        self.jitter = chance(plan.seed, role.address, "jitter")
+        self.threads: list[RoleProgram] = []
+        self.waiting: list[RoleProgram] = []  # in a Receive, in the order in which they began to wait
+        self.line: deque[tuple[RoleProgram, Compute[Any]]] = deque()  # for the compute
+        self.busy = False
+        self.posts: list[tuple[Message, float]] | None = None  # while work runs: what it posts, at which progress
+        self.talk: InterruptedWork | None = None  # work under way that asks in its middle
+        self.links: dict[Address, VirtualLink] = {}
+        self.heard: dict[Address, float] = {}
+        self.ended = False
+        self._agenda, self._deliver, self._shared_vectors, self._wires = agenda, deliver, shared_vectors, wires
+        self.actors: Mapping[Address, VirtualActor] = {}  # of all roles
+
+    def open(self, program: Coroutine[Effect[Any], Any, None], main: bool) -> RoleProgram:
+        """Seat a program; somebody has to start it."""
+        thread = RoleProgram(self, program, main)
+        self.threads.append(thread)
+        return thread
+
+    def awaits(self, sender: Address) -> bool:
+        """Whether a program waits for a message that may be this sender's."""
+        return any(thread.want and thread.want.awaits(sender) for thread in self.threads)
+
+    # -- what a node asks ---------------------------------------------------------------------------------------------
+
+    def training(self) -> bool:
+        going = self.pace.training()
+        self.step = self.pace.step
+        return going
+
+    def receive_nowait(self, want: Receive) -> Message | None:
+        message = self.mailbox.take(want)
+        return None if message is None else received(message, want)
+
+    def room(self, to: Address) -> bool:
+        return self._wires.room(self, to)
+
+    def remember(self, name: str, value: T) -> Memory[T]:
+        return self.memories.remember(name, value)
+
+    def lives(self, who: Address) -> object:
+        return self.actors[who].machine
+
+    def share(self, vector: Vector, place: int) -> Vector:
+        if place not in self._shared_vectors:
+            self._shared_vectors[place] = vector.clone()
+        return self._shared_vectors[place]
+
+    def consult(self, program: Coroutine[Effect[Any], Any, T], progress: float) -> T:
+        assert self.talk is not None, "work that asks says so: node.compute(work, talks=True)"
+        return self.talk.ask(program, progress)  # type: ignore[no-any-return]
+
+    def post(self, message: Message, progress: float) -> None:
+        """A message to the role itself: out of work when so much of it is done, else at once."""
+        if self.posts is None:
+            self._agenda.at(self._agenda.now, self._deliver, self, message)
+        else:
+            self.posts.append((message, progress))
+
+
+def received(message: Message, want: Receive) -> Message:
+    """The message as the program gets it: its vector in the place that was asked for."""
+    if want.into is not None:
+        assert len(vectors(message)) == 1, f"{type(message).__name__} has no vector to be received into, or several"
+        for name in message.__struct_fields__:
+            if isinstance(getattr(message, name), Vector):
+                setattr(message, name, want.into.copy_(getattr(message, name)))
+    return message

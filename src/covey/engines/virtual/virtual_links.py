@@ -1,0 +1,212 @@
+"""How messages travel in virtual time: windows and replacement on each link, then the network model."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
+from covey.engines.virtual.agenda import Agenda
+from covey.engines.virtual.virtual_actor import RoleProgram, VirtualActor
+from covey.engines.window import fits, idle, waits, weight
+from covey.errors import PlanError
+from covey.message import Address, Message, payload, stamped, vectors
+from covey.observe.instruments import Instrument
+from covey.program import Send
+from covey.simulate.network import Event, Network, Parcel
+from covey.simulate.units import Seconds
+
+
+class VirtualLink:
+    """From one role to another: what is under way, who waits for room, and the newest of each kind to be replaced."""
+
+    __slots__ = ("held", "latest", "line", "paced", "receiver", "sender", "under_way", "unread")
+
+    def __init__(self, sender: VirtualActor, receiver: VirtualActor) -> None:
+        self.sender, self.receiver = sender, receiver
+        self.under_way = 0  # bytes
+        self.unread = 0  # bytes that lie in the receiver's mailbox
+        self.line: deque[tuple[RoleProgram, MessageInFlight]] = deque()
+        self.latest: dict[type[Message], MessageInFlight] = {}
+        self.held: list[tuple[int, int, MessageInFlight]] = []  # a heap of what may not leave yet
+        self.paced = False  # whether something is leaving at the pace that is allowed
+
+    def counted(self) -> int:
+        """Bytes in its window. What lies unread is not among them while its owner waits for more that may come here."""
+        return self.under_way if self.receiver.awaits(self.sender.address) else self.under_way + self.unread
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class MessageInFlight(Parcel):
+    """A message on its way."""
+
+    message: Message
+    link: VirtualLink
+    payload: int  # what counts of it as exchange
+    left_at: float = 0.0
+    until: float = 0.0  # when the last of it may have left
+    stages: int = 0  # that lie between it and its receiver, where both ends have to work for it
+
+
+class VirtualLinks:
+    """All links of a run; a window is the bytes that may be under way or unread on each."""
+
+    allowance: float | None = None  # bytes per second on each link
+
+    def __init__(self, network: Network, window: int, agenda: Agenda, watch: Instrument) -> None:
+        self._network, self._window, self._agenda, self._watch = network, window, agenda, watch
+        self._actors: Mapping[Address, VirtualActor] = {}
+        self._serial = count()
+        self._full: dict[VirtualLink, None] = {}  # on which somebody waits for room
+        self._arrived: Callable[[MessageInFlight], None]
+        self._admitted: Callable[[RoleProgram], None]
+
+    def connect(
+        self,
+        actors: Mapping[Address, VirtualActor],
+        arrived: Callable[[MessageInFlight], None],
+        admitted: Callable[[RoleProgram], None],
+    ) -> None:
+        """Whom letters go to, and whom to tell that one arrived or that a waiting sender may go on."""
+        self._actors, self._arrived, self._admitted = actors, arrived, admitted
+
+    def send(self, thread: RoleProgram, effect: Send) -> bool:
+        """Take a message; False when its sender has to wait for room."""
+        sender = thread.actor
+        link = sender.links.get(effect.to) or self._link(sender, effect.to)
+        message = stamped(effect.body, sender.address, copy=not effect.loan)
+        if effect.keep == "latest" and self._replaced(link, message):
+            self._watch.noted(self._agenda.now, sender.address, "replaced", 1)
+            return True
+        counted = payload(message) if sender.host != link.receiver.host else 0  # what stays on a machine is no traffic
+        # The network carries also what does not count as exchange (headers are not modelled).
+        size = counted if counted else sum(vector.nbytes for vector in vectors(message))
+        has_room = not waits(effect) or (not link.line and fits(link.counted(), weight(message), self._window))
+        if effect.lossy and not has_room:
+            self._watch.noted(self._agenda.now, sender.address, "lost", 1)
+            return True
+        flight = MessageInFlight(
+            next(self._serial), sender.machine, link.receiver.machine, size, effect.priority,
+            message=message, link=link, payload=counted,
+        )  # fmt: skip
+        if effect.keep == "latest":
+            link.latest[type(message)] = flight
+        if has_room:
+            self._leave(flight)
+        else:
+            link.line.append((thread, flight))
+            self._full[link] = None
+        return has_room
+
+    def room(self, sender: VirtualActor, to: Address) -> bool:
+        """Whether a message would leave at once, whatever its size."""
+        link = sender.links.get(to)
+        return link is None or (not link.line and idle(link.counted(), self._window))
+
+    def _leave(self, flight: MessageInFlight) -> None:
+        agenda, link = self._agenda, flight.link
+        flight.left_at = agenda.now
+        link.under_way += weight(flight.message)
+        self._watch.sent(agenda.now, link.sender.address, link.receiver.address, flight.message, flight.payload)
+        if self.allowance is None or flight.src == flight.dst:
+            return self._depart(flight)
+        heappush(link.held, (-flight.priority, flight.serial, flight))
+        if not link.paced:
+            self._pace(link)
+
+    def _pace(self, link: VirtualLink, _: Any = None) -> None:
+        """Let the next message leave, and hold the others until its last byte may have left."""
+        link.paced = bool(link.held)
+        if link.paced:
+            assert self.allowance is not None
+            flight = heappop(link.held)[2]
+            flight.until = self._agenda.now + flight.size / self.allowance
+            self._depart(flight)
+            self._agenda.at(flight.until, self._pace, link)
+
+    def _depart(self, flight: MessageInFlight, _: Any = None) -> None:
+        agenda = self._agenda
+        for event in self._network.send(Seconds(agenda.now), flight):
+            agenda.at(event.at, self._happen, event)
+
+    def _happen(self, event: Event, _: Any) -> None:
+        events, parcel = self._network.happen(Seconds(self._agenda.now), event)
+        for event in events:
+            self._agenda.at(event.at, self._happen, event)
+        if parcel is not None:
+            assert isinstance(parcel, MessageInFlight)
+            if parcel.until > self._agenda.now:
+                self._agenda.at(parcel.until, self._late, parcel)
+            else:
+                self._land(parcel)
+
+    def _late(self, flight: MessageInFlight, _: Any) -> None:
+        self._land(flight)
+
+    def _land(self, flight: MessageInFlight) -> None:
+        """It has crossed the network."""
+        self._arrive(flight)
+
+    def _arrive(self, flight: MessageInFlight, _: Any = None) -> None:
+        link = flight.link
+        if link.latest.get(type(flight.message)) is flight:
+            del link.latest[type(flight.message)]
+        self._arrived(flight)
+
+    def laid(self, link: VirtualLink, message: Message) -> None:
+        """It lies in the receiver's mailbox from now on."""
+        link.under_way -= weight(message)
+        link.unread += weight(message)
+        self._look(link)
+
+    def taken(self, actor: VirtualActor, message: Message) -> None:
+        """A program has it, or nobody ever will."""
+        sender = self._actors.get(message.sender)
+        link = sender.links.get(actor.address) if sender else None
+        if link is not None:
+            link.unread -= weight(message)
+            self._look(link)
+
+    def awaited(self, actor: VirtualActor) -> None:
+        """A program of this role waits for a message."""
+        for link in self._full:
+            if link.receiver is actor:
+                self._look(link)
+
+    def _look(self, link: VirtualLink) -> None:
+        if link.line:  # not here and now: the program that takes a message is in the middle of something
+            self._agenda.at(self._agenda.now, self._admit, link)
+
+    def _admit(self, link: VirtualLink, _: Any) -> None:
+        """Let those go on for whose messages there is room."""
+        while link.line and fits(link.counted(), weight(link.line[0][1].message), self._window):
+            thread, waiting = link.line.popleft()
+            if not thread.done:
+                self._leave(waiting)
+                self._admitted(thread)
+        if not link.line:
+            self._full.pop(link, None)
+
+    def _replaced(self, link: VirtualLink, message: Message) -> bool:
+        """Put the newer message in the place of the older, which keeps its size on the wire and in the tallies."""
+        older = link.latest.get(type(message))
+        if older is None:
+            return False
+        in_line = any(older is item for _, item in link.line)
+        held = any(older is item for _, _, item in link.held)
+        if not in_line and not held and not self._network.waits(older):
+            return False
+        if not in_line:
+            link.under_way += weight(message) - weight(older.message)
+        older.message = message
+        return True
+
+    def _link(self, sender: VirtualActor, to: Address) -> VirtualLink:
+        if to not in self._actors:
+            roles = ", ".join(map(str, self._actors))
+            raise PlanError(f"{sender.name} sends to {to}, which is no role of this run; its roles are {roles}")
+        link = sender.links[to] = VirtualLink(sender, self._actors[to])
+        return link

@@ -1,0 +1,1 @@
+"""How is a vector written with fewer bytes?"""

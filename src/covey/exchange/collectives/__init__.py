@@ -1,0 +1,1 @@
+"""In which pattern is a vector summed over a group?"""

@@ -1,0 +1,103 @@
+"""What a replica learns from: batches of its own, and the sizes of everybody's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import isnan
+from typing import Any
+
+import torch
+from torch import Tensor
+
+AHEAD = 2
+"""Batches that a GPU may be given before the loss of the first of them is there."""
+
+
+class Batch:
+    """What one forward and backward reports. A loss on a GPU is on its way, and waited for when somebody asks."""
+
+    __slots__ = ("_came", "_loss", "samples", "seen")
+
+    def __init__(self, loss: float | Tensor, samples: int, seen: int | None = None) -> None:
+        self.samples = samples  # what the gradient counts, beside those of other workers
+        self.seen = samples if seen is None else seen  # of how many samples it is
+        self._came: torch.cuda.Event | None = None
+        self._loss: float | Tensor = loss if isinstance(loss, Tensor) else float(loss)
+        if isinstance(loss, Tensor) and loss.is_cuda:
+            there = torch.empty(loss.shape, dtype=loss.dtype, pin_memory=True)
+            self._loss = there.copy_(loss.detach(), non_blocking=True)
+            self._came = torch.cuda.current_stream(loss.device).record_event()
+        elif isinstance(loss, Tensor):
+            self._loss = float(loss.item())
+
+    @property
+    def known(self) -> bool:
+        """Whether the loss can be read without waiting."""
+        came = self._came
+        return came is None or came.query()
+
+    @property
+    def loss(self) -> float:
+        loss, came = self._loss, self._came  # two threads may ask at once
+        if isinstance(loss, Tensor):
+            if came is not None:
+                came.synchronize()
+            loss = self._loss = float(loss.item())
+            self._came = None
+        return loss
+
+
+class Losses:
+    """Those of a role's batches, in order; a GPU is not made to wait for whoever tells them."""
+
+    def __init__(self) -> None:
+        self._begun: list[Batch] = []
+        self._untold: list[Batch] = []
+        self.count = 0  # of all batches that were differentiated
+
+    def of(self, source: Callable[[], Batch]) -> Batch:
+        """(On the compute thread) The next batch, begun when the one before the last is through."""
+        if len(self._begun) == AHEAD:
+            self._begun.pop(0).loss  # noqa: B018  # waits
+        batch = source()
+        self.count += 1
+        self._begun.append(batch)
+        return batch
+
+    def add(self, batch: Batch) -> None:
+        """This one is to be told."""
+        self._untold.append(batch)
+
+    def told(self, every: bool = False) -> list[float]:
+        """The losses that have come since, or `every` one that was added; what is no number is not told."""
+        found = []
+        while self._untold and (every or self._untold[0].known):
+            found.append(self._untold.pop(0).loss)
+        return [loss for loss in found if not isnan(loss)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSource:
+    """Forward and backward leave gradients in the module's parameters."""
+
+    own: Callable[[int], Batch] | None = None  # of a step; a role that does not train has none
+    chosen: Callable[[int, int, int, int], Batch] | None = None  # of a part of any worker's: (rank, step, part, parts)
+    samples: Callable[[int, int], int] = lambda rank, step: 1  # in the batch of (rank, step)
+    steps: Callable[[int], int] = lambda rank: 1  # batches in a pass of this rank over its data
+    weight: Callable[[], float] | None = None  # of the batch under way, where only the loop that has it knows
+    loop: Callable[[], dict[str, Any]] | None = None  # what a checkpoint holds of a loop of the user's own
+
+    def together(self, ranks: Sequence[int], step: int) -> int:
+        """How many samples the batches of these workers have together."""
+        return _together(self.samples, tuple(ranks), step)
+
+
+# In virtual time every worker asks this of all the others, at the same step.
+@lru_cache(maxsize=16)
+def _together(samples: Callable[[int, int], int], ranks: tuple[int, ...], step: int) -> int:
+    return sum(samples(rank, step) for rank in ranks)
+
+
+NONE = BatchSource()

@@ -1,0 +1,324 @@
+"""How does a task become replicas and a scored model? The same for every engine."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.optim import Optimizer
+
+from covey.data import Feed, Partitions, RowInfo, Shards
+from covey.errors import PlanError
+from covey.faults import in_task
+from covey.message import Address
+from covey.model.batches import Batch, BatchSource
+from covey.model.flat import Flat
+from covey.model.randomness import seed_of, sow
+from covey.model.replica import Replica, Snapshot
+from covey.model.replica_spec import ReplicaSpec
+from covey.task import Data, Task, check_data, scores
+from covey.vector import Piece, Vector, chunk, fingerprint, mean_
+
+
+def shards(task: Task, workers: int, seed: int, rows: RowInfo | None = None, stretch: bool = False) -> Shards:
+    """How the task's data is dealt out; with `rows` every worker keeps its own.
+
+    What is only timed may `stretch` it: as if every worker had whole batches, and one at least.
+    """
+    if rows:
+        return Partitions.of(rows.counts, task.batch_size, seed)
+    samples = check_data(data_of(task))
+    whole = workers * task.batch_size
+    return Shards(-(-samples // whole) * whole if stretch else samples, workers, task.batch_size, seed)
+
+
+def data_of(task: Task) -> Data:
+    """The task's data, which a run must have."""
+    if task.data is None:
+        raise PlanError(
+            "the task has no data: give data=…, or train it on the rows of a DataFrame with covey.spark.fit"
+        )
+    return task.data
+
+
+def with_rows(task: Task, rows: RowInfo, file: str = "") -> Task:
+    """The task with the rows of this host's worker as its data; without a file, with what only looks like them."""
+    if not file:
+        return replace(task, data=rows.stand_in())
+    columns = load_file(file)
+    return replace(task, data=tuple(columns[str(number)] for number in range(len(columns))))
+
+
+def model(task: Task, seed: int) -> nn.Module:
+    """The task's model with the weights of this seed, the same on every role."""
+    torch.manual_seed(seed)
+    with in_task("model()"):
+        module = task.model()
+    if not isinstance(module, nn.Module):
+        raise PlanError(f"task.model must return an nn.Module; it returned a {type(module).__name__}")
+    if any(
+        isinstance(p, UninitializedParameter | UninitializedBuffer) for p in [*module.parameters(), *module.buffers()]
+    ):
+        _materialize(task, module, seed)
+    return module
+
+
+def _materialize(task: Task, module: nn.Module, seed: int) -> None:
+    """Let lazy modules take their shapes, and their weights of this seed, from the first two samples."""
+    data = data_of(task)
+    alone = Shards(check_data(data), 1, min(2, check_data(data)), seed)
+    batch = next(Feed(data, alone, 0).start(0))
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        module.eval()
+        task.forward(module, batch)
+        module.train()
+
+
+def check_batches(task: Task, deal: Shards, limits: Sequence[int], parts: int) -> None:
+    """Refuse a batch-norm that would be given one sample: by batches of one, or by parts of batches."""
+    lone = next((found for rank, limit in enumerate(limits) if (found := _lone(deal, rank, limit, parts))), None)
+    if lone is None:
+        return
+    try:
+        module = model(task, deal.seed)
+        layers = [layer for layer in module.modules() if not isinstance(layer, nn.SyncBatchNorm)]
+        if not any(isinstance(layer, _BatchNorm) for layer in layers):
+            return
+        with torch.no_grad():
+            task.forward(module, Feed(data_of(task), deal, 0).take(deal.indices(0, 0)[:1]))
+    except Exception as error:
+        if "more than 1 value per channel" not in str(error):
+            return  # whatever else is wrong, the run tells better
+        divided = f", as batches are computed in {parts} parts" if parts > 1 else ""
+        raise PlanError(
+            f"batch-norm needs 2 samples, and worker {lone[0]} would get 1 at step {lone[1]}{divided}: choose another "
+            "batch_size, fewer parts, nn.GroupNorm, or in strategies whose workers step together nn.SyncBatchNorm"
+        ) from None
+
+
+def _lone(deal: Shards, rank: int, limit: int, parts: int) -> tuple[int, int] | None:
+    """The first batch of a worker that has a part of one sample: the first of all, or the last of an epoch."""
+    for step in sorted({0, deal.steps(rank) - 1}):
+        if step < limit and deal.batch(rank, step) < 2 * parts:
+            return rank, step
+    return None
+
+
+def replica(
+    task: Task, who: Address, trains: bool, deal: Shards, budget: int | None,
+    part: Callable[[ReplicaSpec], Replica] | None = None,
+) -> Replica:  # fmt: skip
+    """One role's copy of the model, or its `part` of one, with its share of the data if it trains."""
+    module = model(task, deal.seed)
+    if part:
+        first = fingerprint(Vector(p.detach().reshape(-1) for p in module.parameters() if p.requires_grad))
+        found = part(ReplicaSpec(task=task, module=module, deal=deal, who=who, trains=trains, budget=budget))
+        found.initial = first
+        return found
+    source = OwnBatches(task, module, deal, who.rank) if trains else None
+    return Replica(
+        module, task.optimizer,
+        BatchSource(own=source, chosen=source.part if source else None, samples=deal.batch, steps=deal.steps),
+        rate=task.rate, budget=budget, clip_norm=task.clip_norm,
+    )  # fmt: skip
+
+
+class OwnBatches:
+    """Forward and backward on a worker's own share of the data."""
+
+    def __init__(self, task: Task, module: nn.Module, deal: Shards, rank: int) -> None:
+        self.task, self.module, self.deal, self.rank = task, module, deal, rank
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.feed = Feed(data_of(task), deal, rank, task.loaders)
+        self.batches: Iterator[Any] = iter(())
+        self.next = -1
+
+    def __call__(self, step: int) -> Batch:
+        if step != self.next:  # the first one, or after steps that were skipped
+            self.batches = self.feed.start(step)
+        with in_task("data"):
+            batch = next(self.batches)
+        self.next = step + 1
+        sow(seed_of(self.deal.seed, self.rank, step))
+        return Batch(self._backward(batch), self.deal.batch(self.rank, step))
+
+    def part(self, rank: int, step: int, part: int, parts: int) -> Batch:
+        """The same on one of `parts` equal parts of any worker's batch: whoever computes it gets the same numbers."""
+        numbers = self.deal.indices(rank, step)
+        start, stop = chunk(len(numbers), parts, part)
+        sow(seed_of(self.deal.seed, rank, step, part))
+        if start == stop:
+            for parameter in self.parameters:
+                parameter.grad = None
+            return Batch(float("nan"), 0)
+        with in_task("data"):
+            batch = self.feed.take(numbers[start:stop])
+        return Batch(self._backward(batch), stop - start)
+
+    def _backward(self, batch: Any) -> Tensor:
+        for parameter in self.parameters:
+            parameter.grad = None
+        loss = self.task.forward(self.module, batch)
+        with in_task("loss, while its gradient was computed"):
+            loss.backward()
+        return loss.detach()
+
+
+class FrozenOptimizer(torch.optim.SGD):
+    """An optimizer that only takes its place: in timing-only runs nothing is learned."""
+
+    elementwise = True
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        pass
+
+
+class ShapesOnly(nn.Module):
+    """A model that only has the shapes of another one."""
+
+    def __init__(self, shapes: Shapes) -> None:
+        super().__init__()
+        for name, shape in shapes.items():
+            *path, key = name.split(".")
+            owner: nn.Module = self
+            for step in path:
+                if step not in owner._modules:
+                    owner.add_module(step, nn.Module())
+                owner = owner.get_submodule(step)
+            owner.register_parameter(key, nn.Parameter(torch.empty(tuple(shape), device="meta")))
+
+
+def stand_in(shapes: Shapes, who: Address, trains: bool, deal: Shards) -> Replica:
+    """A replica without numbers, for runs that are only timed."""
+    source: Callable[[int], Batch] | None = partial(_timed, deal, who.rank) if trains else None
+    chosen = partial(_timed_part, deal) if trains else None
+    still = partial(FrozenOptimizer, lr=0.0)
+    return Replica(
+        ShapesOnly(shapes), still, BatchSource(own=source, chosen=chosen, samples=deal.batch, steps=deal.steps)
+    )
+
+
+def _timed(deal: Shards, rank: int, step: int) -> Batch:
+    return Batch(float("nan"), deal.batch(rank, step))
+
+
+def _timed_part(deal: Shards, rank: int, step: int, part: int, parts: int) -> Batch:
+    start, stop = chunk(deal.batch(rank, step), parts, part)
+    return Batch(float("nan"), stop - start)
+
+
+Shapes = Mapping[str, Sequence[int]]
+"""Of a model's parameters, by name."""
+
+
+def shapes(task: Task) -> Shapes:
+    """Of what is trained of the task's model, without taking memory for it where possible."""
+    try:
+        with torch.device("meta"):
+            module = task.model()
+    except Exception:  # models that insist on real numbers while they are built
+        module = model(task, 0)
+    return {name: p.shape for name, p in module.named_parameters() if p.requires_grad}
+
+
+def in_one(shapes: Shapes) -> Shapes:
+    """As many numbers in one parameter: where only their number counts, ten thousand roles take less memory."""
+    return {"numbers": (sum(prod(shape) for shape in shapes.values()),)}
+
+
+def optimizer(task: Task) -> Optimizer:
+    """The task's optimizer, to be looked at; over a model that takes no memory where possible."""
+    try:
+        with torch.device("meta"):
+            module = task.model()
+        return task.optimizer(iter(list(module.named_parameters())))
+    except Exception:  # models or optimizers that insist on real numbers
+        return task.optimizer(iter(list(model(task, 0).named_parameters())))
+
+
+class ScoredModel:
+    """The model that a strategy names, put together from the snapshots of its roles."""
+
+    def __init__(self, module: nn.Module, evaluate: Callable[[nn.Module], Mapping[str, float]] | None) -> None:
+        self.flat, self._evaluate = Flat(module), evaluate
+        self.module = module
+
+    def assemble(self, snapshots: Sequence[Snapshot]) -> None:
+        """Each piece becomes the weighted mean of what the roles hold of it, and so do the float buffers.
+
+        The other buffers (counters of batches) are those of the first role that has computed.
+        """
+        pieces: dict[Piece, list[Snapshot]] = {}
+        for snapshot in snapshots:
+            pieces.setdefault(snapshot.piece, []).append(snapshot)
+        with torch.no_grad():
+            for piece, group in pieces.items():
+                weights = [snapshot.weight for snapshot in group]
+                mean_(self.flat.params.cut(piece), [snapshot.params for snapshot in group], weights)
+            floats: dict[Piece | None, list[Snapshot]] = {}
+            for snapshot in snapshots:
+                if snapshot.buffers.parts:
+                    floats.setdefault(snapshot.floats, []).append(snapshot)
+            for place, group in floats.items():
+                mine = self.flat.buffers if place is None else self.flat.buffers.cut(place)
+                mean_(mine, [snapshot.buffers for snapshot in group], [snapshot.weight for snapshot in group])
+            self._count(snapshots)
+
+    def _count(self, snapshots: Sequence[Snapshot]) -> None:
+        """Take each counter over from the first role that has it."""
+        counters = list(self.flat.others().values())
+        known: set[int] = set()
+        for snapshot in snapshots:
+            if snapshot.counters.parts:
+                places = range(len(counters)) if snapshot.counts is None else snapshot.counts
+                for place, theirs in zip(places, snapshot.counters.parts, strict=True):
+                    if place not in known:
+                        known.add(place)
+                        counters[place].copy_(theirs.view(counters[place].shape))
+
+    def evaluate(self) -> Mapping[str, float]:
+        if self._evaluate is None:
+            return {}
+        with in_task("evaluate(model)"):
+            found = self._evaluate(self.module)
+        return scores(found)
+
+    def score(self, snapshots: Sequence[Snapshot]) -> Mapping[str, float]:
+        self.assemble(snapshots)
+        return self.evaluate()
+
+    def state(self) -> dict[str, Tensor]:
+        """A state dict of its own memory, for the plain module."""
+        return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in self.module.state_dict().items()}
+
+    def write(self, file: str) -> None:
+        """Save as safetensors, whole or not at all."""
+        path = Path(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial_file = path.with_name(f".{path.name}.partial")
+        save_file(self.state(), partial_file)
+        partial_file.replace(path)
+
+
+def read(file: Path) -> dict[str, Tensor]:
+    """The weights that `ScoredModel.write` wrote."""
+    return load_file(file)
+
+
+def copy(file: Path, to: Path) -> None:
+    """Put a written model where the user wants it, whole or not at all."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    partial_file = to.with_name(f".{to.name}.partial")
+    shutil.copyfile(file, partial_file)
+    partial_file.replace(to)

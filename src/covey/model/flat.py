@@ -1,0 +1,329 @@
+"""How a module's numbers live in a few flat vectors: parameters, gradients and float buffers become views of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from covey.errors import PlanError
+from covey.vector import Piece, Vector, ranges
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSlot:
+    """Where one tensor of the module lies: part of the vector, range in it, shape."""
+
+    name: str
+    part: int
+    start: int
+    stop: int
+    shape: torch.Size
+
+    def view(self, vector: Vector) -> Tensor:
+        return vector.parts[self.part][self.start : self.stop].view(self.shape)
+
+    @property
+    def layer(self) -> str:
+        """The module that owns the tensor."""
+        return self.name.rpartition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterRange:
+    """Where one parameter, or a slice of one, lies in a part of a vector; a slice is flat."""
+
+    name: str
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the vectors of one kind have in common: an example, and the layers that lie in each of its parts."""
+
+    like: Vector
+    layers: tuple[tuple[ParameterRange, ...], ...]
+    last: str = ""  # the module at the end of the model
+    epoch: int = 0  # steps of a pass over the data, where that is known
+
+    @staticmethod
+    def plain(like: Vector) -> Form:
+        """Of vectors whose parts are one layer each."""
+        return Form(like, tuple((ParameterRange("", 0, part.numel(), (part.numel(),)),) for part in like.parts))
+
+    @staticmethod
+    def matrix(numbers: Tensor, columns: int) -> Form:
+        """Of one matrix, to try something out with; these are its numbers, in a row."""
+        shape = numbers.numel() // columns, columns
+        return Form(Vector([numbers]), ((ParameterRange("weight", 0, numbers.numel(), shape),),), epoch=1)
+
+
+NAMES: Mapping[str, str] = {}  # each tensor is called as in its module
+
+
+class Flat:
+    """A module laid out flat, or several as one. Tied parameters appear once, frozen ones not at all."""
+
+    def __init__(
+        self, *modules: nn.Module, called: Mapping[str, str] = NAMES, without: Collection[str] = ()
+    ) -> None:  # fmt: skip
+        """What is `called` by another name in the whole model has that name here, too; the parameters `without` which
+        it is laid out stay where they are: another layout owns them."""
+        self.modules = modules
+        named = {called.get(name, name): parameter for name, parameter in _trainable(modules).items()}
+        self.parameters = {name: parameter for name, parameter in named.items() if name not in without}
+        if not self.parameters:
+            raise PlanError("the model has no trainable parameter: nothing can be exchanged")
+        floats = {name: found for name, found in _buffers(modules).items() if found[2].is_floating_point()}
+        self.slots, self.params = _lay_out(self.parameters)
+        self.buffer_slots, self.buffers = _lay_out({name: buffer for name, (_, _, buffer) in floats.items()})
+        self.grads = self.params.map(torch.zeros_like)
+        self._owners = {name: (owner, key) for name, (owner, key, _) in floats.items()}
+        self._settle()
+
+    def move(self, house: Callable[[Vector], Vector]) -> None:
+        """Live elsewhere from now on: `house` brings a vector's numbers there."""
+        self.params, self.grads, self.buffers = house(self.params), house(self.grads), house(self.buffers)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Make the module's tensors views of the vectors."""
+        with torch.no_grad():
+            for slot in self.slots:
+                self.parameters[slot.name].data = slot.view(self.params)
+        self._grad_views = {slot.name: (self.parameters[slot.name], slot.view(self.grads)) for slot in self.slots}
+        self._buffer_views = [(*self._owners[slot.name], slot.view(self.buffers)) for slot in self.buffer_slots]
+        self.attach()
+
+    def attach(self) -> None:
+        """Point every gradient and buffer of the module at its view."""
+        for parameter, view in self._grad_views.values():
+            parameter.grad = view
+        for owner, key, view in self._buffer_views:
+            owner._buffers[key] = view
+
+    def clear(self) -> None:
+        """Zero the gradients; backward then adds into the flat vector itself."""
+        for parameter, view in self._grad_views.values():
+            parameter.grad = view
+        self.grads.zero_()
+
+    def collect(self) -> None:
+        """Bring back what the user's code replaced: gradients set to None or made anew, buffers assigned afresh."""
+        self.collect_grads(self.slots)
+        self.collect_buffers()
+
+    def collect_buffers(self) -> None:
+        """Bring buffers that were assigned afresh back into the flat vector."""
+        for owner, key, view in self._buffer_views:
+            current = owner._buffers[key]
+            if current is not view:
+                assert current is not None, f"the buffer {key} became None while training"
+                view.copy_(current)
+                owner._buffers[key] = view
+
+    def collect_grads(self, slots: Iterable[TensorSlot]) -> None:
+        """Bring the gradients of these parameters back into the flat vector, and nothing else."""
+        views, grads = [], []
+        for slot in slots:
+            parameter, view = self._grad_views[slot.name]
+            if parameter.grad is None:
+                view.zero_()
+            elif parameter.grad is not view:
+                views.append(view)
+                grads.append(parameter.grad)
+            parameter.grad = view
+        if views and views[0].is_cuda:
+            torch._foreach_copy_(views, grads)  # a few launches for all of them
+        else:
+            for view, grad in zip(views, grads, strict=True):
+                view.copy_(grad)
+
+    def complete_grads(self) -> None:
+        """Leave gradients where backward made them, as an optimizer takes them; what has none has one of zeros."""
+        odd = [slot for slot in self.slots if (grad := self.parameters[slot.name].grad) is None or grad.is_sparse]
+        self.collect_grads(odd)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the parameters and all buffers."""
+        others = sum(buffer.numel() * buffer.element_size() for buffer in self.others().values())
+        return self.params.nbytes + self.buffers.nbytes + others
+
+    def others(self) -> dict[str, Tensor]:
+        """Buffers that are counted, not averaged: batch counters, masks, frozen parameters' neighbours."""
+        return {name: b for name, (_, _, b) in _buffers(self.modules).items() if not b.is_floating_point()}
+
+    def whole(self, pieces: int) -> list[Piece]:
+        """The parameters in `pieces` contiguous runs of whole parameters, balanced by bytes."""
+        if pieces > len(self.slots):
+            raise PlanError(
+                f"this optimizer needs whole parameters, and there are only {len(self.slots)} for {pieces} servers: "
+                f"use --servers {len(self.slots)} or fewer"
+            )
+        sizes = [(slot.stop - slot.start) * self.params.parts[slot.part].element_size() for slot in self.slots]
+        return [self.piece(self.slots[a:b]) for a, b in _balanced(sizes, pieces)]
+
+    def piece(self, slots: list[TensorSlot]) -> Piece:
+        """The ranges that these neighbouring parameters cover."""
+        found = []
+        for part in range(len(self.params.parts)):
+            inside = [slot for slot in slots if slot.part == part]
+            found.append((inside[0].start, inside[-1].stop) if inside else (0, 0))
+        return tuple(found)
+
+    def form(self, piece: Piece) -> Form:
+        """The form of what lies in a piece of the parameters."""
+        like, layers = self.params.cut(piece), list[tuple[ParameterRange, ...]]()
+        for part, ends in enumerate(piece):
+            inside = [slot for slot in self.slots if slot.part == part]
+            layers += [tuple(_layers(inside, start, stop)) for start, stop in ranges(ends)]
+        return Form(like, tuple(layers), self.slots[-1].layer)
+
+    def describe(self) -> list[str]:
+        """Every parameter's name, shape and dtype."""
+        return _described(self.slots, self.params)
+
+    def describe_floats(self) -> list[str]:
+        """The same of the float buffers."""
+        return _described(self.buffer_slots, self.buffers)
+
+    def differs(self, other: list[str]) -> str:
+        """How another description differs from this module, in words; empty when it does not."""
+        mine = self.describe()
+        for theirs, ours in zip(other, mine, strict=False):
+            if theirs != ours:
+                return f"it has {theirs} where this has {ours}"
+        return "" if len(other) == len(mine) else f"it has {len(other)} parameters, this has {len(mine)}"
+
+    def layers(self) -> list[tuple[str, list[TensorSlot]]]:
+        """The parameters by the module that owns them, in the order of the module."""
+        layers: dict[str, list[TensorSlot]] = {}
+        for slot in self.slots:
+            layers.setdefault(slot.layer, []).append(slot)
+        return list(layers.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """How a module would lie flat, without its numbers; `counters` are the buffers that are not averaged."""
+
+    params: list[TensorSlot]
+    floats: list[TensorSlot]
+    counters: list[str]
+
+    @staticmethod
+    def of(module: nn.Module) -> Outline:
+        buffers = {name: buffer for name, (_, _, buffer) in _buffers([module]).items()}
+        floats = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
+        others = [name for name in buffers if name not in floats]
+        return Outline(_slots(_trainable([module])), _slots(floats), others)
+
+
+def names_of(module: nn.Module) -> dict[str, str]:
+    """What each parameter is called in a vector of the whole module: tied ones by the first of their names."""
+    first: dict[int, str] = {}
+    named = module.named_parameters(remove_duplicate=False)
+    return {name: first.setdefault(id(parameter), name) for name, parameter in named}
+
+
+def _slots(tensors: Mapping[str, Tensor]) -> list[TensorSlot]:
+    """Side by side in their order, those of one device and dtype in one part."""
+    groups: dict[tuple[torch.device, torch.dtype], list[str]] = {}
+    for name, tensor in tensors.items():
+        groups.setdefault((tensor.device, tensor.dtype), []).append(name)
+    slots = []
+    for part, members in enumerate(groups.values()):
+        start = 0
+        for name in members:
+            stop = start + tensors[name].numel()
+            slots.append(TensorSlot(name, part, start, stop, tensors[name].shape))
+            start = stop
+    return slots
+
+
+def _lay_out(tensors: Mapping[str, Tensor]) -> tuple[list[TensorSlot], Vector]:
+    """One flat tensor per (device, dtype), holding copies of the tensors in their order."""
+    slots = _slots(tensors)
+    sizes: dict[int, int] = {slot.part: slot.stop for slot in slots}
+    likes = {slot.part: tensors[slot.name] for slot in slots}
+    parts = [torch.empty(sizes[part], device=like.device, dtype=like.dtype) for part, like in likes.items()]
+    for slot in slots:
+        parts[slot.part][slot.start : slot.stop].copy_(tensors[slot.name].detach().reshape(-1))
+    return slots, Vector(parts)
+
+
+def _described(slots: Iterable[TensorSlot], vector: Vector) -> list[str]:
+    dtypes = [str(part.dtype).removeprefix("torch.") for part in vector.parts]
+    return [f"{slot.name} {tuple(slot.shape)} {dtypes[slot.part]}" for slot in slots]
+
+
+def read_description(lines: Iterable[str]) -> list[TensorSlot]:
+    """Where the described tensors lie, as `describe` wrote them: those of one dtype side by side."""
+    slots, ends = [], dict[str, int]()
+    for line in lines:
+        name, dims, dtype = _DESCRIBED.fullmatch(line).groups()  # type: ignore[union-attr]  # written by `_described`
+        shape = torch.Size(int(dim) for dim in dims.split(",") if dim.strip())
+        start = ends.setdefault(dtype, 0)
+        ends[dtype] = start + shape.numel()
+        slots.append(TensorSlot(name, list(ends).index(dtype), start, ends[dtype], shape))
+    return slots
+
+
+_DESCRIBED = re.compile(r"(.*) \(([0-9, ]*)\) (\w+)")
+
+
+def _layers(slots: Iterable[TensorSlot], first: int, last: int) -> Iterable[ParameterRange]:
+    """What a range of a part has of these parameters."""
+    for slot in slots:
+        start, stop = max(slot.start, first), min(slot.stop, last)
+        if (start, stop) == (slot.start, slot.stop):
+            yield ParameterRange(slot.name, start - first, stop - first, tuple(slot.shape))
+        elif start < stop:
+            yield ParameterRange(slot.name, start - first, stop - first, (stop - start,))
+
+
+def _trainable(modules: Iterable[nn.Module]) -> dict[str, nn.Parameter]:
+    """Each parameter once, under the first of its names."""
+    seen: set[int] = set()
+    found: dict[str, nn.Parameter] = {}
+    for module in modules:
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad and id(parameter) not in seen:
+                seen.add(id(parameter))
+                found[name] = parameter
+    return found
+
+
+def _buffers(modules: Iterable[nn.Module]) -> dict[str, tuple[nn.Module, str, Tensor]]:
+    """Each buffer once, by its name: its owner, its key there, and itself."""
+    seen: set[int] = set()
+    found: dict[str, tuple[nn.Module, str, Tensor]] = {}
+    for module in modules:
+        for path, owner in module.named_modules():
+            for key, buffer in owner._buffers.items():
+                if buffer is not None and id(buffer) not in seen:
+                    seen.add(id(buffer))
+                    found[f"{path}.{key}" if path else key] = (owner, key, buffer)
+    return found
+
+
+def _balanced(sizes: list[int], pieces: int) -> list[tuple[int, int]]:
+    """Cut a list into `pieces` non-empty runs whose sums are near equal."""
+    total, done, start, runs = sum(sizes), 0, 0, []
+    for piece in range(pieces):
+        stop = start
+        while stop < len(sizes) - (pieces - piece - 1):
+            share = total * (piece + 1) / pieces
+            if stop > start and done + sizes[stop] / 2 > share and piece < pieces - 1:
+                break
+            done += sizes[stop]
+            stop += 1
+        runs.append((start, stop))
+        start = stop
+    return runs

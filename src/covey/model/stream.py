@@ -1,0 +1,117 @@
+"""A gradient in pieces: each is handed out as soon as backward has finished it, last layers first."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from covey.errors import PlanError
+from covey.message import Message
+from covey.model.flat import Flat, TensorSlot
+from covey.program import Node
+from covey.vector import Piece
+
+if TYPE_CHECKING:
+    from covey.model.batches import Batch
+    from covey.model.replica import Replica
+
+
+class GradientBucket(Message):
+    """A piece of the gradient is ready (from a role to itself)."""
+
+    wire_name = "stream.bucket"
+
+    step: int
+    index: int
+
+    counted = False
+
+
+END = -1  # the step of the bucket that says that the whole backward is through
+
+
+class GradientStream(AsyncIterator[Piece]):
+    """Pieces of the gradient, each when backward has finished it and those before it.
+
+    Their order follows from the model alone: workers that sum them must not wait for different ones.
+    """
+
+    def __init__(self, replica: Replica, node: Node, bucket_bytes: int, otherwise: str) -> None:
+        self._replica, self._node, self._step, self._otherwise = replica, node, node.step, otherwise
+        self._buckets = _buckets(replica.layout, bucket_bytes)
+        self._given = -1
+        self._ready: set[int] = set()
+
+    async def __anext__(self) -> Piece:
+        if self._given < 0:
+            await self._node.spawn(self._run())
+        self._given += 1
+        if self._given == len(self._buckets):
+            await self._node.receive(GradientBucket, sender=self._node.address, step=END)
+            await self._replica.announce(self._node)
+            raise StopAsyncIteration
+        while self._given not in self._ready:
+            self._ready.add(
+                (await self._node.receive(GradientBucket, sender=self._node.address, step=self._step)).index
+            )
+        return self._replica.layout.piece(self._buckets[self._given])
+
+    async def _run(self) -> None:
+        """Compute, and post each bucket as soon as its last gradient is there."""
+        missing = [len(bucket) for bucket in self._buckets]
+        posted: set[int] = set()
+
+        def finished(index: int, _: Tensor) -> None:
+            if index in posted:  # and perhaps summed already
+                raise PlanError(
+                    f"backward ran twice in a step, so no gradient may leave before its end: use {self._otherwise}"
+                )
+            missing[index] -= 1
+            if missing[index] == 0:
+                self._replica.layout.collect_grads(self._buckets[index])
+                post(index)
+
+        def post(index: int) -> None:
+            posted.add(index)
+            # forward takes about a third of the time of both (for a layer, backward is two products of forward's size)
+            progress = 1 / 3 + 2 / 3 * len(posted) / len(missing)
+            self._node.host.post(GradientBucket(self._step, index, sender=self._node.address), progress)
+
+        parameters = self._replica.layout.parameters
+        hooks = [
+            parameters[slot.name].register_post_accumulate_grad_hook(partial(finished, index))
+            for index, bucket in enumerate(self._buckets)
+            for slot in bucket
+        ]
+
+        def work() -> Batch:
+            batch = self._replica.differentiate(self._step)
+            for index in range(len(missing)):
+                if index not in posted:  # parameters that this batch did not use
+                    post(index)
+            return batch
+
+        self._replica.settle()
+        try:
+            self._replica.batch = await self._replica.differentiation(self._node, work)
+            await self._node.send(self._node.address, GradientBucket(END, 0))
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _buckets(layout: Flat, size: int) -> list[list[TensorSlot]]:
+    """Neighbouring parameters together, from the last to the first, each bucket about `size` bytes of one part."""
+    buckets: list[list[TensorSlot]] = []
+    room = 0
+    for slot in reversed(layout.slots):
+        nbytes = (slot.stop - slot.start) * layout.params.parts[slot.part].element_size()
+        if not buckets or room < nbytes or buckets[-1][0].part != slot.part:
+            buckets.append([])
+            room = size
+        buckets[-1].insert(0, slot)
+        room -= nbytes
+    return buckets

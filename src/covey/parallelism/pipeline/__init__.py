@@ -1,0 +1,1 @@
+"""How do the stages of a cut model train together?"""

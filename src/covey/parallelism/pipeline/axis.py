@@ -1,0 +1,156 @@
+"""A strategy along one axis of a mesh: its programs run among the workers that hold one stage, and know no others."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Coroutine, Generator
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from msgspec.structs import replace as changed
+
+from covey.message import Address, Message
+from covey.model.replica import Replica
+from covey.program import Collective, Effect, Host, Memory, Node, Note, Receive, Send, Spawn
+from covey.strategy import Role
+from covey.vector import Vector
+
+T = TypeVar("T")
+STAGE = "stage"
+"""How a worker calls the other stages of its replica: `Address(STAGE, 1)`."""
+AGE = "age"
+"""What a stage notes: how many updates old the weights of a gradient were. It is the run's staleness."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One role's place: all roles of its stage have their strategy's own names, every run of `stages` is a replica."""
+
+    me: Address  # as the strategy calls it
+    stage: int
+    stages: int
+    ages: bool = False  # whether the stages say how old their weights are; then nobody else does
+
+    def outside(self, who: Address) -> Address:
+        """The run's name for somebody."""
+        if who.role == STAGE:
+            return Address(self.me.role, self.me.rank * self.stages + who.rank)
+        return Address(who.role, who.rank * self.stages + self.stage) if who.rank >= 0 else who
+
+    def inside(self, who: Address) -> Address:
+        """The strategy's name for somebody of the same stage, or the stage of the same replica."""
+        if who.rank < 0:
+            return who
+        rank, stage = divmod(who.rank, self.stages)
+        return Address(who.role, rank) if stage == self.stage else Address(STAGE, stage)
+
+    def outward(self, effect: Effect[Any]) -> Effect[Any] | None:
+        """What the engine is asked; None for what nobody needs to know, as the last stage has told it."""
+        if isinstance(effect, Send):
+            return changed(effect, to=self.outside(effect.to))
+        if isinstance(effect, Receive):
+            return effect if effect.sender is None else changed(effect, sender=self.outside(effect.sender))
+        if isinstance(effect, Collective):
+            return changed(effect, group=tuple(map(self.outside, effect.group)))
+        if isinstance(effect, Spawn):
+            return Spawn(along(effect.program, self))
+        return self._note(effect) if isinstance(effect, Note) else effect
+
+    def _note(self, note: Note) -> Note | None:
+        if note.kind == AGE:
+            return Note("staleness", note.value)
+        if note.kind == "staleness":
+            return None if self.ages else note
+        return note if self.stage == self.stages - 1 else None
+
+    def inward(self, answer: Any) -> Any:
+        """What the engine answers, in the strategy's names."""
+        if isinstance(answer, Message):
+            answer.sender = self.inside(answer.sender)
+        return answer
+
+
+@types.coroutine
+def along(program: Coroutine[Effect[Any], Any, T], axis: Axis) -> Generator[Effect[Any], Any, T]:
+    """Run a program that knows only its axis."""
+    answer: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            effect = program.throw(error) if error else program.send(answer)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        answer = error = None
+        wanted = axis.outward(effect)
+        if wanted is None:
+            continue
+        try:
+            answer = axis.inward((yield wanted))
+        except GeneratorExit:
+            program.close()
+            raise
+        except BaseException as failure:
+            error = failure
+
+
+class Within:
+    """A role's host, as its programs see it along an axis."""
+
+    def __init__(self, host: Host, axis: Axis) -> None:
+        self._host, self._axis = host, axis
+
+    @property
+    def step(self) -> int:
+        return self._host.step
+
+    def training(self) -> bool:
+        return self._host.training()
+
+    def receive_nowait(self, want: Receive) -> Message | None:
+        wanted = self._axis.outward(want)
+        assert isinstance(wanted, Receive)
+        found: Message | None = self._axis.inward(self._host.receive_nowait(wanted))
+        return found
+
+    def room(self, to: Address) -> bool:
+        return self._host.room(self._axis.outside(to))
+
+    def remember(self, name: str, value: T) -> Memory[T]:
+        return self._host.remember(name, value)
+
+    def post(self, message: Message, progress: float) -> None:
+        self._host.post(message, progress)
+
+    def consult(self, program: Coroutine[Effect[Any], Any, T], progress: float) -> T:
+        return self._host.consult(_awaited(program, self._axis), progress)
+
+    def share(self, vector: Vector, place: int) -> Vector:
+        return self._host.share(vector, place * self._axis.stages + self._axis.stage)
+
+    def lives(self, who: Address) -> object:
+        return self._host.lives(self._axis.outside(who))
+
+
+async def _awaited(program: Coroutine[Effect[Any], Any, T], axis: Axis) -> T:
+    return await along(program, axis)
+
+
+def view(node: Node, axis: Axis) -> Node:
+    """The node as a program along the axis has it: it counts only those of its own stage."""
+    mine = node.limits[axis.stage :: axis.stages]
+    return Node(axis.me, mine, Within(node.host, axis), node.rng, node.seed)
+
+
+def placed(role: Role, stage: int, stages: int, ages: bool = False) -> Role:
+    """A role of the strategy as one of a run in which every stage has such a role."""
+    axis = Axis(role.address, stage, stages, ages)
+
+    async def program(node: Node, replica: Replica) -> None:
+        inner = view(node, axis)
+        replica.enter(inner)
+        await along(role.program(inner, replica), axis)
+
+    host = None if role.host is None else axis.outside(role.host)
+    return replace(
+        role, address=axis.outside(role.address), program=program, host=host, stage=stage, alias=role.address
+    )

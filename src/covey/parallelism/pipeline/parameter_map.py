@@ -1,0 +1,76 @@
+"""Where a part of a model lies in the whole: its parameters, float buffers and counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from torch import Tensor
+
+from covey.model.flat import Flat, Outline, TensorSlot
+from covey.model.replica import Snapshot
+from covey.vector import Piece, Vector, ranges
+
+
+@dataclass(frozen=True, slots=True)
+class NumberSpan:
+    """A run of numbers: where in the vector of a part of the model, where in that of the whole, and how many."""
+
+    part: int
+    start: int
+    there: tuple[int, int]  # part and start
+    size: int
+
+
+class ParameterMap:
+    """Turns what a part of the model shows of itself into a piece of the whole model."""
+
+    def __init__(self, layout: Flat, whole: Outline) -> None:
+        self.params = _spans(layout.slots, whole.params)
+        self.floats = _spans(layout.buffer_slots, whole.floats)
+        self.counters = tuple(whole.counters.index(name) for name in layout.others())
+        self.sizes = _parts(whole.params), _parts(whole.floats)
+
+    def of(self, shown: Snapshot, scored: bool) -> Snapshot:
+        """The snapshot of a part as one of the whole model."""
+        moved = replace(shown, piece=((),) * self.sizes[0], counts=self.counters)
+        if not scored:
+            return moved
+        piece, params = _gathered(self.params, shown.params, shown.piece, self.sizes[0])
+        if not shown.buffers.parts:
+            return replace(moved, piece=piece, params=params)
+        every = tuple((0, part.numel()) for part in shown.buffers.parts)
+        floats, buffers = _gathered(self.floats, shown.buffers, every, self.sizes[1])
+        return replace(moved, piece=piece, params=params, buffers=buffers, floats=floats)
+
+
+def _parts(slots: Sequence[TensorSlot]) -> int:
+    return 1 + max((slot.part for slot in slots), default=-1)
+
+
+def _spans(mine: Sequence[TensorSlot], whole: Sequence[TensorSlot]) -> list[NumberSpan]:
+    """Where each tensor of a part lies there, in the order in which the whole model has them."""
+    places = {slot.name: (slot.part, slot.start) for slot in whole}
+    spans = [NumberSpan(slot.part, slot.start, places[slot.name], slot.stop - slot.start) for slot in mine]
+    return sorted(spans, key=lambda span: span.there)
+
+
+def _gathered(spans: Sequence[NumberSpan], given: Vector, piece: Piece, parts: int) -> tuple[Piece, Vector]:
+    """The piece of the whole model that lies in `piece` of a part of it, and its numbers in the whole model's order."""
+    ends: list[list[int]] = [[] for _ in range(parts)]
+    found = []
+    for span in spans:
+        for part, first, tensor in _ranges(given, piece):
+            begin, end = max(span.start, first), min(span.start + span.size, first + tensor.numel())
+            if part == span.part and begin < end:
+                where, start = span.there
+                ends[where] += [start + begin - span.start, start + end - span.start]
+                found.append(tensor[begin - first : end - first])
+    return tuple(map(tuple, ends)), Vector(found)
+
+
+def _ranges(given: Vector, piece: Piece) -> Iterable[tuple[int, int, Tensor]]:
+    """The ranges of a piece: of which part, where it begins, and its numbers."""
+    places = chain.from_iterable(((part, first) for first, _ in ranges(ends)) for part, ends in enumerate(piece))
+    return [(part, first, tensor) for (part, first), tensor in zip(places, given.parts, strict=True)]

@@ -1,0 +1,1 @@
+"""How are the output units of fully connected layers divided among workers?"""

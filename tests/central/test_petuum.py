@@ -1,0 +1,56 @@
+"""Petuum's servers: what they give out, and what they know after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from random import Random
+from typing import Any, cast
+
+import torch
+
+from covey.central.cached.cache import CachedChange, ParameterCopy, ReadParameters
+from covey.central.cached.petuum import TableServer
+from covey.model.replica import Replica
+from covey.program import Effect, Host, Memory, Node, Send
+from covey.vector import Vector
+from tests.worlds import Point, server, sgd, worker
+
+
+class Kept:
+    """A checkpoint: what one server remembers, the next one finds."""
+
+    def __init__(self) -> None:
+        self.memories: dict[str, Memory[Any]] = {}
+
+    def remember(self, name: str, value: Any) -> Memory[Any]:
+        return self.memories.setdefault(name, Memory(value))
+
+
+def sent(program: Coroutine[Effect[Any], Any, None]) -> list[Send]:
+    """What a program sends, to its end."""
+    found: list[Send] = []
+    try:
+        while True:
+            effect = program.send(None)
+            found += [effect] if isinstance(effect, Send) else []
+    except StopIteration:
+        return found
+
+
+def table(kept: Kept) -> TableServer:
+    node = Node(server(0), (9, 9), cast(Host, kept), Random(0), 0)
+    return TableServer(node, Replica(Point(2, torch.float64), sgd()), 0, eager=True)
+
+
+def test_after_a_restart_a_reader_is_given_one_copy() -> None:
+    kept = Kept()
+    before = table(kept)
+    for rank in range(2):
+        sent(before.add(rank, CachedChange(0, 4, Vector([torch.ones(2).double()]), Vector(()), sender=worker(rank))))
+    sent(before.answer())
+    after = table(kept)
+    assert after.clocks.slowest == 1
+    after.parked[0] = ReadParameters(1, sender=worker(0))
+    after.readers.add(0)
+    copies = sent(after.answer())
+    assert [(copy.to, type(copy.body)) for copy in copies] == [(worker(0), ParameterCopy)]
