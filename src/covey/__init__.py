@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from covey.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from covey import data, spark
     from covey.errors import CheckpointError, CoveyError, PeerLost, PlanError, RoleFailed, Stalled
@@ -12,8 +14,6 @@ if TYPE_CHECKING:
     from covey.parallelism.marks import cut_here
     from covey.run import fit, join
     from covey.task import Task, accuracy
-
-__version__ = "0.1.0"
 
 _HOME = {
     "CheckpointError": "covey.errors", "CoveyError": "covey.errors", "PeerLost": "covey.errors",

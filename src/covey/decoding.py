@@ -19,7 +19,7 @@ UNREADABLE = (
 )  # fmt: skip
 """What a decoder raises over bytes that are wrong: a RecursionError (a RuntimeError) over what is nested too deeply."""
 
-MOST = 1 << 30  # bytes: letters may carry a task's code and tables
+MOST = 1 << 30  # bytes: a site's config may carry a task's code and tables
 
 WIRE_FORMATS: list[WireFormat[Any]] = []
 

@@ -80,15 +80,15 @@ def test_a_letter_is_taken_out_of_the_store_of_a_rendezvous() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     leader = StoreChannel(LaunchEnvironment(0, 2, 0, "127.0.0.1", port), 30)
-    leader.hand_out([b"a letter"])
-    assert leader.store.check(["letter/1"])
+    leader.hand_out([b"a config"])
+    assert leader.store.check(["config/1"])
     taken: list[bytes] = []
     guest = threading.Thread(
         target=lambda: taken.append(StoreChannel(LaunchEnvironment(1, 2, 1, "127.0.0.1", port), 30).take())
     )
     guest.start()
     guest.join(30)
-    assert taken == [b"a letter"] and not leader.store.check(["letter/1"])
+    assert taken == [b"a config"] and not leader.store.check(["config/1"])
 
 
 # -- runs on two sites of this machine

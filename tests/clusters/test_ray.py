@@ -213,7 +213,7 @@ def test_a_dead_launcher_takes_its_roles_along(room: Room, moment: str) -> None:
 
 @pytest.mark.full
 def test_the_task_travels_to_nodes_that_do_not_have_it(cleared: SharedRoom) -> None:
-    """A second node sees an empty folder where the task and its module are; they come along with the letter."""
+    """A second node sees an empty folder where the task and its module are; they come along with the config."""
     if os.getuid() or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
         pytest.skip("a node with other files needs root and mount namespaces")
     (cleared.path / "mine").mkdir()

@@ -10,8 +10,8 @@ import torch
 from covey import catalog
 from covey.decentral.shared.dogwild import VectorBlock
 from covey.engines.virtual.engine import VirtualEngine
-from covey.engines.virtual.virtual_actor import RoleProgram
-from covey.engines.virtual.virtual_links import MessageInFlight, VirtualLinks
+from covey.engines.virtual.virtual_actor import MessageInFlight, RoleProgram
+from covey.engines.virtual.virtual_links import VirtualLinks
 from covey.errors import PlanError
 from covey.program import Send
 from tests.worlds import CLUSTER, INSTANT, World, quadratic, run, slowed, spread, worker
@@ -36,12 +36,12 @@ def stormy(strategy: str, steps: int, loss: float) -> tuple[World, int]:
             return True
         return send(self, thread, effect)
 
-    def late(self: VirtualEngine, letter: MessageInFlight) -> None:
-        if isinstance(letter.message, VectorBlock):
+    def late(self: VirtualEngine, flight: MessageInFlight) -> None:
+        if isinstance(flight.message, VectorBlock):
             later = self._agenda.now + chance.random() * 0.05
-            self._agenda.at(later, lambda letter, _: arrived(self, letter), letter)
+            self._agenda.at(later, lambda flight, _: arrived(self, flight), flight)
         else:
-            arrived(self, letter)
+            arrived(self, flight)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(VirtualLinks, "send", lossy)

@@ -88,7 +88,8 @@ def test_a_launcher_that_dies_while_torch_is_imported(room: Room) -> None:
     """On a busy machine that takes long; here a module that does stands for it."""
     room.script("(__import__('pathlib').Path(__file__).parent / 'importing').touch(); __import__('time').sleep(60)")
     room.script(
-        "from covey.engines.process.launcher.role_processes import Brood; processes = Brood('script'); input()",
+        "from covey.engines.process.launcher.role_processes import RoleProcesses\n"
+        "processes = RoleProcesses('script'); input()",
         "launcher.py",
     )
     launcher = room.start(room.path / "launcher.py", stdin=subprocess.PIPE)

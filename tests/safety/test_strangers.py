@@ -311,8 +311,8 @@ def test_secrets_are_not_shown() -> None:
     work = RoleWork(task="", strategy="bsp", workers=1, servers=1, limits=[1], seed=0, threads=1, contacts=contacts)
     packed = msgspec.msgpack.encode(work)
     holders = [
-        pair, KeyRing(pair, {A: pair.public}), contacts, config, work, site_messages.StartRoles("m:f", [A], packed, True),
-        RoleJob(entry="m:f", roles=[A], work=packed),
+        pair, KeyRing(pair, {A: pair.public}), contacts, config, work,
+        site_messages.StartRoles("m:f", [A], packed, True), RoleJob(entry="m:f", roles=[A], work=packed),
     ]  # fmt: skip
     for holder in holders:
         for shown in (repr(holder), str(holder), pretty_repr(holder), f"{[holder]}"):

@@ -244,14 +244,14 @@ def test_what_is_written_reads_the_same() -> None:
 
 
 def test_without_new_fields_nothing_is_laborious() -> None:
-    assert not load(EXAMPLE).laborious and not from_flags(bandwidth="1gbit").laborious
+    assert not load(EXAMPLE).charges_cpu and not from_flags(bandwidth="1gbit").charges_cpu
     for section in (
         "[coding.int8]\nencode = '1us'",
         "[[machine]]\ncores = 1",
         '[handling]\nsend = "1us"',
         '[link]\ncpu_byte = "1ns"',
     ):
-        assert read(section).laborious
+        assert read(section).charges_cpu
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import msgspec
 from covey.advise import families, findings, predict, rules
 from covey.advise.candidates import ALONE, Candidate, candidates
 from covey.advise.predict import StepTime
+from covey.advise.ranked import Basis, RankedStrategy
 from covey.advise.situation import Situation
 from covey.advise.trial import SimulatedTrials, TrialTimes
 from covey.advise.world import fastest, slowness
@@ -24,29 +25,7 @@ UNEVEN = 0.1  # spread of step times from which slow workers matter
 UNPROVEN = 1.15  # what only rules of thumb speak for must be better by this to come first
 CLOSE = 0.1  # times nearer than this are no difference
 
-Basis = Literal["trained in virtual time", "timed in virtual time", "formulas"]
 Sure = Literal["quite sure", "a close call", "a rough guess"]
-
-
-class RankedStrategy(msgspec.Struct, kw_only=True):
-    """One strategy of the list."""
-
-    spec: str
-    workers: int
-    relative: float  # time to the target, in that of one worker alone
-    seconds: float | None = None  # to the target, where one was trained for
-    step: float  # seconds
-    exchange: float  # the share of a step that is exchange
-    staleness: float = 0.0  # updates
-    missed: bool = False  # a short run of it did not come to the target
-    times: list[float] = []  # to the target, of each run
-    tried: float = 0.0  # seconds of a run that ended before the target
-    money: float | None = None
-    basis: Basis
-    family: str
-    reasons: list[str] = []
-    risks: list[str] = []
-    command: str = ""
 
 
 class Advice(msgspec.Struct, kw_only=True):

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from covey.advise.codecs import CodecOffer
 from covey.advise.delay import ExchangeCosts, delay
 from covey.advise.predict import StepTime
+from covey.advise.ranked import RankedStrategy
 from covey.advise.rules import bandwidth_poor
 from covey.advise.situation import Situation
 from covey.advise.trial import SCORES
 from covey.simulate.units import format_bytes, format_duration, format_rate
-
-if TYPE_CHECKING:
-    from covey.advise.choose import RankedStrategy
 
 IDLE = 0.1  # a share of the step: below this the network is no bottleneck
 STALE = 4.0  # updates: a gradient this old hurts
@@ -24,7 +21,8 @@ PATTERNS = ("star", "a server per worker", "ring", "binomial tree")
 
 
 def of(
-    ranked: Sequence[RankedStrategy], now: Situation, steps: Mapping[str, StepTime], offers: Mapping[str, CodecOffer | None]
+    ranked: Sequence[RankedStrategy], now: Situation, steps: Mapping[str, StepTime],
+    offers: Mapping[str, CodecOffer | None],
 ) -> list[str]:  # fmt: skip
     """The findings that hold here."""
     network = [*_network(now, steps), *_compression(steps, offers)]

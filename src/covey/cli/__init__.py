@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from covey import __version__
 from covey.cli import advise, calibrate, compare, cut, doctor, lab, launch, run, scale, simulate, strategies, trace
+from covey.version import __version__
 
 app = typer.Typer(
     name="covey",

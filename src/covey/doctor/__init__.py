@@ -16,9 +16,9 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from covey import __version__
 from covey.doctor import engines
 from covey.doctor.finding import Finding, Trouble
+from covey.version import __version__
 
 DEPENDENCIES: Mapping[str, str] = {
     "torch": "2.11", "pyzmq": "27", "msgspec": "0.19", "numpy": "1.26", "numba": "0.68", "safetensors": "0.5",

@@ -1,6 +1,6 @@
 """MPI: roles on the ranks of a job that mpirun has started; outside of one, covey starts mpirun itself.
 
-Inside, every rank runs the same command: rank 0 leads, and letters travel over MPI. Nothing is pickled on the way.
+Inside, every rank runs the same command: rank 0 leads, and site configs travel over MPI. Nothing is pickled on the way.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from covey.engines.process.liveness import Silence
 from covey.errors import PeerLost, PlanError
 
 LOOK = 0.02  # seconds between two looks: MPI's own waiting keeps a core busy
-DOORS, HERE, LETTER = 1, 2, 3  # tags
+DOORS, HERE, CONFIG = 1, 2, 3  # tags
 LED: list[LaunchEnvironment] = []  # the runs that this process has led
 
 
@@ -130,7 +130,7 @@ class MpiChannel:
 
     def hand_out(self, configs: Sequence[bytes]) -> None:
         for rank, config in enumerate(configs, start=1):
-            self.comm.Send(config, dest=rank, tag=LETTER)
+            self.comm.Send(config, dest=rank, tag=CONFIG)
 
     def take(self) -> bytes:
         from mpi4py import MPI
@@ -142,7 +142,7 @@ class MpiChannel:
             leaders, addresses, port = _doors.read(self._receive(0, DOORS, None), "rank 0")
             found = "" if leaders == machine() else reachable(addresses, port)
             self.comm.Send(msgspec.json.encode(presence(found)), dest=0, tag=HERE)
-        return self._receive(0, LETTER, None)
+        return self._receive(0, CONFIG, None)
 
     def _receive(self, source: int, tag: int, patience: float | None) -> bytes:
         from mpi4py import MPI

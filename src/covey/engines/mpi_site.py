@@ -1,4 +1,4 @@
-"""What covey's own mpirun runs: sites that fetch their letters, and the relay that hands letters out over MPI."""
+"""What covey's own mpirun runs: sites that fetch their configs, and the relay that hands configs out over MPI."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from covey.errors import CoveyError
 
 
 def relay(channel: MpiChannel) -> bool:
-    """Rank 0, on the launcher's machine: give every site its letter, and stay while the launcher lives."""
+    """Rank 0, on the launcher's machine: give every site its config, and stay while the launcher lives."""
     path = os.environ[site_config.CONFIGS]
     channel.hand_out([msgspec.msgpack.encode(config) for config in site_config.read().configs])
     return part(channel.comm, lambda: os.path.exists(path))
 
 
 def invited(channel: MpiChannel) -> bool:
-    """A site on any host, whose letter the relay has, or the relay."""
+    """A site on any host, whose config the relay has, or the relay."""
     if channel.started.leads:
         return relay(channel)
     config = configs.read(channel.take(), "rank 0")

@@ -1,6 +1,6 @@
 """torchrun: roles on the ranks of a c10d rendezvous; outside of one, a rendezvous is opened on this machine.
 
-Inside, every rank runs the same command: rank 0 leads, and letters travel through the rendezvous' own store.
+Inside, every rank runs the same command: rank 0 leads, and site configs travel through the rendezvous' own store.
 """
 
 from __future__ import annotations
@@ -115,18 +115,18 @@ class StoreChannel:
 
     def hand_out(self, configs: Sequence[bytes]) -> None:
         for rank, config in enumerate(configs, start=1):
-            self.store.set(f"letter/{rank}", config.hex())
+            self.store.set(f"config/{rank}", config.hex())
 
     def see_off(self) -> None:
-        """Wait until the letters are taken: a store of this process goes with it, and the others may still start."""
+        """Wait until the configs are taken: a store of this process goes with it, and the others may still start."""
         until = time.monotonic() + LEAVING
-        keys = [f"letter/{rank}" for rank in range(1, self.started.size)]
+        keys = [f"config/{rank}" for rank in range(1, self.started.size)]
         while any(self.store.check([key]) for key in keys) and time.monotonic() < until:
             time.sleep(LOOK)
 
     def take(self) -> bytes:
-        """The letter; none if the leader went away with its store."""
-        key = f"letter/{self.started.rank}"
+        """The config; none if the leader went away with its store."""
+        key = f"config/{self.started.rank}"
         try:
             store = self.store
             with socket.create_connection((self.started.master, self.started.port), COMING) as probe:

@@ -1,6 +1,6 @@
 """A rendezvous on this machine: torchrun's own agent starts one site for each worker; the launcher is not one of them.
 
-The letters lie in memory of the launcher (see `cluster/mail.py`).
+The configs of its sites lie in memory of the launcher (see `cluster/site_config.py`).
 """
 
 from __future__ import annotations

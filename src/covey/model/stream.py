@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from torch import Tensor
 
 from covey.errors import PlanError
 from covey.message import Message
+from covey.model.batches import Batch
 from covey.model.flat import Flat, TensorSlot
-from covey.program import Node
+from covey.program import Compute, Node
 from covey.vector import Piece
-
-if TYPE_CHECKING:
-    from covey.model.batches import Batch
-    from covey.model.replica import Replica
 
 
 class GradientBucket(Message):
@@ -30,6 +27,18 @@ class GradientBucket(Message):
     counted = False
 
 
+class Streamed(Protocol):
+    """What a stream needs of the replica whose gradient it hands out."""
+
+    layout: Flat
+    batch: Batch
+
+    def settle(self) -> None: ...
+    def differentiate(self, step: int) -> Batch: ...
+    def differentiation(self, node: Node, work: Callable[[], Batch]) -> Compute[Batch]: ...
+    async def announce(self, node: Node) -> None: ...
+
+
 END = -1  # the step of the bucket that says that the whole backward is through
 
 
@@ -39,7 +48,7 @@ class GradientStream(AsyncIterator[Piece]):
     Their order follows from the model alone: workers that sum them must not wait for different ones.
     """
 
-    def __init__(self, replica: Replica, node: Node, bucket_bytes: int, otherwise: str) -> None:
+    def __init__(self, replica: Streamed, node: Node, bucket_bytes: int, otherwise: str) -> None:
         self._replica, self._node, self._step, self._otherwise = replica, node, node.step, otherwise
         self._buckets = _buckets(replica.layout, bucket_bytes)
         self._given = -1

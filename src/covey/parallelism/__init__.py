@@ -15,6 +15,6 @@ from covey.parallelism.stages import Layer, Stage, Stages, Tie
 
 __all__ = [
     "Chain", "Layer", "chain_of", "cut_here", "Stage", "Stages", "Tie", "inputs_of", "loss_of", "LayerCost", "Profile",
-    "measure", "optimizer_state", "Cut", "CutTerms", "best_cut", "equal_cut", "Schedule", "Move", "MachineRow", "Timetable",
-    "timetable", "Gantt", "Times", "simulate", "Prediction", "predict",
+    "measure", "optimizer_state", "Cut", "CutTerms", "best_cut", "equal_cut", "Schedule", "Move", "MachineRow",
+    "Timetable", "timetable", "Gantt", "Times", "simulate", "Prediction", "predict",
 ]  # fmt: skip

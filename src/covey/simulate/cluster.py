@@ -55,7 +55,7 @@ class Cluster:
         return Seconds(expected * draw.lognormvariate(-variance / 2, math.sqrt(variance)))
 
     @property
-    def laborious(self) -> bool:
+    def charges_cpu(self) -> bool:
         """Whether also what roles do besides computing takes their cores' time."""
         links = (self.link, *self.links.values(), *([self.local] if self.local else []))
         return bool(self.machines or self.coding) or self.handling != EASY or any(link.cpu != FREE for link in links)

@@ -6,6 +6,6 @@ from covey.synchronization.gates import Bounded, Gate, Near, Newer, Open, Predic
 from covey.synchronization.rules import Each, Everyone, Gather, GatherChoice, Quorum, Rule, Soft, Ticked, damp
 
 __all__ = [
-    "WaitingGradient", "Board", "Bounded", "GatherChoice", "Each", "Ending", "Epochs", "Everyone", "Gate", "Gather", "Near", "Newer",
-    "Open", "Predicted", "Quorum", "Rule", "Soft", "Ticked", "Tokens", "Unit", "damp",
+    "WaitingGradient", "Board", "Bounded", "GatherChoice", "Each", "Ending", "Epochs", "Everyone", "Gate", "Gather",
+    "Near", "Newer", "Open", "Predicted", "Quorum", "Rule", "Soft", "Ticked", "Tokens", "Unit", "damp",
 ]  # fmt: skip

@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from covey.advise.choose import Advice, RankedStrategy
+from covey.advise.choose import Advice
 from covey.advise.delay import PATTERNS, ExchangeCosts, delay
 from covey.advise.findings import about
+from covey.advise.ranked import RankedStrategy
 from covey.advise.situation import Situation
 from covey.simulate.units import format_bytes, format_duration, format_rate
 

@@ -56,7 +56,7 @@ async def worker(
     wires = MaltWires(node, replica, codec)
     heard, hearers = graph.neighbours(node.rank), graph.hearers(node.rank)
     slots: Slots = {rank: deque(maxlen=queue) for rank in heard}  # not remembered: what a restart loses is overwritten
-    await node.spawn(keeper(node, slots))
+    await node.spawn(slot_keeper(node, slots))
     for step in node.steps():
         vector = await local(node, replica, share)
         scatter = wires.of(step, vector)
@@ -143,7 +143,7 @@ def take(replica: Replica, vector: Vector, others: Sequence[Vector], share: Shar
         replica.apply(vector)
 
 
-async def keeper(node: Node, slots: Slots) -> None:
+async def slot_keeper(node: Node, slots: Slots) -> None:
     """Lay what comes into its sender's slots; the newest takes the place of the oldest, so they never grow."""
     while True:
         scatter = await node.receive(Scatter)

@@ -79,8 +79,8 @@ class ClusterProcesses:
             self.address = this_host.interface_address(terms.interface) if terms.interface else places.address
             self.native = self._native()
             self.gate = SiteGate(
-                self.context, this_host.endpoint(self.address), len(self.sites), self._own_ring(), self.guard, self.token,
-                terms.stall,
+                self.context, this_host.endpoint(self.address), len(self.sites), self._own_ring(), self.guard,
+                self.token, terms.stall,
             )  # fmt: skip
             self.stack.callback(self._dismiss)
             self.wakeups = self._wakeups()

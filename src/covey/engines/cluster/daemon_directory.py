@@ -1,7 +1,7 @@
 """A private directory for the daemons of an embedded engine, and their end: with the run, or at covey's next start.
 
-The daemons carry the directory's name in their environment. Whoever lives in the den holds a lock in it, which the
-kernel lets go however the process ends; a den whose lock is free belonged to a covey that was killed.
+The daemons carry the directory's name in their environment. Whoever uses the directory holds a lock in it, which the
+kernel lets go however the process ends; a directory whose lock is free belonged to a covey that was killed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def sweep(engine: str) -> None:
 
 
 def clear(path: Path) -> None:
-    """End every process that carries this den's name, and remove it."""
+    """End every process that carries this directory's name, and remove it."""
     until = time.monotonic() + PATIENCE
     while (left := inhabitants(path)) and time.monotonic() < until:
         for pid in left:
@@ -87,7 +87,7 @@ def clear(path: Path) -> None:
 
 
 def inhabitants(path: Path) -> list[int]:
-    """The living processes that were born in this den."""
+    """The living processes that were started in this directory."""
     mark = f"{MARK}={path}\0".encode()
     found = []
     for place in Path("/proc").glob("[0-9]*"):

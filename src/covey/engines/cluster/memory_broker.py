@@ -49,7 +49,7 @@ class MemoryBroker:
             self.socket.close()
             handles.close(self.handles)
             raise
-        self.thread = Thread(target=self._serve, name="keeper", daemon=True)
+        self.thread = Thread(target=self._serve, name="memory broker", daemon=True)
         self.thread.start()
 
     def _serve(self) -> None:
@@ -69,7 +69,7 @@ class MemoryBroker:
         told = line.recv(2 * SECRET)
         theirs, proof = told[:SECRET], told[SECRET:]
         check_proof(proof, self.secret, b"guest", asked + theirs)
-        line.send(proved(self.secret, b"keeper", asked + theirs) + _count.pack(len(self.handles)))
+        line.send(proved(self.secret, b"broker", asked + theirs) + _count.pack(len(self.handles)))
         handles.give(line, self.handles)
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class MemoryBroker:
 
 
 def fetch(door: str, secret: bytes) -> list[int]:
-    """What the keeper behind this door has laid; OSError, with the reason, if it cannot be had."""
+    """What the broker behind this socket has created; OSError, with the reason, if it cannot be had."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
         line.settimeout(PATIENCE)
         line.connect(f"\0{door}")
@@ -92,10 +92,10 @@ def fetch(door: str, secret: bytes) -> list[int]:
         line.send(mine + proved(secret, b"guest", asked + mine))
         told = line.recv(SECRET + _count.size)
         if not told:
-            raise ConnectionRefusedError("the keeper of the memory has refused it")
-        check_proof(told[:SECRET], secret, b"keeper", asked + mine)
+            raise ConnectionRefusedError("the broker of the memory has refused it")
+        check_proof(told[:SECRET], secret, b"broker", asked + mine)
         if len(told) != SECRET + _count.size:
-            raise ConnectionError("the keeper of the memory does not say how many files there are")
+            raise ConnectionError("the broker of the memory does not say how many files there are")
         return handles.take(line, _count.unpack(told[SECRET:])[0])
 
 

@@ -20,7 +20,7 @@ class Places(Protocol):
         ...
 
     def invite(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
-        """Have one site begin for each letter."""
+        """Have one site begin for each config."""
         ...
 
     def lost(self) -> str:

@@ -54,7 +54,7 @@ class RankRoles:
         beside = [who for who in job.roles if who != self.me]
         self.playing = True
         if beside:
-            assert self.others is not None, "the letter had said who comes"
+            assert self.others is not None, "the config had said who comes"
             self.others.start_roles(msgspec.structs.replace(job, roles=beside), memory)
         if job.sharing:
             create_shared_memory(job, [os.dup(handle) for handle in memory])

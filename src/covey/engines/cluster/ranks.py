@@ -43,11 +43,11 @@ class Channel(Protocol):
         ...
 
     def hand_out(self, configs: Sequence[bytes]) -> None:
-        """(The leader) one letter for each other rank, in order; an empty one: there will be no run."""
+        """(The leader) one config for each other rank, in order; an empty one: there will be no run."""
         ...
 
     def take(self) -> bytes:
-        """(The others) tell that this rank is there, and wait for its letter."""
+        """(The others) tell that this rank is there, and wait for its config."""
         ...
 
     def close(self, well: bool) -> None:

@@ -18,7 +18,7 @@ MOST = 32 << 20  # bytes of code; more is no code
 
 
 def with_code(configs: Sequence[SiteConfig]) -> list[SiteConfig]:
-    """The letters, with the task's code for hosts that may not have it."""
+    """The configs, with the task's code for hosts that may not have it."""
     code = packed(configs[0].task) if configs[0].task else b""
     return [msgspec.structs.replace(config, code=code) for config in configs]
 
@@ -44,7 +44,7 @@ def code_in(folder: Path) -> Iterator[Path]:
 
 
 def settled(config: SiteConfig, handed: bytes, folder: Path) -> tuple[SiteConfig, bytes]:
-    """The letter and the parcel as they hold on this host: if it lacks the task's file, with the one that came along.
+    """The config, and what was handed over, for this host: if it lacks the task's file, with the one that came along.
 
     The folder is one that goes with the run.
     """

@@ -1,6 +1,6 @@
 """A site: covey's process on a host of the cluster, which bears the roles placed there and tells how each ends.
 
-Whatever starts it hands it a letter. It leaves when the launcher says so, or when the launcher is gone, and takes its
+Whatever starts it hands it its config. It leaves when the launcher says so, or when the launcher is gone, and takes its
 roles with it; when it dies itself, they die too (see the fork server).
 """
 
@@ -123,7 +123,7 @@ def _stay(line: SiteLine, processes: Roles, share: SiteMemory, handed: bytes) ->
 
 
 def _start_roles(processes: Roles, job: RoleJob, share: SiteMemory) -> None:
-    """(Beside the signs of life) A fork server that still imports torch, or a large task, can take longer than they may."""
+    """(Beside the signs of life) A fork server that still imports torch, or a large task, can take longer than that."""
     with closing(share), suppress(PeerLost, OSError):  # `exits` tells of a dead fork server
         processes.start_roles(job, share.handles if job.sharing else ())
 
@@ -210,7 +210,7 @@ class SiteLine:
 
 
 def main() -> None:
-    """A site of its own process: the letter comes on its standard input, then what was handed over."""
+    """A site of its own process: the config comes on its standard input, then what was handed over."""
     size = int.from_bytes(sys.stdin.buffer.read(8), "big")
     config = configs.read(sys.stdin.buffer.read(size), "the launcher")
     handed = sys.stdin.buffer.read()

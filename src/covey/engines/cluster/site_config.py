@@ -1,4 +1,4 @@
-"""Letters for sites of this machine: in memory of the launcher's, which only processes of its own user can open."""
+"""Configs for sites of this machine: in memory of the launcher's, which only processes of its own user can open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from covey.decoding import WireFormat
 from covey.engines.cluster.site_messages import SiteConfig
 
-CONFIGS = "COVEY_MAIL"  # the environment of a site tells where the letters lie
+CONFIGS = "COVEY_SITE_CONFIGS"  # the environment of a site tells where the configs lie
 
 
 class SiteConfigs(msgspec.Struct, frozen=True):

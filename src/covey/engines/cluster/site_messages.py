@@ -1,4 +1,4 @@
-"""What a launcher and the sites of a run say to each other, and the letter by which a site is invited."""
+"""What a launcher and the sites of a run say to each other, and the config that a site starts with."""
 
 from __future__ import annotations
 
@@ -110,5 +110,5 @@ Upward = Arrived | MemoryShared | SiteFailed | ProcessGone | Heartbeat
 Downward = LayMemory | FetchMemory | StartRoles | LeaveRun
 
 upward: WireFormat[Upward] = WireFormat("word up the line to the sites", Upward)
-configs: WireFormat[SiteConfig] = WireFormat("letter to a site", SiteConfig)
+configs: WireFormat[SiteConfig] = WireFormat("config of a site", SiteConfig)
 downward: WireFormat[Downward] = WireFormat("word down the line to the sites", Downward)

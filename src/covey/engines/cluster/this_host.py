@@ -16,9 +16,9 @@ from secrets import token_hex
 
 import msgspec
 
-from covey import __version__
 from covey.errors import PlanError
 from covey.task import task_file
+from covey.version import __version__
 
 SIOCGIFADDR = 0x8915
 BOOT = Path("/proc/sys/kernel/random/boot_id")

@@ -1,7 +1,7 @@
 """The one parent of all sites of a lab: they are on one machine, so torch is imported once, and a site is a fork away.
 
-A site enters its group of processes and its network before it does anything else. The fork server tells how each ends, and
-when its launcher is gone, however it died, it takes them all with it.
+A site enters its group of processes and its network before it does anything else. The fork server tells how each
+ends, and when its launcher is gone, however it died, it takes them all with it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLONE_NEWNET = 0x40000000
 
 
 class Invitation(msgspec.Struct, frozen=True, kw_only=True):
-    """A letter, and where its site shall live."""
+    """The config of a site, and where its site shall live."""
 
     config: SiteConfig
     host: str

@@ -237,11 +237,12 @@ class Quit(ControlMessage, frozen=True):
 
 
 Upward = (
-    Bound | RoleReady | MemoryShort | Report | Settled | NextStep | HeldAt | Frozen | MessageCounts | Saved | RoleEnded | ProgramRaised | Refused | Scored
-    | Left | Vote | SampleOrder | Notice | Doing
+    Bound | RoleReady | MemoryShort | Report | Settled | NextStep | HeldAt | Frozen | MessageCounts | Saved
+    | RoleEnded | ProgramRaised | Refused | Scored | Left | Vote | SampleOrder | Notice | Doing
 )  # fmt: skip
 Downward = (
-    Endpoints | Go | Freeze | Thaw | Skip | AskNextStep | Hold | Release | Stop | CountMessages | TakeSnapshot | Save | Score | VoteResult | Quit
+    Endpoints | Go | Freeze | Thaw | Skip | AskNextStep | Hold | Release | Stop | CountMessages
+    | TakeSnapshot | Save | Score | VoteResult | Quit
 )  # fmt: skip
 
 upward: WireFormat[Upward] = WireFormat("word up the control line", Upward)

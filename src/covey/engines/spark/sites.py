@@ -144,7 +144,7 @@ class SparkPlaces:
 
 
 class SiteTask:
-    """What every task does; it travels by Spark's own closure, and so do the letters."""
+    """What every task does; it travels by Spark's own closure, and so do the configs."""
 
     def __init__(self, configs: Sequence[bytes], handed: Any, ranks: Sequence[int], rows: RowInfo | None) -> None:
         self.configs, self.handed, self.ranks, self.rows = configs, handed, list(ranks), rows

@@ -45,7 +45,8 @@ class ZmqTransport:
 
     def __init__(
         self, me: Address, book: Mapping[Address, str], *, limit: int, window: int = 64 << 20, frame: int = 2 << 20,
-        key_ring: KeyRing | None = None, token: bytes = NONE, refusals: Refusals | None = None, memory: HostMemory | None = None,
+        key_ring: KeyRing | None = None, token: bytes = NONE, refusals: Refusals | None = None,
+        memory: HostMemory | None = None,
     ) -> None:  # fmt: skip
         _check(me, book)
         frame = min(frame, LOCKED) if key_ring else frame

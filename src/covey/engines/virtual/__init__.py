@@ -17,7 +17,7 @@ def engine(
     referee: Referee, score: Score | None = None, formulas_from: int | None = None,
 ) -> VirtualEngine:  # fmt: skip
     """The engine for this cluster: one that charges only compute and messages is several times faster."""
-    kind = CpuChargingEngine if cluster.laborious else VirtualEngine
+    kind = CpuChargingEngine if cluster.charges_cpu else VirtualEngine
     return kind(plan, replicas, cluster, instruments, referee, score, formulas_from)
 
 

@@ -17,8 +17,8 @@ from covey.engines.virtual.cores import Cores, RoleThread
 from covey.engines.virtual.effort import Effort
 from covey.engines.virtual.engine import WAIT, VirtualEngine, VirtualOutcome
 from covey.engines.virtual.stall import blame
-from covey.engines.virtual.virtual_actor import RoleProgram, VirtualActor
-from covey.engines.virtual.virtual_links import MessageInFlight, VirtualLink, VirtualLinks
+from covey.engines.virtual.virtual_actor import MessageInFlight, RoleProgram, VirtualActor, VirtualLink
+from covey.engines.virtual.virtual_links import VirtualLinks
 from covey.message import Message, vectors
 from covey.observe.instruments import Instrument
 from covey.program import Effect, Note, Now, SavePoint, Send

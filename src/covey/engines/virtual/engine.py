@@ -14,8 +14,8 @@ from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.computing import Computing
 from covey.engines.virtual.group_sums import GroupSums
 from covey.engines.virtual.stall import blame, obituary, picture
-from covey.engines.virtual.virtual_actor import RoleProgram, VirtualActor, received
-from covey.engines.virtual.virtual_links import MessageInFlight, VirtualLinks
+from covey.engines.virtual.virtual_actor import MessageInFlight, RoleProgram, VirtualActor, received
+from covey.engines.virtual.virtual_links import VirtualLinks
 from covey.errors import PeerLost, PlanError, Stalled
 from covey.message import Address, Message, check_finite
 from covey.model.replica import Replica, Snapshot

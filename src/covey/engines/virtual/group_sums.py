@@ -40,7 +40,7 @@ class GroupSums:
     def takes(self, thread: RoleProgram, effect: Collective) -> bool:
         """Whether this sum is charged by its formula; its member then waits until it is woken."""
         group = effect.group
-        if self._large is None or len(group) < self._large or effect.fallback is not ring or self._cluster.laborious:
+        if self._large is None or len(group) < self._large or effect.fallback is not ring or self._cluster.charges_cpu:
             return False
         key = group[0], len(group)  # a rank is in one sum at a time, so its group cannot be in two
         waiting = self._waiting.setdefault(key, {})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from covey.engines.random_streams import chance
 from covey.engines.remembered import Remembered
@@ -13,11 +14,9 @@ from covey.engines.virtual.interrupted_work import InterruptedWork
 from covey.message import Address, Message, vectors
 from covey.model.replica import Replica
 from covey.program import Compute, Effect, Mailbox, Memory, Node, Pace, Receive, Send
+from covey.simulate.network import Parcel
 from covey.strategy import Plan, Role
 from covey.vector import Vector
-
-if TYPE_CHECKING:
-    from covey.engines.virtual.virtual_links import VirtualLink, VirtualLinks
 
 T = TypeVar("T")
 
@@ -55,6 +54,44 @@ class RoleProgram:
         self.program.close()
 
 
+class RunLinks(Protocol):
+    """The links of a run, as a role asks them."""
+
+    def room(self, sender: VirtualActor, to: Address) -> bool: ...
+    def taken(self, actor: VirtualActor, message: Message) -> None: ...
+
+
+class VirtualLink:
+    """From one role to another: what is under way, who waits for room, and the newest of each kind to be replaced."""
+
+    __slots__ = ("held", "latest", "line", "paced", "receiver", "sender", "under_way", "unread")
+
+    def __init__(self, sender: VirtualActor, receiver: VirtualActor) -> None:
+        self.sender, self.receiver = sender, receiver
+        self.under_way = 0  # bytes
+        self.unread = 0  # bytes that lie in the receiver's mailbox
+        self.line: deque[tuple[RoleProgram, MessageInFlight]] = deque()
+        self.latest: dict[type[Message], MessageInFlight] = {}
+        self.held: list[tuple[int, int, MessageInFlight]] = []  # a heap of what may not leave yet
+        self.paced = False  # whether something is leaving at the pace that is allowed
+
+    def counted(self) -> int:
+        """Bytes in its window. What lies unread is not among them while its owner waits for more that may come here."""
+        return self.under_way if self.receiver.awaits(self.sender.address) else self.under_way + self.unread
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class MessageInFlight(Parcel):
+    """A message on its way."""
+
+    message: Message
+    link: VirtualLink
+    payload: int  # what counts of it as exchange
+    left_at: float = 0.0
+    until: float = 0.0  # when the last of it may have left
+    stages: int = 0  # that lie between it and its receiver, where both ends have to work for it
+
+
 class VirtualActor:
     """The host of one role in virtual time."""
 
@@ -88,8 +125,8 @@ class VirtualActor:
     )  # fmt: skip
 
     def __init__(
-        self, role: Role, replica: Replica, plan: Plan, agenda: Agenda, deliver: Callable[[VirtualActor, Message], None],
-        shared_vectors: dict[int, Vector], wires: VirtualLinks,
+        self, role: Role, replica: Replica, plan: Plan, agenda: Agenda,
+        deliver: Callable[[VirtualActor, Message], None], shared_vectors: dict[int, Vector], wires: RunLinks,
     ) -> None:  # fmt: skip
         self.role, self.address, self.name = role, role.address, str(role.address)
         self.host = self.machine = str(role.home)  # what stays on a host is no traffic; machines are what links join

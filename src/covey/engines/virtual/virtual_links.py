@@ -2,53 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
 from covey.engines.virtual.agenda import Agenda
-from covey.engines.virtual.virtual_actor import RoleProgram, VirtualActor
+from covey.engines.virtual.virtual_actor import MessageInFlight, RoleProgram, VirtualActor, VirtualLink
 from covey.engines.window import fits, idle, waits, weight
 from covey.errors import PlanError
 from covey.message import Address, Message, payload, stamped, vectors
 from covey.observe.instruments import Instrument
 from covey.program import Send
-from covey.simulate.network import Event, Network, Parcel
+from covey.simulate.network import Event, Network
 from covey.simulate.units import Seconds
-
-
-class VirtualLink:
-    """From one role to another: what is under way, who waits for room, and the newest of each kind to be replaced."""
-
-    __slots__ = ("held", "latest", "line", "paced", "receiver", "sender", "under_way", "unread")
-
-    def __init__(self, sender: VirtualActor, receiver: VirtualActor) -> None:
-        self.sender, self.receiver = sender, receiver
-        self.under_way = 0  # bytes
-        self.unread = 0  # bytes that lie in the receiver's mailbox
-        self.line: deque[tuple[RoleProgram, MessageInFlight]] = deque()
-        self.latest: dict[type[Message], MessageInFlight] = {}
-        self.held: list[tuple[int, int, MessageInFlight]] = []  # a heap of what may not leave yet
-        self.paced = False  # whether something is leaving at the pace that is allowed
-
-    def counted(self) -> int:
-        """Bytes in its window. What lies unread is not among them while its owner waits for more that may come here."""
-        return self.under_way if self.receiver.awaits(self.sender.address) else self.under_way + self.unread
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class MessageInFlight(Parcel):
-    """A message on its way."""
-
-    message: Message
-    link: VirtualLink
-    payload: int  # what counts of it as exchange
-    left_at: float = 0.0
-    until: float = 0.0  # when the last of it may have left
-    stages: int = 0  # that lie between it and its receiver, where both ends have to work for it
 
 
 class VirtualLinks:
@@ -70,7 +37,7 @@ class VirtualLinks:
         arrived: Callable[[MessageInFlight], None],
         admitted: Callable[[RoleProgram], None],
     ) -> None:
-        """Whom letters go to, and whom to tell that one arrived or that a waiting sender may go on."""
+        """Whom messages go to, and whom to tell that one arrived or that a waiting sender may go on."""
         self._actors, self._arrived, self._admitted = actors, arrived, admitted
 
     def send(self, thread: RoleProgram, effect: Send) -> bool:

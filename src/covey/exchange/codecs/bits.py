@@ -106,7 +106,8 @@ def two_bit(threshold: float) -> Codec:
         return kernels.twobit_encode(x, residual, threshold)
 
     return coded(
-        "twobit", coding, divided("global"), biased=True, total=sign_sums.sum_of_signs(signs, sign_sums.fixed(threshold)),
+        "twobit", coding, divided("global"), biased=True,
+        total=sign_sums.sum_of_signs(signs, sign_sums.fixed(threshold)),
         summed=sign_sums.nbytes(divided("global"), scales=False),
     )  # fmt: skip
 

@@ -69,8 +69,8 @@ class StageReplica(Replica):
     """One worker's part of a replica; strategies do with its part of a gradient what they do with a whole one."""
 
     def __init__(
-        self, parts: StageParts, optimizer: MakeOptimizer, batch_source: BatchSource, *, rate: Callable[[float], float] | None,
-        budget: int | None, clip_norm: float | None,
+        self, parts: StageParts, optimizer: MakeOptimizer, batch_source: BatchSource, *,
+        rate: Callable[[float], float] | None, budget: int | None, clip_norm: float | None,
     ) -> None:  # fmt: skip
         layout = parts.layout
         super().__init__(
@@ -98,13 +98,13 @@ class StageReplica(Replica):
         has the version of the weights that its timetable says, forward and backward.
         """
         self.settle()
-        line = self._line = self._line or StageWorker(self.place, self._workshop, node)
+        line = self._line = self._line or StageWorker(self.place, self._compute, node)
         self.layout.clear()
         await self._lend(node, line)
         await (self._flushed if self.place.schedule.flushes else self._flowing)(node, line)
         self.layout.collect()
         await self._give_back(node, line)
-        loss = self._workshop.mean_loss() if self.place.last else nan
+        loss = self._compute.mean_loss() if self.place.last else nan
         self.batch = Batch(loss, self.batch_source.samples(node.rank, node.step))
         await self.announce(node)
         if clip and self.clip_norm is not None:
@@ -148,7 +148,7 @@ class StageReplica(Replica):
         raise PlanError(CUT)
 
     @property
-    def _workshop(self) -> StageCompute:
+    def _compute(self) -> StageCompute:
         assert self.parts.stage_compute is not None, "this role has no data"
         return self.parts.stage_compute
 

@@ -102,8 +102,8 @@ def check_launched(joined: JoinedRole, strategy: str | None, given: Options) -> 
     """The flags of covey launch count, and what the script asks for must not differ."""
     if strategy and catalog.resolve(strategy, joined.work.workers).text != joined.work.strategy:
         raise PlanError(
-            f"covey.join(strategy={strategy!r}) in a run of {joined.work.strategy}: the roles of a strategy are laid out "
-            f"before the script runs, so give it to the launcher: covey launch --strategy {strategy!r} …"
+            f"covey.join(strategy={strategy!r}) in a run of {joined.work.strategy}: the roles of a strategy are "
+            f"laid out before the script runs, so give it to the launcher: covey launch --strategy {strategy!r} …"
         )
     for name in ("servers", "seed", "checkpoint", "every", "resume", "stall", "interface", "insecure"):
         if not joined.work.world and getattr(given, name) != getattr(Options(), name):

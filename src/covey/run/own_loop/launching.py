@@ -123,8 +123,8 @@ def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interr
         board = processes.start(plan.roles, f"{joined_role.__name__}:enter", pack)
         file = processes.directory / "model.safetensors"
         wishes = RunWishes(
-            score=False, before=BEFORE, model=file, checkpoints=checkpoints, keep_every=parse_duration(given.every), run=loop.run,
-            stall=parse_duration(given.stall), watcher=given.watcher, interrupt=interrupt, alike=ALIKE,
+            score=False, before=BEFORE, model=file, checkpoints=checkpoints, keep_every=parse_duration(given.every),
+            run=loop.run, stall=parse_duration(given.stall), watcher=given.watcher, interrupt=interrupt, alike=ALIKE,
         )  # fmt: skip
         supervisor = Supervisor(plan, board, processes, judge, wishes)
         if run is not None:

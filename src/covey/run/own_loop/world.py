@@ -28,7 +28,7 @@ from covey.engines.cluster import site
 from covey.engines.cluster.rank_roles import RankRoles
 from covey.engines.cluster.ranks import Channel, call_off, leader_address, names
 from covey.engines.cluster.site_messages import SiteConfig
-from covey.engines.cluster.site_messages import configs as letters_of
+from covey.engines.cluster.site_messages import configs as config_format
 from covey.engines.launch_environment import LaunchEnvironment
 from covey.engines.process.launcher.fork_server import read, write
 from covey.errors import CoveyError, PlanError
@@ -61,7 +61,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 briefs: WireFormat[RankRequest] = WireFormat("brief for the launcher", RankRequest)
-_many: WireFormat[list[SiteConfig]] = WireFormat("list of letters to sites", list[SiteConfig])
+_many: WireFormat[list[SiteConfig]] = WireFormat("list of configs of sites", list[SiteConfig])
 
 
 def enter(strategy: str, given: Options) -> JoinedRole | None:
@@ -126,7 +126,7 @@ class WorldRank:
         return JoinedRole(work, self.me, self.leave)
 
     def _lead(self, script: Script, strategy: str, given: Options) -> SiteConfig:
-        """(Rank 0) Start the launcher, and hand out the letters that it writes."""
+        """(Rank 0) Start the launcher, and hand out the configs that it writes."""
         present = self.channel.gather(COMING)
         brief = RankRequest(
             path=script.path, module=script.module, arguments=list(script.arguments), engine=self.engine,
@@ -154,7 +154,7 @@ class WorldRank:
         data = self.channel.take()
         if not data:
             self._end("rank 0 has refused the run, or is gone")
-        return letters_of.read(data, "rank 0")
+        return config_format.read(data, "rank 0")
 
     # -- beside the user's loop --------------------------------------------------------------------------------------
 

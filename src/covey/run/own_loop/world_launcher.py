@@ -1,6 +1,6 @@
 """The launcher of a run that joined a world: a process beside rank 0, whose own process is busy with the user's loop.
 
-It is started with a socket to rank 0, by which it hears what is wanted and gives back the letters of all ranks. It goes
+It is started with a socket to rank 0, by which it hears what is wanted and gives back the configs of all ranks. It goes
 with rank 0: when the socket closes, the run is over.
 """
 
@@ -36,7 +36,7 @@ GONE = (
 
 
 class WorldPlaces:
-    """The ranks of a world; rank 0 hands their letters out, and this process hears when it is gone."""
+    """The ranks of a world; rank 0 hands their configs out, and this process hears when it is gone."""
 
     def __init__(self, brief: RankRequest, line: socket.socket, interrupt: Interrupt) -> None:
         self.hosts, self.address = brief.hosts, brief.address

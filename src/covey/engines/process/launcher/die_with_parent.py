@@ -1,4 +1,6 @@
-"""A program that goes when the process that started it is gone: `python -m covey.engines.process.launcher.die_with_parent 9 PID PROGRAM…`.
+"""A program that ends when the process that started it does.
+
+It is started as `python -m covey.engines.process.launcher.die_with_parent SIGNAL PID PROGRAM…`.
 
 What is asked of Linux here outlives the change into another program, so even mpirun does not stay behind.
 """

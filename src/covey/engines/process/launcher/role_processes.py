@@ -44,8 +44,8 @@ class ForkServer(Protocol):
 
 
 Start = Callable[[socket.socket, socket.socket, Path, str, float], ForkServer]
-"""How a fork server comes to life: given our end of the line and its own, the private directory, what it imports, and for
-how many seconds it may see no sign of this process."""
+"""How a fork server comes to life: given our end of the line and its own, the private directory, what it imports, and
+for how many seconds it may see no sign of this process."""
 
 
 class RoleProcesses:

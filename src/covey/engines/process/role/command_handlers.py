@@ -98,7 +98,8 @@ def save(driver: Driver, word: control.Save) -> None:
     driver.watch.stop()
     why = ""
     try:
-        state_of(driver).write(Path(word.directory), driver.address)
+        held, seconds = driver.held is not None, driver.watch.now()
+        state_of(driver.host, driver.replica, held=held, seconds=seconds).write(Path(word.directory), driver.address)
     except OSError as error:  # a full disk is no reason to end a run
         why = error.strerror or str(error)
     driver.line.tell(control.Saved(why))
@@ -115,6 +116,6 @@ def quit_now(driver: Driver, word: control.Quit) -> None:
 
 ORDERS: dict[type[control.ControlMessage], Callable[[Driver, Any], None]] = {
     control.Go: go, control.Freeze: freeze, control.Thaw: thaw, control.Skip: skip, control.AskNextStep: where,
-    control.Hold: hold, control.Release: release, control.Stop: stop, control.CountMessages: probe, control.TakeSnapshot: shoot,
-    control.Save: save, control.VoteResult: verdict, control.Quit: quit_now,
+    control.Hold: hold, control.Release: release, control.Stop: stop, control.CountMessages: probe,
+    control.TakeSnapshot: shoot, control.Save: save, control.VoteResult: verdict, control.Quit: quit_now,
 }  # fmt: skip

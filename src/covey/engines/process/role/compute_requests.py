@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from covey.engines.process.role.compute_thread import Question, WorkDone
+from covey.engines.process.role.compute_thread import ComputeThread, Question, WorkDone
+from covey.engines.process.role.metrics import Metrics
+from covey.engines.process.role.pause import Pause
 from covey.engines.process.role.running_program import RunningProgram
 
-if TYPE_CHECKING:
-    from covey.engines.process.role.driver import Driver
+
+class Asked(Protocol):
+    """What answering a question needs of the role's driver."""
+
+    metrics: Metrics
+    pause: Pause
+    compute_thread: ComputeThread
+
+    def launch(self, program: RunningProgram) -> None: ...
+    def chill(self) -> None: ...
 
 
 class ComputeRequests:
     """The question that is open, if any. A role whose work waits for an answer does not compute: it can be frozen."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Asked) -> None:
         self.driver = driver
         self.asking: RunningProgram | None = None  # the program that finds the answer
         self._since = 0.0

@@ -34,8 +34,8 @@ class Driver:
     """One role: its programs, its links, and the line to the launcher."""
 
     def __init__(
-        self, plan: Plan, role: Role, replica: Replica, links: ZmqTransport, line: RoleLine, compute_thread: ComputeThread,
-        obey: Callable[[Driver, control.Downward], None], kept: RoleState | None = None,
+        self, plan: Plan, role: Role, replica: Replica, links: ZmqTransport, line: RoleLine,
+        compute_thread: ComputeThread, obey: Callable[[Driver, control.Downward], None], kept: RoleState | None = None,
     ) -> None:  # fmt: skip
         self.role, self.replica, self.links, self.line, self.compute_thread = role, replica, links, line, compute_thread
         self.address, self.obey = role.address, obey

@@ -31,7 +31,7 @@ class Pause:
 
     @property
     def waiting(self) -> bool:
-        """Whether work waits for nothing but the end of the standstill."""
+        """Whether work waits for nothing but the end of the pause."""
         return self.on and self._since is not None
 
     def end(self, pause: float) -> None:
@@ -45,7 +45,7 @@ class Pause:
         return self._until if self.on else None
 
     def over(self) -> bool:
-        """Whether the role goes on now; true once for every standstill."""
+        """Whether the role goes on now; true once for every pause."""
         if self._until is None or not self.on or time.monotonic() < self._until:
             return False
         self.on = False

@@ -59,8 +59,9 @@ class RoleLines:
         """The links to the peers; `model` is the size of what is trained, in bytes, to which messages are held."""
         book = by_address(self.contacts.book)
         self.links = ZmqTransport(
-            self.me, book, limit=LARGEST * model + ROOM, window=window, key_ring=self.key_ring, token=self.contacts.token,
-            refusals=self.line.refusals, memory=HostMemory(self.me, SEGMENT[0]) if SEGMENT else None,
+            self.me, book, limit=LARGEST * model + ROOM, window=window, key_ring=self.key_ring,
+            token=self.contacts.token, refusals=self.line.refusals,
+            memory=HostMemory(self.me, SEGMENT[0]) if SEGMENT else None,
         )  # fmt: skip
         if self.contacts.open:
             self.line.tell(control.Bound(self.links.endpoint))

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from covey.checkpoint import RoleState
 from covey.decoding import UNREADABLE
+from covey.engines.process.role.role_host import RoleHost
 from covey.errors import CheckpointError
 from covey.model.replica import Replica
 
-if TYPE_CHECKING:
-    from covey.engines.process.role.driver import Driver
 
-
-def state_of(driver: Driver) -> RoleState:
+def state_of(host: RoleHost, replica: Replica, *, held: bool, seconds: float) -> RoleState:
     """The role between two steps: nothing computes, and what was sent to it lies in its mailbox."""
-    pace, replica, host = driver.pace, driver.replica, driver.host
-    begun = driver.held is not None or pace.over(pace.step)  # it has asked for this step, and not done it
+    pace = host.pace
+    begun = held or pace.over(pace.step)  # it has asked for this step, and not done it
     own: dict[str, Any] = {"piece": replica.trained, "optimizer_class": type(replica.optimizer).__name__}
     if replica.batch_source.loop:
         own["loop"] = replica.batch_source.loop()
     return RoleState.of(
-        done=pace.step if begun else pace.next, seconds=driver.watch.now(),
+        done=pace.step if begun else pace.next, seconds=seconds,
         memories=host.memories.values(), replica={**replica.state(), **own}, rng=host.rng,
         mailbox=host.mailbox.waiting,
     )  # fmt: skip
