@@ -26,7 +26,7 @@ TUNED = "bytescheduler(partition=auto, credit=auto)"
 TUNING = 36  # steps in which it finds both, and a few more
 STRATEGIES = (
     "bsp", "p3", "p3(order=fifo)", "tictac", "bytescheduler(partition=512000, credit=2048000)", TUNED,
-    "staggered(flows=2)", "petuum", "bosen(budget=150mbit)", "allreduce(pattern=scatter)",
+    "staggered(flows=2)", "petuum", "bosen(rate=150mbit)", "allreduce(pattern=scatter)",
     "allreduce(pattern=scatter, bucket=1MB)",
     "bytescheduler(partition=512000, credit=2048000, exchange=allreduce)",
 )  # fmt: skip

@@ -77,7 +77,7 @@ class Entry:
         return (self.settings.__doc__ or "").strip()
 
 
-ROWS_WAIT = "compresses already: rows of changes wait until its budget has room for them; petuum is it without rows"
+ROWS_WAIT = "compresses already: rows of changes wait until its rate leaves room for them; petuum is it without rows"
 CODES_ADD = "adds and subtracts what comes until only the mean is left, which needs exact numbers"
 SEARCHES = "searches along a line, which needs exact losses and gradients"
 OWN_WIRE = "has its own wire; sliced is it with any codec"

@@ -20,7 +20,7 @@ def rows(world: World, rank: int = 0) -> list[tuple[float, list[int], int]]:
 
 def test_no_more_leaves_than_the_budget_but_what_the_bound_forces() -> None:
     """8 numbers of 8 bytes a row at 6,400 bytes per second: a row each 10 ms, a step has 4 of them."""
-    world = run(quadratic(size=32), "bosen(bound=1000, budget=51.2kbit, row=8)", 1, steps=30, cluster=INSTANT)
+    world = run(quadratic(size=32), "bosen(bound=1000, rate=51.2kbit, row=8)", 1, steps=30, cluster=INSTANT)
     early = [(at, size) for at, _, size in rows(world) if at < 0.299]
     for count, (at, _) in enumerate(early):
         assert sum(size for _, size in early[:count]) <= 6400 * at + 1e-6
@@ -30,7 +30,7 @@ def test_no_more_leaves_than_the_budget_but_what_the_bound_forces() -> None:
 
 def test_changes_gather_while_they_wait_and_none_is_lost() -> None:
     """Every row is sent far more rarely than it changes; in the end the server has what the only worker has."""
-    world = run(quadratic(size=32), "bosen(bound=1000, budget=25.6kbit, row=8)", 1, steps=30, cluster=INSTANT)
+    world = run(quadratic(size=32), "bosen(bound=1000, rate=25.6kbit, row=8)", 1, steps=30, cluster=INSTANT)
     assert sum(len(which) for _, which, _ in rows(world)) < 30
     assert torch.allclose(world.flat(server(0)), world.flat(worker(0)), rtol=1e-12, atol=0)
     alone = run(quadratic(size=32), "petuum", 1, steps=30)
@@ -52,14 +52,14 @@ def pull(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
 @pytest.mark.parametrize(("policy", "first"), [("magnitude", [1]), ("fifo", [0])])
 def test_the_row_goes_first_that_has_changed_most_for_what_it_is(policy: str, first: list[int]) -> None:
     task = Task(model=Uneven, data=(torch.zeros(64, 1),), optimizer=sgd(0.01), step=pull, batch_size=4)
-    world = run(task, f"bosen(bound=1000, budget=8kbit, row=4, policy={policy})", 1, steps=5, cluster=INSTANT)
+    world = run(task, f"bosen(bound=1000, rate=8kbit, row=4, policy={policy})", 1, steps=5, cluster=INSTANT)
     assert rows(world)[0][1] == first
 
 
 @pytest.mark.parametrize("bound", [0, 2])
 def test_the_bound_is_kept_whatever_the_budget(bound: int) -> None:
     """A budget of nearly nothing: all that leaves is forced, and no copy is older than the bound."""
-    spec = f"bosen(bound={bound}, budget=1bit/s, row=8)"
+    spec = f"bosen(bound={bound}, rate=1bit/s, row=8)"
     world = run(mlp(), spec, 3, steps=8, cluster=slowed(INSTANT, w1=3))
     assert max(world.log.values("staleness")) <= bound
     assert len(world.log.values("forced")) >= 3 * (8 // (bound + 1))
@@ -67,7 +67,7 @@ def test_the_bound_is_kept_whatever_the_budget(bound: int) -> None:
 
 
 def test_random_rows_on_two_servers_sum_up() -> None:
-    spec = "bosen(bound=2, budget=80kbit, row=5, policy=random)"
+    spec = "bosen(bound=2, rate=80kbit, row=5, policy=random)"
     world, again = (run(mlp(), spec, 3, steps=6, servers=2, cluster=paced([1, 2, 1])) for _ in range(2))
     assert world.trace == again.trace
     assert all(torch.isfinite(tensor).all() for tensor in world.scored.values())
@@ -75,6 +75,6 @@ def test_random_rows_on_two_servers_sum_up() -> None:
 
 def test_what_cannot_be() -> None:
     with pytest.raises(PlanError, match="cannot read the rate '40miles'"):
-        run(mlp(), "bosen(budget=40miles)", 1, steps=1)
+        run(mlp(), "bosen(rate=40miles)", 1, steps=1)
     with pytest.raises(PlanError, match="at least 1 number"):
         run(mlp(), "bosen(row=0)", 1, steps=1)

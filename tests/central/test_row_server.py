@@ -24,7 +24,7 @@ def renewed(world: World, rank: int | None = None) -> list[tuple[float, Renewed]
 def test_rows_come_unasked_and_petuum_would_ask() -> None:
     """The bound never requires anything: after its first read a worker asks for nothing, and still hears of others."""
     task = quadratic(size=32, samples=400)
-    bosen = run(task, "bosen(bound=1000, budget=1mbit, row=8)", 2, steps=30, cluster=INSTANT)
+    bosen = run(task, "bosen(bound=1000, rate=1mbit, row=8)", 2, steps=30, cluster=INSTANT)
     assert len(bosen.log.kinds(ReadParameters)) == len(bosen.log.kinds(ParameterCopy)) == 2
     assert len(renewed(bosen, 0)) > 30 and len(renewed(bosen, 1)) > 30
     assert "forced back" not in {note.kind for note in bosen.log.notes}
@@ -42,14 +42,14 @@ def test_a_row_goes_to_those_who_did_not_change_it() -> None:
 def test_the_row_comes_first_that_has_changed_most_for_what_it_is(policy: str, order: list[list[int]]) -> None:
     """By the bound worker 0 sends both rows of 32 bytes together; while worker 1 computes, one comes back in 32 ms."""
     task = Task(model=Uneven, data=(torch.zeros(64, 1),), optimizer=sgd(0.01), step=pull, batch_size=4)
-    spec = f"bosen(bound=0, budget=8kbit, row=4, policy={policy})"
+    spec = f"bosen(bound=0, rate=8kbit, row=4, policy={policy})"
     world = run(task, spec, 2, steps=2, cluster=slowed(INSTANT, w1=20))
     assert [message.rows for at, message in renewed(world, 1) if 0.01 <= at < 0.2] == order
 
 
 def test_no_more_leaves_than_the_budget_but_what_the_bound_forces() -> None:
     """8 numbers of 8 bytes a row at 6,400 bytes per second, for all workers together: a row each 10 ms."""
-    world = run(quadratic(size=32), "bosen(bound=1000, budget=51.2kbit, row=8)", 3, steps=30, cluster=INSTANT)
+    world = run(quadratic(size=32), "bosen(bound=1000, rate=51.2kbit, row=8)", 3, steps=30, cluster=INSTANT)
     times = [at for at, _ in renewed(world)]
     assert len(times) >= 25, "the budget is used up"
     assert min(later - early for early, later in pairwise(times)) >= 0.01 - 1e-9
@@ -58,7 +58,7 @@ def test_no_more_leaves_than_the_budget_but_what_the_bound_forces() -> None:
 @pytest.mark.parametrize("bound", [0, 2])
 @pytest.mark.parametrize("budget", ["1bit/s", "51.2kbit", "1gbit"])
 def test_the_bound_is_kept_whatever_the_budget(bound: int, budget: str) -> None:
-    world = run(mlp(), f"bosen(bound={bound}, budget={budget}, row=8)", 3, steps=8, cluster=slowed(INSTANT, w1=3))
+    world = run(mlp(), f"bosen(bound={bound}, rate={budget}, row=8)", 3, steps=8, cluster=slowed(INSTANT, w1=3))
     assert max(world.log.values("staleness")) <= bound
     forced = sum(world.log.values("forced back"))
     rows = sum(len(message.rows) for _, message in renewed(world))
@@ -88,13 +88,13 @@ def test_with_no_budget_and_no_bound_it_is_petuum() -> None:
         assert torch.allclose(tensor, bosen.scored[name], rtol=1e-10, atol=1e-12)
 
 
-SAME = ("bosen(bound=0, budget=1bit/s, row=8)", "petuum(bound=0)")
+SAME = ("bosen(bound=0, rate=1bit/s, row=8)", "petuum(bound=0)")
 
 
 @pytest.mark.parametrize("policy", ["magnitude", "random", "fifo"])
 def test_copies_hold_what_the_servers_hold(policy: str) -> None:
     """Two servers, workers of any pace. The last worker, when all others have ended, has all there is."""
-    spec = f"bosen(bound=1, budget=200kbit, row=5, policy={policy})"
+    spec = f"bosen(bound=1, rate=200kbit, row=5, policy={policy})"
     world = run(mlp(samples=49), spec, 3, epochs=3, servers=2, cluster=paced([1, 2, 1.3], 0.2))
     pieces = world.replicas[worker(0)].pieces(2)
     for index, piece in enumerate(pieces):

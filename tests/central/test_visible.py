@@ -19,7 +19,7 @@ GATE = "for an answer for its work"  # of forward, before a parameter that is no
         ("bytescheduler(partition=256, credit=auto)", ["Tuned", "notes credit", "notes partition"]),
         ("bytescheduler(partition=256, credit=512, exchange=allreduce)", ["worker 0 -> worker 1", "Begin", GATE]),
         ("staggered", ["Wish", "Turn", "Gradient"]),
-        ("bosen(bound=1, budget=51.2kbit, row=8)", ["Rows", "Tick", "Renewed", "notes forced", "notes forced back"]),
+        ("bosen(bound=1, rate=51.2kbit, row=8)", ["Rows", "Tick", "Renewed", "notes forced", "notes forced back"]),
         ("poseidon", ["worker 0 -> worker 1", "Factors"]),
         ("bsp over proxies(groups=1, first=lagging)", ["worker 0 -> proxy 0", "proxy 0 -> server 0", "Push", "Params"]),
         ("allreduce(pattern=auto, bucket=auto)", ["Probe", "notes pattern", "notes bucket", "notes link latency"]),

@@ -15,7 +15,7 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
     flags = (
         "--strategy ssp(bound=2) --workers 3 --servers 2 --engine local --epochs 4 --until accuracy:0.9 --scores 2 "
         "--seed 7 --threads 1 --save m.safetensors --checkpoint kept --every 5s --resume old --stall 9s "
-        "--budget 50mbit --hosts hosts.txt --place servers:node0 --interface eth1 --insecure"
+        "--link-rate 50mbit --hosts hosts.txt --place servers:node0 --interface eth1 --insecure"
     )
     shown = runner.invoke(app, ["run", "task.py:mine", *flags.split()])
     assert shown.exit_code == 0, shown.output

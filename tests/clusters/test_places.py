@@ -20,7 +20,6 @@ from covey.engines.cluster import this_host
 from covey.engines.cluster.placement import place, sites_of
 from covey.engines.cluster.rank_roles import RankRoles
 from covey.engines.cluster.site_messages import SiteConfig
-from covey.engines.cluster.spawned import SpawnedPlaces
 from covey.engines.launch_environment import LaunchEnvironment
 from covey.engines.torchrun import StoreChannel
 from covey.errors import PeerLost, PlanError
@@ -29,6 +28,7 @@ from covey.observe.result import Result
 from covey.run.clusters import at
 from covey.run.options import options
 from covey.run.request import request
+from tests.clusters.spawned import SpawnedPlaces
 from tests.real.harness import Room, differing
 
 HOSTS = ["a", "a", "b", "c"]  # of four slots

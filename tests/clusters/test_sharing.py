@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import covey
-from covey.engines.cluster.spawned import SpawnedPlaces
 from covey.errors import PeerLost
 from covey.observe.result import Result
 from covey.run.clusters import at
@@ -19,6 +18,7 @@ from covey.run.options import options
 from covey.run.request import request
 from tests.clusters.harness import GONE_WITHIN, NUMBERS, finish
 from tests.clusters.machines import machines, needs_namespaces
+from tests.clusters.spawned import SpawnedPlaces
 from tests.clusters.test_torchrun import asked, on_machine, result
 from tests.real.harness import SLOW, Room, Watch, differing, fit, trained
 

@@ -31,7 +31,7 @@ ALL = [
     "diloco(period=5)", "sparknet", "crossbow", "butterfly", "eamsgd(period=2, momentum=0.9)",
     "tree_easgd(up=2, down=4)", "mpca", "p3(slice=50)", "tictac", "bytescheduler(partition=400, credit=800)",
     "bytescheduler(partition=400, credit=800, exchange=allreduce)", "bytescheduler(partition=auto, credit=auto)",
-    "staggered", "bosen(bound=2, budget=400kbit, row=50)", "poseidon", "outer_products", "one_weird_trick(scheme=c)",
+    "staggered", "bosen(bound=2, rate=400kbit, row=50)", "poseidon", "outer_products", "one_weird_trick(scheme=c)",
 ]  # fmt: skip
 COMPRESSED = [
     "ssp(bound=2) + topk(density=0.1) + pull", "petuum(bound=2) + topk(density=0.1) + pull",

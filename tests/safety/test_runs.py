@@ -17,7 +17,6 @@ import pytest
 from safetensors.torch import load_file
 
 import covey
-from covey.engines.cluster.spawned import SpawnedPlaces
 from covey.engines.process import shared_vector
 from covey.engines.transport import keys
 from covey.errors import WireError
@@ -25,6 +24,7 @@ from covey.observe.result import Result
 from covey.run.clusters import at
 from covey.run.options import options
 from covey.run.request import request
+from tests.clusters.spawned import SpawnedPlaces
 from tests.real.harness import SLOW, Room, Watch, differing, fit, trained
 from tests.safety.test_strangers import flood
 

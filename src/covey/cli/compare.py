@@ -46,7 +46,7 @@ def command(
     rates: Rates = "1",
     seed: options.Seed = 0,
     threads: options.Threads = None,
-    budget: options.Budget = None,
+    link_rate: options.LinkRate = None,
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     until: options.Until = None,
@@ -89,7 +89,7 @@ def command(
         whole = compare(
             task, strategies, workers, until=until, rates=factors, repeat=repeat, folder=folder, seed=seed,
             command=request.command, shown=_shown(workers, engine, until, manner), servers=servers, engine=engine,
-            epochs=epochs, steps=steps, scores=scores, threads=threads, budget=budget, cluster=imagined,
+            epochs=epochs, steps=steps, scores=scores, threads=threads, link_rate=link_rate, cluster=imagined,
         )  # fmt: skip
         _tell(whole, request, report, folder)
 

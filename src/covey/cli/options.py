@@ -32,7 +32,7 @@ Engine = Annotated[
 ]
 Seed = Annotated[int, flag("--seed", "SEED", "What all chance comes from.", RUN, least=0)]
 Threads = Annotated[int | None, flag("--threads", "T", "Threads of torch in each role.", RUN, least=1)]
-Budget = Annotated[str | None, flag("--budget", "RATE", "What each link may carry, such as 50mbit.", RUN)]
+LinkRate = Annotated[str | None, flag("--link-rate", "RATE", "What each link may carry, such as 50mbit.", RUN)]
 Stall = Annotated[
     str,
     flag(

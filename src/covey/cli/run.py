@@ -18,7 +18,7 @@ def command(
     seed: options.Seed = 0,
     threads: options.Threads = None,
     stall: options.Stall = "30s",
-    budget: options.Budget = None,
+    link_rate: options.LinkRate = None,
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     until: options.Until = None,
@@ -53,7 +53,7 @@ def command(
             lambda watcher: fit(
                 task, strategy, workers, servers=servers, engine=engine, epochs=epochs, steps=steps, until=until,
                 seed=seed, scores=scores, threads=threads, save=save, checkpoint=checkpoint, every=every or "60s",
-                resume=resume, stall=stall, budget=budget, hosts=hosts, place=place, interface=interface,
+                resume=resume, stall=stall, link_rate=link_rate, hosts=hosts, place=place, interface=interface,
                 insecure=insecure, command=request.command, watcher=watcher,
             ),
         )  # fmt: skip

@@ -36,7 +36,7 @@ def command(
     workers: Workers = None,
     servers: options.Servers = None,
     seed: options.Seed = 0,
-    budget: options.Budget = None,
+    link_rate: options.LinkRate = None,
     cluster: ClusterFile = None,
     bandwidth: Bandwidth = None,
     latency: Latency = None,
@@ -81,7 +81,7 @@ def command(
             request,
             lambda watcher: fit(
                 task, strategy, workers, servers=servers, engine="simulated", epochs=epochs, steps=steps, until=until,
-                seed=seed, scores=scores, budget=budget, save=save, cluster=imagined, timing_only=timing_only,
+                seed=seed, scores=scores, link_rate=link_rate, save=save, cluster=imagined, timing_only=timing_only,
                 command=request.command, watcher=watcher,
             ),
         )  # fmt: skip

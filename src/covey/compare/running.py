@@ -137,7 +137,7 @@ class FinishedRuns:
 
     def __init__(self, folder: Path, whole: Comparison, seed: int, options: dict[str, Any]) -> None:
         self.folder = folder
-        budget = {name: options.get(name) for name in ("epochs", "steps", "servers", "threads", "budget")}
+        budget = {name: options.get(name) for name in ("epochs", "steps", "servers", "threads", "link_rate")}
         mine = {name: getattr(whole, name) for name in ("task", "workers", "engine", "until")} | {"seed": seed}
         mine |= {name: value for name, value in budget.items() if value is not None}
         if options.get("scores", 1) > 1:

@@ -46,7 +46,7 @@ def fit(
     place: str = "",
     interface: str = "",
     insecure: bool = False,
-    budget: str | None = None,
+    link_rate: str | None = None,
     cluster: Cluster | None = None,
     timing_only: bool = False,
     traced: bool = False,
@@ -66,7 +66,8 @@ def fit(
     given = Options(
         servers=servers, engine=engine, epochs=epochs, steps=steps, until=until, scores=scores, seed=seed, rate=rate,
         threads=threads, save=save, checkpoint=checkpoint, every=every, resume=resume, stall=stall, hosts=hosts,
-        place=place, interface=interface, insecure=insecure, budget=budget, cluster=cluster, timing_only=timing_only,
+        place=place, interface=interface, insecure=insecure, link_rate=link_rate, cluster=cluster,
+        timing_only=timing_only,
         traced=traced, command=command, watcher=watcher, instruments=instruments,
     )  # fmt: skip
     return fit_with(task, strategy, workers, given)

@@ -39,7 +39,7 @@ class Options:
     place: str = ""
     interface: str = ""
     insecure: bool = False
-    budget: str | None = None  # of each link, such as 50mbit
+    link_rate: str | None = None  # of each link, such as 50mbit
     cluster: Cluster | None = None
     timing_only: bool = False
     traced: bool = False  # keep a recording of what each role did when
@@ -72,7 +72,7 @@ VIRTUAL: frozenset[Kind] = frozenset({"simulated"})
 
 READ: Mapping[str, frozenset[Kind]] = {
     "servers": ALL, "engine": ALL, "epochs": ALL, "steps": ALL, "until": ALL, "scores": ALL, "seed": ALL, "rate": ALL,
-    "save": ALL, "budget": ALL, "traced": ALL, "command": ALL, "watcher": ALL,
+    "save": ALL, "link_rate": ALL, "traced": ALL, "command": ALL, "watcher": ALL,
     "threads": REAL, "checkpoint": REAL, "every": REAL, "resume": REAL, "stall": REAL,
     "hosts": HOSTS, "place": HOSTS, "interface": HOSTS, "insecure": HOSTS,
     "cluster": VIRTUAL, "timing_only": VIRTUAL, "instruments": VIRTUAL,

@@ -78,7 +78,7 @@ def request(task: Task | str, strategy: str, workers: int, given: Options, rows:
     limits = budgets(deal, given)
     if not given.timing_only:
         build.check_batches(task, deal, limits, chosen.parts)
-    allowance = parse_rate(given.budget) if given.budget else None
+    allowance = parse_rate(given.link_rate) if given.link_rate else None
     group = workers // deal.workers
     each = tuple(limit for limit in limits for _ in range(group))
     plan = Plan(roles=tuple(roles), limits=each, lockstep=chosen.lockstep, seed=given.seed, allowance=allowance)
@@ -150,8 +150,8 @@ def facts(asked: Request, engine: str) -> RunFacts:
     known.settings["batch_size"] = asked.task.batch_size
     if asked.target:
         known.settings["until"] = str(asked.target)
-    if asked.options.budget:
-        known.settings["budget"] = asked.options.budget
+    if asked.options.link_rate:
+        known.settings["link_rate"] = asked.options.link_rate
     return known
 
 

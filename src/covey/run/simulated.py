@@ -39,7 +39,7 @@ def simulated(asked: Request) -> Result:
         # what is only timed has no numbers to add up: the sums of large groups may be charged by their formula
         outcome = engine(
             asked.plan, replicas, given.cluster or Cluster(), instruments, judge, scoring,
-            formulas_from=LARGE if given.timing_only and not given.budget else None,
+            formulas_from=LARGE if given.timing_only and not given.link_rate else None,
         ).run()  # fmt: skip
         for shown in watching:
             shown.conclude(outcome.seconds)

@@ -198,7 +198,7 @@ class ManagedCache(Cache):
 async def worker(node: Node, replica: Replica, *, count: int, share: float, settings: Bosen) -> None:
     """Read when the copy is too old, step on it, let the manager send what has changed."""
     cache = ManagedCache(node, replica, count, settings.bound)
-    manager = Manager(node, replica, cache, parse_rate(settings.budget), settings.row, settings.policy)
+    manager = Manager(node, replica, cache, parse_rate(settings.rate), settings.row, settings.policy)
     cache.manager = manager
     await node.spawn(manager.run())
     while node.training():
@@ -216,10 +216,10 @@ async def worker(node: Node, replica: Replica, *, count: int, share: float, sett
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bosen:
-    """Petuum, whose workers and servers send rows within a budget, the most changed first, and by the bound all."""
+    """Petuum, whose workers and servers send rows at a limited rate, the most changed first, and by the bound all."""
 
     bound: int = 3
-    budget: str = "40mbit"  # of each worker, and of each server
+    rate: str = "40mbit"  # of each worker, and of each server
     policy: Policy = "magnitude"  # which row goes next: the relatively most changed, any, the longest waiting
     row: int = 1024  # numbers
     weight: float | None = None  # what a change counts; 1 / workers
@@ -227,7 +227,7 @@ class Bosen:
     def strategy(self, workers: int) -> Strategy:
         if self.row < 1:
             raise PlanError(f"bosen(row={self.row}): a row has at least 1 number")
-        rate = float(parse_rate(self.budget))
+        rate = float(parse_rate(self.rate))
         petuum = cached("bosen", self.bound, self.weight, eager=False, workers=workers)
         share = petuum.settings["weight"]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 from covey.engines.transport.keys import KeyRing, Pair, Secretive
@@ -36,10 +34,6 @@ class Contacts(Secretive, frozen=True, kw_only=True):
 
 def by_address(named: dict[str, str]) -> dict[Address, str]:
     return {address(name): value for name, value in named.items()}
-
-
-def by_name(book: Iterable[tuple[Address, str]]) -> dict[str, str]:
-    return {str(who): value for who, value in book}
 
 
 def address(name: str) -> Address:

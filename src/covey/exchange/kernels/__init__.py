@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-any-return"
-"""Compression in one pass over a tensor, on the device where it lies: one interface, three forms.
+"""How is a tensor compressed in one pass, on the device where it lies? One interface, three forms.
 
 `plain` is PyTorch and runs anywhere; `cpu` is compiled by numba; `gpu` is Triton. All give the same codes for the same
 seed (`chance`), up to the rounding of sums; without numba or Triton, the plain form is used.

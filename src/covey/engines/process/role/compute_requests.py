@@ -11,7 +11,7 @@ from covey.engines.process.role.pause import Pause
 from covey.engines.process.role.running_program import RunningProgram
 
 
-class Asked(Protocol):
+class AskedDriver(Protocol):
     """What answering a question needs of the role's driver."""
 
     metrics: Metrics
@@ -25,7 +25,7 @@ class Asked(Protocol):
 class ComputeRequests:
     """The question that is open, if any. A role whose work waits for an answer does not compute: it can be frozen."""
 
-    def __init__(self, driver: Asked) -> None:
+    def __init__(self, driver: AskedDriver) -> None:
         self.driver = driver
         self.asking: RunningProgram | None = None  # the program that finds the answer
         self._since = 0.0

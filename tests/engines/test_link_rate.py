@@ -48,7 +48,7 @@ def test_a_bucket_lets_one_frame_through_and_then_its_rate(monkeypatch: pytest.M
 
 def test_in_virtual_time_a_link_carries_its_budget_and_values_stay() -> None:
     """5 numbers of 8 bytes a message at 1000 bytes per second; a step is one up and one down, and 10 ms."""
-    free, tight = (run(quadratic(), "bsp", 2, steps=4, cluster=INSTANT, budget=b) for b in (None, "8kbit"))
+    free, tight = (run(quadratic(), "bsp", 2, steps=4, cluster=INSTANT, link_rate=b) for b in (None, "8kbit"))
     assert torch.equal(free.scored["w"], tight.scored["w"])
     assert free.outcome.seconds == pytest.approx(4 * 0.010)
     assert tight.outcome.seconds == pytest.approx(4 * (0.010 + 0.040 + 0.040))
@@ -58,16 +58,16 @@ def test_in_virtual_time_a_link_carries_its_budget_and_values_stay() -> None:
 
 
 def test_a_budget_holds_for_each_link_by_itself_and_not_inside_a_machine() -> None:
-    one, many = (run(quadratic(), "bsp", n, steps=2, cluster=INSTANT, budget="8kbit") for n in (1, 4))
+    one, many = (run(quadratic(), "bsp", n, steps=2, cluster=INSTANT, link_rate="8kbit") for n in (1, 4))
     assert one.outcome.seconds == pytest.approx(many.outcome.seconds)
-    near = run(quadratic(), "bsp over colocated", 1, steps=2, cluster=INSTANT, budget="8kbit")
+    near = run(quadratic(), "bsp over colocated", 1, steps=2, cluster=INSTANT, link_rate="8kbit")
     assert near.outcome.seconds == pytest.approx(2 * 0.010)
 
 
 def test_what_waits_for_the_bucket_can_be_overtaken() -> None:
     """Slices of the first layer pass those of the last, which wait in the bucket and not in the network."""
     fast, slow = (
-        run(mlp(), f"p3(slice=8, order={order})", 2, steps=5, cluster=INSTANT, budget="100kbit")
+        run(mlp(), f"p3(slice=8, order={order})", 2, steps=5, cluster=INSTANT, link_rate="100kbit")
         for order in ("layers", "fifo")
     )
     assert fast.outcome.seconds < slow.outcome.seconds
@@ -75,4 +75,4 @@ def test_what_waits_for_the_bucket_can_be_overtaken() -> None:
 
 def test_a_budget_that_cannot_be_read() -> None:
     with pytest.raises(PlanError, match="cannot read the rate '50'"):
-        run(quadratic(), "bsp", 1, steps=1, budget="50")
+        run(quadratic(), "bsp", 1, steps=1, link_rate="50")

@@ -1,0 +1,87 @@
+"""The house in order: rooms that the docs list, one meaning for each class name, files that a person can read."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src/covey"
+FILES = sorted(SOURCE.rglob("*.py"))
+TREES = {file: ast.parse(file.read_text()) for file in FILES}
+ROOMS = [file.parent for file in FILES if file.name == "__init__.py"]
+LONG = {  # still over 300 lines
+    "checkpoint/__init__.py", "engines/process/launcher/supervisor.py", "engines/process/role/driver.py",
+    "engines/transport/zmq.py", "engines/virtual/engine.py", "model/build.py", "model/flat.py", "model/replica.py",
+    "program.py",
+}  # fmt: skip
+
+
+def name(file: Path) -> str:
+    return str(file.relative_to(SOURCE))
+
+
+def test_one_class_name_has_one_meaning() -> None:
+    found = defaultdict(list)
+    for file, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(name(file))
+    assert {key: files for key, files in found.items() if len(files) > 1} == {}
+
+
+def test_the_page_on_architecture_lists_every_room() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    table = page[page.index("| room | question |") : page.index("## A run on processes")]
+    told = set(re.findall(r"`([a-z_0-9]+)(?:/|\.py)`", table))
+    there = {room.name for room in ROOMS if room != SOURCE}
+    there |= {file.stem for file in SOURCE.glob("*.py") if not file.name.startswith("__")}
+    assert told == there
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=name)
+def test_a_room_says_which_question_it_answers_and_holds_at_most_20_files(room: Path) -> None:
+    said = ast.get_docstring(TREES[room / "__init__.py"])
+    assert said and (room == SOURCE or "?" in said.splitlines()[0]), "the first line of __init__.py is its question"
+    assert len(list(room.glob("*.py"))) <= 20
+
+
+def test_files_have_at_most_300_lines_and_classes_250() -> None:
+    assert {name(file) for file in FILES if len(file.read_text().splitlines()) > 300} <= LONG
+    large = [
+        f"{name(file)}: {node.name}"
+        for file, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and (node.end_lineno or 0) - node.lineno >= 250 and name(file) not in LONG
+    ]
+    assert large == []
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports for types only count too: whoever reads a file must be able to read those below it first."""
+    modules = {dotted(file): file for file in FILES}
+    below = {module: imported(TREES[file], modules) - {module} for module, file in modules.items()}
+    while leaves := [module for module, others in below.items() if not others & below.keys()]:
+        for module in leaves:
+            del below[module]
+    assert sorted(below) == []
+
+
+def dotted(file: Path) -> str:
+    parts = file.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(tree: ast.Module, modules: dict[str, Path]) -> set[str]:
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            inside = {f"{node.module}.{alias.name}" for alias in node.names} & modules.keys()
+            found |= inside or {node.module}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & modules.keys()
