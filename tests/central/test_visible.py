@@ -10,6 +10,9 @@ from tests.worlds import run, slowed
 GATE = "for an answer for its work"  # of forward, before a parameter that is not fresh yet
 
 
+FORCED = ["notes forced", "notes forced back"]
+
+
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
@@ -18,11 +21,11 @@ GATE = "for an answer for its work"  # of forward, before a parameter that is no
         ("bytescheduler(partition=256, credit=512)", ["Gradient", "Confirmed", "Updated", GATE]),
         ("bytescheduler(partition=256, credit=auto)", ["Tuned", "notes credit", "notes partition"]),
         ("bytescheduler(partition=256, credit=512, exchange=allreduce)", ["worker 0 -> worker 1", "Begin", GATE]),
-        ("staggered", ["Wish", "Turn", "Gradient"]),
-        ("bosen(bound=1, rate=51.2kbit, row=8)", ["Rows", "Tick", "Renewed", "notes forced", "notes forced back"]),
+        ("staggered", ["PushRequest", "Turn", "Gradient"]),
+        ("bosen(bound=1, rate=51.2kbit, row=8)", ["RowChanges", "Tick", "Renewed", *FORCED]),
         ("poseidon", ["worker 0 -> worker 1", "Factors"]),
         ("bsp over proxies(groups=1, first=lagging)", ["worker 0 -> proxy 0", "proxy 0 -> server 0", "Push", "Params"]),
-        ("allreduce(pattern=auto, bucket=auto)", ["Probe", "notes pattern", "notes bucket", "notes link latency"]),
+        ("allreduce(pattern=auto, bucket=auto)", ["LinkProbe", "notes pattern", "notes bucket", "notes link latency"]),
     ],
     ids=lambda given: given.partition("(")[0] if isinstance(given, str) else "",
 )  # fmt: skip
