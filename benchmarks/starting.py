@@ -18,7 +18,7 @@ begin = time.perf_counter()
 import torch
 imported = time.perf_counter() - begin
 import covey
-from covey.engines.process import supervisor
+from covey.engines.process.launcher import supervisor
 done = []
 begin_run = supervisor.Supervisor.begin
 def begin(self):

@@ -36,7 +36,7 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
         "every": "5s",
         "resume": Path("old"),
         "stall": "9s",
-        "budget": "50mbit",
+        "link_rate": "50mbit",
         "hosts": Path("hosts.txt"),
         "place": "servers:node0",
         "interface": "eth1",

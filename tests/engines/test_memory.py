@@ -219,7 +219,7 @@ def test_any_tensors_arrive_as_they_are(shapes: list[tuple[str, list[int]]], hou
 
 
 @pytest.mark.parametrize(
-    ("shelf", "says"),
+    ("places", "says"),
     [
         (TensorPlaces([TensorPlace(FileSpan(0, 1 << 40), 0)]), "memory that it does not have"),
         (TensorPlaces([TensorPlace(FileSpan(0, 4096), 4096)]), "not where it says"),
@@ -259,13 +259,13 @@ def test_a_stranger_shares_no_memory() -> None:
 
 OWNER = """
 import sys, time, msgspec, torch
-from covey.engines.transport.shared_blocks import Arena
+from covey.engines.transport.shared_blocks import SharedBlocks
 from covey.message import Address
 from covey.vector import Vector
-arena = Arena(int(sys.argv[1]))
-mine = arena.house(Vector([torch.full((100_000,), 8.0)]))
-shelf = arena.shelve(Address("worker", 1), mine.parts, lent=True)
-print(msgspec.msgpack.encode(shelf).hex(), flush=True)
+blocks = SharedBlocks(int(sys.argv[1]))
+mine = blocks.house(Vector([torch.full((100_000,), 8.0)]))
+places = blocks.place_tensors(Address("worker", 1), mine.parts, lent=True)
+print(msgspec.msgpack.encode(places).hex(), flush=True)
 time.sleep(60)
 """
 
