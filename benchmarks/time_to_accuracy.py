@@ -32,7 +32,7 @@ PEERS: Mapping[str, Peer] = {
     "torchft DiLoCo 32": Peer("ft", {"period": 32, "outer": True}, needs="torchft"),
     "Hivemind 32": Peer("hive", {"period": 32}, needs="hivemind"),
 }
-BLOCKS = "bmuf(period=8, momentum=0.4, reset=false)"  # the best of a search with other seeds: see docs/benchmarks.md
+BLOCKS = "bmuf(period=8, momentum=0.4, reset=false)"  # best of a search with other seeds: docs/history/
 OURS = (
     "allreduce", "allreduce + fp16", "allreduce + powersgd(rank=4)", "allreduce + topk(density=0.01)",
     "allreduce + onebit", "allreduce + dgc", "local_sgd(period=8)", "local_sgd(period=32)", "local_sgd(period=128)",
@@ -153,13 +153,13 @@ def _row(name: str, finishes: Sequence[Finish]) -> dict[str, Any]:
 
 def table(kept: Kept, cell: Cell) -> str:
     """As it goes into docs/benchmarks.md."""
-    lines = ["| | seconds | in the best peer's | in compute alone | samples | MB sent by a host |", "|---" * 6 + "|"]
+    lines = ["| | seconds | over the best peer | over compute alone | samples | MB sent per host |", "|---" * 6 + "|"]
     for row in summary(kept, cell):
         name = row["name"] if row["name"] in PEERS else f"`{row['name']}`"
         lines.append(f"| {name} | {_seconds(row)} | {row['samples']:,.0f} | {row['sent'] / 1e6:,.1f} |")
     advice = kept.found.get(f"{cell} | advice")
     if advice:
-        told = f"`{advice['spec']}` on {advice['workers']} workers, {advice['seconds'] or float('nan'):.1f} s foreseen"
+        told = f"`{advice['spec']}` on {advice['workers']} workers, {advice['seconds'] or float('nan'):.1f} s predicted"
         lines.append(f"\n`covey advise` puts first: {told} ({advice['sure']}).")
     return "\n".join(lines)
 

@@ -63,10 +63,21 @@ def test_commands(page: str, command: str, desk: Path, warm: Warm) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_links_between_pages_lead_somewhere() -> None:
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs" / "history").glob("*.md"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as GitHub names them in addresses."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text()):
+        there = page.parent / target if target else page
+        assert there.exists(), f"{page.name} links to {target}, which is not there"
+        assert not anchor or anchor in anchors(there), f"{page.name} links to #{anchor} of {there.name}"
 
 
 def test_the_first_loop_that_is_shown_is_the_example() -> None:

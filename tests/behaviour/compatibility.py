@@ -122,8 +122,8 @@ def page() -> str:
     """The tables, as documentation."""
     over = [graph for graph in (*topology.GRAPHS, *LAYOUTS) if graph != "matrix"]
     lines = [
-        "# What goes with what", "",
-        f"Asked of the code, for {WORKERS} workers; the rest is refused before anything starts, with the reason.",
+        "# Compatibility", "",
+        f"Generated for {WORKERS} workers. Other combinations are refused before anything starts, with the reason.",
         "Every strategy runs on both engines (`local`, `simulated`). Every pair of these tables runs in",
         "`tests/behaviour/test_compatibility.py`. The codecs: " + ", ".join(f"`{name}`" for name in CODECS) + ".", "",
         "| strategy | codecs | over |", "|---|---|---|",
@@ -144,12 +144,12 @@ def _all_but(codecs: list[str]) -> str:
 def training() -> list[str]:
     """What a task may ask for: optimizers, clipping, batch-norm."""
     lines = [
-        "", "## With what a task asks for", "",
+        "", "## Task features", "",
         f"Optimizers tried: {'; '.join(OPTIMIZERS)}; each with a schedule of the learning rate.",
         "Groups differ in rate and weight decay; LARS and LAMB look at whole parameters.", "",
-        "`clip_norm` shortens each worker's own gradient, or that of an update, by its norm over all servers.",
-        "`nn.BatchNorm`, with each worker's own statistics, works everywhere where no part of a batch is one sample;",
-        "`nn.SyncBatchNorm` where all workers take each step together, at equal weights.", "",
+        "`clip_norm` clips each worker's own gradient, or that of an update by its norm over all servers.",
+        "`nn.BatchNorm`, with each worker's own statistics, works wherever no part of a batch is a single sample;",
+        "`nn.SyncBatchNorm` works where all workers take each step together, at equal weights.", "",
         "| strategy | refuses | `clip_norm` | `nn.SyncBatchNorm` |", "|---|---|---|---|",
     ]  # fmt: skip
     for name in catalog.names():
