@@ -49,7 +49,7 @@ def ready(setting: Setting, me: Address, host: int) -> ZmqTransport:
     keep_memory()
     public = {who: pair.public for who, pair in setting.keys.items()}
     ring = KeyRing(setting.keys[me], public) if setting.keys else None
-    return ZmqTransport(me, setting.book, limit=1 << 30, ring=ring)
+    return ZmqTransport(me, setting.book, limit=1 << 30, key_ring=ring)
 
 
 def serve(setting: Setting) -> None:

@@ -62,7 +62,7 @@ class Post:
         book = {who: f"tcp://{setting.net}.{who.rank + 1}:{setting.port + who.rank}" for who in self.group}
         public = {who: pair.public for who, pair in setting.keys.items()}
         ring = KeyRing(setting.keys[self.me], public) if setting.keys else None
-        self.links = ZmqTransport(self.me, book, limit=1 << 30, ring=ring)
+        self.links = ZmqTransport(self.me, book, limit=1 << 30, key_ring=ring)
         self.mailbox = Mailbox()
         self.node = Node(self.me, [None] * len(self.group), None, random.Random(0), 0)  # type: ignore[arg-type]
 

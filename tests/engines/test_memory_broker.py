@@ -155,7 +155,7 @@ def test_numbers_are_read_in_place_though_words_are_encrypted(broker: MemoryBrok
     book = dict.fromkeys((A, B), "tcp://127.0.0.1:*")
     memories = HostMemory(A, SharedSegment([A, B], broker.handles)), HostMemory(B, SharedSegment([A, B], fetched))
     a, b = (
-        ZmqTransport(memory.me, book, limit=1 << 30, ring=KeyRing(pairs[memory.me], public), memory=memory)
+        ZmqTransport(memory.me, book, limit=1 << 30, key_ring=KeyRing(pairs[memory.me], public), memory=memory)
         for memory in memories
     )
     a.book = b.book = {A: a.endpoint, B: b.endpoint}

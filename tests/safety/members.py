@@ -38,7 +38,7 @@ class Two:
     def member(self, who: Address, insecure: bool = False) -> ZmqTransport:
         book = {A: "tcp://127.0.0.1:*", B: "tcp://127.0.0.1:*"}
         ring = None if insecure else KeyRing(self.pairs[who], self.public)
-        return ZmqTransport(who, book, limit=LIMIT, ring=ring, token=self.token)
+        return ZmqTransport(who, book, limit=LIMIT, key_ring=ring, token=self.token)
 
     def exchange(self, steps: int, first: int = 0) -> None:
         """So many messages each way, each answered; they must come, in order."""
