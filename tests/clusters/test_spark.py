@@ -17,7 +17,7 @@ from torch import nn
 import covey
 from covey.data import Partitions, RowInfo
 from covey.engines.cluster import daemon_directory
-from covey.engines.spark.rows import Pick
+from covey.engines.spark.rows import PartitionCount, Pick, known, ranks
 from covey.errors import PlanError
 from tests.clusters.harness import DIGITS, GONE_WITHIN, every_strategy, keeps_promises, names_the_dead
 from tests.clusters.shared import SharedRoom, appears, ended, inside, its_own_goes_with_the_dead, names_the_dead_site
@@ -220,6 +220,13 @@ def test_partitions_permute_their_own_rows() -> None:
     assert deal.batch(0, 2) == 1 and deal.batch(1, 1) == 1
     like = RowInfo((5, 3), (((4,), "float32"), ((), "int64"))).stand_in()
     assert [(column.shape, column.dtype) for column in like] == [((5, 4), torch.float32), ((5,), torch.int64)]
+
+
+def test_worker_0_has_the_longest_partition() -> None:
+    for rows, found in (((3, 2), [0, 1]), ((2, 3), [1, 0]), ((1, 2, 9, 9), [2, 1, 0, 3]), ((4, 4), [0, 1])):
+        counted = [PartitionCount(number) for number in rows]
+        assert ranks(counted) == found
+        assert known(counted).counts[0] == max(rows) and sorted(known(counted).counts) == sorted(rows)
 
 
 def test_what_cells_become() -> None:

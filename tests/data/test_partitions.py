@@ -1,0 +1,34 @@
+"""Rows that stay where they are, of which workers may have different numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from covey.data import Partitions, RowInfo
+from covey.engines.virtual import VirtualEngine
+from covey.model import build
+from covey.observe.referee import Referee
+from covey.run.options import options
+from covey.run.request import request
+from tests.worlds import CLUSTER, quadratic
+
+
+@pytest.mark.parametrize("spec", ["allreduce", "poseidon", "bytescheduler(exchange=allreduce)", "firecaffe", "bsp"])
+def test_the_last_updates_of_the_longest_share_are_in_the_model(spec: str) -> None:
+    """12 rows and 2, all of them 0, by twos: six updates, each of which leaves nine tenths."""
+    rows = RowInfo((12, 2), (((5,), "float64"),))
+    asked = request(quadratic(batch_size=2), spec, 2, options({"engine": "simulated", "epochs": 1}), rows)
+    replicas = {
+        role.address: build.replica(asked.task, role.address, role.trains, asked.deal, asked.budget, role.part)
+        for role in asked.plan.roles
+    }
+    outcome = VirtualEngine(asked.plan, replicas, CLUSTER, [], Referee(asked.deal.samples)).run()
+    score = build.ScoredModel(build.model(asked.task, 0), None)
+    score.assemble(outcome.snapshots)
+    assert score.state()["w"].tolist() == pytest.approx([0.9**6] * 5)
+
+
+def test_no_worker_ends_after_worker_0() -> None:
+    """It leads, and where all models are the same it is the one that is scored."""
+    with pytest.raises(AssertionError, match="worker 0 ends last"):
+        Partitions.of((2, 12), 2, seed=0)
