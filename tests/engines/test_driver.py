@@ -12,12 +12,13 @@ import torch
 import zmq
 
 from covey.engines.process.control_lines import RoleLine
-from covey.engines.process.role.compute_thread import ComputeThread
+from covey.engines.process.role.compute_thread import ComputeThread, WorkDone
 from covey.engines.process.role.driver import Driver
 from covey.engines.process.role.running_program import RunningProgram
 from covey.engines.transport.zmq import ZmqTransport
+from covey.message import stamped
 from covey.model.replica import Replica
-from covey.program import Effect, Node, Send
+from covey.program import Effect, Node, Receive, Send
 from covey.strategy import Plan, Role
 from covey.vector import Vector
 from tests.engines.stage import ME, YOU, Ping
@@ -74,3 +75,41 @@ def test_what_is_replaced_is_counted_once(driver: Driver) -> None:
     tally, sent = driver.metrics.teller.of(ME), driver.links.sent[YOU]
     assert 0 < sent < 50
     assert tally.bytes == {"worker 1": sent * 4 * NUMBERS} and tally.notes == {"replaced": 50 - sent}
+
+
+def test_what_comes_for_a_program_that_is_held_lies_in_the_mailbox_that_is_kept(driver: Driver) -> None:
+    """A checkpoint has it begin its step again, and receive again."""
+    program: Any = idle(Any, Any)  # type: ignore[arg-type]
+    running = RunningProgram(program, main=True)
+    running.wants(Receive((Ping,)))
+    driver.programs.append(running)
+    first, second = (stamped(Ping(step, Vector([torch.ones(1)])), YOU, copy=False) for step in range(2))
+    driver.held = running
+    driver.deliver(first)
+    assert driver.host.mailbox.waiting == [first] and not driver.ready
+    driver.held = None
+    driver.deliver(second)
+    assert driver.host.mailbox.waiting == [first] and len(driver.ready) == 1
+    program.close()
+
+
+def test_work_that_posts_and_ends_while_the_driver_looks_has_not_ended_before_its_post() -> None:
+    class Busy(ComputeThread):
+        looks = 0
+
+        def _taken(self, given: Any) -> list[Any]:
+            found = super()._taken(given)
+            self.looks += 1
+            if self.looks == 1:
+                self.post("a bucket")
+                self._done.append((WorkDone("the end", None), None))
+            return found
+
+    compute_thread = Busy()
+    compute_thread.wake()
+    posts, ends = list[Any](), list[Any]()
+    for _ in range(2):
+        posted, _, done = compute_thread.collect()
+        posts, ends = posts + posted, ends + done
+        assert posts or not ends
+    assert posts == ["a bucket"] and len(ends) == 1

@@ -46,6 +46,16 @@ def test_a_bucket_lets_one_frame_through_and_then_its_rate(monkeypatch: pytest.M
     assert frame_at(1.0, 1 << 20) == SMALLEST and frame_at(1e12, 1 << 20) == 1 << 20
 
 
+def test_an_idle_link_saves_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    bucket = LeakyBucket(1000.0)
+    clock[0] = 3600.0
+    assert bucket.pause() == 0
+    bucket.pour(100)
+    assert bucket.pause() == pytest.approx(0.1 - 0.005), "a frame takes its time, less what may come late"
+
+
 def test_in_virtual_time_a_link_carries_its_budget_and_values_stay() -> None:
     """5 numbers of 8 bytes a message at 1000 bytes per second; a step is one up and one down, and 10 ms."""
     free, tight = (run(quadratic(), "bsp", 2, steps=4, cluster=INSTANT, link_rate=b) for b in (None, "8kbit"))

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from covey.engines.transport.frames import SHARED, Frame
 from covey.engines.transport.memory import HostMemory, read_places
@@ -101,6 +102,20 @@ def test_a_slice_is_lent_in_place_too(two: Neighbours) -> None:
     two.send(mine.cut(((1, NUMBERS - 1),)), loan=True)
     theirs = two.receive().what.parts[0]
     assert theirs[0] == 1 and theirs[-1] == NUMBERS - 2 and not two.blocks.blocks
+
+
+@pytest.mark.parametrize("cut", [lambda m: m.T, lambda m: m[:, ::2]], ids=["transpose", "columns"])
+def test_what_does_not_lie_in_one_piece_is_copied_though_lent(two: Neighbours, cut: Callable[[Tensor], Tensor]) -> None:
+    matrix = two.blocks.house(Vector([torch.arange(90_000.0).view(300, 300)])).parts[0]
+    two.send(Vector([cut(matrix)]), loan=True)
+    assert torch.equal(two.receive().what.parts[0], cut(matrix))
+
+
+def test_memory_that_others_have_mapped_cannot_be_taken_from_under_them(two: Neighbours) -> None:
+    """They would be killed by SIGBUS."""
+    two.blocks.house(numbers())
+    with pytest.raises(PermissionError):
+        os.ftruncate(two.segment.file(A), 0)
 
 
 def test_what_is_sent_is_what_it_held_then(two: Neighbours) -> None:

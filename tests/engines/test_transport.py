@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -21,11 +22,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from covey.engines.transport import outbox as outbox_module
+from covey.engines.transport.credits import Credits
 from covey.engines.transport.frames import DATA, MAX_OPEN, OPEN, SMALL, TAKEN, Frame
 from covey.engines.transport.inbox import Inbox
 from covey.engines.transport.outbox import Outbox, OutgoingMessage, SendOrder
 from covey.engines.transport.token import NONE
 from covey.engines.transport.zmq import FRAMES_AHEAD, ZmqTransport, keep_memory, landed
+from covey.engines.window import weight
 from covey.errors import PlanError, WireError
 from covey.message import DTYPES, Address, Header, Message, Shape, pack
 from covey.program import Receive
@@ -238,8 +241,40 @@ def test_the_latest_replaces_what_has_not_begun_to_leave(two: Two) -> None:
         assert two.a.offer(B, load(step), keep="latest") == fate
         assert two.a.offer(B, note(step)) == "sent"
     assert two.a.sent == {B: 5}
+    assert two.a.offered(B) == 2 * weight(load(0)) + 3 * weight(note(0)), (
+        "what was replaced holds no room in the window"
+    )
     assert [message.step for message in two.collect(5)] == [0, 1, 2, 3, 3]
     assert two.b.received == {A: 5}
+
+
+def test_the_order_stays_when_one_is_taken_back() -> None:
+    chance = Random(1)
+    for _ in range(50):
+        outbox, urgencies = Outbox(), [chance.randrange(100) for _ in range(12)]
+        latest = chance.randrange(12)
+        for number, urgency in enumerate(urgencies):
+            message = load(0, 4) if number == latest else note(0)
+            outbox.put(
+                OutgoingMessage(SendOrder(urgency, number), 0, message, FRAME, loan=False, latest=number == latest)
+            )
+        assert outbox.withdraw(Load) is not None
+        left = []
+        while parcel := outbox.next():
+            left.append(parcel.rank.urgency)
+            outbox.opened(parcel)
+        assert left == sorted(urgencies[:latest] + urgencies[latest + 1 :]) and outbox.pending == 0
+
+
+def test_what_was_kept_does_not_count_as_sent_in_this_run() -> None:
+    """Its sender has begun anew, and would refuse to be told of bytes that it has not sent."""
+    credits, kept, fresh = Credits(window=1000), load(0, 1000), load(1, 1000)
+    credits.kept([kept])
+    credits.taken(kept)
+    assert credits.due(A, lambda sender: False) is None
+    credits.arrived(fresh)
+    credits.taken(fresh)
+    assert credits.due(A, lambda sender: False) == weight(fresh)
 
 
 def test_a_begun_message_is_not_replaced(two: Two) -> None:

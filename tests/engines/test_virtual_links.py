@@ -78,6 +78,40 @@ def test_the_latest_replaces_what_has_not_left(sharing: Any) -> None:
     assert outcome.tallies[ME].notes == {"replaced": 2}
 
 
+def test_what_replaces_another_counts_by_its_own_size() -> None:
+    """Each time 400 bytes in the place of 1000: else 1800 of the 3000 would be counted for ever."""
+
+    async def sends(node: Node, replica: Replica) -> None:
+        for _ in range(3):
+            for step, size in enumerate((1000, 1000, 400)):
+                await node.send(YOU, ping(step, size), keep="latest")
+            await node.sleep(0.1)
+        await node.send(YOU, ping(9, 2000), lossy=True)
+        await node.send(YOU, Pong(0))
+
+    async def takes(node: Node, replica: Replica) -> None:
+        assert [(await node.receive(Ping)).step for _ in range(6)] == [0, 2] * 3
+        await node.receive(Pong)
+        assert (last := node.receive_nowait(Ping)) and last.step == 9
+
+    assert run(sends, takes, window=3000).tallies[ME].notes == {"replaced": 3}
+
+
+def test_what_lies_unread_at_a_role_that_has_ended_holds_nobody() -> None:
+    log = Log()
+
+    async def floods(node: Node, replica: Replica) -> None:
+        for step in range(4):
+            await node.send(YOU, ping(step))
+            await log.at(node, step)
+
+    async def leaves(node: Node, replica: Replica) -> None:
+        await node.sleep(0.01)
+
+    run(floods, leaves, window=2000)
+    assert log == [(0, 0), (0, 1), (0.01, 2), (0.01, 3)]
+
+
 def test_a_lossy_message_is_lost_only_when_the_window_is_full() -> None:
     async def sends(node: Node, replica: Replica) -> None:
         for step in range(4):

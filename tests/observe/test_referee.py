@@ -19,6 +19,12 @@ def test_a_score_is_due_after_every_so_many_samples() -> None:
     assert referee.history == [{"seconds": 1.0, "samples": 250, "bytes": 8, "accuracy": 0.5, "loss": 0.7}]
 
 
+def test_a_resumed_run_is_scored_when_its_next_score_is_due() -> None:
+    referee = Referee(every=100)
+    referee.resume([{"seconds": 1.0, "samples": 250, "bytes": 8, "loss": 0.7}])
+    assert [referee.due(samples) for samples in (250, 299, 300)] == [False, False, True]
+
+
 def test_the_end_is_not_asked_for() -> None:
     """Whatever runs the training scores the end in any case; two scores of it would be one too many."""
     referee = Referee(every=100, total=300)

@@ -19,6 +19,7 @@ from covey.message import Address
 from covey.model import build
 from covey.model.randomness import seed_of
 from covey.parallelism.pipeline.stage_replica import StageReplica
+from covey.parallelism.pipeline.stage_worker import Back, StageWorker
 from covey.program import Node
 from covey.report import gantt
 from covey.report.pipelines import timetable_of
@@ -26,7 +27,7 @@ from covey.simulate import Cluster, Link
 from covey.simulate.units import Seconds
 from covey.spec import SpecError
 from covey.task import Task, check_data
-from covey.vector import chunk
+from covey.vector import Vector, chunk
 from tests.worlds import run
 
 RATE = 0.05
@@ -143,6 +144,22 @@ def test_a_cut_model_learns_what_the_uncut_one_learns(timetable: str, stages: in
     assert farthest(expected, world.scored) < 1e-10
     told = [note.value for note in world.log.notes if note.kind == "loss"]
     assert told == pytest.approx(alone.losses, abs=1e-10)
+
+
+def test_what_was_told_before_a_restart_is_not_taken() -> None:
+    """It lies in the mailbox that was kept, and is computed and told again."""
+    line = object.__new__(StageWorker)
+    line.since = 5
+    old, new = (Back(7, since, Vector([torch.full((1,), float(since))])) for since in (3, 5))
+    mail = [old, new]
+
+    class Restarted:
+        async def receive(self, kind: type[Back], **of: Any) -> Back:
+            return mail.pop(0)
+
+    with pytest.raises(StopIteration) as ended:
+        line.take(Restarted(), Back, 1, 7).send(None)  # type: ignore[arg-type]
+    assert ended.value.value is new
 
 
 @pytest.mark.parametrize("model", [mlp, Residual])

@@ -117,6 +117,9 @@ def test_two_buffers_have_a_delay_of_one_and_two_versions(p: int, m: int) -> Non
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(PlanError, match="at least 4 micro-batches"):
         table("2bw", 4, microbatches=3)
+    Schedule(name="2bw", microbatches=4).check((2, 2))
+    with pytest.raises(PlanError, match="4 machines a third version of the weights would be needed"):
+        Schedule(name="2bw", microbatches=3).check((2, 2))
     with pytest.raises(PlanError, match="use 12, not 10"):
         table("interleaved", 4, microbatches=10, chunks=2)
     with pytest.raises(PlanError, match="there are plain, gpipe"):

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,12 @@ def test_it_needs_no_network_and_escapes_what_it_is_told() -> None:
     assert not re.search(r"(src|href)\s*=|url\((?!#)|@import", outside)
     assert "covey compare &#x27;&lt;b&gt;&#x27;" in outside
     assert "no strategy" in outside, "a strategy that failed has its reason in the table"
+
+
+def test_a_label_cannot_end_the_script_that_it_stands_in() -> None:
+    told, label = page(whole()), "</script><b>"
+    drawn = charts(render(replace(told, runs=[replace(told.runs[0], label=label)])))
+    assert [line["name"] for line in drawn["by-samples"]["data"]] == [label]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")

@@ -355,6 +355,12 @@ def test_one_of_several_must_be_named() -> None:
         combined.only(torch.optim.SGD(fresh().parameters(), lr=0.1))
 
 
+def test_a_combined_optimizer_needs_whole_parameters_where_one_of_its_parts_does() -> None:
+    plain, whole = (make(fresh().parameters(), lr=0.1) for make in (torch.optim.SGD, torch.optim.LBFGS))
+    assert Combined([plain, None]).elementwise
+    assert not Combined([plain, whole]).elementwise and not Combined([whole, plain]).elementwise
+
+
 def test_a_combined_optimizer_keeps_its_parts_state() -> None:
     module = fresh()
     combined = Combined(two(module))

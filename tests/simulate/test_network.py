@@ -133,6 +133,13 @@ def test_a_newcomer_has_less_than_the_flow_it_meets() -> None:
     assert got == {0: pytest.approx(LATENCY + 1 + 1.5), 1: pytest.approx(LATENCY + 4)}
 
 
+def test_a_flow_that_begins_anew_begins_with_a_small_window() -> None:
+    """The same after a transfer that is over: what was carried then does not count."""
+    sends = [(10.0, Parcel(0, "a", "d", 200)), (11.0, Parcel(1, "e", "d", 200))]
+    got = times(TCP(), (0.0, Parcel(2, "a", "d", 200)), *sends)
+    assert (got[0], got[1]) == (pytest.approx(10 + LATENCY + 1 + 1.5), pytest.approx(10 + LATENCY + 4))
+
+
 def test_a_third_finds_windows_that_have_grown_since() -> None:
     """At 1 s windows of 200 and 100 share, at 1.75 s they are 250 and 125, and a third begins with 100."""
     sends = [(0.0, Parcel(0, "a", "d", 200)), (1.0, Parcel(1, "e", "d", 200)), (1.75, Parcel(2, "f", "d", 200))]
