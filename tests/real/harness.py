@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import covey
+from covey.engines.process.launcher import fork_server_client
 from covey.observe.progress import Progress
 from covey.observe.result import Result
 
@@ -110,9 +111,12 @@ class Room:
         )  # fmt: skip
 
     def processes(self) -> dict[int, str]:
-        """The living processes of this room's runs, with the title that `ps` shows."""
+        """The living processes of this room's runs, as `ps` shows them, but for this process's own fork server."""
         found = {}
+        staying = [str(server.process.pid) for server in fork_server_client.RUNNING]
         for place in Path("/proc").glob("[0-9]*"):
+            if place.name in staying:
+                continue
             try:
                 if self.mark.encode() in (place / "environ").read_bytes():
                     title = (place / "cmdline").read_bytes().rstrip(b"\0 ").replace(b"\0", b" ").decode()

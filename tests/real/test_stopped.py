@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from covey.engines.process import liveness
+from covey.engines.process.launcher import fork_server_client
 from covey.errors import PeerLost
 from covey.observe.progress import Progress
 from covey.run.own_loop.launching import launch
@@ -88,9 +89,10 @@ def in_time(room: Room, watch: Watch) -> None:
 
 
 @pytest.mark.full
-def test_the_parent_of_all_roles_is_stopped_while_it_imports(room: Room) -> None:
-    watch = Stop(room, "fork server", lambda now: True)
-    with pytest.raises(PeerLost, match="^" + TOLD.format("the parent of all roles")):
+def test_the_fork_server_is_stopped_while_it_imports(room: Room) -> None:
+    fork_server_client.close()
+    watch = Watch(lambda now: True, lambda: fork_server_client.RUNNING[0].process.send_signal(signal.SIGSTOP))
+    with pytest.raises(PeerLost, match="^" + TOLD.format("the shared fork server")):
         fit(room.task(), "bsp", 2, steps=10, stall=f"{STALL:g}s", watcher=watch)
     in_time(room, watch)
 

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -15,6 +16,7 @@ from covey.engines.interrupt import suspendable
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.fork_server import RoleJob
+from covey.engines.process.launcher.fork_server_client import forked_by_server
 from covey.engines.process.launcher.role_processes import RoleProcesses
 from covey.engines.process.liveness import STALL
 from covey.engines.process.snapshot_parts import SCORER
@@ -27,7 +29,7 @@ class LocalProcesses:
     """All roles of a run, on this machine."""
 
     def __init__(self, warm: str, threads: int = 1, stall: float = STALL) -> None:
-        self.processes = RoleProcesses(warm, threads, stall=stall)
+        self.processes = RoleProcesses(warm, start=partial(forked_by_server, threads), stall=stall)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.wakeups = (self.processes.line.fileno(),)
         self.paused = 0.0

@@ -7,7 +7,8 @@ import msgspec
 from covey.decoding import WireFormat
 from covey.engines.cluster.this_host import HostIdentity
 from covey.engines.process.liveness import STALL
-from covey.engines.transport.keys import Pair, Secretive
+from covey.engines.transport.keys import Pair
+from covey.engines.transport.secretive import Secretive
 from covey.engines.transport.token import NONE
 from covey.message import Address
 

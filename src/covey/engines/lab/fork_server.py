@@ -24,7 +24,7 @@ from covey.decoding import WireFormat
 from covey.engines.cluster import site
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.lab.name import NETNS
-from covey.engines.process.launcher.fork_server import die_with_parent, entitle, read, write
+from covey.engines.process.child_process import die_with_parent, entitle, read, write
 from covey.engines.process.launcher.role_processes import forked
 
 CLONE_NEWNET = 0x40000000

@@ -19,7 +19,7 @@ from covey.engines.lab import fork_server, name, networks, quota, running
 from covey.engines.lab.fork_server import Invitation, ends
 from covey.engines.lab.running import Lab
 from covey.engines.lab.settings import LabSettings
-from covey.engines.process.launcher.fork_server import read, write
+from covey.engines.process.child_process import read, write
 from covey.engines.process.launcher.role_processes import describe
 from covey.errors import PlanError
 from covey.model.threads import limited_to

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from covey.engines.transport.keys import KeyRing, Pair, Secretive
+from covey.engines.transport.keys import KeyRing, Pair
+from covey.engines.transport.secretive import Secretive
 from covey.engines.transport.token import NONE
 from covey.message import Address
 

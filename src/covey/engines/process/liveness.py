@@ -6,9 +6,10 @@ import os
 import time
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from covey.message import Address
+if TYPE_CHECKING:
+    from covey.message import Address
 
 STALL = 30.0  # seconds that a process may be silent, unless told otherwise
 SHORTEST = 1.0  # seconds: an idle role wakes up ten times in it

@@ -8,14 +8,13 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
-import msgspec
 import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
 from covey.engines.transport.refusals import Refusals
+from covey.engines.transport.secretive import Secretive
 from covey.message import Address
 
 LAUNCHER = Address("launcher", 0)
@@ -28,16 +27,6 @@ FAILED = RUDE | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 PROVED, GONE, CAME = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED, zmq.EVENT_ACCEPTED
 STRANGERS = 32  # connections that a door has at once, beyond two for each member; each may fill as much as one frame
 EVENTS = 1000  # of a door that are heard in one go
-
-
-class Secretive(msgspec.Struct, frozen=True):
-    """Something with secrets in it, which have no business in a log or in a traceback."""
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(…)"
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return []
 
 
 class Pair(Secretive, frozen=True):

@@ -30,7 +30,7 @@ from covey.engines.cluster.ranks import Channel, call_off, leader_address, names
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.cluster.site_messages import configs as config_format
 from covey.engines.launch_environment import LaunchEnvironment
-from covey.engines.process.launcher.fork_server import read, write
+from covey.engines.process.child_process import read, write
 from covey.errors import CoveyError, PlanError
 from covey.message import Address
 from covey.run.clusters import module

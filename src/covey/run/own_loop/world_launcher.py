@@ -19,7 +19,7 @@ import msgspec
 from covey.engines.cluster.cluster_processes import ClusterProcesses
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.interrupt import Interrupt
-from covey.engines.process.launcher.fork_server import entitle, read, write
+from covey.engines.process.child_process import entitle, read, write
 from covey.errors import CoveyError, PlanError, RoleFailed
 from covey.observe.progress import Progress
 from covey.run.clusters import terms_of

@@ -8,7 +8,6 @@ longer than a process may: it was stopped, and nobody may ever let it go on.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import multiprocessing
 import os
@@ -18,21 +17,20 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
-from threading import Thread
 
 import msgspec
 
 from covey.decoding import WireFormat
-from covey.engines.process import liveness, shared_vector
+from covey.engines.process import shared_vector
+from covey.engines.process.child_process import Launcher, die_with_parent, entitle, left_alone, read, write
 from covey.engines.transport import shared_segment
 from covey.engines.transport.handles import take
-from covey.engines.transport.keys import Secretive
+from covey.engines.transport.secretive import Secretive
 from covey.message import Address
-
-PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 
 
 class RoleJob(Secretive, frozen=True, kw_only=True):
@@ -70,31 +68,19 @@ told: WireFormat[ServerWarm | RolesStarted | RoleExit] = WireFormat(
 )
 
 
-class Launcher:
-    """The process that started this one, which is a site where that is not the launcher itself."""
-
-    def __init__(self, stall: float) -> None:
-        self.pid = os.getppid()
-        self.silence: liveness.Silence[int] = liveness.Silence(stall)
-        self.pause = round(self.silence.every * 1000)  # milliseconds between two looks
-
-    def stands_still(self) -> bool:
-        """Whether it has used no CPU for so long that it must have been stopped."""
-        return self.silence.due and bool(self.silence.look({self.pid: liveness.cpu(self.pid)}))
-
-
-def main(handle: int, directory: str, warm: str, stall: float = liveness.STALL) -> None:
+def main(handle: int, directory: str, warm: str, launcher: Launcher) -> None:
     line = socket.socket(fileno=handle)
     entitle("covey: fork server")
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Linux wakes the stopped ones of a dead launcher with it
     multiprocessing.current_process()._config["tempdir"] = directory  # type: ignore[attr-defined]  # goes with the run
     children: dict[int, Address] = {}
     try:
-        with _left_alone(line, directory, stall):
-            _import(warm)
+        with left_alone(line, launcher, partial(shutil.rmtree, directory, ignore_errors=True)):
+            import_all(warm)
             _tell(line, ServerWarm())
             job = _jobs.read(read(line), "the launcher")
         _raise_roles(line, job, children)
-        _watch(line, children, Launcher(stall))
+        _watch(line, children, launcher)
     finally:
         for pid in children:
             os.kill(pid, signal.SIGKILL)
@@ -104,35 +90,11 @@ def main(handle: int, directory: str, warm: str, stall: float = liveness.STALL) 
     os.killpg(0, signal.SIGKILL)  # what the roles have started and left, such as processes that load data, and this one
 
 
-def _import(warm: str) -> None:
+def import_all(warm: str) -> None:
     """The point of this process: to import once, for all. (Each role's first optimizer would import torch._dynamo.)"""
     import torch._dynamo  # noqa: F401
 
     import_module(warm)
-
-
-@contextmanager
-def _left_alone(line: socket.socket, directory: str, stall: float) -> Iterator[None]:
-    """A busy machine may need many seconds to import torch: if the launcher goes meanwhile, this process does too."""
-    done, launcher = os.eventfd(0), Launcher(stall)
-
-    def wait() -> None:
-        poll = select.poll()
-        poll.register(line, 0)  # tells of a hang-up only
-        poll.register(done, select.POLLIN)
-        while not (ready := [handle for handle, _ in poll.poll(launcher.pause)]):
-            if launcher.stands_still():
-                break
-        if done not in ready:
-            shutil.rmtree(directory, ignore_errors=True)
-            os.killpg(0, signal.SIGKILL)
-
-    watcher = Thread(target=wait, daemon=True)
-    watcher.start()
-    yield
-    os.eventfd_write(done, 1)
-    watcher.join()  # whoever forks has one thread
-    os.close(done)
 
 
 def _raise_roles(line: socket.socket, job: RoleJob, children: dict[int, Address]) -> None:
@@ -158,26 +120,6 @@ def create_shared_memory(job: RoleJob, memory: list[int]) -> None:
     shared_segment.create(job.sharing or job.roles, memory)
 
 
-def read(line: socket.socket) -> bytes:
-    """One message: eight bytes of length, then so many bytes."""
-    size = int.from_bytes(_exactly(line, 8), "big")
-    return _exactly(line, size)
-
-
-def write(line: socket.socket, data: bytes) -> None:
-    line.sendall(len(data).to_bytes(8, "big") + data)
-
-
-def _exactly(line: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        part = line.recv(min(size - len(data), 1 << 20))
-        if not part:
-            raise SystemExit(0)  # the launcher is gone, or has changed its mind
-        data += part
-    return bytes(data)
-
-
 def _fork(line: socket.socket, job: RoleJob, entry: Callable[[bytes, bytes, Address], None], who: Address) -> int:
     pid = os.fork()
     if pid:
@@ -188,7 +130,8 @@ def _fork(line: socket.socket, job: RoleJob, entry: Callable[[bytes, bytes, Addr
         die_with_parent()
         entitle(f"covey: {who}")
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the launcher, which stops everybody in order
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
         entry(job.work, job.handed, who)
         code = 0
     except SystemExit as leaving:
@@ -206,11 +149,11 @@ def _watch(line: socket.socket, children: dict[int, Address], launcher: Launcher
     handles = {os.pidfd_open(pid): pid for pid in children}
     poll = select.poll()
     poll.register(line, select.POLLIN | select.POLLHUP)
-    for handle in handles:
+    for handle in (*handles, *launcher.handles):
         poll.register(handle, select.POLLIN)
     while not launcher.stands_still():
         for ready, _ in poll.poll(launcher.pause):
-            if ready == line.fileno():
+            if ready not in handles:
                 return
             poll.unregister(ready)
             pid = handles.pop(ready)
@@ -219,20 +162,5 @@ def _watch(line: socket.socket, children: dict[int, Address], launcher: Launcher
             _tell(line, RoleExit(children.pop(pid), status))
 
 
-def die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def entitle(title: str) -> None:
-    """Show the role's name in `ps` and `top`: the thread's name, and the command line where its room allows."""
-    ctypes.CDLL(None).prctl(PR_SET_NAME, title.encode()[:15])
-    with open("/proc/self/stat", "rb") as file:
-        numbers = file.read().rpartition(b")")[2].split()
-    start, stop = int(numbers[45]), int(numbers[46])  # arg_start, arg_end (proc(5), counted after the name)
-    if stop - start > len(title):
-        ctypes.memset(start, 0, stop - start)
-        ctypes.memmove(start, title.encode(), len(title))
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4]))
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3], Launcher(float(sys.argv[4])))

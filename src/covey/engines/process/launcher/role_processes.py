@@ -21,8 +21,9 @@ from typing import Protocol
 import msgspec
 
 from covey.engines.process import liveness
+from covey.engines.process.child_process import Launcher, read, write
 from covey.engines.process.launcher import fork_server
-from covey.engines.process.launcher.fork_server import RoleExit, RoleJob, RolesStarted, ServerWarm, read, told, write
+from covey.engines.process.launcher.fork_server import RoleExit, RoleJob, RolesStarted, ServerWarm, told
 from covey.engines.process.liveness import STALL, STOPPED, Silence, still
 from covey.engines.transport import handles
 from covey.errors import PeerLost
@@ -38,9 +39,25 @@ LONG = 64  # bytes: a directory for temporary files with a longer name leaves no
 class ForkServer(Protocol):
     """The fork server, as whoever started it holds it."""
 
-    pid: int
+    @property
+    def pid(self) -> int: ...
+    def signs(self) -> dict[str, tuple[int, object]]:
+        """The processes without which there are no roles, by name: their numbers, and what changes while they live."""
+        ...
 
-    def wait(self) -> int: ...
+    def signal(self, number: signal.Signals) -> None:
+        """To it, all roles, and what they have started."""
+        ...
+
+    def loss(self) -> str:
+        """How it ended, in words; it is not buried yet, so that its number stays ours."""
+        ...
+
+    def wait(self, patience: float) -> None:
+        """Wait so many seconds at most for its end."""
+        ...
+
+    def bury(self) -> None: ...
 
 
 Start = Callable[[socket.socket, socket.socket, Path, str, float], ForkServer]
@@ -102,9 +119,14 @@ class RoleProcesses:
                 case RoleExit(who, status):
                     self.alive.discard(who)
                     found.append((who, describe(os.waitstatus_to_exitcode(status))))
-        if self.silence.due and self.silence.look({PARENT: liveness.cpu(self.fork_server.pid)}):
-            raise PeerLost(still(PARENT, liveness.state(self.fork_server.pid), self.silence.stall))
+        if self.silence.due:
+            self._check_signs()
         return found
+
+    def _check_signs(self) -> None:
+        signs = self.fork_server.signs()
+        for name in self.silence.look({name: sign for name, (_, sign) in signs.items()}):
+            raise PeerLost(still(name, liveness.state(signs[name][0]), self.silence.stall))
 
     def _told(self) -> ServerWarm | RolesStarted | RoleExit:
         try:
@@ -122,15 +144,11 @@ class RoleProcesses:
 
     def signal(self, number: signal.Signals) -> None:
         """To all roles, what they have started, and their parent."""
-        with suppress(ProcessLookupError):  # it may have no group of its own yet
-            os.killpg(self.fork_server.pid, number)
+        self.fork_server.signal(number)
 
     def _lost(self) -> PeerLost:
-        """The parent of the roles has ended; it is buried only when the block ends, so that its number stays ours."""
-        end = os.waitid(os.P_PID, self.fork_server.pid, os.WEXITED | os.WNOWAIT)
-        assert end is not None
-        code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
-        return PeerLost(f"{PARENT} {describe(code)}")
+        """The parent of the roles has ended; it is buried only when the block ends."""
+        return PeerLost(self.fork_server.loss())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         """Give the roles a moment to go by themselves when all went well, then see to it."""
@@ -151,12 +169,37 @@ class RoleProcesses:
             self.exits()
 
     def _bury(self, patience: float) -> None:
-        ended, poll = os.pidfd_open(self.fork_server.pid), select.poll()
+        self.fork_server.wait(patience)
+        self.signal(signal.SIGKILL)  # all that is left of the run, the fork server itself included
+        self.fork_server.bury()
+
+
+class Child:
+    """A fork server that is a child of this process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def signs(self) -> dict[str, tuple[int, object]]:
+        return {PARENT: (self.pid, liveness.cpu(self.pid))}
+
+    def signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):  # it may have no group of its own yet
+            os.killpg(self.pid, number)
+
+    def loss(self) -> str:
+        end = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        assert end is not None
+        return f"{PARENT} {describe(end.si_status if end.si_code == os.CLD_EXITED else -end.si_status)}"
+
+    def wait(self, patience: float) -> None:
+        ended, poll = os.pidfd_open(self.pid), select.poll()
         poll.register(ended, select.POLLIN)
         poll.poll(patience * 1000)
         os.close(ended)
-        self.signal(signal.SIGKILL)  # all that is left of the run, the fork server itself included
-        self.fork_server.wait()
+
+    def bury(self) -> None:
+        os.waitpid(self.pid, 0)
 
 
 def spawned(
@@ -168,31 +211,32 @@ def spawned(
     told = [str(theirs.fileno()), str(directory), warm, str(stall), " " * 32]  # the last is room for a title
     # A group of its own, which the terminal's Ctrl-C does not reach, but no session: Linux shares the CPU out among
     # sessions first, and on a busy machine busy roles in one of their own can keep the launcher waiting for seconds.
-    return subprocess.Popen(
+    return Program(subprocess.Popen(
         [sys.executable, "-m", fork_server.__name__, *told],
         pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment, process_group=0,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
-class ForkedServer(ForkServer):
-    """A fork server that was forked, not started."""
+class Program(Child):
+    """A fork server as a program of its own."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        super().__init__(process.pid)
+        self.process = process
 
-    def wait(self) -> int:
-        return os.waitpid(self.pid, 0)[1]
+    def bury(self) -> None:
+        self.process.wait()
 
 
-def forked(ours: socket.socket, theirs: socket.socket, directory: Path, warm: str, stall: float) -> ForkedServer:
+def forked(ours: socket.socket, theirs: socket.socket, directory: Path, warm: str, stall: float) -> Child:
     """A fork server that need not import again what this process has; for one that has no threads, and no GPU, yet."""
     pid = os.fork()
     if pid:
-        return ForkedServer(pid)
+        return Child(pid)
     try:
         os.setpgid(0, 0)
         ours.close()
-        fork_server.main(theirs.detach(), str(directory), warm, stall)
+        fork_server.main(theirs.detach(), str(directory), warm, Launcher(stall))
     except Exception:
         traceback.print_exc()
     finally:

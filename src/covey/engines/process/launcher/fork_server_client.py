@@ -1,0 +1,230 @@
+"""A launcher's own fork server: started when a run needs it, kept for the next, replaced when it will not do."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any, Protocol
+
+import msgspec
+
+from covey.engines.process import liveness
+from covey.engines.process.child_process import read, write
+from covey.engines.process.inherited import environment as own_environment
+from covey.engines.process.inherited import files, fixed, in_order, inherited
+from covey.engines.process.launcher import shared_fork_server
+from covey.engines.process.launcher.role_processes import HASTE, PARENT, describe
+from covey.engines.process.launcher.shared_fork_server import Ended, Forked, ForkRefused, Wish, reports
+from covey.engines.transport import handles
+from covey.model.threads import limited_to
+
+SERVER = "the shared fork server"
+
+
+class Process(Protocol):
+    """What is asked of a process that this one has started; a `subprocess.Popen` is one."""
+
+    pid: int
+    returncode: int | Any
+
+    def poll(self) -> int | None: ...
+    def kill(self) -> None: ...
+    def wait(self) -> int: ...
+
+
+class SharedForkServer:
+    """The process that forks, as its launcher holds it."""
+
+    def __init__(self, process: Process, line: socket.socket, environment: Mapping[bytes, bytes]) -> None:
+        self.process, self.line, self.fixed = process, line, fixed(environment)
+        self.ready = False
+
+    def serves(self, needed: tuple[object, ...]) -> bool:
+        """Whether a fork of it would be what a new process is."""
+        return self.fixed == needed and self.process.poll() is None and not self.stopped()
+
+    def stopped(self) -> bool:
+        return liveness.state(self.process.pid) in liveness.STOPPED
+
+    def fork(self, line: socket.socket, wish: Wish) -> ForkedParent:
+        report, theirs = socket.socketpair()
+        with theirs, files() as opened:
+            write(self.line, msgspec.msgpack.encode(wish))
+            handles.give(self.line, [theirs.fileno(), line.fileno(), *opened])
+        return ForkedParent(self, report)
+
+    def imports(self) -> bool:
+        """Whether it still imports what roles need."""
+        if not self.ready and select.select([self.line], [], [], 0)[0]:
+            self.ready = True  # it says nothing else on this line
+        return not self.ready
+
+    def retire(self) -> None:
+        """It ends with its last run, or at once if it can do nothing."""
+        self.line.close()
+        if self.stopped():
+            self.process.kill()
+        RETIRED.append(self.process)
+
+    def kill(self) -> None:
+        self.line.close()
+        self.process.kill()
+        self.process.wait()
+
+    def forget(self) -> None:
+        """(In a fork of the launcher) It is not this process's own."""
+        self.line.close()
+        self.process.returncode = 0
+
+
+class ForkedParent:
+    """A parent of roles that a fork server has forked, or will fork once it has imported torch."""
+
+    def __init__(self, server: SharedForkServer, report: socket.socket) -> None:
+        self.server, self.report = server, report
+        self.born = 0  # its number
+        self.process = -1  # readable when it has ended
+        self.end = ""
+        self.hears = True  # the server may tell more
+
+    @property
+    def pid(self) -> int:
+        """Its number; before it is born the server's."""
+        self._hear(0.0)
+        return self.born or self.server.process.pid
+
+    def signs(self) -> dict[str, tuple[int, object]]:
+        """An idle server uses no CPU, so that it counts as silent only while it is stopped."""
+        pid, server = self.pid, self.server.process.pid
+        if not self.born:
+            return {SERVER: (server, liveness.cpu(server))}
+        idle = "stopped" if self.server.stopped() else time.monotonic()
+        return {PARENT: (pid, liveness.cpu(pid)), SERVER: (server, idle)}
+
+    def signal(self, number: signal.Signals) -> None:
+        """Ctrl-Z stops the server too; what kills the run leaves it for the next one."""
+        groups = [self.server.process.pid] if number != signal.SIGKILL and self.server.process.poll() is None else []
+        if self.born and (self.hears or not self._has_ended(0.0)):  # else its number may be free
+            groups.append(self.born)
+        for group in groups:
+            with suppress(ProcessLookupError):
+                os.killpg(group, number)
+
+    def loss(self) -> str:
+        """How the parent of roles ended, or the server before it, which takes everything along."""
+        while self.hears and not self.end:
+            if not self._hear(HASTE):
+                return f"{PARENT} has ended"  # and the server says nothing: somebody has stopped it
+        if self.end:
+            return self.end
+        return f"{SERVER} {describe(self.server.process.wait())}"
+
+    def wait(self, patience: float) -> None:
+        if self._pid_known(patience):
+            self._has_ended(patience)
+
+    def bury(self) -> None:
+        """Let the server have the number back; a stopped one would stay so for ever."""
+        self.report.close()
+        if self.process >= 0:
+            os.close(self.process)
+        if self.server.stopped():
+            self.server.process.kill()
+            self.server.process.wait()
+
+    def _pid_known(self, patience: float) -> bool:
+        """Whether it was born; a server that is about to fork is waited for, and one that imports is not."""
+        self._hear(0.0)
+        if not self.born and not self.server.imports():
+            self._hear(patience)
+        return bool(self.born)
+
+    def _has_ended(self, patience: float) -> bool:
+        poll = select.poll()
+        poll.register(self.process, select.POLLIN)
+        return bool(poll.poll(patience * 1000))
+
+    def _hear(self, patience: float) -> bool:
+        """Hear what the server tells, if it says something in time; whether it did."""
+        heard = False
+        while self.hears and select.select([self.report], [], [], 0.0 if heard else patience)[0]:
+            heard = True
+            try:
+                match reports.read(read(self.report), SERVER):
+                    case Forked(pid):
+                        (self.process,) = handles.take(self.report, 1)
+                        self.born = pid
+                    case Ended(code):
+                        self.end = f"{PARENT} {describe(code)}"
+                    case ForkRefused(why):
+                        self.end = f"{SERVER} {why}"
+            except (SystemExit, OSError):  # it is gone
+                self.hears = False
+        return heard
+
+
+LOCK = Lock()
+RUNNING: list[SharedForkServer] = []  # none, or one
+RETIRED: list[Process] = []  # that may have a run yet
+
+
+def forked_by_server(
+    threads: int, ours: socket.socket, theirs: socket.socket, directory: Path, warm: str, stall: float
+) -> ForkedParent:
+    """A parent of roles from this process's fork server, which is started if there is none that will do."""
+    environment = own_environment(**limited_to(threads))
+    wish = Wish(inherited=inherited(environment), directory=str(directory), warm=warm, stall=stall)
+    with LOCK:
+        RETIRED[:] = [process for process in RETIRED if process.poll() is None]
+        if RUNNING and RUNNING[0].serves(fixed(environment)):
+            with suppress(OSError):  # it may have ended this very moment
+                return RUNNING[0].fork(theirs, wish)
+        while RUNNING:
+            RUNNING.pop().retire()
+        RUNNING.append(_started(environment, directory))
+        return RUNNING[0].fork(theirs, wish)
+
+
+def _started(environment: Mapping[bytes, bytes], directory: Path) -> SharedForkServer:
+    """A fork server as a program of its own; `directory` is the first run's."""
+    line, theirs = socket.socketpair()
+    told = [str(theirs.fileno()), str(os.getpid()), str(directory), " " * 32]  # the last is room for a title
+    # A group of its own, which the terminal's Ctrl-C does not reach, but no session: see `processes.spawned`.
+    with theirs, files() as (out, err, _):
+        process = subprocess.Popen(
+            [sys.executable, "-m", shared_fork_server.__name__, *told], pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=in_order(environment), process_group=0,
+        )  # fmt: skip
+    return SharedForkServer(process, line, environment)
+
+
+def close() -> None:
+    """End the fork server of this process now; a next run has another."""
+    with LOCK:
+        while RUNNING:
+            RUNNING.pop().kill()
+
+
+def _forget() -> None:
+    """(In a fork of the launcher) The server is the other's."""
+    for server in RUNNING:
+        server.forget()
+    for process in RETIRED:
+        process.returncode = 0
+    RUNNING.clear()
+    RETIRED.clear()
+    LOCK.release()
+
+
+atexit.register(close)
+os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=_forget)

@@ -1,0 +1,257 @@
+"""The one process of a command that imports torch for all its runs: each run's parent of roles is a fork of it.
+
+It runs nothing of the user's and touches no GPU, so that what a run changes is gone with the run. Whoever asks hands
+over what the new process would have inherited. The server keeps the number of that process until the asker has hung
+up, and tells how it ended. It leaves when its launcher has ended, or wants no more runs and the last one is over.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
+
+import msgspec
+
+from covey.decoding import WireFormat
+from covey.engines.process import liveness
+from covey.engines.process.child_process import Launcher, entitle, left_alone, read, write
+from covey.engines.process.inherited import Inherited
+from covey.engines.transport import handles
+from covey.engines.transport.secretive import Secretive
+
+TITLE = "covey: shared fork server"
+HANDLES = 5  # that come with a wish: for reports, the line to the launcher, standard output and error, and the folder
+LAST = 2.0  # seconds that the parents of roles have to clean up when the launcher has ended
+
+
+class Wish(Secretive, frozen=True, kw_only=True):
+    """Fork a parent of roles."""
+
+    inherited: Inherited
+    directory: str
+    warm: str
+    stall: float
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """All that roles need is imported: the next fork is a matter of milliseconds."""
+
+
+class Forked(msgspec.Struct, frozen=True, tag=True):
+    """A parent of roles lives; a handle of its process follows."""
+
+    pid: int
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """It has ended, and its number stays taken."""
+
+    code: int  # a negative one is a signal
+
+
+class ForkRefused(msgspec.Struct, frozen=True, tag=True):
+    """There can be none."""
+
+    why: str
+
+
+wishes: WireFormat[Wish] = WireFormat("wish for a parent of roles", Wish)
+reports: WireFormat[Ready | Forked | Ended | ForkRefused] = WireFormat(
+    "report of the fork server", Ready | Forked | Ended | ForkRefused
+)
+
+
+@dataclass(eq=False)
+class Run:
+    """A parent of roles, as its fork server knows it."""
+
+    pid: int
+    process: int  # readable when it has ended
+    report: socket.socket
+    directory: str
+    ended: bool = False
+    wanted: bool = True  # its launcher has not hung up
+
+
+class Server:
+    """Forks one parent of roles for each wish."""
+
+    def __init__(self, line: socket.socket, launcher: Launcher) -> None:
+        self.line, self.launcher = line, launcher
+        self.open = True  # the launcher may ask for more
+        self.runs: list[Run] = []
+        self.poll = select.poll()
+        self.poll.register(line, select.POLLIN)
+        self.poll.register(launcher.handles[0], select.POLLIN)
+
+    def serve(self) -> None:
+        """Until the launcher has ended, or wants nothing more; without a timeout, so that idling costs nothing."""
+        while self.open or self.runs:
+            ready = {handle for handle, _ in self.poll.poll()}
+            if self.launcher.handles[0] in ready:
+                return self.end_all()
+            for run in list(self.runs):
+                if run.process in ready or run.report.fileno() in ready:
+                    self.look_after(run, run.process in ready)
+            if self.line.fileno() in ready:
+                self.obey()
+            if any(run.ended for run in self.runs) and liveness.state(self.launcher.pid) in liveness.STOPPED:
+                return self.end_all()  # its roles have left it, and so does this process
+
+    def obey(self) -> None:
+        try:
+            wish = next_wish(self.line)
+        except (SystemExit, OSError):
+            self.poll.unregister(self.line)
+            self.open = False
+            return
+        self.grant(*wish)
+
+    def grant(self, wish: Wish, given: list[int]) -> None:
+        """Fork what is wished for."""
+        report, *rest = given
+        told = socket.socket(fileno=report)
+        try:
+            pid = os.fork()
+        except OSError as error:
+            handles.close(rest)
+            with suppress(OSError), told:
+                tell(told, ForkRefused(f"cannot fork: {error.strerror}"))
+            return
+        if not pid:
+            self.become(wish, rest, told)
+        with suppress(OSError):
+            os.setpgid(pid, pid)  # here and there, whoever is first: a signal to its group must find it
+        handles.close(rest)
+        run = Run(pid, os.pidfd_open(pid), told, wish.directory)
+        self.runs.append(run)
+        self.poll.register(run.process, select.POLLIN)
+        self.poll.register(told, 0)  # tells of a hang-up only
+        with suppress(OSError):
+            tell(told, Forked(pid))
+            handles.give(told, [run.process])
+
+    def become(self, wish: Wish, given: list[int], report: socket.socket) -> NoReturn:
+        """(In the child) Be a parent of roles."""
+        from covey.engines.process.launcher.fork_server import main as run_parent
+
+        server = os.getppid()
+        try:
+            os.setpgid(0, 0)
+            line, out, err, folder = given
+            wish.inherited.take(out, err, folder)
+            report.close()
+            self.line.close()
+            for run in self.runs:
+                run.report.close()
+                os.close(run.process)
+            guards = [*self.launcher.handles, os.pidfd_open(server)]
+            run_parent(line, wish.directory, wish.warm, Launcher(wish.stall, self.launcher.pid, guards))
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(0)  # no role was born, or all have ended
+
+    def look_after(self, run: Run, ended: bool) -> None:
+        """Tell how it ended, and bury it when nobody needs its number any more."""
+        if ended:
+            end = os.waitid(os.P_PIDFD, run.process, os.WEXITED | os.WNOWAIT)
+            assert end is not None
+            self.poll.unregister(run.process)
+            run.ended = True
+            with suppress(OSError):
+                tell(run.report, Ended(end.si_status if end.si_code == os.CLD_EXITED else -end.si_status))
+        else:
+            self.poll.unregister(run.report)
+            run.wanted = False
+        if run.ended and not run.wanted:
+            self.bury(run)
+
+    def bury(self, run: Run) -> None:
+        os.waitid(os.P_PIDFD, run.process, os.WEXITED)
+        os.close(run.process)
+        run.report.close()
+        self.runs.remove(run)
+
+    def end_all(self) -> None:
+        """The launcher is gone: so are the runs, by themselves or not."""
+        poll = select.poll()
+        for run in self.runs:
+            if not run.ended:
+                poll.register(run.process, select.POLLIN)
+                poll.poll(LAST * 1000)
+                poll.unregister(run.process)
+            with suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
+            shutil.rmtree(run.directory, ignore_errors=True)
+        clear_wishes(self.line)
+
+
+def tell(line: socket.socket, word: Ready | Forked | Ended | ForkRefused) -> None:
+    write(line, msgspec.msgpack.encode(word))
+
+
+def next_wish(line: socket.socket) -> tuple[Wish, list[int]]:
+    wish = wishes.read(read(line), "the launcher")
+    return wish, handles.take(line, HANDLES)
+
+
+def clear_wishes(line: socket.socket) -> None:
+    """Remove the directories of runs that will not be, because the launcher is gone."""
+    with suppress(SystemExit, OSError):
+        while select.select([line], [], [], 0)[0]:
+            shutil.rmtree(next_wish(line)[0].directory, ignore_errors=True)
+
+
+def main(handle: int, pid: int, directory: str) -> None:
+    """`directory` is that of the first run, of which nothing may stay if the launcher ends before it has asked."""
+    launcher = os.pidfd_open(os.getppid())
+    if os.getppid() != pid:
+        return shutil.rmtree(directory, ignore_errors=True)  # it has ended already
+    entitle(TITLE)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # see the fork server
+    line = socket.socket(fileno=handle)
+    try:
+        first, given = next_wish(line)
+    except (SystemExit, OSError):
+        return shutil.rmtree(directory, ignore_errors=True)
+    found = Launcher(first.stall, pid, [launcher])
+
+    def leave() -> None:
+        shutil.rmtree(first.directory, ignore_errors=True)
+        clear_wishes(line)
+
+    with left_alone(line, found, leave):
+        from covey.engines.process.launcher.fork_server import import_all
+
+        import_all(first.warm)
+    server = ready(line, found)
+    server.grant(first, given)
+    server.serve()
+
+
+def ready(line: socket.socket, launcher: Launcher) -> Server:
+    """(When everything is imported) Hold nothing that others may wait for, and tell the launcher."""
+    os.chdir("/")
+    null = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(null, number)  # whoever reads what the launcher writes must not wait for this process, too
+    os.close(null)
+    gc.freeze()
+    with suppress(OSError):
+        tell(line, Ready())
+    return Server(line, launcher)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    os._exit(0)

@@ -1,0 +1,194 @@
+"""Runs of one process share a fork server, and notice nothing of each other; nothing of it stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.engines.process import liveness
+from covey.engines.process.launcher import fork_server_client as client
+from covey.errors import PeerLost
+from tests.real.harness import GONE_WITHIN, SLOW, Room, Watch, finish, fit, trained
+
+TELL = """
+import json, numpy
+def tell():
+    known = {"environment": dict(os.environ), "folder": os.getcwd(), "mask": os.umask(0), "path": sys.path,
+             "chance": numpy.random.random(), "parent": os.getppid(), "threads": torch.get_num_threads()}
+    (HERE / "told.json").write_text(json.dumps(known))
+"""
+
+
+def server() -> int:
+    """The number of this process's fork server."""
+    (running,) = client.RUNNING
+    return running.process.pid
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def told(room: Room, **given: Any) -> dict[str, Any]:
+    """What a role of a short run finds about itself."""
+    task = room.task(before_build="tell() if first('told') else None", more=TELL)
+    (room.path / "told").unlink(missing_ok=True)
+    fit(task, "local_sgd", **{"workers": 1, "steps": 2, **given})
+    found: dict[str, Any] = json.loads((room.path / "told.json").read_text())
+    return found
+
+
+def test_runs_share_one_fork_server_and_each_has_a_parent_of_its_own(room: Room) -> None:
+    found: list[tuple[int, int]] = []
+
+    def look() -> None:
+        own = room.find("fork server")
+        found.append((own, parent(own)))
+
+    for _ in range(2):
+        fit(room.task(before_step=SLOW), "bsp", 2, steps=60, watcher=Watch(trained(1), look))
+    (first, shared), (second, again) = found
+    assert first != second and shared == again == server()
+
+
+def test_a_run_has_the_environment_folder_and_mask_of_its_moment(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit(room.task(), "local_sgd", 1, steps=1)
+    before = server()
+    monkeypatch.setenv("OF_THE_SECOND_RUN", "só")
+    monkeypatch.delenv("PATH")
+    monkeypatch.chdir(room.temporary)
+    monkeypatch.syspath_prepend(str(room.path / "more"))
+    mask = os.umask(0o027)
+    try:
+        second = told(room)
+    finally:
+        os.umask(mask)
+    assert second["environment"]["OF_THE_SECOND_RUN"] == "só" and "PATH" not in second["environment"]
+    assert second["folder"] == str(room.temporary) and second["mask"] == 0o027
+    assert str(room.path / "more") in second["path"]
+    monkeypatch.delenv("OF_THE_SECOND_RUN")
+    third = told(room)
+    assert "OF_THE_SECOND_RUN" not in third["environment"]
+    assert second["chance"] != third["chance"], "unseeded chance differs from run to run"
+    assert server() == before
+
+
+def test_a_changed_task_file_and_what_it_imports_are_read_again(room: Room) -> None:
+    more = "import helper_of_the_task\ndef tell(): (HERE / 'told.json').write_text(f'[{helper_of_the_task.VALUE}, %d]')"
+    for value in (1, 22):  # of another length, because Python compares files by size and second
+        room.script(f"VALUE = {value}", "helper_of_the_task.py")
+        (room.path / "told").unlink(missing_ok=True)
+        task = room.task(before_build="tell() if first('told') else None", more=more % value)
+        fit(task, "local_sgd", 1, steps=1)
+        assert json.loads((room.path / "told.json").read_text()) == [value, value]
+
+
+def test_what_libraries_read_when_they_are_loaded_takes_another_server(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit(room.task(), "local_sgd", 1, steps=1)
+    before = server()
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "3")
+    assert told(room)["environment"]["MALLOC_ARENA_MAX"] == "3"
+    assert server() != before
+    subprocess.run(["sleep", "0"], check=True)  # Python buries what it has started when it starts something else
+    assert liveness.state(before) in ("", "Z")
+
+
+def test_roles_write_where_the_launcher_writes_now(room: Room, capfd: pytest.CaptureFixture[str]) -> None:
+    task = room.task(before_build="print('out of a role'); print('err of a role', file=sys.stderr)")
+    for _ in range(2):
+        fit(task, "local_sgd", 1, steps=1)
+        out, err = capfd.readouterr()
+        assert "out of a role" in out and "err of a role" in err
+
+
+def test_a_fork_of_the_launcher_does_not_take_the_server_for_its_own(room: Room) -> None:
+    fit(room.task(), "local_sgd", 1, steps=1)
+    assert client.RUNNING
+    if not (pid := os.fork()):
+        os._exit(len(client.RUNNING))
+    assert os.waitpid(pid, 0)[1] == 0
+    assert fit(room.task(), "local_sgd", 1, steps=1).samples == 4
+
+
+def test_an_idle_server_has_one_thread_and_uses_no_cpu(room: Room) -> None:
+    fit(room.task(), "local_sgd", 1, steps=1)
+    time.sleep(0.2)  # it still buries the last run's parent
+    used = liveness.cpu(server())
+    time.sleep(1)
+    assert liveness.cpu(server()) == used
+    assert len(os.listdir(f"/proc/{server()}/task")) == 1
+
+
+@pytest.mark.alone
+def test_a_server_that_is_killed_is_named_and_the_next_run_starts_another(room: Room) -> None:
+    fit(room.task(), "local_sgd", 1, steps=1)
+    before = server()
+    watch = Watch(trained(40), lambda: os.kill(server(), signal.SIGKILL))
+    with pytest.raises(PeerLost, match="^the shared fork server exited with signal 9, SIGKILL"):
+        fit(room.task(before_step=SLOW), "asynchronous", 2, steps=2000, watcher=watch)
+    assert watch.acted is not None and time.monotonic() - watch.acted < GONE_WITHIN
+    assert not room.left()
+    assert fit(room.task(), "local_sgd", 1, steps=1).samples == 4 and server() != before
+    os.kill(server(), signal.SIGKILL)
+    os.waitid(os.P_PID, server(), os.WEXITED | os.WNOWAIT)
+    assert fit(room.task(), "local_sgd", 1, steps=1).samples == 4
+
+
+@pytest.mark.alone
+def test_a_server_that_is_stopped_is_named_and_does_not_stay(room: Room) -> None:
+    fit(room.task(), "local_sgd", 1, steps=1)
+    before = server()
+    watch = Watch(trained(40), lambda: os.kill(server(), signal.SIGSTOP))
+    with pytest.raises(PeerLost, match="^the shared fork server was stopped by a signal: no report came and"):
+        fit(room.task(before_step=SLOW), "asynchronous", 2, steps=100_000, stall="2s", watcher=watch)
+    assert watch.acted is not None and time.monotonic() - watch.acted < 2 + GONE_WITHIN
+    assert not room.left()
+    assert fit(room.task(), "local_sgd", 1, steps=1).samples == 4
+    assert server() != before and liveness.state(before) in ("", "Z")
+
+
+TWICE = """
+import sys, covey
+from pathlib import Path
+from covey.engines.process.launcher import fork_server_client as client
+for _ in range(2):
+    covey.fit(sys.argv[1], "local_sgd", 1, steps=1, threads=1)
+Path("between").write_text(str(client.RUNNING[0].process.pid))
+input()
+covey.fit(sys.argv[1], "local_sgd", 1, steps=100_000, threads=1, stall="2s")
+"""
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("moment", ["between", "training"])
+def test_a_launcher_that_is_killed_takes_its_server_along(room: Room, moment: str) -> None:
+    task = room.task(before_step=f"CALLS[0] > 5 and (HERE / 'training').touch(); {SLOW}")
+    process = room.start(room.script(TWICE), task, stdin=subprocess.PIPE)
+    assert process.stdin
+    room.appears("between")
+    if moment == "training":
+        process.stdin.write("\n")
+        process.stdin.flush()
+        room.appears("training")
+        for who in ("fork server", "shared fork server"):  # even those that can see nothing any more
+            room.kill(who, signal.SIGSTOP)
+    process.kill()
+    room.wait_empty()
+    finish(process)
+
+
+def test_a_command_ends_with_its_server(room: Room) -> None:
+    process = room.start("-m", "covey", "run", room.task(), "--workers", "2", "--steps", "3")
+    code, _, err = finish(process)
+    assert code == 0, err
+    assert sys.executable and not room.left()
