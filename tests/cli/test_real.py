@@ -9,21 +9,30 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from covey.simulate import load
+from tests.warm import Warm
 
 COVEY = [sys.executable, "-m", "covey"]
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def run(*arguments: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COVEY, *arguments], capture_output=True, text=True, timeout=seconds, check=False)
+@pytest.fixture
+def run(warm: Warm) -> Run:
+    """The command with these arguments, from the folder of the project."""
+
+    def command(*arguments: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+        return warm.run(["-m", "covey", *arguments], Path.cwd(), seconds)
+
+    return command
 
 
 @pytest.mark.parametrize("command", ["run", "simulate"])
-def test_trains_the_digits(command: str, tmp_path: Path) -> None:
+def test_trains_the_digits(run: Run, command: str, tmp_path: Path) -> None:
     file, model = tmp_path / "result.json", tmp_path / "model.safetensors"
     done = run(command, "examples/digits.py", "--until", "accuracy:0.9", "--json", str(file), "--save", str(model))
     assert done.returncode == 0, done.stderr
@@ -34,7 +43,7 @@ def test_trains_the_digits(command: str, tmp_path: Path) -> None:
     assert model.stat().st_size > 0
 
 
-def test_a_loss_that_raises_shows_the_users_traceback_once(tmp_path: Path) -> None:
+def test_a_loss_that_raises_shows_the_users_traceback_once(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "broken.py"
     file.write_text(
         """
@@ -58,7 +67,7 @@ task = covey.Task(
     assert done.stdout == ""
 
 
-def test_calibrates_this_machine_for_a_task(tmp_path: Path) -> None:
+def test_calibrates_this_machine_for_a_task(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     done = run(
         "calibrate",
