@@ -14,7 +14,12 @@ class CoveyError(Exception):
 
 
 class PlanError(CoveyError):
-    """The request cannot run as written; the message says what would work."""
+    """The request cannot run as written; the message says what would work.
+
+    >>> covey.data.Shards(samples=100, workers=0, batch_size=10)
+    Traceback (most recent call last):
+    covey.errors.PlanError: workers must be at least 1, not 0
+    """
 
 
 class CheckpointError(CoveyError):

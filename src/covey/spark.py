@@ -19,10 +19,30 @@ def fit(
     data: Any, task: Task | str, strategy: str = "sparknet", *, workers: int | None = None,
     features: Sequence[str] = (), label: str = "", **given: Any,
 ) -> Result:  # fmt: skip
-    """Train a task on the rows of a DataFrame (its columns `features` and `label`), or on an RDD of tuples (x, y).
+    """Train a task on the rows of a Spark DataFrame or RDD, where they are.
 
-    Each worker's data are the rows of one partition, and stay on its executor; `workers` is the number of partitions,
-    unless it is given, and then the data are brought into so many. What the task has as data is not used.
+    Each worker trains on the rows of one partition, which stay on its executor. The data of the task is not used.
+
+    Args:
+        data: A DataFrame, or an RDD of tuples (x, y).
+        task: A `covey.Task`, or the file of one.
+        strategy: A strategy, as for `covey.fit`.
+        workers: The number of workers; the data is repartitioned into this number. Without it, one per partition.
+        features: The columns of a DataFrame that make x.
+        label: The column of a DataFrame that is y.
+        given: Further options of `covey.fit`.
+
+    >>> from pyspark.sql import SparkSession
+    >>> session = SparkSession.builder.master("local[2]").getOrCreate()
+    >>> rows = session.createDataFrame([(float(i % 7), float(i % 5), i % 2) for i in range(200)], ["a", "b", "y"])
+    >>> task = covey.Task(
+    ...     model=lambda: torch.nn.Linear(2, 2),
+    ...     optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+    ...     loss=torch.nn.functional.cross_entropy,
+    ... )
+    >>> result = covey.spark.fit(rows, task, "sparknet", workers=2, features=["a", "b"], label="y", epochs=1)
+    >>> result.samples
+    200
     """
     module("spark")  # says what to install
     from covey.engines.spark import SparkPlaces

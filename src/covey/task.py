@@ -28,19 +28,42 @@ Score = Callable[[nn.Module], Mapping[str, float]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
-    """What to train, on what, and how to tell whether it got better."""
+    """What to train, on which data, and how to score it.
+
+    Args:
+        model: A function that builds the module; each role calls it, and all start from the same weights.
+        data: A data set with `len(data)` and `data[i]`, or a tuple of tensors. Only `covey.spark.fit` needs none.
+        optimizer: A function from (name, parameter) pairs to a torch optimizer.
+        loss: A function `loss(model(x), y)`, for batches that are pairs.
+        step: A function `step(model, batch)` that returns the loss, for all other batches; in place of `loss`.
+        batch_size: The number of samples in a batch of one worker.
+        evaluate: A function from the model to its metrics, such as `covey.accuracy(data)`.
+        better: For each metric, whether "higher" or "lower" is better; accuracy, loss and error are known.
+        rate: A function from progress (0 to 1) to a factor on the learning rate.
+        clip_norm: The largest norm of a gradient that a step uses; larger ones are scaled down.
+        loaders: The number of processes that load samples, for data that is not tensors.
+
+    >>> import covey, torch
+    >>> from torch import nn
+    >>> task = covey.Task(
+    ...     model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
+    ...     data=covey.data.digits(train=True),
+    ...     optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+    ...     loss=nn.functional.cross_entropy,
+    ... )
+    """
 
     model: Callable[[], nn.Module]
-    data: Data | None = None  # None: the run brings it (covey.spark.fit)
+    data: Data | None = None
     optimizer: Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
-    loss: Callable[..., Tensor] | None = None  # loss(model(x), y) of a batch (x, y)
-    step: Callable[[nn.Module, Any], Tensor] | None = None  # step(model, batch), for anything else
-    batch_size: int = 32  # of each worker
+    loss: Callable[..., Tensor] | None = None
+    step: Callable[[nn.Module, Any], Tensor] | None = None
+    batch_size: int = 32
     evaluate: Score | None = None
-    better: Mapping[str, Literal["higher", "lower"]] = field(default_factory=dict)  # of metrics: "higher" or "lower"
-    rate: Callable[[float], float] | None = None  # progress in 0..1 -> factor on the learning rate
-    clip_norm: float | None = None  # the most that the norm of a gradient that is stepped on may be
-    loaders: int = 0  # processes that load samples, for data that is not tensors
+    better: Mapping[str, Literal["higher", "lower"]] = field(default_factory=dict)
+    rate: Callable[[float], float] | None = None
+    clip_norm: float | None = None
+    loaders: int = 0
 
     def __post_init__(self) -> None:
         self._check_factories()
@@ -96,7 +119,16 @@ class Task:
 
 
 def accuracy(dataset: Data, batch_size: int = 1000) -> Callable[[nn.Module], dict[str, float]]:
-    """A score for `Task(evaluate=…)`: the share of samples (x, y) whose largest output is y."""
+    """Return a function for `Task(evaluate=…)` that measures the share of samples (x, y) whose largest output is y.
+
+    Args:
+        dataset: The samples to score, pairs (x, y) with y a class.
+        batch_size: The number of samples per forward pass.
+
+    >>> score = covey.accuracy((torch.eye(3), torch.tensor([0, 1, 2])))
+    >>> score(torch.nn.Identity())
+    {'accuracy': 1.0}
+    """
     samples = check_data(dataset, "accuracy")
 
     def score(model: nn.Module) -> dict[str, float]:
@@ -107,7 +139,8 @@ def accuracy(dataset: Data, batch_size: int = 1000) -> Callable[[nn.Module], dic
             with torch.no_grad():
                 right, seen = 0, 0
                 for x, y in _batches(dataset, batch_size):
-                    right, seen = right + _right(model(x.to(device)), y.to(device)), seen + len(y)
+                    right += int((model(x.to(device)).argmax(dim=1) == y.to(device)).sum())
+                    seen += len(y)
         finally:
             # One by one, because the user may keep some layers in eval mode while training.
             for module, training in modes:
@@ -146,7 +179,8 @@ def check_data(data: Any, owner: str = "Task") -> int:
             "or filtering it before training starts"
         )
     if len(set(sizes)) > 1:
-        raise PlanError(f"{owner}: the tensors of data must have the same length, not {_lengths(data)}")
+        lengths = " and ".join(str(size) for size in sizes)
+        raise PlanError(f"{owner}: the tensors of data must have the same length, not {lengths}")
     if 0 in sizes:
         raise PlanError(f"{owner}: data is empty; it needs at least one sample")
     return int(sizes[0])
@@ -166,10 +200,6 @@ def _batches(data: Data, size: int) -> Iterator[Any]:
         return zip(*(column.split(size) for column in columns), strict=True)
     # The loader draws a seed when it starts; its own generator leaves the training's random numbers alone.
     return iter(DataLoader(columns, batch_size=size, generator=torch.Generator()))
-
-
-def _right(output: Tensor, y: Tensor) -> int:
-    return int((output.argmax(dim=1) == y).sum())
 
 
 def task_file(where: str) -> Path:
@@ -263,7 +293,3 @@ def _describe(value: object) -> str:
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
     return f"{type(value).__name__} {value!r:.60}" if isinstance(value, int | float | str) else type(value).__name__
-
-
-def _lengths(columns: Iterable[Tensor]) -> str:
-    return " and ".join(str(len(column)) for column in columns)

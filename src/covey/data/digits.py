@@ -17,7 +17,15 @@ TRAIN = 1437  # four fifths
 
 @cache
 def digits(train: bool = True) -> TensorDataset:
-    """Handwritten digits: x of shape (N, 8, 8) in [0, 1], y the digit; 1,437 to train on, 360 to score."""
+    """Return scikit-learn's handwritten digits: x of shape (N, 8, 8) in [0, 1], y the digit.
+
+    Args:
+        train: The 1,437 samples to train on; if false, the 360 samples to score.
+
+    >>> x, y = covey.data.digits(train=False).tensors
+    >>> x.shape, y.shape
+    (torch.Size([360, 8, 8]), torch.Size([360]))
+    """
     rows = np.loadtxt(_file(), delimiter=",", dtype=np.float32)
     # The file goes writer by writer; one fixed shuffle puts every writer on both sides.
     order = np.random.default_rng(0).permutation(len(rows))

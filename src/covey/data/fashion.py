@@ -30,10 +30,17 @@ MD5 = {
 
 
 def fashion_mnist(train: bool = True, root: str | Path | None = None) -> TensorDataset:
-    """Pictures of clothes: x of shape (N, 1, 28, 28) in [0, 1], y the kind; 60,000 to train on, 10,000 to score.
+    """Return Fashion-MNIST: x of shape (N, 1, 28, 28) in [0, 1], y the class.
 
-    The files are looked for in `root`, $COVEY_DATA/fashion-mnist or ~/.cache/covey/fashion-mnist, then in Debian's
-    package dataset-fashion-mnist, and downloaded into the former when they are nowhere.
+    Files that are neither in `root` nor in Debian's package dataset-fashion-mnist are downloaded into `root`.
+
+    Args:
+        train: The 60,000 images to train on; if false, the 10,000 images to score.
+        root: The folder of the files; without it $COVEY_DATA/fashion-mnist or ~/.cache/covey/fashion-mnist.
+
+    >>> x, y = covey.data.fashion_mnist(train=False).tensors
+    >>> x.shape, y.shape
+    (torch.Size([10000, 1, 28, 28]), torch.Size([10000]))
     """
     part = "train" if train else "t10k"
     folder = _folder(root)

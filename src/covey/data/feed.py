@@ -16,12 +16,23 @@ from covey.errors import PlanError
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """One worker's batches, as an endless iterator that can start at any step."""
+    """The batches of one worker, as an endless iterator that can start at any step.
+
+    Args:
+        data: A data set with `len(data)` and `data[i]`, or a tuple of tensors.
+        shards: Which samples each worker sees.
+        rank: The worker.
+        loaders: The number of processes that load samples, for data that is not tensors.
+
+    >>> feed = covey.data.Feed((torch.arange(10),), covey.data.Shards(10, workers=2, batch_size=3), rank=0)
+    >>> [len(batch) for batch, in itertools.islice(feed.start(), 3)]
+    [3, 2, 3]
+    """
 
     data: Dataset[Any] | tuple[Tensor, ...]
     shards: Shards
     rank: int
-    loaders: int = 0  # processes that load samples, for data that is not tensors
+    loaders: int = 0
 
     def start(self, step: int = 0) -> Iterator[Any]:
         """The worker's batches from its own step number on, so that a resumed run goes on where it stopped."""

@@ -14,10 +14,19 @@ from covey.data.shards import Shards
 
 @dataclass(frozen=True, slots=True)
 class RowInfo:
-    """What is known of all rows without having them."""
+    """The number and the shapes of rows that other machines hold.
 
-    counts: tuple[int, ...]  # how many each worker has
-    columns: tuple[tuple[tuple[int, ...], str], ...]  # the shape and dtype of a row's part in each tensor
+    Args:
+        counts: The number of rows of each worker.
+        columns: For each tensor of a row, its shape and its dtype.
+
+    >>> info = covey.data.RowInfo(counts=(3, 2), columns=(((4,), "float32"), ((), "int64")))
+    >>> [column.shape for column in info.stand_in()]
+    [torch.Size([3, 4]), torch.Size([3])]
+    """
+
+    counts: tuple[int, ...]
+    columns: tuple[tuple[tuple[int, ...], str], ...]
 
     def stand_in(self) -> tuple[Tensor, ...]:
         """Zeros of the same shapes that take no memory, for roles without rows: lazy modules look at them."""
@@ -27,7 +36,15 @@ class RowInfo:
 
 @dataclass(frozen=True, slots=True)
 class Partitions(Shards):
-    """Which of its own rows each worker sees: epoch e is a permutation of them drawn from (seed, e, rank)."""
+    """Which of its own rows each worker sees: epoch e is a permutation of them drawn from (seed, e, rank).
+
+    Args:
+        counts: The number of rows of each worker; `Partitions.of(counts, batch_size, seed)` fills in the rest.
+
+    >>> rows = covey.data.Partitions.of((5, 3), batch_size=2, seed=0)
+    >>> sorted(rows.shard(epoch=0, rank=1).tolist()), rows.steps(rank=0)
+    ([0, 1, 2], 3)
+    """
 
     counts: tuple[int, ...] = ()
 

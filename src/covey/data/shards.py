@@ -16,11 +16,22 @@ from covey.errors import PlanError
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """Which samples each worker sees: epoch e is a permutation drawn from (seed, e), dealt out like cards."""
+    """Which samples each worker sees: epoch e is a permutation drawn from (seed, e), dealt out one by one.
+
+    Args:
+        samples: The number of samples.
+        workers: The number of workers.
+        batch_size: The number of samples in a batch of one worker.
+        seed: The seed of the permutations.
+
+    >>> shards = covey.data.Shards(samples=10, workers=2, batch_size=3)
+    >>> len(shards.shard(epoch=0, rank=1)), shards.steps(rank=1)
+    (5, 2)
+    """
 
     samples: int
     workers: int
-    batch_size: int  # of each worker
+    batch_size: int
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -65,7 +65,14 @@ class RunFacts(msgspec.Struct, kw_only=True):
 
 
 class Result(RunFacts, kw_only=True, dict=True):
-    """A run as it is kept, compared and drawn. `weights`, a state dict for the plain module, is not written with it."""
+    """The outcome of a run, with the same fields on every engine; docs/result.md explains each field.
+
+    `weights`, the scored model as a state dict, and `recording` are not written with the result.
+
+    >>> result = covey.fit("examples/digits.py", "bsp", workers=2, engine="simulated", epochs=1)
+    >>> result.samples, result.stopped, sorted(result.weights)[0]
+    (1437, 'budget', '1.bias')
+    """
 
     seconds: float
     samples: int
@@ -99,11 +106,21 @@ class Result(RunFacts, kw_only=True, dict=True):
         self.__dict__["_recording"] = recording
 
     def to_json(self) -> str:
-        """The result as text: keys in the order of the fields, numbers that are none as null."""
+        """Return the result as JSON: keys in the order of the fields, NaN and infinity as null.
+
+        >>> result.to_json()[:30]
+        '{\\n "schema": "covey.result/1",'
+        """
         return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the file whole or not at all."""
+        """Write the result as a JSON file, whole or not at all.
+
+        Args:
+            path: The file.
+
+        >>> result.write("result.json")
+        """
         path = Path(path)
         with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             try:

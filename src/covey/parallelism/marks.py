@@ -14,7 +14,23 @@ _heard: ContextVar[list[None] | None] = ContextVar("_heard", default=None)
 
 
 def cut_here(x: Tensor) -> Tensor:
-    """Give `x` back unchanged. A model that has such marks is cut at them and nowhere else."""
+    """Return `x` unchanged, and mark a place where the model may be cut into pipeline stages.
+
+    A model with marks is cut only at marks.
+
+    Args:
+        x: The activation that would go to the next stage.
+
+    >>> class Net(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.first, self.second = torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)
+    ...
+    ...     def forward(self, x):
+    ...         return self.second(covey.cut_here(self.first(x).relu()))
+    >>> Net()(torch.zeros(3, 4)).shape
+    torch.Size([3, 2])
+    """
     if has_torch_function_unary(x):
         kept: Tensor = handle_torch_function(cut_here, (x,), x)  # fx writes it into its graph
         return kept

@@ -54,14 +54,44 @@ def fit(
     watcher: Watcher | None = None,
     instruments: Sequence[Instrument] = (),
 ) -> Result:
-    """Train a task (or "file.py:name") with a strategy on so many workers.
+    """Train a task with a strategy and return its result.
 
-    The keywords are the flags of `covey run` and `covey simulate`; one that the engine does not read is refused.
-    `rate` is a factor on the task's learning rate, `cluster` the one that is imagined, `traced` keeps a recording of
-    what each role did when, `watcher` is shown the run as it goes, `instruments` are told what happens in virtual time.
+    An option that the engine does not read is refused. Where an engine starts this program on every host, all
+    processes but one host roles inside this call, and end with `SystemExit` after the run.
 
-    Where an engine starts this very program on every host, all but one of the processes only host roles: they do so
-    in here, and end with `SystemExit` when the run is over.
+    Args:
+        task: A `covey.Task`, or the file of one: "train.py" or "train.py:name".
+        strategy: A strategy with its settings and codecs, such as "ssp(bound=3) + int8".
+        workers: The number of workers.
+        servers: The number of servers, for strategies that have servers.
+        engine: "local", "simulated", "torchrun", "mpi", "ray", "spark" or "lab(hosts=…)".
+        epochs: End each worker after this number of passes over its shard.
+        steps: End each worker after this number of steps; in place of `epochs`.
+        until: End the run when a metric reaches a target, such as "accuracy>=0.95".
+        scores: How many times to score the model per pass over the data.
+        seed: The seed of weights, sample orders and all other random numbers.
+        rate: A factor on the learning rate of the task.
+        threads: The number of torch threads per worker.
+        save: Write the scored model to this safetensors file.
+        checkpoint: Save the whole run in this folder at intervals.
+        every: The interval between checkpoints, such as "10m".
+        resume: Continue from the newest checkpoint in this folder.
+        stall: Report who waits for whom after this time, and end the run if a process is unresponsive.
+        hosts: A file of hosts, for engines that take one.
+        place: Where roles live, such as "servers:node0,workers:rest".
+        interface: The network interface between hosts, such as "eth1".
+        insecure: Neither encrypt nor authenticate links between hosts.
+        link_rate: The most that a link between two roles carries, such as "50mbit".
+        cluster: The simulated cluster (`covey.simulate.from_flags`); only in virtual time.
+        timing_only: Simulate time and traffic without training; only in virtual time.
+        traced: Record what each role does, in `result.recording`.
+        command: The command line to write into the result.
+        watcher: An object that is shown the run's progress.
+        instruments: Observers of events in virtual time.
+
+    >>> result = covey.fit("examples/digits.py", "ssp(bound=2)", workers=4, engine="simulated", until="accuracy>=0.8")
+    >>> result.stopped
+    'target'
     """
     given = Options(
         servers=servers, engine=engine, epochs=epochs, steps=steps, until=until, scores=scores, seed=seed, rate=rate,

@@ -44,29 +44,29 @@ def join(
     interface: str = "",
     insecure: bool = False,
 ) -> Member:
-    """Train `model` together with the other workers of this run; alone when there is no run.
+    """Join this script's training loop to the run, as one of its workers; without a run the loop trains alone.
 
     Under `covey launch` its flags apply. Under torchrun, mpirun or srun each rank becomes a worker, and the keywords
     apply.
 
     Args:
-        model: What is trained; a list where there are several models.
-        optimizer: The optimizer of the model; a list where there are several.
-        strategy: How workers train together, such as "allreduce"; bsp without it.
-        servers: How many servers hold the parameters, where the strategy has any.
-        seed: Where the order of samples, and what workers draw from `covey.join` on, come from.
+        model: The model to train, or a list of models.
+        optimizer: The optimizer of the model, or a list of optimizers.
+        strategy: A strategy, such as "allreduce"; the default is "bsp".
+        servers: The number of servers, for strategies that have servers.
+        seed: The seed of sample orders, and of random numbers that workers draw after `covey.join`.
         keep: Objects with a `state_dict` to save in checkpoints, such as a scheduler; `member.keep` adds more.
-        checkpoint: The folder to save the whole run in, as it goes.
-        every: How often to save it.
-        resume: The folder of a run to go on from.
+        checkpoint: Save the whole run in this folder at intervals.
+        every: The interval between checkpoints.
+        resume: Continue from the newest checkpoint in this folder.
         stall: After this time, report who waits for whom, and end the run if a process is unresponsive.
-        interface: The network by which hosts meet, such as "eth1".
-        insecure: Neither encrypt nor check who speaks between hosts.
+        interface: The network interface between hosts, such as "eth1".
+        insecure: Neither encrypt nor authenticate links between hosts.
 
     >>> import torch
     >>> model = torch.nn.Linear(8, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> with join(model, optimizer) as member:
+    >>> with covey.join(model, optimizer) as member:
     ...     for (x,) in member.shard((torch.randn(64, 8),), batch_size=8):
     ...         loss = model(x).square().mean()
     ...         loss.backward()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from threading import current_thread
 from typing import Any, Literal
 
@@ -14,20 +13,24 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from covey.data import Feed, Shards
+from covey.data import Shards
 from covey.errors import PlanError
 from covey.run.own_loop.counting import LoaderCounts, watching
 from covey.run.own_loop.keeping import Stateful
 from covey.run.own_loop.loading import Loader, Sizes
 from covey.run.own_loop.position import Pass, Position, RunEnded
 from covey.run.own_loop.scaling import overflowed
+from covey.run.own_loop.sharding import ShardEpochs
 from covey.task import Data, check_data
 
 Agreement = Literal["any", "all", "mean"]
 
 
 class Member:
-    """One worker of a run, in the user's own loop. This one is alone: each step is the optimizer's."""
+    """One worker of a run in the user's own loop, as `covey.join` returns it; `rank` of `workers`.
+
+    In a script that runs alone, each step is the optimizer's.
+    """
 
     rank, workers, seed = 0, 1, 0
 
@@ -64,15 +67,37 @@ class Member:
     # -- data ---------------------------------------------------------------------------------------------------------
 
     def shard(self, data: Data, batch_size: int = 32) -> Iterable[Any]:
-        """This worker's share of the data in batches; one epoch each time it is iterated."""
-        return _Epochs(self, data, Shards(check_data(data), self.workers, batch_size, self.seed))
+        """Return this worker's share of the data in batches; each iteration over it is one epoch.
+
+        Args:
+            data: A data set with `len(data)` and `data[i]`, or a tuple of tensors.
+            batch_size: The number of samples in a batch of this worker.
+
+        >>> len(list(member.shard((torch.randn(64, 8),), batch_size=16)))
+        4
+        """
+        return ShardEpochs(self, data, Shards(check_data(data), self.workers, batch_size, self.seed))
 
     def loader(self, loader: DataLoader[Any]) -> Loader:
-        """This worker's share of what the loader gives, in batches of its size; one epoch each time it is iterated."""
+        """Return this worker's share of a loader, in batches of the loader's size; each iteration is one epoch.
+
+        Args:
+            loader: A DataLoader over all the data, the same on all workers.
+
+        >>> len(member.loader(DataLoader(torch.randn(64, 8), batch_size=16, shuffle=True)))
+        4
+        """
         return Loader(self, loader)
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The numbers of so many epochs; in a run that goes on from a checkpoint, those that are not over yet."""
+        """Return the numbers of the epochs; after a resume, only of those that are not complete.
+
+        Args:
+            count: The number of epochs of the whole run.
+
+        >>> list(member.epochs(3))
+        [0, 1, 2]
+        """
         return self._position.epochs(count)
 
     @property
@@ -93,8 +118,10 @@ class Member:
     def first_step(self) -> int:
         """The step to start from: 0, or after a resume the last one taken.
 
-        For a loop that draws its own batches, `for step in range(member.first_step(), 1000)`; without it such a loop
-        runs through the steps of the past again after a resume, and takes none of them.
+        A loop that draws its own batches begins here; otherwise it repeats earlier iterations without stepping.
+
+        >>> range(member.first_step(), 1000)
+        range(0, 1000)
         """
         return self._position.first_step()
 
@@ -119,10 +146,17 @@ class Member:
         self, loss: Tensor | float | None = None, *, samples: int | None = None, optimizer: Optimizer | None = None,
         scaler: GradScaler | None = None,
     ) -> None:  # fmt: skip
-        """Take one step with the accumulated gradients, and return when the weights are ready for the next batch.
+        """Take one step with the accumulated gradients; the weights are then ready for the next batch.
 
-        `samples`: of how many this worker's gradient is the mean, where no loader of the member knows. `optimizer`:
-        which of several steps now. `scaler`: what the loss was scaled with; call its `update` afterwards, as always.
+        Args:
+            loss: The loss of the batch, only for display.
+            samples: The number of samples of the gradient, for batches that come from no loader of the member.
+            optimizer: The optimizer that steps, where there are several.
+            scaler: The GradScaler of the loss; call its `update` afterwards.
+
+        >>> loss = model(torch.randn(4, 8)).square().mean()
+        >>> loss.backward()
+        >>> member.step(loss)
         """
         if not self._begun:
             self._begin_steps()
@@ -144,9 +178,15 @@ class Member:
 
     @contextmanager
     def accumulate(self, more: bool = True) -> Iterator[None]:
-        """Gradients add up: inside, a step only counts its batch, and the next one outside takes them all.
+        """Return a context in which `step` only counts its batch; the next step outside uses all gradients.
 
-        With `more=False` the step inside is taken: `with member.accumulate((i + 1) % 4 != 0)`.
+        Args:
+            more: Whether more batches follow before the step; if false, the step inside is taken.
+
+        >>> for i, (x,) in enumerate(member.shard((torch.randn(64, 8),), batch_size=8)):
+        ...     with member.accumulate((i + 1) % 4 != 0):
+        ...         (model(x).square().mean() / 4).backward()
+        ...         member.step()
         """
         before, self._more = self._more, more
         try:
@@ -155,21 +195,38 @@ class Member:
             self._more = before
 
     def clip(self, max_norm: float) -> None:
-        """Shorten the gradient that the coming step is taken with to this norm at most."""
+        """Clip the gradient of the next step.
+
+        Args:
+            max_norm: The largest norm that the gradient may have.
+
+        >>> member.clip(1.0)
+        """
         if not max_norm > 0:
             raise PlanError(f"member.clip({max_norm!r}): the largest norm must be more than 0")
         self._max_norm = float(max_norm)
 
     def agree(self, value: Any, how: Agreement = "any") -> Any:
-        """The same answer on all workers: whether `any` or `all` values are true, or their `mean`. Waits for all."""
+        """Wait for all workers and return the same value on each.
+
+        Args:
+            value: The value of this worker.
+            how: "any" or "all" for truth values, "mean" for numbers.
+
+        >>> member.agree(0.25, how="mean")
+        0.25
+        """
         if how not in ("any", "all", "mean"):
             raise PlanError(f"member.agree(how={how!r}): use 'any', 'all' or 'mean'")
         return float(value) if how == "mean" else bool(value)
 
     def keep(self, *things: Stateful) -> None:
-        """Save the state of these in checkpoints too, as with `covey.join(keep=…)`; before the first step.
+        """Save the state of these objects in checkpoints, too; call it before the first step.
 
-        For what is made inside the block, such as a scheduler that counts the batches of `member.loader`.
+        Args:
+            things: Objects with `state_dict` and `load_state_dict`, such as a scheduler.
+
+        >>> member.keep(torch.optim.lr_scheduler.ConstantLR(optimizer))
         """
         if self._begun:
             raise PlanError("member.keep was called after the first member.step: call it before the training loop")
@@ -219,31 +276,6 @@ class Member:
         if max_norm is not None:
             nn.utils.clip_grad_norm_(parameters_of(chosen), max_norm)
         chosen.step()
-
-
-class _Epochs:
-    """Iterating gives one epoch, and the next time the next one."""
-
-    def __init__(self, member: Member, data: Data, deal: Shards) -> None:
-        self.member, self.deal = member, deal
-        self.feed = Feed(data, deal, member.rank)
-
-    def __len__(self) -> int:
-        """As many for every worker, so that nobody waits for one that ended."""
-        return self.deal.steps(self.deal.workers - 1)
-
-    def __iter__(self) -> Iterator[Any]:
-        deal, rank, begun = self.deal, self.member.rank, self.member._begin_pass()
-        if begun is None:
-            return
-        first = begun.order * deal.steps(rank) + begun.skip
-        with begun:
-            for number, batch in enumerate(islice(self.feed.start(first), len(self) - begun.skip), begun.skip):
-                sizes = [deal.batch(each, number) for each in range(deal.workers)]
-                if not self.member._pulled(Sizes(sizes[rank], sum(sizes))):
-                    return
-                begun.give()
-                yield batch
 
 
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
