@@ -16,6 +16,7 @@ from covey.exchange.collectives.costs import DELAYS
 from covey.exchange.collectives.probe import LinkProbe, PatternChoice, PatternRequest
 from covey.exchange.collectives.sums import Chunk
 from covey.message import Address
+from covey.model.batches import Batch
 from covey.model.replica import Replica
 from covey.program import Node
 from covey.simulate import BytesPerSecond, Cluster, Seconds
@@ -81,5 +82,5 @@ async def _resumed(node: Node, replica: Replica) -> None:
     memories = {"choice": PatternChoice(pattern="star")}
     kept = RoleState.of(done=0, seconds=0.0, memories=memories, replica={}, rng=Random(0), mailbox=[])
     node.host.memories = Remembered(node.address, kept)  # type: ignore[attr-defined]
-    replica.batch_source = replace(replica.batch_source, own=lambda step: covey.batch_source.Batch(1.0, 1))
+    replica.batch_source = replace(replica.batch_source, own=lambda step: Batch(1.0, 1))
     await allreduce_worker(node, replica, wish=PatternRequest(pattern="auto", bucket=0), local=2)

@@ -72,7 +72,7 @@ def test_shared_memory_is_one_memory_and_unguarded(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(shared_vector, "FILE", [])
     with pytest.raises(PlanError, match="share no memory"):
         shared_vector.share(vector(1.0), 0)
-    shared_vector.lay()
+    shared_vector.create()
     shape = Vector([torch.zeros(100_000), torch.zeros(3, dtype=torch.float64)])
     shared_vector._region.cache_clear()
     one = shared_vector.share(shape, 1)

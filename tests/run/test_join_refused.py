@@ -17,7 +17,7 @@ from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PlanError
 from covey.message import Address
 from covey.run import launch
-from covey.run.own_loop import joined_role as seats
+from covey.run.own_loop import joined_role
 from covey.run.own_loop.joined_role import JoinedRole
 from covey.run.roles import RoleWork
 
@@ -67,7 +67,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> JoinedRole:
         limits=[None, None], seed=0, threads=1, contacts=Contacts(book={}, launcher=""),
     )  # fmt: skip
     joined = JoinedRole(work, Address("worker", 0))
-    monkeypatch.setattr(seats, "SEAT", joined)
+    monkeypatch.setattr(joined_role, "JOINED", joined)
     return joined
 
 
@@ -127,7 +127,7 @@ def test_ranks_do_not_launch_a_run_each(script: Path, monkeypatch: pytest.Monkey
         launch(script, [], "bsp", 2)
 
 
-@pytest.mark.parametrize("name", ["epochs", "until", "scores", "rate", "budget", "timing_only", "traced"])
+@pytest.mark.parametrize("name", ["epochs", "until", "scores", "rate", "link_rate", "timing_only", "traced"])
 def test_what_only_a_task_has_is_no_option(script: Path, name: str) -> None:
     asked: dict[str, Any] = {name: 1}
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):

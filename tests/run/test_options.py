@@ -19,7 +19,7 @@ from covey.run.options import HOSTS, READ, Options, check, options
 from covey.simulate import Cluster
 from tests.worlds import mlp
 
-OWN = {"epochs", "until", "scores", "rate", "budget", "cluster", "timing_only", "traced", "instruments"}
+OWN = {"epochs", "until", "scores", "rate", "link_rate", "cluster", "timing_only", "traced", "instruments"}
 """What a script's own loop decides."""
 
 
@@ -33,7 +33,7 @@ class Silent:
 
 OTHER: dict[str, Any] = {
     "servers": 2, "engine": "lab", "epochs": 3, "steps": 3, "until": "loss<=0.1", "scores": 2, "seed": 1, "rate": 0.5,
-    "save": "model.safetensors", "budget": "50mbit", "traced": True, "command": "covey run", "watcher": Silent(),
+    "save": "model.safetensors", "link_rate": "50mbit", "traced": True, "command": "covey run", "watcher": Silent(),
     "threads": 2, "checkpoint": "kept", "every": "5s", "resume": "kept", "stall": "5s", "hosts": "hosts.txt",
     "place": "servers:node0", "interface": "eth0", "insecure": True, "cluster": Cluster(), "timing_only": True,
     "instruments": [Instrument()],
