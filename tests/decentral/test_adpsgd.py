@@ -74,6 +74,13 @@ def test_no_gradient_and_no_average_is_lost(slow: list[float], topology: str, se
     assert torch.allclose(total(world), start - lr * grads, atol=1e-10, rtol=0)
 
 
+@pytest.mark.parametrize("codec", ["topk(density=0.4)", "int8"])
+def test_nor_where_halves_are_compressed(codec: str) -> None:
+    """Both go by what travelled: what a codec drops of it is missing on both sides."""
+    world, start, grads = watched(0.1, 2, f"adpsgd + {codec}", steps=9, cluster=slowed(w1=2))
+    assert torch.allclose(total(world), start - 0.1 * grads, atol=1e-10, rtol=0)
+
+
 def test_without_a_learning_rate_all_come_to_the_mean() -> None:
     world, start, _ = watched(0.0, 4, steps=150)
     for replica in world.workers():

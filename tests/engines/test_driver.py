@@ -11,9 +11,11 @@ import pytest
 import torch
 import zmq
 
+from covey.checkpoint import RoleState
 from covey.engines.process.control_lines import RoleLine
 from covey.engines.process.role.compute_thread import ComputeThread, WorkDone
 from covey.engines.process.role.driver import Driver
+from covey.engines.process.role.role_host import RoleHost
 from covey.engines.process.role.running_program import RunningProgram
 from covey.engines.transport.zmq import ZmqTransport
 from covey.message import stamped
@@ -91,6 +93,18 @@ def test_what_comes_for_a_program_that_is_held_lies_in_the_mailbox_that_is_kept(
     driver.deliver(second)
     assert driver.host.mailbox.waiting == [first] and len(driver.ready) == 1
     program.close()
+
+
+def test_a_role_that_goes_on_draws_on_and_has_its_mail(driver: Driver) -> None:
+    drawn = driver.host.rng
+    first = [drawn.random() for _ in range(5)]
+    word = stamped(Ping(3, Vector([torch.ones(1)])), YOU, copy=False)
+    kept = RoleState.of(rng=drawn, done=1, seconds=0.0, memories={}, replica={}, mailbox=[word])
+    plan = Plan(roles=(driver.role,), limits=(2,), lockstep=False)
+    again = RoleHost(plan, driver.role, ComputeThread(), driver.links, kept)
+    following = again.rng.random()
+    assert following == drawn.random() and following not in first
+    assert again.mailbox.waiting == [word]
 
 
 def test_work_that_posts_and_ends_while_the_driver_looks_has_not_ended_before_its_post() -> None:

@@ -14,6 +14,7 @@ from torch.func import functional_call
 import covey
 from covey.catalog import resolve
 from covey.data import Feed, Shards
+from covey.decentral.gossip.gosgd import Gossip
 from covey.errors import PlanError
 from covey.message import Address
 from covey.model import build
@@ -307,6 +308,17 @@ def test_a_tied_weight_has_one_owner(strategy: str, monkeypatch: pytest.MonkeyPa
     assert len(used) == 2 * 40 and all(len(both) == 2 and torch.equal(*both) for both in used.values())
     owners = [who for who, replica in world.replicas.items() if "turn.weight" in replica.layout.parameters]
     assert owners and all(who.rank % 2 == 0 for who in owners), "no role of the second stage has it in its vectors"
+
+
+def test_the_stages_of_a_replica_draw_alike() -> None:
+    """Else the parts of one model would gossip with parts of different ones."""
+    mesh = "mesh(replica=3, stage=2, timetable=plain)"
+    log = run(task(mlp), f"gosgd(probability=0.5) with {mesh}", 6, steps=8).log
+    peers: dict[int, list[int]] = {rank: [] for rank in range(6)}
+    for sent in log.kinds(Gossip):
+        peers[sent.sender.rank].append(sent.to.rank // 2)
+    assert all(peers[2 * replica] == peers[2 * replica + 1] for replica in range(3))
+    assert sum(map(len, peers.values())) > 12
 
 
 class HeadFirst(Tied):
