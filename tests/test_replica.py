@@ -82,7 +82,7 @@ def test_gradient_and_step_are_those_of_the_plain_loop() -> None:
 
 @pytest.mark.parametrize("together", [True, False])
 def test_no_gradient_counts_as_one_of_zeros(together: bool) -> None:
-    """docs/own_loop.md says so: weight decay moves a parameter on which the loss of a step does not depend."""
+    """In a Task: weight decay moves a parameter on which the loss of a step does not depend."""
     module, often = network(), nn.Parameter(torch.ones(2, dtype=torch.float64))
     module.register_parameter("often", often)
 

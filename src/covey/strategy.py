@@ -47,6 +47,7 @@ class Role:
     scored: bool = False
     host: Address | None = None  # the role on whose machine it lives; a machine of its own when None
     one_batch: bool = False  # all workers take each step together, at equal weights, as one with a large batch would
+    heard_by_all: bool = False  # whoever steps hears every worker's settings, not only one's
     part: Callable[[ReplicaSpec], Replica] | None = (
         None  # makes the replica of a role that has only a part of the model
     )

@@ -18,7 +18,10 @@ def workers_and_servers(
 ) -> list[Role]:
     """Workers that do `work`, and servers that do `serve(index=…, count=…)`, whose models are scored."""
     return [
-        *(Role(Address("worker", rank), work, trains=True, one_batch=one_batch) for rank in range(workers)),
+        *(
+            Role(Address("worker", rank), work, trains=True, one_batch=one_batch, heard_by_all=True)
+            for rank in range(workers)
+        ),
         *serving(servers, serve),
     ]
 

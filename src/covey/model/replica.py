@@ -19,7 +19,7 @@ from covey.model.norm import NormGroup, adopt, together
 from covey.model.optimizers import MakeOptimizer, check_momentum, elementwise, made
 from covey.model.stream import GradientStream
 from covey.program import Compute, Node
-from covey.settings import FIRST, LoopSettings, Settings, SettingsUpdate
+from covey.settings import FIRST, LoopSettings, Settings, SettingsUpdate, skipping
 from covey.vector import Piece, Vector, chunks, ranges
 
 NOTHING = Vector(())
@@ -58,6 +58,7 @@ class Replica:
         self.settings = settings  # of a loop of the user's own, which may change them at every step
         self._working: Vector | None = None  # a second set of parameters, where a companion may write the first
         self.trained: Piece = tuple((0, part.numel()) for part in self.flat.parts)
+        self._shards = [[self.layout.parameters[slot.name]] for slot in self.layout.slots]  # what this role steps
         self.divide: Callable[[Replica, int], list[Piece]] | None = None  # among servers, where a layout says how
         self._buffers_kept = True
         self.clip_norm = clip_norm  # the most that the norm of a gradient may be
@@ -154,9 +155,13 @@ class Replica:
     def differentiate(self, step: int, flat: bool = True) -> Batch:
         """(On the compute thread) Forward and backward on the batch of a step; whether the gradient is put together."""
         assert self.batch_source.own is not None, "this role has no data"
-        batch = self._run(partial(self.batch_source.own, step), flat)
+        return self._run(partial(self._next_batch, step), flat)
+
+    def _next_batch(self, step: int) -> Batch:
+        assert self.batch_source.own is not None
+        batch = self.batch_source.own(step)
         if self.settings:
-            self.settings.note(step, self.clip_norm)
+            self.settings.note(step, self.clip_norm)  # before gradients are collected: some may be absent
         return batch
 
     def settle(self) -> None:
@@ -217,7 +222,8 @@ class Replica:
             group["lr"] = rate * factor
         if self._working is not None:
             self._aim(self.flat)
-        with in_task("optimizer.step()"):
+        absent = self.settings.absent(self._led) if self.settings else ()
+        with in_task("optimizer.step()"), skipping(shard for place in absent for shard in self._shards[place]):
             self.optimizer.step()
         if self.settings and not self._led:
             self.settings.stepped = True
@@ -322,7 +328,8 @@ class Replica:
         if piece == self.trained:
             return
         self.trained = piece
-        pairs = [(slot.name, shard) for slot in self.layout.slots for shard in self._inside(slot, piece)]
+        self._shards = [list(self._inside(slot, piece)) for slot in self.layout.slots]
+        pairs = [(slot.name, s) for slot, inside in zip(self.layout.slots, self._shards, strict=True) for s in inside]
         self.optimizer = made(self._make, pairs)
 
     def _inside(self, slot: TensorSlot, piece: Piece) -> Iterator[nn.Parameter]:

@@ -94,6 +94,7 @@ class GradientStream(AsyncIterator[Piece]):
             parameters[slot.name].register_post_accumulate_grad_hook(partial(finished, index))
             for index, bucket in enumerate(self._buckets)
             for slot in bucket
+            if parameters[slot.name].requires_grad  # one that a loop of the user's own has frozen takes no hook
         ]
 
         def work() -> Batch:

@@ -4,6 +4,7 @@ A loop may change `optimizer.param_groups` before any step. Whoever steps an opt
 in whatever process, does it with these settings.
 """
 
+from covey.settings.gradients import skipping
 from covey.settings.history import Agreement, History, SettingsChange
 from covey.settings.loop import FIRST, LoopSettings
 from covey.settings.values import Settings, SettingsUpdate, after, changed, read
@@ -19,4 +20,5 @@ __all__ = [
     "after",
     "changed",
     "read",
+    "skipping",
 ]

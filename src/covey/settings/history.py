@@ -118,4 +118,11 @@ def _difference(one: tuple[Address, Settings], other: tuple[Address, Settings]) 
                 return f"{key} of parameter group {number} is {values}"
     if mine.clip != theirs.clip:
         return f"{first} clips to {mine.clip}, and {second} to {theirs.clip}"
+    if lacking := set(mine.absent) ^ set(theirs.absent):
+        place = min(lacking)
+        has, lacks = (second, first) if place in mine.absent else (first, second)
+        return (
+            f"parameter {place} of the model has a gradient on {has} and none on {lacks}, under a strategy whose "
+            "workers step by themselves: add 0 * sum(p.sum() for p in model.parameters()) to the loss, or use bsp"
+        )
     return f"{first} steps the optimizers {list(mine.active)}, and {second} {list(theirs.active)}"

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from covey.errors import PlanError
 from covey.message import Address
+from covey.settings.gradients import GradientPresence, common
 from covey.settings.history import Agreement, History, SettingsChange
 from covey.settings.values import (
     MOST_BYTES,
@@ -47,6 +48,8 @@ class LoopSettings:
         self.agreement = Agreement()
         self.numbers: list[int] | None = None  # of the groups that this role's optimizer has some of; None: all
         self.applied: Settings | None = None
+        self.gradients = GradientPresence()
+        self.alike = False  # whether all workers must have gradients of the same parameters: nobody hears all of them
         self.pins: dict[str, str] = {}  # settings that the strategy makes, by its own words
         check_size(self.first)
         self.obey(check)
@@ -72,15 +75,16 @@ class LoopSettings:
                 "before covey.join; use lr=0 until one is needed"
             )
         groups = self.live.param_groups
-        objects = [[*group.values()] for group in groups], getattr(self.live, "active", None), clip
+        absent = self.gradients.absent(self.live)
+        objects = [[*group.values()] for group in groups], getattr(self.live, "active", None), clip, absent
         if objects != self.objects:
-            self.look(step, clip)
+            self.look(step, clip, absent)
             self.objects = objects if all(map(lasting, groups)) else None
         self.reached = step + 1
 
-    def look(self, step: int, clip: float | None) -> None:
+    def look(self, step: int, clip: float | None, absent: tuple[int, ...] = ()) -> None:
         """Read the settings; what is new must be what the strategy can do."""
-        now, last = read(self.live, clip), self.own.last
+        now, last = read(self.live, clip, absent), self.own.last
         if last is None or now != last.settings:
             check_size(now)
             for check in self.checks:
@@ -106,6 +110,7 @@ class LoopSettings:
         reached, before, found, size = self.reached, self.reported[1], list[SettingsUpdate](), 0
         while self.untold and size < MOST_BYTES:  # the rest next time
             step, settings = self.untold.popleft()
+            settings = settings if self.alike else settings.plain()
             found.append(changed(step, settings, before))
             before, size = settings, size + size_of(found[-1])
         reached = self.untold[0].step if self.untold else reached
@@ -118,24 +123,26 @@ class LoopSettings:
         history = self.heard.setdefault(word.sender, History())
         before = history.last.settings if history.last else None
         optimizers = len(getattr(self.live, "parts", (self.live,)))
-        history.add(word.step, after(word, before, len(self.first.groups), optimizers))
+        places = len(self.gradients.places)
+        history.add(word.step, after(word, before, len(self.first.groups), optimizers, places))
 
     def of(self, me: Address, gradients: Iterable[tuple[Address, int]]) -> Settings:
         """The settings for an update with the gradients of these workers and steps: those of the latest step.
 
-        Workers that took the same step with other settings are refused.
+        Workers that took the same step with other settings are refused. What has no gradient in any of them is skipped.
         """
-        latest, found = -1, None
+        latest, found, absent = -1, None, None
         for who, step in gradients:
             history = self.own if who == me else self.heard.get(who)
             settings = history.at(step) if history else None
             assert settings is not None, f"{who} sent a gradient of step {step} before its settings"
             if who.role == "worker":  # others number what they send in their own way
-                self.agreement.add(who, step, step + 1, settings)
+                self.agreement.add(who, step, step + 1, settings.plain())
+            absent = settings.absent if absent is None else common(absent, settings.absent)
             if step > latest:
                 latest, found = step, settings
-        assert found is not None, "an update has a gradient"
-        return found
+        assert found is not None and absent is not None, "an update has a gradient"
+        return found if found.absent == absent else found._replace(absent=absent)
 
     def apply(self, optimizer: Optimizer, settings: Settings) -> None:
         """Let this role's optimizer have these settings."""
@@ -156,6 +163,11 @@ class LoopSettings:
         if hasattr(optimizer, "active"):
             optimizer.active = settings.active
 
+    def absent(self, led: bool) -> tuple[int, ...]:
+        """The places of parameters that a step now passes by; `led`: by what the loops have told, not by its own."""
+        found = self.applied if led else self.own.last.settings if self.own.last else None
+        return found.absent if found else ()
+
     # -- what is kept
 
     def state(self) -> dict[str, Any]:
@@ -172,10 +184,11 @@ class LoopSettings:
 
 
 def _written(history: History) -> list[Any]:
-    return [[step, list(groups), list(active), clip] for step, (groups, active, clip) in history.changes[-KEPT:]]
+    return [[step, list(s.groups), list(s.active), s.clip, list(s.absent)] for step, s in history.changes[-KEPT:]]
 
 
 def _read_history(kept: list[Any]) -> History:
     return History(
-        SettingsChange(step, Settings(tuple(groups), tuple(active), clip)) for step, groups, active, clip in kept
+        SettingsChange(step, Settings(tuple(groups), tuple(active), clip, *map(tuple, absent)))
+        for step, groups, active, clip, *absent in kept  # older checkpoints have no `absent`
     )

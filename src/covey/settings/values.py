@@ -22,6 +22,7 @@ NOT_SETTINGS = ("params", "param_names")
 MOST_GROUPS, MOST_KEYS, MOST_OPTIMIZERS = 4096, 64, 64
 LONGEST = 256  # characters of a word, numbers of a list
 LARGEST = 1 << 62
+MOST_PARAMETERS = 1 << 20
 MOST_BYTES = 256 << 10
 SIMPLE = (bool, int, float, str)
 
@@ -32,6 +33,11 @@ class Settings(NamedTuple):
     groups: tuple[Group, ...]
     active: tuple[int, ...] = (0,)
     clip: float | None = None  # the norm that the gradient of the step is shortened to
+    absent: tuple[int, ...] = ()  # parameters without a gradient, by their places in the model, which the step skips
+
+    def plain(self) -> Settings:
+        """Without the parameters that have no gradient, which may differ between workers."""
+        return self._replace(absent=()) if self.absent else self
 
 
 class SettingsUpdate(Message):
@@ -44,14 +50,15 @@ class SettingsUpdate(Message):
     rows: list[Row]
     active: list[int]
     clip: float | None = None
+    absent: tuple[int, ...] = ()
 
     counted = False
 
 
-def read(optimizer: Optimizer, clip: float | None = None) -> Settings:
+def read(optimizer: Optimizer, clip: float | None = None, absent: tuple[int, ...] = ()) -> Settings:
     """The settings of an optimizer as they are now; what cannot be told to other processes is refused."""
     groups = tuple(_read_group(number, group) for number, group in enumerate(optimizer.param_groups))
-    return Settings(groups, tuple(getattr(optimizer, "active", (0,))), clip)
+    return Settings(groups, tuple(getattr(optimizer, "active", (0,))), clip, absent)
 
 
 def _read_group(number: int, group: dict[str, Any]) -> Group:
@@ -105,7 +112,7 @@ def changed(step: int, now: Settings, before: Settings | None) -> SettingsUpdate
         for key, value in group.items():
             if key not in known or known[key] != value:
                 rows.append((number, key, list(value) if isinstance(value, tuple) else value))
-    return SettingsUpdate(step, before is None, rows, list(now.active), now.clip)
+    return SettingsUpdate(step, before is None, rows, list(now.active), now.clip, now.absent)
 
 
 def size_of(word: SettingsUpdate) -> int:
@@ -123,7 +130,9 @@ def check_size(settings: Settings) -> None:
         )
 
 
-def after(word: SettingsUpdate, before: Settings | None, groups: int, optimizers: int) -> Settings:
+def after(
+    word: SettingsUpdate, before: Settings | None, groups: int, optimizers: int, parameters: int = MOST_PARAMETERS
+) -> Settings:  # fmt: skip
     """The settings that a sender tells; refused where they are not of an optimizer such as this role's own."""
     if before is None and not word.whole:
         raise WireError(f"{word.sender} told how its settings changed before it told them")
@@ -145,4 +154,6 @@ def after(word: SettingsUpdate, before: Settings | None, groups: int, optimizers
         raise WireError(f"{word.sender} told that optimizers step which are not there")
     if word.clip is not None and not word.clip > 0:
         raise WireError(f"{word.sender} told to clip to {word.clip}")
-    return Settings(tuple(found), tuple(word.active), word.clip)
+    if len(word.absent) > parameters or not all(0 <= place < parameters for place in word.absent):
+        raise WireError(f"{word.sender} told that parameters have no gradient which are not there")
+    return Settings(tuple(found), tuple(word.active), word.clip, word.absent)

@@ -240,6 +240,19 @@ def test_without_a_loader_the_model_shows_the_samples() -> None:
         member._counts.take(None)
 
 
+def test_another_optimizers_step_with_the_same_batches_counts_the_same_samples() -> None:
+    counts = LoaderCounts(2)
+    counts.pulled(Sizes(3, 8))
+    first = counts.take(None)
+    assert counts.take(None) == first and first.mine == 3
+    counts.pulled(Sizes(5, 8))
+    counts.skip(None)  # the first optimizer's gradients overflowed
+    assert counts.take(None).mine == 5
+    counts.pulled(Sizes(4, 8))
+    assert counts.take(7).mine == 7, "what the loop tells, such as tokens, overrides the loader"
+    assert counts.take(None).mine == 7
+
+
 def test_samples_may_be_told_of_some_batches_of_a_step() -> None:
     """Of the others the model shows them, wherever in the step they are."""
     counts = LoaderCounts(2)

@@ -119,6 +119,8 @@ def grouped(
         below = replace(keeping, rule=Rule(rule.gate, gather))
         tend = partial(proxy, members=ranks, servers=servers, keeping=below, bound=bound)
         program = partial(work, servers=[address])
-        roles += [Role(Address("worker", rank), program, trains=True, one_batch=in_step) for rank in ranks]
+        roles += [
+            Role(Address("worker", rank), program, trains=True, one_batch=in_step, heard_by_all=True) for rank in ranks
+        ]
         roles.append(Role(address, tend))
     return [*roles, *serving(servers, serve)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ class LoaderCounts:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
+        self._last: StepSamples | None = None  # of the last step, where its batches came from loaders
         self.begin()
 
     def begin(self) -> None:
@@ -62,6 +64,8 @@ class LoaderCounts:
 
     def take(self, samples: int | None) -> StepSamples:
         """The step's samples, where they can be found; the loop may tell them."""
+        if samples is None and self._last and not (self._pulled or self._looked or self._given or self._told):
+            return self._last  # another optimizer steps on the same batches
         self.add(samples)
         mine = self._given if self._told or not self._pulled or self._mine is None else self._mine
         if not self._told and not mine:
@@ -72,8 +76,15 @@ class LoaderCounts:
         everybody = self._everybody if self._pulled and mine == self._mine else None
         alike = everybody is None or self._alike or self._pulled == 1
         counted = StepSamples(mine, everybody, bool(self._pulled) or self._told, alike)
+        self._last = counted if self._pulled else None
         self.begin()
         return counted
+
+    def skip(self, samples: int | None) -> None:
+        """The step is not taken; another optimizer's with the same batches may be."""
+        with suppress(PlanError):
+            self.take(samples)
+        self.begin()
 
 
 def checked(samples: int) -> int:

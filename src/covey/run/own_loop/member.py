@@ -167,7 +167,7 @@ class Member:
         if self._position.stepped():
             self._replay(chosen, scaler)
         elif scaler is not None and overflowed(scaler, chosen, self._anywhere):
-            self._counts.begin()
+            self._counts.skip(samples)
         else:
             self._stepping = True
             self._take(loss, samples, chosen, max_norm)
@@ -261,7 +261,7 @@ class Member:
 
     def _replay(self, chosen: Optimizer, scaler: GradScaler | None) -> None:
         """This step was taken before the run was kept: all that is left of it is what the scaler will ask for."""
-        self._counts.begin()
+        self._counts.skip(None)
         for parameter in parameters_of(chosen):
             if parameter.grad is not None:
                 parameter.grad.zero_()

@@ -28,11 +28,23 @@ def replica_of(
 ) -> Replica:  # fmt: skip
     """What a loop trains, as a role has it; `check` refuses an optimizer, or settings, that a strategy cannot do."""
     module, optimizers = one_model(model), _several(optimizer)
+    if any(isinstance(each, torch.optim.SparseAdam) for each in optimizers):
+        raise PlanError(
+            "torch.optim.SparseAdam takes only sparse gradients, and covey exchanges dense ones: use "
+            "nn.Embedding(…, sparse=False) with SGD or Adam"
+        )
+    if any(isinstance(each, torch.optim.LBFGS) for each in optimizers):
+        raise PlanError(
+            "torch.optim.LBFGS evaluates the loss several times in a step, and a step of covey has one gradient: use "
+            "SGD or Adam"
+        )
     whole = optimizers[0] if len(optimizers) == 1 else Combined(optimizers)
     settings = LoopSettings(whole, check)
     for each in optimizers:
         each.register_state_dict_pre_hook(partial(_warn_of_state, settings))
-    return Replica(module, Remade(module, whole, settings), settings=settings)
+    replica = Replica(module, Remade(module, whole, settings), settings=settings)
+    settings.gradients.watch(replica.layout.parameters, dict(module.named_parameters()))
+    return replica
 
 
 def _warn_of_state(settings: LoopSettings, optimizer: Optimizer) -> None:

@@ -49,6 +49,8 @@ class WorkerMember(Member):
         self._position = self._keeping.position
         role = joined.plan.role(joined.me)
         self._one_batch, self._in_step = role.one_batch, joined.plan.in_step
+        assert replica.settings is not None, "a loop has settings"
+        replica.settings.alike = role.one_batch and not role.heard_by_all
         run = partial(play, plan=joined.plan, replica=replica, kept=joined.kept, serve=self._serve)
         self._turns = LoopTurns(run, lane_of(replica.flat))
         self._seat = joined

@@ -16,7 +16,8 @@ COUNT: dict[control.How, Callable[[Sequence[float]], float]] = {
 }
 TOGETHER = (
     'let all stop together: `if member.agree(done, how="any"): break`; or use a strategy that waits for nobody, such '
-    "as easgd or asynchronous"
+    "as easgd or asynchronous. A loop that skips a batch takes a step fewer than the others for the same number of "
+    "batches, so let all skip it: `if member.agree(not torch.isfinite(loss).item()): continue`"
 )
 EQUALLY = "all workers must call it equally often before they leave"
 
