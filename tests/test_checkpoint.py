@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -227,3 +228,82 @@ def test_the_record_is_plain_json(tmp_path: Path) -> None:
         "worker-2.safetensors",
     }
     assert msgspec.convert(record, RunRecord).batch_size == 2
+
+
+# -- what somebody else does in the folder -----------------------------------------------------------------------------
+
+
+def test_where_latest_cannot_be_written_nothing_piles_up(tmp_path: Path) -> None:
+    checkpoints = CheckpointDirectory(tmp_path)
+    first = keep(checkpoints)
+    (tmp_path / "latest").unlink()
+    (tmp_path / "latest").mkdir()
+    for _ in range(3):
+        with pytest.raises(OSError, match="Is a directory"):
+            keep(checkpoints)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [first.name, "latest"]
+
+
+def test_numbers_go_past_a_million(tmp_path: Path) -> None:
+    checkpoints = CheckpointDirectory(tmp_path)
+    keep(checkpoints).rename(tmp_path / "checkpoint-999999")
+    assert [keep(checkpoints).name for _ in range(2)] == ["checkpoint-1000000", "checkpoint-1000001"]
+    assert [path.name for path in checkpoints.all()] == ["checkpoint-1000000", "checkpoint-1000001"]
+    assert checkpoints.newest()[0].name == "checkpoint-1000001"
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_what_only_has_the_name_of_a_checkpoint_takes_no_place(tmp_path: Path, folder: bool) -> None:
+    checkpoints = CheckpointDirectory(tmp_path)
+    first, strange = keep(checkpoints), tmp_path / "checkpoint-000500"
+    strange.mkdir() if folder else strange.write_text("not a checkpoint")
+    second = keep(checkpoints)
+    assert checkpoints.all() == [first, strange, second]
+    third = keep(checkpoints)
+    assert checkpoints.all()[-2:] == [second, third] and not first.exists()
+
+
+def test_latest_that_names_none_is_no_reason_to_find_none(tmp_path: Path) -> None:
+    checkpoints = CheckpointDirectory(tmp_path)
+    place = keep(checkpoints)
+    (tmp_path / "latest").write_text("checkpoint-000000")
+    assert checkpoints.newest()[0] == place
+
+
+def test_a_folder_that_is_removed_under_a_run_is_locked_again(tmp_path: Path) -> None:
+    with CheckpointDirectory(tmp_path / "kept") as checkpoints:
+        keep(checkpoints)
+        shutil.rmtree(checkpoints.directory)
+        keep(checkpoints)
+        with pytest.raises(CheckpointError, match="another run keeps its checkpoints"):
+            CheckpointDirectory(tmp_path / "kept").__enter__()
+
+
+def test_a_folder_that_another_run_has_taken_over_is_left_to_it(tmp_path: Path) -> None:
+    with CheckpointDirectory(tmp_path / "kept") as checkpoints:
+        keep(checkpoints)
+        (tmp_path / "kept").rename(tmp_path / "moved")
+        with CheckpointDirectory(tmp_path / "kept") as others:
+            theirs = keep(others)
+            with pytest.raises(OSError, match="another run keeps its checkpoints"):
+                keep(checkpoints)
+        for _ in range(2):
+            with pytest.raises(OSError, match="with the checkpoints of another run"):
+                keep(checkpoints)
+        assert others.all() == [theirs]
+
+
+def test_a_part_that_cannot_be_read_back_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("covey.checkpoint.hashlib.file_digest", fail)
+    with pytest.raises(OSError, match="Input/output error"):  # which the supervisor tells, and goes on
+        keep(CheckpointDirectory(tmp_path))
+
+
+@pytest.mark.parametrize("wrong", [{"ended": [99]}, {"ended": [-1]}, {"limits": []}, {"limits": [5, -1]}])
+def test_records_of_other_workers_than_it_has_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    keep(CheckpointDirectory(tmp_path), **wrong)
+    with pytest.raises(CheckpointError, match=r"run.json cannot be read: it (says|does not say)"):
+        CheckpointDirectory(tmp_path).newest()

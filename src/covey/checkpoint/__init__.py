@@ -30,6 +30,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from covey.atomic_file import replacing
 from covey.checkpoint.packing import pack, unpack
 from covey.decoding import UNREADABLE
 from covey.errors import CheckpointError
@@ -39,7 +40,7 @@ T = TypeVar("T")
 SCHEMA = "covey.checkpoint/2"
 KEEP = 2
 MODE = 0o600  # of every file: weights and data are their owner's
-NAME = r"checkpoint-[0-9]{6}"
+NAME = re.compile(r"checkpoint-([0-9]{6,})")
 
 
 @dataclass(slots=True)
@@ -121,6 +122,7 @@ class RunRecord(msgspec.Struct, kw_only=True):
     batch_size: int
     limits: list[int | None]  # each worker's budget of steps
     loop: bool = False  # of a script, which has no task's samples and batches
+    optimizer: list[dict[str, str]] = []  # of each group, what the task's optimizer is made with, as text
     ended: list[int] = []  # the workers that had done theirs
     progress: dict[str, Any] = {}
     files: dict[str, tuple[int, str]] = {}
@@ -132,6 +134,7 @@ class CheckpointDirectory:
 
     def __init__(self, directory: Path) -> None:
         self.directory, self._lock = directory, -1
+        self._locked: tuple[int, int] | None = None  # the folder that was, as the kernel numbers it
 
     def __enter__(self) -> Self:
         """Keep other runs from writing here until the block ends, or this process does."""
@@ -139,6 +142,7 @@ class CheckpointDirectory:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._locked = _identity(self.directory)
         except OSError as error:
             self.__exit__()
             if isinstance(error, BlockingIOError):
@@ -156,7 +160,7 @@ class CheckpointDirectory:
     @contextmanager
     def writing(self) -> Iterator[Path]:
         """A fresh directory to write into; nothing counts before `commit`, and without it nothing stays."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self._lock_again()
         for partial in self.directory.glob(".partial-*"):
             shutil.rmtree(partial, ignore_errors=True)
         partial = self.directory / f".partial-{os.getpid()}"
@@ -165,6 +169,29 @@ class CheckpointDirectory:
             yield partial
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+    def _lock_again(self) -> None:
+        """Where somebody has removed the folder or its lock under the run, take it anew, unless others are there."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if self._locked is None or self._holds_lock():
+            return
+        before = self._locked
+        self.__exit__()
+        try:
+            self.__enter__()
+        except CheckpointError as error:
+            raise OSError(str(error)) from None
+        if self._locked != before and self.all():
+            self._locked = before  # so that the next try finds the same
+            raise OSError("the folder was replaced by one with the checkpoints of another run")
+
+    def _holds_lock(self) -> bool:
+        if self._lock < 0 or _identity(self.directory) != self._locked:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._lock), os.lstat(self.directory / ".lock"))
+        except FileNotFoundError:
+            return False
 
     def commit(self, partial: Path, run: RunRecord) -> Path:
         """Seal what was written: one rename makes it the newest checkpoint, and only the newest few stay."""
@@ -175,20 +202,32 @@ class CheckpointDirectory:
         record = {key: value for key, value in msgspec.to_builtins(run, str_keys=True).items() if key != "torn"}
         _write(partial / "run.json", json.dumps({**record, "seal": _sealed(record)}).encode())
         _sync(partial)
-        number = max((int(path.name.rpartition("-")[2]) for path in self.all()), default=0) + 1
-        final = self.directory / f"checkpoint-{number:06d}"
+        final = self.directory / f"checkpoint-{max(map(_number, self.all()), default=0) + 1:06d}"
         partial.rename(final)
-        _write(self.directory / "latest.new", final.name.encode())
-        (self.directory / "latest.new").rename(self.directory / "latest")
+        try:
+            with replacing(self.directory / "latest") as latest:
+                _write(latest, final.name.encode())
+        except OSError:  # what `latest` does not name is never read: it would only take room
+            shutil.rmtree(final, ignore_errors=True)
+            raise
         _sync(self.directory)
-        whole = self.unended()
-        for old in self.all()[:-KEEP]:
-            if old != whole:
-                shutil.rmtree(old, ignore_errors=True)
+        self._prune()
         return final
 
+    def _prune(self) -> None:
+        """Remove what is older than the newest few whole ones, but for the one that a longer run goes on from."""
+        whole = [place for place in self.all() if _is_whole(place)]
+        unended = self.unended()
+        for old in self.all():
+            if len(whole) >= KEEP and _number(old) < _number(whole[-KEEP]) and old != unended:
+                shutil.rmtree(old, ignore_errors=True)
+
     def all(self) -> list[Path]:
-        return sorted(self.directory.glob("checkpoint-" + "[0-9]" * 6))
+        """Whatever has the name of a checkpoint, the newest last."""
+        try:
+            return sorted(filter(_number, self.directory.iterdir()), key=_number)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
     def unended(self) -> Path | None:
         """The newest checkpoint from before the first worker had done its steps: a longer run can go on from it."""
@@ -220,7 +259,8 @@ class CheckpointDirectory:
                 name = file.read(100).decode().strip()
         except (OSError, ValueError, CheckpointError):
             return found
-        return [place for place in found if place.name <= name] if re.fullmatch(NAME, name) else found
+        named = _number(Path(name))
+        return [place for place in found if _number(place) <= named] or found
 
     def checked(self, place: Path) -> tuple[Path, RunRecord]:
         run = _read(place)
@@ -229,7 +269,7 @@ class CheckpointDirectory:
         except OSError as error:
             raise CheckpointError(f"{place} cannot be read: {error.strerror}") from None
         for name in sorted(there | set(run.files)):
-            if name not in run.files or name not in there or _seal(place / name) != tuple(run.files[name]):
+            if name not in run.files or name not in there or _seal_read(place / name) != tuple(run.files[name]):
                 raise CheckpointError(
                     f"{place / name} is torn or was changed: its size or SHA-256 is not the recorded one"
                 )
@@ -252,6 +292,10 @@ def _read(place: Path) -> RunRecord:
         run = msgspec.convert(record, RunRecord)
         if not all(0 <= number < 1 << 53 for number in (run.workers, run.servers, run.samples, run.batch_size)):
             raise ValueError("it contains a number out of range")
+        if len(run.limits) != run.workers or not all(limit is None or 0 <= limit < 1 << 53 for limit in run.limits):
+            raise ValueError(f"it does not say for each of {run.workers} workers how many steps it may do")
+        if not all(0 <= rank < run.workers for rank in run.ended):
+            raise ValueError(f"it says that workers {run.ended} had ended, and the run has {run.workers}")
         return run
     except (OSError, *UNREADABLE) as error:
         raise CheckpointError(f"{place / 'run.json'} cannot be read: {error}") from None
@@ -275,10 +319,34 @@ def _file(directory: Path, who: Address, kind: str) -> Path:
     return Path(directory) / f"{who.role}-{who.rank}.{kind}"
 
 
-def _seal(path: Path) -> tuple[int, str]:
+def _number(path: Path) -> int:
+    """Of a checkpoint, by its name; 0 where that is none."""
+    found = NAME.fullmatch(path.name)
+    return int(found[1]) if found else 0
+
+
+def _is_whole(place: Path) -> bool:
+    """Whether its record can be read; that of a torn one, or of something else with the name of one, cannot."""
     try:
-        with _opened(path) as file:
-            return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
+        _read(place)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _identity(directory: Path) -> tuple[int, int]:
+    found = directory.stat()
+    return found.st_dev, found.st_ino
+
+
+def _seal(path: Path) -> tuple[int, str]:
+    with _opened(path) as file:
+        return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _seal_read(path: Path) -> tuple[int, str]:
+    try:
+        return _seal(path)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
 

@@ -1,0 +1,57 @@
+"""How is a file written whole or not at all, and where can that be done?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from covey.errors import PlanError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to write, which takes the place of `path` at the end of the block; an error leaves nothing behind.
+
+    It lies beside `path`, in a new folder that only this user can enter: two runs never share one, and no link that
+    somebody has put there is followed. A pipe or a device is not replaced: what was written is copied into it.
+    """
+    special = path.exists() and not path.is_file()
+    folder = Path(tempfile.mkdtemp(prefix=".covey-", dir=None if special else path.absolute().parent))
+    new = folder / "new"
+    try:
+        yield new
+        if special:
+            with new.open("rb") as source, path.open("wb") as file:
+                shutil.copyfileobj(source, file)
+        else:
+            os.replace(new, path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write(path: Path, text: str) -> None:
+    """Write the text whole or not at all."""
+    with replacing(path) as new:
+        new.write_text(text, encoding="utf-8")
+
+
+def check(path: Path, flag: str, usual: str, *, makes_folders: bool = False) -> None:
+    """Refuse a place that cannot be written, before hours of training are spent on it."""
+    try:
+        if path.is_dir():
+            raise PlanError(f"{flag} {path} is a folder; name a file in it, such as {path / usual}")
+        folder = path.absolute().parent
+        if not folder.is_dir() and not makes_folders:
+            raise PlanError(f"{flag} {path}: there is no folder {path.parent}; make it first (mkdir -p {path.parent})")
+        while not folder.exists():
+            folder = folder.parent
+        if path.exists() and not path.is_file():
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+        else:
+            os.rmdir(tempfile.mkdtemp(prefix=".covey-", dir=folder))
+    except OSError as error:
+        raise PlanError(f"{flag} {path} cannot be written: {error.strerror}; choose another place") from None
