@@ -11,6 +11,7 @@ import torch
 from covey.compare import Comparison, compare, rows
 from covey.compare.cases import Case, cases, parse_rates, specs
 from covey.compare.figures import best, columns
+from covey.compare.finished_runs import FinishedRuns
 from covey.errors import PlanError
 from covey.simulate import Cluster
 from tests.worlds import mlp
@@ -183,3 +184,44 @@ def test_it_can_be_read_back() -> None:
 
     whole = run("bsp", epochs=1)
     assert msgspec.json.decode(whole.to_json(), type=Comparison).outcomes[0].spec == "bsp"
+
+
+# -- the folder of --continue ------------------------------------------------------------------------------------------
+
+
+def continued(folder: Path, task: str = "examples/digits.py") -> Comparison:
+    return compare(task, "bsp", 2, folder=folder, engine="simulated", steps=2)
+
+
+def test_a_torn_record_of_a_comparison_is_refused_by_name(tmp_path: Path) -> None:
+    for torn in ("", "[1]", "{", "\x00"):
+        (tmp_path / "comparison.json").write_text(torn)
+        with pytest.raises(PlanError, match=r"comparison.json does not say .*: remove that file if"):
+            continued(tmp_path)
+    (tmp_path / "comparison.json").unlink()
+    assert continued(tmp_path).outcomes[0].result
+
+
+def test_a_torn_outcome_is_done_again(tmp_path: Path) -> None:
+    first = continued(tmp_path)
+    (place,) = tmp_path.glob("bsp-*.json")
+    place.write_text("")
+    assert continued(tmp_path).outcomes[0].result.samples == first.outcomes[0].result.samples  # type: ignore[union-attr]
+    assert place.read_text()
+
+
+def test_a_task_file_that_has_changed_is_another_comparison(tmp_path: Path) -> None:
+    task, source = tmp_path / "task.py", Path("examples/digits.py").read_text()
+    task.write_text(source)
+    continued(tmp_path / "runs", str(task))
+    task.write_text(source + "\n# another learning rate\n")
+    with pytest.raises(PlanError, match=r"of .*task.py as that file was before it changed"):
+        continued(tmp_path / "runs", str(task))
+    task.write_text(source)
+    continued(tmp_path / "runs", str(task))
+
+
+def test_a_folder_serves_one_comparison_at_a_time(tmp_path: Path) -> None:
+    whole = Comparison(task="a task of this process", workers=2, engine="simulated", until=None)
+    with FinishedRuns(tmp_path, whole, 0, {}), pytest.raises(PlanError, match="another comparison keeps its runs"):
+        continued(tmp_path)

@@ -2,6 +2,7 @@
 
 from covey.compare.cases import Case
 from covey.compare.figures import Figure, StrategyRow, rows
-from covey.compare.running import ComparedRun, Comparison, compare
+from covey.compare.outcomes import ComparedRun, Comparison
+from covey.compare.running import compare
 
 __all__ = ["Case", "Comparison", "Figure", "ComparedRun", "StrategyRow", "compare", "rows"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from statistics import median
 
-from covey.compare.running import ComparedRun, Comparison
+from covey.compare.outcomes import ComparedRun, Comparison
 from covey.observe.recording import Recording
 from covey.observe.result import Result
 from covey.simulate.units import format_bytes, format_duration

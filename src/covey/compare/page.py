@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from covey.catalog import resolve
 from covey.compare.figures import Column, Figure, StrategyRow, best, columns, metric_of, rows, written
-from covey.compare.running import Comparison
+from covey.compare.outcomes import Comparison
 from covey.errors import PlanError
 from covey.report import Cell, DrawnRun, Page
 from covey.simulate.units import format_duration
