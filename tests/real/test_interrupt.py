@@ -1,10 +1,11 @@
-"""Ctrl-C at any moment: once ends well, twice ends at once; SIGTERM does the same; nothing is left behind."""
+"""Ctrl-C at any moment: once ends well, twice ends at once; SIGTERM and SIGHUP do the same; nothing is left behind."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -90,7 +91,7 @@ def test_twice_ends_at_once(room: Room) -> None:
     room.wait_empty()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_on_the_command_line(room: Room, number: int) -> None:
     task = room.task(before_step=f"(HERE / 'training').touch(); {SLOW}")
     process = room.start("-m", "covey", "run", task, "--strategy", "gosgd", "--steps", "100000")
@@ -102,6 +103,24 @@ def test_on_the_command_line(room: Room, number: int) -> None:
     code, out, err = finish(process)
     assert code == 130 and "Traceback" not in err
     assert "interrupted" in (out + err).lower()
+    room.wait_empty()
+
+
+def test_a_terminal_that_is_closed_keeps_the_run(room: Room) -> None:
+    """It sends SIGHUP, and fails whatever is written to it afterwards."""
+    task, kept = room.task(before_step=f"(HERE / 'training').touch(); {SLOW}"), room.path / "kept"
+    ours, theirs = os.openpty()
+    own = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"  # the terminal of its session
+    command = ["run", task, "--steps", "100000", "--checkpoint", str(kept), "--every", "1h"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{own}; from covey.cli import main; main()", *command], env=room.environment,
+        cwd=room.path, start_new_session=True, stdin=theirs, stdout=theirs, stderr=theirs,
+    )  # fmt: skip
+    os.close(theirs)
+    room.appears("training")
+    os.close(ours)
+    process.wait(60)
+    assert (kept / "latest").exists()
     room.wait_empty()
 
 

@@ -1,4 +1,4 @@
-"""What does Ctrl-C do? The first one asks a run to end well, the second one raises. SIGTERM does the same.
+"""What does Ctrl-C do? The first one asks a run to end well, the second one raises. SIGTERM and SIGHUP do the same.
 
 Ctrl-Z stops this process and all that it leads, until both go on (`fg`, `bg`).
 """
@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
@@ -29,8 +31,8 @@ def interruptible(stop: Callable[[], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # a shell starts what runs in the background with SIGINT ignored, and means it
-    ours = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
+    # a shell starts what runs in the background with SIGINT ignored, nohup with SIGHUP, and both mean it
+    ours = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         for number in ours:

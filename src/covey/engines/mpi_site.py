@@ -10,6 +10,7 @@ import msgspec
 
 from covey.engines.cluster import site, site_config
 from covey.engines.cluster.site_messages import configs
+from covey.engines.interrupt import ENDING
 from covey.engines.launch_environment import by_mpi, choose_gpu
 from covey.engines.mpi import MpiChannel, part
 from covey.errors import CoveyError
@@ -38,7 +39,7 @@ def beside(channel: MpiChannel) -> bool:
 
 def main(kind: str) -> bool:
     """Whether all went well."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the launcher says when it is over
+    for number in ENDING:  # the launcher says when it is over
         signal.signal(number, signal.SIG_IGN)
     started = by_mpi()
     assert started is not None, "mpirun has started this process"

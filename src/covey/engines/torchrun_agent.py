@@ -17,6 +17,7 @@ from covey.engines.cluster import site, site_config
 from covey.engines.cluster.ranks import HERE
 from covey.engines.cluster.site_config import CONFIGS, ConfigMemory
 from covey.engines.cluster.site_messages import SiteConfig
+from covey.engines.interrupt import ENDING
 from covey.engines.launch_environment import by_torchrun, choose_gpu
 from covey.engines.process.launcher.die_with_parent import leashed
 from covey.engines.process.launcher.role_processes import describe, forked
@@ -98,7 +99,7 @@ def rank() -> None:
     started = by_torchrun()
     assert started is not None, "torchrun's agent has started this process"
     choose_gpu(started.local)
-    for number in (signal.SIGINT, signal.SIGTERM):  # when one rank dies the agent ends all; the launcher names it first
+    for number in ENDING:  # when one rank dies the agent ends all; the launcher names it first
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError, CoveyError):  # the launcher is gone, or knows
         found = site_config.read()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -87,7 +87,8 @@ class Lines:
             self._print(f"    … and {len(progress.roles) - ROLES:,} more roles")
 
     def _print(self, line: str) -> None:
-        self._console.print(line, soft_wrap=True, markup=False)
+        with suppress(OSError):  # a terminal that was closed must not end the run before it is kept
+            self._console.print(line, soft_wrap=True, markup=False)
 
 
 def summary(moments: RunHistory) -> str:

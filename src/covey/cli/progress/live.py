@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Literal
 
@@ -46,7 +47,8 @@ class Live:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._region.transient = error is None  # after a failure the last picture says how far it came
-        self._region.stop()
+        with suppress(OSError):
+            self._region.stop()
 
     def update(self, progress: Progress) -> None:
         changed = progress.phase != self._moments.now.phase
@@ -55,10 +57,12 @@ class Live:
             self._draw()
 
     def say(self, line: str) -> None:
-        self._console.print(line, markup=False)
+        with suppress(OSError):
+            self._console.print(line, markup=False)
 
     def _draw(self) -> None:
-        self._region.update(self.picture(), refresh=True)
+        with suppress(OSError):  # a terminal that was closed must not end the run before it is kept
+            self._region.update(self.picture(), refresh=True)
         self._drawn = time.monotonic()
 
     def picture(self) -> RenderableType:

@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 
+from covey.engines.interrupt import ENDING
+
 MARK = "COVEY_DEN"
 LONG = 24  # bytes: in a longer directory there is no room left for the names of Ray's sockets
 PATIENCE = 5.0  # seconds until what was killed is gone
@@ -103,7 +105,7 @@ def same_handlers() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in ENDING}
     try:
         yield
     finally:

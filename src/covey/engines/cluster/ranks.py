@@ -121,13 +121,14 @@ def attend(channel: Channel, handed: Callable[[], bytes]) -> None:
 
 
 class _Signals:
-    """Ctrl-C is for the leader; SIGTERM ends a process that hosts nothing yet, quietly."""
+    """Ctrl-C is for the leader; SIGTERM and SIGHUP end a process that hosts nothing yet, quietly."""
 
     def __init__(self) -> None:
         self.ignored = False
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, self._terminate)
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, self._terminate)
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         if not self.ignored:

@@ -29,6 +29,7 @@ from covey.engines.cluster.rank_roles import RankRoles
 from covey.engines.cluster.ranks import Channel, call_off, leader_address, names
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.cluster.site_messages import configs as config_format
+from covey.engines.interrupt import ENDING
 from covey.engines.launch_environment import LaunchEnvironment
 from covey.engines.process.child_process import read, write
 from covey.errors import CoveyError, PlanError
@@ -185,8 +186,7 @@ class WorldRank:
         """The first signal asks the run to end well, as in `covey run`, if it reaches rank 0; the next is as usual."""
         if threading.current_thread() is not threading.main_thread():
             return
-        ours = (signal.SIGINT, signal.SIGTERM)
-        self.before = {number: signal.getsignal(number) for number in ours}
+        self.before = {number: signal.getsignal(number) for number in ENDING}
         self.before = {n: old for n, old in self.before.items() if old in (signal.SIG_DFL, signal.default_int_handler)}
 
         def heard(number: int, frame: FrameType | None) -> None:

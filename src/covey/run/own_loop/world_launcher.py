@@ -18,7 +18,7 @@ import msgspec
 
 from covey.engines.cluster.cluster_processes import ClusterProcesses
 from covey.engines.cluster.site_messages import SiteConfig
-from covey.engines.interrupt import Interrupt
+from covey.engines.interrupt import ENDING, Interrupt
 from covey.engines.process.child_process import entitle, read, write
 from covey.errors import CoveyError, PlanError, RoleFailed
 from covey.observe.progress import Progress
@@ -76,7 +76,7 @@ class StderrWatcher:
 
 def main(handle: int) -> int:
     """Lead the run; the exit code."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # rank 0 passes them on
+    for number in ENDING:  # rank 0 passes them on
         signal.signal(number, signal.SIG_IGN)
     entitle("covey: launcher")
     line = socket.socket(fileno=handle)
