@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from torch.optim import Optimizer
 
 from covey.checkpoint import RoleState, RunRecord
 from covey.message import Address
@@ -36,6 +37,27 @@ def uncut(run: RunRecord) -> RunRecord:
         run, strategy=str(replace(parse(run.strategy), mesh=None)), workers=run.workers // stages,
         servers=run.servers // stages, limits=run.limits[::stages],
     )  # fmt: skip
+
+
+def settings_of(optimizer: Optimizer) -> list[dict[str, str]]:
+    """What each group of an optimizer is made with, as text: the learning rate, the momentum and so on."""
+    return [
+        {name: repr(value) for name, value in group.items() if isinstance(value, int | float | str | tuple | None)}
+        for group in optimizer.param_groups
+    ]  # fmt: skip
+
+
+def changed_settings(run: RunRecord, here: RunRecord) -> list[str]:
+    """One line for a person, where the task's optimizer is now made with others than the kept run's was."""
+    found: dict[str, None] = {}
+    for number, (past, now) in enumerate(zip(run.optimizer, here.optimizer, strict=False)):
+        group = f" (group {number})" if len(run.optimizer) > 1 else ""
+        for name in sorted(past.keys() & now.keys()):
+            if past[name] != now[name]:
+                found[f"{name} {past[name]}{group}, not {now[name]}"] = None
+    if not found:
+        return []
+    return [f"the checkpoint's optimizer settings hold, not the task's new ones: {'; '.join(found)}"]
 
 
 def recalled(place: Path, role: Role, replica: Replica, before: str, now: str) -> RoleState:
