@@ -9,7 +9,7 @@ from covey.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from covey import data, spark
-    from covey.errors import CheckpointError, CoveyError, PeerLost, PlanError, RoleFailed, Stalled
+    from covey.errors import CheckpointError, CoveyError, PeerLost, PlanError, RoleFailed, SaveError, Stalled
     from covey.observe.result import Result
     from covey.parallelism.marks import cut_here
     from covey.run import fit, join
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 _HOME = {
     "CheckpointError": "covey.errors", "CoveyError": "covey.errors", "PeerLost": "covey.errors",
-    "PlanError": "covey.errors", "RoleFailed": "covey.errors", "Stalled": "covey.errors",
+    "PlanError": "covey.errors", "RoleFailed": "covey.errors", "SaveError": "covey.errors",
+    "Stalled": "covey.errors",
     "Result": "covey.observe.result", "Task": "covey.task", "accuracy": "covey.task",
     "cut_here": "covey.parallelism.marks", "fit": "covey.run", "join": "covey.run",
 }  # fmt: skip
 
 __all__ = [
-    "CheckpointError", "CoveyError", "PeerLost", "PlanError", "Result", "RoleFailed", "Stalled", "Task", "accuracy",
-    "cut_here", "data", "fit", "join", "spark",
+    "CheckpointError", "CoveyError", "PeerLost", "PlanError", "Result", "RoleFailed", "SaveError", "Stalled", "Task",
+    "accuracy", "cut_here", "data", "fit", "join", "spark",
 ]  # fmt: skip
 
 

@@ -2,11 +2,16 @@
 CoveyError            everything covey raises on purpose
   PlanError           the request cannot run as written           (what would work is in the message)
   CheckpointError     a checkpoint does not fit, or is torn       (why)
+  SaveError           the run is over, its model is not saved     (where and why; the result is in it)
   WireError           something that arrived was refused          (what and from whom)
   RoleFailed          a role's own code raised                    (the user's traceback, once)
   PeerLost            a role stopped answering                    (which one, last heard when)
   Stalled             every role waits                            (who waits for what from whom)
 """
+
+from __future__ import annotations
+
+from typing import Any
 
 
 class CoveyError(Exception):
@@ -24,6 +29,14 @@ class PlanError(CoveyError):
 
 class CheckpointError(CoveyError):
     """A checkpoint does not fit this run, or is torn."""
+
+
+class SaveError(CoveyError):
+    """The run is over, and its model could not be saved; `result` has its weights, and all else that came of it."""
+
+    def __init__(self, message: str, result: Any) -> None:
+        super().__init__(message)
+        self.result = result  # an observe.result.Result
 
 
 class WireError(CoveyError):

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from covey.errors import PlanError
 from covey.faults import in_task
+from covey.reminders import reminded
 
 TASK_MODULE = "covey_task_"  # how the modules are called that `load_task` makes of files
 HISTORY = ("seconds", "samples", "bytes")  # names that the lines of a result's history have for themselves
@@ -152,10 +153,11 @@ def accuracy(dataset: Data, batch_size: int = 1000) -> Callable[[nn.Module], dic
     return score
 
 
-def load_task(where: str) -> Task:
-    """The Task of `path/file.py` or `path/file.py:NAME`; NAME is `task` unless given."""
+def load_task(where: str, say: Callable[[str], None] | None = None) -> Task:
+    """The Task of `path/file.py` or `path/file.py:NAME`; NAME is `task` unless given. `say` hears if it takes long."""
     path, name = _split(where)
-    module = _import(path)
+    with reminded(say, f"importing {path}"):
+        module = _import(path)
     found = getattr(module, name, None)
     if isinstance(found, Task):
         return found
@@ -233,6 +235,12 @@ def _import(path: Path) -> ModuleType:
     module = sys.modules[name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
+    except SystemExit as leaving:
+        del sys.modules[name]
+        raise PlanError(
+            f"{path} called sys.exit({'' if leaving.code is None else repr(leaving.code)}) while it was imported, so "
+            "there is no task in it: put what runs it as a program under if __name__ == '__main__':"
+        ) from None
     except BaseException:
         del sys.modules[name]
         raise

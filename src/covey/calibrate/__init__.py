@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -34,14 +35,15 @@ SHAPED = 0.05  # seconds that the big message takes on a shaped link
 
 
 def calibrate(
-    task: Task | str, engine: str = "local", *, batches: int = BATCHES, threads: int | None = None
-) -> Cluster:
+    task: Task | str, engine: str = "local", *, batches: int = BATCHES, threads: int | None = None,
+    told: Callable[[str], None] | None = None,
+) -> Cluster:  # fmt: skip
     """What the virtual engine has to know of this machine, or of a lab on it, to foresee runs of a task."""
     if batches < 5:
         raise PlanError(f"--batches {batches}: a spread needs 5 or more")
     call = parse_call(engine)
     name = task if isinstance(task, str) else ""
-    given = load_task(task) if isinstance(task, str) else task
+    given = load_task(task, told) if isinstance(task, str) else task
     workers = max(2, min(cores(), 8))  # all cores compute at once, as they will; two, so that one can speak to another
     asked = Assignment(
         task=os.path.abspath(name) if name else "", workers=workers, steps=WARM + batches,

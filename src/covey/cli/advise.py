@@ -69,7 +69,8 @@ def command(
         json_file.check(report, "--report", "delays.html")
         from covey.task import load_task
 
-        loaded, told = load_task(task), teller(manner)
+        told = teller(manner)
+        loaded = load_task(task, told)
         told("measuring a batch on this machine")
         now, pace = _situation(
             loaded, workers, imagined, measure=cluster is None and compute is None,
@@ -85,9 +86,9 @@ def command(
 
         trials = None if quick else SimulatedTrials(task, now, pace, seed)
         found = advise(loaded, task, now, until=until, trials=trials, told=told)
-        json_file.write(json, found.to_json())
-        if manner != "quiet":
-            print_advice(json_file.console(json), found, now, len(found.choices) if manner == "verbose" else top)
+        with json_file.written(json, found.to_json):
+            if manner != "quiet":
+                print_advice(json_file.console(json), found, now, len(found.choices) if manner == "verbose" else top)
 
 
 def _situation(
@@ -115,11 +116,16 @@ def _tell_delays(now: Situation, task: str, request: ShownRequest, report: Path 
     from covey.cli.tables.advice import delays_json, print_delays
 
     net = ExchangeCosts(bytes=now.model, bandwidth=now.narrowest)
-    json_file.write(request.json, delays_json(net, now.compute))
-    if report is not None:
-        from covey.advise.pages import delays_page
-        from covey.report import write
 
-        write(delays_page(net, now.compute, task, request.command), report)
-    if request.voice != "quiet":
-        print_delays(json_file.console(request.json), net, now.compute, report)
+    def drawn() -> str:
+        from covey.advise.pages import delays_page
+        from covey.report import render
+
+        return render(delays_page(net, now.compute, task, request.command))
+
+    with (
+        json_file.written(request.json, lambda: delays_json(net, now.compute)),
+        json_file.written(report, drawn, "--report") as there,
+    ):
+        if request.voice != "quiet":
+            print_delays(json_file.console(request.json), net, now.compute, there)

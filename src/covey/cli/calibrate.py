@@ -11,8 +11,7 @@ import typer
 
 from covey.cli import json_file, options
 from covey.cli.errors import explained
-from covey.cli.options import flag, voice
-from covey.errors import PlanError
+from covey.cli.options import flag, teller, voice
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,16 +45,18 @@ def command(
     manner = voice(quiet, verbose)
     with explained(manner):
         json_file.check(json)
-        if not output.parent.is_dir():
-            raise PlanError(f"--output {output}: there is no folder {output.parent}")
+        json_file.check(output, "--output", "cluster.toml")
         from covey.calibrate import calibrate
         from covey.simulate import written
 
-        found = calibrate(task, engine, batches=batches, threads=threads)
-        output.write_text(written(found, f"Measured by: {shlex.join(['covey', *sys.argv[1:]])}"), encoding="utf-8")
-        json_file.write(json, _told(found))
-        if manner != "quiet":
-            _show(found, output, json_file.console(json))
+        found = calibrate(task, engine, batches=batches, threads=threads, told=teller(manner))
+        text = written(found, f"Measured by: {shlex.join(['covey', *sys.argv[1:]])}")
+        with (
+            json_file.written(json, lambda: _told(found)),
+            json_file.written(output, lambda: text, "--output") as there,
+        ):
+            if manner != "quiet":
+                _show(found, there, json_file.console(json))
 
 
 def _told(cluster: Cluster) -> str:
@@ -65,7 +66,7 @@ def _told(cluster: Cluster) -> str:
     return dumps(asdict(cluster), indent=1) + "\n"
 
 
-def _show(cluster: Cluster, output: Path, console: Console) -> None:
+def _show(cluster: Cluster, output: Path | None, console: Console) -> None:
     from rich.table import Table
 
     from covey.simulate import format_duration as shown
@@ -83,4 +84,7 @@ def _show(cluster: Cluster, output: Path, console: Console) -> None:
     for name, value in rows.items():
         grid.add_row(f"[dim]{name}[/]", value)
     console.print(grid)
-    console.print(f"\nwritten to {output}, for --cluster {output} of covey simulate and covey compare", soft_wrap=True)
+    if output is not None:
+        console.print(
+            f"\nwritten to {output}, for --cluster {output} of covey simulate and covey compare", soft_wrap=True
+        )

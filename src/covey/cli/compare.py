@@ -12,7 +12,7 @@ import typer
 
 from covey.cli import json_file, options, simulate
 from covey.cli.errors import INTERRUPTED, explained
-from covey.cli.options import Voice, flag, voice
+from covey.cli.options import Voice, flag, teller, voice
 from covey.cli.training import ShownRequest
 from covey.errors import PlanError
 from covey.target import parse_target
@@ -88,8 +88,9 @@ def command(
         )
         whole = compare(
             task, strategies, workers, until=until, rates=factors, repeat=repeat, folder=folder, seed=seed,
-            command=request.command, shown=_shown(workers, engine, until, manner), servers=servers, engine=engine,
-            epochs=epochs, steps=steps, scores=scores, threads=threads, link_rate=link_rate, cluster=imagined,
+            command=request.command, shown=_shown(workers, engine, until, manner), told=teller(manner),
+            servers=servers, engine=engine, epochs=epochs, steps=steps, scores=scores, threads=threads,
+            link_rate=link_rate, cluster=imagined,
         )  # fmt: skip
         _tell(whole, request, report, folder)
 
@@ -128,19 +129,20 @@ def _shown(workers: int, engine: str, until: str | None, manner: Voice):  # type
 
 
 def _tell(whole: Comparison, request: ShownRequest, report: Path | None, folder: Path | None) -> None:
-
     from covey.cli.tables.comparison import print_comparison
     from covey.compare.page import page
-    from covey.report import write
+    from covey.report import render
 
-    json_file.write(request.json, whole.to_json())
-    if report is not None and whole.outcomes:
-        write(page(whole), report)
-    if request.voice != "quiet":
-        console = json_file.console(request.json)
-        print_comparison(console, whole)
-        if report is not None and whole.outcomes:
-            console.print(f"\nreport  {report}", soft_wrap=True)
+    drawn = report if whole.outcomes else None
+    with (
+        json_file.written(request.json, whole.to_json),
+        json_file.written(drawn, lambda: render(page(whole)), "--report") as there,
+    ):
+        if request.voice != "quiet":
+            console = json_file.console(request.json)
+            print_comparison(console, whole)
+            if there is not None:
+                console.print(f"\nreport  {there}", soft_wrap=True)
     if whole.interrupted:
         if folder is not None:
             typer.echo(f"Interrupted; go on with --continue {folder}.", err=True)

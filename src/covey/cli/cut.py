@@ -82,18 +82,20 @@ def command(
         if stages is None and machines is None:
             stages = 2
         terms = CutTerms(stages=stages, machines=machines, schedule=plan, bandwidth=rate, memory=limit, trains=True)
-        chain, profile = profiled(load_task(task), plan, after=after or [], tied=tied, told=teller(manner))
+        chain, profile = profiled(
+            load_task(task, teller(manner)), plan, after=after or [], tied=tied, told=teller(manner)
+        )
         answer = Answer.of(task, chain, profile, terms, wait)
-        json_file.write(json, answer.to_json())
-        _draw(answer, task, terms, picture)
-        if manner != "quiet":
-            print_cut(json_file.console(json), answer, picture, everything=manner == "verbose")
+        with (
+            json_file.written(json, answer.to_json),
+            json_file.written(picture, lambda: _drawn(answer, task, terms), "--picture") as there,
+        ):
+            if manner != "quiet":
+                print_cut(json_file.console(json), answer, there, everything=manner == "verbose")
 
 
-def _draw(answer: Answer, task: str, terms: CutTerms, picture: Path | None) -> None:
-    if picture is None:
-        return
+def _drawn(answer: Answer, task: str, terms: CutTerms) -> str:
     from covey.report import gantt
 
     title = f"{task} · {terms.schedule.name} · {len(answer.best.stages)} stages"
-    json_file.write(picture, gantt.draw(answer.best.gantt, title))
+    return gantt.draw(answer.best.gantt, title)

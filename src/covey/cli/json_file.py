@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from covey.errors import PlanError
+from covey import atomic_file
+from covey.errors import CoveyError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,14 +19,8 @@ OUTPUT = Path("-")
 
 def check(path: Path | None, flag: str = "--json", usual: str = "result.json") -> None:
     """Refuse a place that cannot be written, before hours of training are spent on it."""
-    if path is None or path == OUTPUT:
-        return
-    if path.is_dir():
-        raise PlanError(f"{flag} {path} is a folder; name a file in it, such as {path / usual}")
-    if not path.absolute().parent.is_dir():
-        raise PlanError(f"{flag} {path}: there is no folder {path.parent}; make it first (mkdir -p {path.parent})")
-    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise PlanError(f"{flag} {path} may not be written; choose a folder of your own")
+    if path is not None and path != OUTPUT:
+        atomic_file.check(path, flag, usual)
 
 
 def console(path: Path | None) -> Console:
@@ -34,18 +30,35 @@ def console(path: Path | None) -> Console:
     return Console(stderr=path == OUTPUT, highlight=False)
 
 
-def write(path: Path | None, text: str) -> None:
+def write(path: Path | None, text: str, flag: str = "--json") -> None:
     """Write the text whole or not at all."""
-    if path is None:
-        return
-    if path == OUTPUT:
-        sys.stdout.write(text)
-    elif path.exists() and not path.is_file():  # a pipe, /dev/stdout: must not be replaced by a file
-        path.write_text(text, encoding="utf-8")
-    else:
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+    try:
+        if path == OUTPUT:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        elif path is not None:
+            atomic_file.write(path, text)
+    except OSError as error:
+        raise CoveyError(f"{flag} {path} could not be written: {error.strerror or error}") from None
+
+
+@contextmanager
+def written(path: Path | None, text: Callable[[], str], flag: str = "--json") -> Iterator[Path | None]:
+    """Write the text, and where it lies now; if that fails, what is inside is done all the same, and then it is told.
+
+    So a disk that has become full takes neither the table nor another file away from the person.
+    """
+    failure: CoveyError | None = None
+    try:
+        if path is not None:
+            write(path, text(), flag)
+    except CoveyError as error:
+        failure = error
+    try:
+        yield None if failure else path
+    except CoveyError as error:
+        if failure:
+            error.add_note(str(failure))
+        raise
+    if failure:
+        raise failure

@@ -58,20 +58,26 @@ def command(
 
         sizes, chosen = parse_sizes(workers), specs(strategies)
         request = ShownRequest(strategy=strategies, workers=max(sizes), engine="", until=None, json=json, voice=manner)
+        told = teller(manner)
         whole = scale(
-            task, chosen, sizes, imagined or Cluster(), batch=load_task(task).batch_size, servers=servers, seed=seed,
-            told=teller(manner), command=request.command,
+            task, chosen, sizes, imagined or Cluster(), batch=load_task(task, told).batch_size, servers=servers,
+            seed=seed, told=told, command=request.command,
         )  # fmt: skip
-        json_file.write(json, whole.to_json())
-        if report is not None:
-            from covey.advise.pages import scaling_page
-            from covey.report import write
-
-            write(scaling_page(whole), report)
-        if manner != "quiet":
-            _print(json_file.console(json), whole, report)
+        with (
+            json_file.written(json, whole.to_json),
+            json_file.written(report, lambda: _drawn(whole), "--report") as there,
+        ):
+            if manner != "quiet":
+                _print(json_file.console(json), whole, there)
         if all(point.failure for point in whole.points):
             raise typer.Exit(1)
+
+
+def _drawn(whole: Scaling) -> str:
+    from covey.advise.pages import scaling_page
+    from covey.report import render
+
+    return render(scaling_page(whole))
 
 
 def _print(console: Console, whole: Scaling, report: Path | None) -> None:

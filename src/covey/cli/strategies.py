@@ -58,7 +58,7 @@ def command(
         json_file.write(json, text_of.dumps(told[0] if name else told, indent=1, ensure_ascii=False) + "\n")
         console = json_file.console(json)
         if picture is not None and name is not None:
-            json_file.write(picture, draw(told[0]["spec"]))
+            json_file.write(picture, draw(told[0]["spec"]), "--picture")
         if manner == "quiet":
             return
         if name is None:

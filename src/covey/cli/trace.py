@@ -85,7 +85,8 @@ def _write_timetable(recording: Recording, file: Path) -> None:
     from covey.report.pipelines import timetable_of
 
     seen = timetable_of(recording)
-    json_file.write(file, gantt.draw(seen, f"{recording.strategy} · bubble {seen.bubble():.0%}"))
+    drawn = gantt.draw(seen, f"{recording.strategy} · bubble {seen.bubble():.0%}")
+    json_file.write(file, drawn, "--timetable")
 
 
 def _write(
@@ -93,7 +94,7 @@ def _write(
 ) -> None:
     from covey.report import lanes, perfetto
 
-    json_file.write(picture, lanes.draw(recording, since, until))
+    json_file.write(picture, lanes.draw(recording, since, until), "--picture")
     json_file.write(json, recording.to_json())
     if chrome is not None:
-        json_file.write(chrome, perfetto.events(recording))
+        json_file.write(chrome, perfetto.events(recording), "--chrome")

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import typer
 
+from covey import atomic_file
 from covey.cli import json_file
 from covey.cli.errors import INTERRUPTED
 from covey.cli.options import Voice
-from covey.errors import PlanError
+from covey.errors import PlanError, SaveError
+from covey.reminders import reminded
 from covey.target import parse_target
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def refuse_early(
     from covey.spec import parse, parse_call
 
     json_file.check(request.json)
+    if save := request.files.get("model"):
+        atomic_file.check(save, "--save", "model.safetensors", makes_folders=True)
     parse(request.strategy)
     parse_call(request.engine)
     if request.until is not None:
@@ -78,21 +81,8 @@ def _check_duration(flag: str, text: str | None) -> None:
 @contextmanager
 def importing(manner: Voice, every: float = 5.0) -> Iterator[None]:
     """Say now and then that torch is being imported, which a busy machine may need long for."""
-    through, begun = Event(), time.monotonic()
-
-    def tell() -> None:
-        while not through.wait(every):
-            typer.echo(f"importing torch, {time.monotonic() - begun:.0f} s so far", err=True)
-
-    teller = Thread(target=tell, daemon=True)
-    if manner != "quiet":
-        teller.start()
-    try:
+    with reminded(None if manner == "quiet" else partial(typer.echo, err=True), "importing torch", every):
         yield
-    finally:
-        through.set()
-        if teller.ident is not None:
-            teller.join()  # no thread may be alive when roles are forked
 
 
 def train(request: ShownRequest, begin: Callable[[Watcher], Result]) -> None:
@@ -101,14 +91,19 @@ def train(request: ShownRequest, begin: Callable[[Watcher], Result]) -> None:
     from covey.cli.progress.display import shown
     from covey.cli.tables.result import print_result
 
+    files, unsaved = dict(request.files), None
     with shown(request.title, request.until, request.voice) as watcher:
-        result = begin(watcher)
-    json_file.write(request.json, result.to_json())
-    if request.voice != "quiet":
-        files = {**request.files, "result": request.json}
-        # JSON that goes to the output must be the only thing there.
-        console = json_file.console(request.json)
-        until = result.settings.get("until", request.until)
-        print_result(console, result, until, files, everything=request.voice == "verbose")
+        try:
+            result = begin(watcher)
+        except SaveError as error:
+            result, files["model"], unsaved = error.result, None, error
+    with json_file.written(request.json, result.to_json) as files["result"]:
+        if request.voice != "quiet":
+            # JSON that goes to the output must be the only thing there.
+            console = json_file.console(request.json)
+            until = result.settings.get("until", request.until)
+            print_result(console, result, until, files, everything=request.voice == "verbose")
+        if unsaved:
+            raise unsaved
     if result.stopped == "interrupted":
         raise typer.Exit(INTERRUPTED)

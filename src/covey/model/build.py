@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.optim import Optimizer
 
+from covey.atomic_file import replacing
 from covey.data import Feed, Partitions, RowInfo, Shards
 from covey.errors import PlanError
 from covey.faults import in_task
@@ -303,12 +304,7 @@ class ScoredModel:
         return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in self.module.state_dict().items()}
 
     def write(self, file: str) -> None:
-        """Save as safetensors, whole or not at all."""
-        path = Path(file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial_file = path.with_name(f".{path.name}.partial")
-        save_file(self.state(), partial_file)
-        partial_file.replace(path)
+        save(self.state(), Path(file))
 
 
 def read(file: Path) -> dict[str, Tensor]:
@@ -316,9 +312,11 @@ def read(file: Path) -> dict[str, Tensor]:
     return load_file(file)
 
 
-def copy(file: Path, to: Path) -> None:
-    """Put a written model where the user wants it, whole or not at all."""
+def save(weights: Mapping[str, Tensor], to: Path) -> None:
+    """Write a model as safetensors, whole or not at all."""
     to.parent.mkdir(parents=True, exist_ok=True)
-    partial_file = to.with_name(f".{to.name}.partial")
-    shutil.copyfile(file, partial_file)
-    partial_file.replace(to)
+    with replacing(to) as new:
+        try:
+            save_file(dict(weights), new)
+        except SafetensorError as error:  # it tells so of a full disk, too
+            raise OSError(str(error)) from None

@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from covey import atomic_file
 from covey.observe.recording import Recording
 from covey.observe.result import Result
 from covey.report import charts, lanes
@@ -54,12 +55,7 @@ class Page:
 
 def write(page: Page, path: Path) -> None:
     """Write the page whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(render(page), encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    atomic_file.write(path, render(page))
 
 
 def render(page: Page) -> str:

@@ -23,10 +23,11 @@ from covey.model import build
 from covey.observe.recording import joined
 from covey.observe.result import Result, conclude
 from covey.run import roles
-from covey.run.kept import same_cut, uncut
+from covey.run.kept import changed_settings, same_cut, settings_of, uncut
 from covey.run.options import Options
 from covey.run.request import Request, facts, referee
 from covey.run.roles import RoleWork
+from covey.run.saving import save_model
 from covey.simulate import parse_duration
 from covey.strategy import Role
 
@@ -56,7 +57,8 @@ def local(asked: Request) -> Result:
 def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     """Train with the crew of an engine."""
     given = asked.options
-    kept, run = kept_run(given, _run(asked))
+    here = _run(asked)
+    kept, run = kept_run(given, here)
     checkpoints = checkpoints_of(given)
     judge = referee(asked)
     interrupt = Interrupt()
@@ -72,12 +74,14 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
             score=asked.task.evaluate is not None or asked.target is not None,
             first=asked.task.evaluate is not None and run is None, model=file,
             checkpoints=checkpoints, keep_every=parse_duration(given.every),
-            run=_run(asked), stall=parse_duration(given.stall), budget=asked.budget, watcher=given.watcher,
+            run=here, stall=parse_duration(given.stall), budget=asked.budget, watcher=given.watcher,
             interrupt=interrupt,
         )  # fmt: skip
         supervisor = Supervisor(asked.plan, board, processes, judge, wishes)
         if run is not None:
             supervisor.resume(run)
+            for line in changed_settings(run, here):
+                supervisor.say(line)
         outcome = supervisor.run()
         result = conclude(
             facts(asked, name), judge, outcome.tallies,
@@ -86,9 +90,10 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
         result.keep_weights(build.read(file))
         if given.traced:
             result.keep_recording(joined(supervisor.roster.lanes, supervisor.roles, result.strategy, result.engine))
-        if given.save:
-            build.copy(file, Path(given.save))
+        unsaved = save_model(result, given.save)
         result.failures += supervisor.monitor.left()
+    if unsaved:
+        raise unsaved
     return result
 
 
@@ -110,6 +115,7 @@ def _run(asked: Request) -> RunRecord:
         strategy=asked.strategy.text, workers=len(asked.plan.limits), servers=asked.servers, seed=asked.options.seed,
         samples=asked.deal.samples, batch_size=asked.task.batch_size,
         limits=list(asked.plan.limits),
+        optimizer=settings_of(build.optimizer(asked.task)) if asked.options.checkpoint or asked.options.resume else [],
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from covey.model import build
 from covey.observe.referee import Referee
 from covey.observe.result import RunFacts
 from covey.run.options import Options
+from covey.run.saving import check_save
 from covey.simulate import parse_rate
 from covey.strategy import Plan, Strategy
 from covey.target import Target, parse_target
@@ -54,6 +55,7 @@ def threads_each(workers: int) -> int:
 def request(task: Task | str, strategy: str, workers: int, given: Options, rows: RowInfo | None = None) -> Request:
     """Check everything that can be checked before a process starts; `rows` replace the task's own data."""
     chosen = catalog.resolve(strategy, workers)
+    check_save(given.save)
     _check_mesh(chosen, given, rows)
     if rows and chosen.chooses:
         raise PlanError(
@@ -63,7 +65,8 @@ def request(task: Task | str, strategy: str, workers: int, given: Options, rows:
     if given.until:
         parse_target(given.until)
     name = task if isinstance(task, str) else ""
-    task = load_task(task) if isinstance(task, str) else task
+    say = given.watcher.say if given.watcher else None
+    task = load_task(task, say) if isinstance(task, str) else task
     target = parse_target(given.until, task.better) if given.until else None
     task = build.with_rows(task, rows) if rows else task
     if target and task.evaluate is None and target.metric != "loss":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
@@ -20,6 +19,7 @@ from covey.model.threads import one_thread
 from covey.observe.recording import Recorder, joined
 from covey.observe.result import Result, conclude
 from covey.run.request import Request, facts, referee
+from covey.run.saving import save_model
 from covey.simulate import Cluster
 
 P = ParamSpec("P")
@@ -52,8 +52,8 @@ def simulated(asked: Request) -> Result:
         if score:
             score.assemble(outcome.snapshots)
             result.keep_weights(score.state())
-            if given.save:
-                score.write(os.fspath(given.save))
+            if unsaved := save_model(result, given.save):
+                raise unsaved
         return result
 
 

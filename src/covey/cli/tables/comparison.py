@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from covey.compare.figures import Column, Figure, StrategyRow, best, columns, rows, written
-from covey.compare.running import Comparison
+from covey.compare.outcomes import Comparison
 
 
 def print_comparison(console: Console, whole: Comparison) -> None:

@@ -78,15 +78,17 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
     if not work.world:  # the ranks of a world have one already, and what is born beside a rank has that
         os.environ["LOCAL_RANK"] = str(JOINED.local_rank)
     path = handover.opened(handed).file or work.task  # where it lies on this host, if it came along
+    ended = "ended without calling"
     try:
         run_script(path, work)
-    except SystemExit:
+    except SystemExit as leaving:
         if JOINED.joined:
             raise
+        ended = f"called sys.exit({'' if leaving.code is None else repr(leaving.code)}) before"
     except Exception as error:
         tell_failure(me, work.contacts, error)
     if not JOINED.joined:
-        missing = PlanError(f"{path} ended without calling covey.join: put it around the training loop")
+        missing = PlanError(f"{path} {ended} covey.join: put it around the training loop")
         tell_failure(me, work.contacts, missing)
 
 

@@ -26,6 +26,7 @@ from covey.run.own_loop import joined_role
 from covey.run.own_loop.request import Loop, Script, loop_of
 from covey.run.processes import StartableProcesses, checkpoints_of, kept_run
 from covey.run.request import facts_of, threads_each
+from covey.run.saving import check_save, save_model
 from covey.simulate import parse_duration
 from covey.spec import parse_call, unknown
 
@@ -82,6 +83,7 @@ def launch_with(
     with refusing(engine.name):
         if not path.is_file():
             raise PlanError(f"there is no script {script}")
+        check_save(asked.save)
         wanted = Script(path=str(path), name=str(script), arguments=tuple(arguments))
         loop = loop_of(wanted, strategy, workers, asked, asked.threads or threads_each(workers))
 
@@ -136,7 +138,8 @@ def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interr
             seconds=outcome.seconds, stopped=outcome.stopped, usage=outcome.usage, failures=outcome.refused,
         )  # fmt: skip
         result.keep_weights(build.read(file))
-        if given.save:
-            build.copy(file, Path(given.save))
+        unsaved = save_model(result, given.save)
         supervisor.see_off()
+    if unsaved:
+        raise unsaved
     return result

@@ -1,0 +1,29 @@
+"""Where does the model of a run go?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from covey import atomic_file
+from covey.errors import SaveError
+from covey.model import build
+from covey.observe.result import Result
+
+Place = str | os.PathLike[str] | None
+
+
+def check_save(to: Place) -> None:
+    """Refuse, before anything runs, a place where no model can be saved."""
+    if to:
+        atomic_file.check(Path(to), "--save", "model.safetensors", makes_folders=True)
+
+
+def save_model(result: Result, to: Place) -> SaveError | None:
+    """Save the model of the result there, if that was asked for; or what to raise when the run is over in order."""
+    try:
+        if to:
+            build.save(result.weights, Path(to))
+    except OSError as error:
+        return SaveError(f"--save {to} could not be written: {error.strerror or error}", result)
+    return None
