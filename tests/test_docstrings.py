@@ -18,7 +18,7 @@ from tests.warm import Warm
 
 ROOT = Path(__file__).parent.parent
 SKIPPED = {
-    "errors": ("CheckpointError", "CoveyError", "PeerLost", "RoleFailed", "Stalled"),
+    "errors": ("CheckpointError", "CoveyError", "PeerLost", "RoleFailed", "SaveError", "Stalled"),
     "modules": ("data", "spark"),
 }
 

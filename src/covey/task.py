@@ -235,15 +235,12 @@ def _import(path: Path) -> ModuleType:
     module = sys.modules[name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except SystemExit as leaving:
+    except BaseException as error:
         del sys.modules[name]
-        raise PlanError(
-            f"{path} called sys.exit({'' if leaving.code is None else repr(leaving.code)}) while it was imported, so "
-            "there is no task in it: put what runs it as a program under if __name__ == '__main__':"
-        ) from None
-    except BaseException:
-        del sys.modules[name]
-        raise
+        if not isinstance(error, SystemExit):
+            raise
+        hint = "put what runs it as a program under if __name__ == '__main__':"
+        raise PlanError(f"{path} called sys.exit({error.code!r}) while it was imported; {hint}") from None
     return module
 
 

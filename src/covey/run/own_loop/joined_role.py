@@ -84,7 +84,7 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
     except SystemExit as leaving:
         if JOINED.joined:
             raise
-        ended = f"called sys.exit({'' if leaving.code is None else repr(leaving.code)}) before"
+        ended = f"called sys.exit({leaving.code!r}) before"
     except Exception as error:
         tell_failure(me, work.contacts, error)
     if not JOINED.joined:
