@@ -117,6 +117,8 @@ def test_the_weights_of_an_uninterrupted_run(
     assert resumed.seconds > past["seconds"] > 0
     assert resumed.history[: len(past["history"])] == past["history"]
     assert resumed.history[-1]["samples"] == whole.samples
+    marks = [row["samples"] for row in resumed.history]
+    assert marks == sorted(set(marks)), "a run that goes on is not scored at its beginning"
     assert resumed.traffic == whole.traffic, "bytes and messages go on as well"
 
 

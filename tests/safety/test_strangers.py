@@ -23,7 +23,7 @@ from covey.engines.cluster.places import MeetingTerms
 from covey.engines.process import control, control_lines
 from covey.engines.process.contacts import Contacts
 from covey.engines.transport.frames import OPEN, Frame
-from covey.engines.transport.keys import LAUNCHER, KeyChecker, KeyRing, Pair, new_pair
+from covey.engines.transport.keys import LAUNCHER, KeyChecker, KeyRing, LockedSocket, Pair, new_pair
 from covey.engines.transport.refusals import LONGEST, MOST, Refusals
 from covey.engines.transport.token import new_token, seal
 from covey.message import Address, pack
@@ -222,6 +222,16 @@ def test_a_flood_starves_nobody() -> None:
         pair.exchange(20, 2000)
         assert flooded < 20 * quiet + 1, f"{quiet:.2f} s without, {flooded:.2f} s with the flood"
         assert set(pair.b.refusals.counts) <= {NO_MEMBER, TOO_MANY}
+
+
+def test_of_too_many_connections_the_newest_are_broken_off() -> None:
+    """Members came before the crowd did."""
+    with zmq.Context() as context, context.socket(zmq.PULL) as door:
+        door.bind("tcp://127.0.0.1:*")
+        locked, numbers = LockedSocket(door, lambda: None), range(10**6, 10**6 + 5)  # files that nobody has
+        locked.open = dict.fromkeys(numbers)
+        assert locked.clear(3) == 2 and list(locked.open) == list(numbers[:3])
+        assert locked.clear(3) == 0
 
 
 def test_strangers_fill_no_memory() -> None:
