@@ -152,6 +152,31 @@ def test_a_loop_that_never_ends_by_itself_ends_with_the_run_and_the_script_goes_
     assert [first["local"], second["local"]] == [0, 1], "torch.cuda.set_device takes another GPU on each"
 
 
+IN_TURN = """
+import json, sys
+from pathlib import Path
+import torch, covey
+
+first, second = (torch.nn.Linear(6, 3) for _ in range(2))
+its, other = (torch.optim.SGD(model.parameters(), lr=0.1) for model in (first, second))
+x, y = torch.randn(4, 6), torch.randint(0, 3, (4,))
+with covey.join([first, second], [its, other]) as member:
+    torch.nn.functional.cross_entropy(first(x) + second(x), y).backward()
+    waiting = second.weight.grad.tolist()
+    member.step(samples=4, optimizer=its)
+    found = None if second.weight.grad is None else second.weight.grad.tolist()
+    member.step(samples=4, optimizer=other)
+(Path(sys.argv[1]) / f"worker {member.rank}.json").write_text(json.dumps([waiting, found]))
+"""
+
+
+def test_gradients_of_what_another_optimizer_steps_wait_for_it(room: Room) -> None:
+    launch(room.script(IN_TURN), [str(room.path)], "allreduce", 2, threads=1, steps=2)
+    for rank in range(2):
+        waiting, found = json.loads((room.path / f"worker {rank}.json").read_text())
+        assert found == waiting
+
+
 LEAVING = """
 import sys, torch, covey
 model = torch.nn.Linear(6, 3)
