@@ -145,3 +145,26 @@ def test_an_optimizer_of_sparse_gradients_is_refused_at_join() -> None:
     model = nn.Embedding(4, 2, sparse=True)
     with pytest.raises(PlanError, match=r"SparseAdam takes only sparse gradients.*sparse=False\) with SGD or Adam"):
         replica_of(model, torch.optim.SparseAdam(model.parameters()))
+
+
+def table() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Embedding(6, 3, sparse=True).double()
+
+
+def looked_up(module: nn.Module, ranks: Sequence[int], step: int) -> float:
+    module.zero_grad()
+    loss = module(torch.tensor([number for rank in ranks for number in (2 * rank + step % 2, 5)])).square().mean()
+    loss.backward()
+    return float(loss.detach())
+
+
+@pytest.mark.parametrize("spec", ["bsp", "allreduce", "local_sgd(period=1)"])
+def test_sparse_gradients_are_exchanged_as_dense_ones(spec: str) -> None:
+    module = table()
+    optimizer = undecayed(module)
+    for step in range(4):
+        looked_up(module, [0, 1], step)
+        optimizer.step()
+    found = train(spec, steps=4, make=undecayed, model=table, loss=looked_up)
+    torch.testing.assert_close(found.weights, module.weight.detach().reshape(-1), rtol=0, atol=1e-12)  # type: ignore[operator]

@@ -136,7 +136,7 @@ class Flat:
                 view.zero_()
             elif parameter.grad is not view:
                 views.append(view)
-                grads.append(parameter.grad)
+                grads.append(parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad)
             parameter.grad = view
         if views and views[0].is_cuda:
             torch._foreach_copy_(views, grads)  # a few launches for all of them

@@ -34,7 +34,7 @@ def backward(model: nn.Module, x: torch.Tensor = X, y: torch.Tensor = Y) -> None
 
 
 def test_the_example_of_join_runs() -> None:
-    (example,) = doctest.DocTestFinder().find(covey.join, globs={"join": covey.join})
+    (example,) = doctest.DocTestFinder().find(covey.join, globs={"covey": covey})
     assert len(example.examples) == 4 and doctest.DocTestRunner().run(example).failed == 0
 
 
