@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -103,24 +102,6 @@ def test_on_the_command_line(room: Room, number: int) -> None:
     code, out, err = finish(process)
     assert code == 130 and "Traceback" not in err
     assert "interrupted" in (out + err).lower()
-    room.wait_empty()
-
-
-def test_a_terminal_that_is_closed_keeps_the_run(room: Room) -> None:
-    """It sends SIGHUP, and fails whatever is written to it afterwards."""
-    task, kept = room.task(before_step=f"(HERE / 'training').touch(); {SLOW}"), room.path / "kept"
-    ours, theirs = os.openpty()
-    own = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"  # the terminal of its session
-    command = ["run", task, "--steps", "100000", "--checkpoint", str(kept), "--every", "1h"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"{own}; from covey.cli import main; main()", *command], env=room.environment,
-        cwd=room.path, start_new_session=True, stdin=theirs, stdout=theirs, stderr=theirs,
-    )  # fmt: skip
-    os.close(theirs)
-    room.appears("training")
-    os.close(ours)
-    process.wait(60)
-    assert (kept / "latest").exists()
     room.wait_empty()
 
 
