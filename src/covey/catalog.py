@@ -92,7 +92,7 @@ LOSSY = "loses blocks on the way, and what a codec carries on must arrive; use g
 GATES = "looks into one worker's whole forward and backward, of which a stage has a part: use bsp, sliced or allreduce"
 """Why a strategy takes no cut models."""
 
-CUTS_ITSELF = "divides the layers of its model itself: leave 'with mesh(...)' away"
+CUTS_ITSELF = "divides the layers of its model itself: omit 'with mesh(...)'"
 
 STRATEGIES: Mapping[str, Entry] = {
     "bsp":          Entry(Bsp, "Valiant 1990; Chen et al. 2016", codecs="pushes", placed=True),

@@ -1,4 +1,4 @@
-"""Whose mistake is an exception? Its own words, and the part of its traceback that helps whoever made it."""
+"""Whose code raised an exception? Its message, and the part of its traceback that helps."""
 
 from __future__ import annotations
 

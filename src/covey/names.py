@@ -1,4 +1,4 @@
-"""Which known names are nearest to one that nobody knows?"""
+"""Suggestions for misspelt names: the known names that are nearest."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Strategy:
         if workers < 1:
             raise PlanError(f"--workers {workers}: at least 1 is needed")
         if servers is not None and servers != self.servers and not self.servers:
-            raise PlanError(f"{self.name} has no servers: leave --servers away, or use bsp, ssp or asynchronous")
+            raise PlanError(f"{self.name} has no servers: omit --servers, or use bsp, ssp or asynchronous")
         if servers is not None and servers != self.servers and self.fixed_servers:
             raise PlanError(f"--servers {servers}: '{self.text}' already says that there are {self.servers}")
         if servers is not None and servers < 1 <= self.servers:

@@ -246,7 +246,7 @@ def test_servers_hold_what_the_optimizer_needs_and_workers_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("spec", "words"),
-    [("ssp(bound=-1)", "0 or more"), ("ssp(weight=0)", "must count something"), ("asynchronous(weight=-1)", "1/3")],
+    [("ssp(bound=-1)", "0 or more"), ("ssp(weight=0)", "must be more than 0"), ("asynchronous(weight=-1)", "1/3")],
 )
 def test_settings_that_cannot_work_are_refused(spec: str, words: str) -> None:
     with pytest.raises(PlanError, match=words):

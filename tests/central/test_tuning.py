@@ -120,6 +120,6 @@ def test_only_the_size_may_be_open() -> None:
 
 
 def test_a_codec_needs_slices_of_one_size() -> None:
-    with pytest.raises(PlanError, match="it sees slices of one size, so give one"):
+    with pytest.raises(PlanError, match="the codec needs slices of one size; set partition to a size"):
         run(deep(), "bytescheduler(partition=auto) + int8", 2, steps=1)
     assert torch.isfinite(run(deep(), "bytescheduler(partition=256) + int8", 2, steps=2).scored["0.weight"]).all()

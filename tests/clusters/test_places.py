@@ -152,5 +152,5 @@ def test_a_task_in_a_folder_with_a_colon_is_compared_too(tmp_path: Path) -> None
 @pytest.mark.full
 def test_a_host_that_does_not_come_is_named(room: Room) -> None:
     never = ["sh", "-c", "exec sleep 100"]
-    with pytest.raises(PeerLost, match=r"^not heard of within \d+ s: host right; can they reach 127.0.0.1\?"):
+    with pytest.raises(PeerLost, match=r"^no answer within \d+ s: host right; can they reach 127.0.0.1\?"):
         on_two_sites(room.task(), "127.0.0.1", [(), never], stall="2s")

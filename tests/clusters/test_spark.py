@@ -202,7 +202,7 @@ def test_rows_that_cannot_be_trained_on(shared: SharedRoom, spark: Any) -> None:
 
     refused("no column 'z'; it has x, y, name", features=["z"])
     refused("name the columns", features=[])
-    refused("which is no number", features=["name"])
+    refused("which is not a number", features=["name"])
     refused("9 workers must run at once, and Spark has 4 task slots", workers=9)
     refused("partition [01] is empty, so a worker would have no rows", data.filter("x < 2").repartition(2))
     refused("workers live where their rows are", place="workers:node0")

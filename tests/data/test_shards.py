@@ -73,7 +73,7 @@ def test_the_order_follows_from_seed_and_epoch_alone() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ((3, 4, 1), "3 samples cannot be dealt to 4 workers, .* use at most 3 workers"),
+        ((3, 4, 1), "3 samples are too few for 4 workers: .* use at most 3 workers"),
         ((0, 1, 1), "samples must be at least 1, not 0"),
         ((3, 0, 1), "workers must be at least 1"),
         ((3, 1, 0), "batch_size must be at least 1"),

@@ -220,10 +220,10 @@ def test_every_model_is_in_one_subtree(workers: int) -> None:
     [
         ("malt + few over ring", "use share=gradient over complete, or dpsgd over this graph"),
         ("dpsgd + dgc", "use a codec without it"),
-        ("gosgd + warmup(steps=3) + few", "leave it away"),
+        ("gosgd + warmup(steps=3) + few", "omit warmup"),
         ("easgd + few + pull", "encoded anyway"),
         ("sparknet(momentum=average) + few", "use momentum=keep or reset"),
-        ("local_sgd(pattern=star) + few", "leave pattern away"),
+        ("local_sgd(pattern=star) + few", "omit pattern"),
     ],
 )
 def test_what_has_no_meaning_is_refused_with_what_would_work(spec: str, why: str) -> None:

@@ -83,7 +83,7 @@ def _waits(memory: Any) -> list[float]:
         ("bsp + warmup + topk", 6, "warmup needs one of steps=… and epochs=…"),
         ("bsp + warmup(steps=2, epochs=1) + topk", 6, "warmup needs one of"),
         ("bsp + momentum_correction(momentum=1) + topk", 6, "momentum=1\\): 0 or more, and less than 1"),
-        ("bsp + momentum_correction + dgc", 6, "momentum would count twice; leave momentum_correction away"),
+        ("bsp + momentum_correction + dgc", 6, "momentum would count twice; omit momentum_correction"),
         ("bsp + dorefa(bits=9)", 6, "dorefa\\(bits=9\\): 1 to 8"),
         ("bsp + terngrad(scope=all)", 15, "scope must be layer or global, not all"),
     ],
@@ -207,7 +207,7 @@ def test_a_warm_up_of_epochs() -> None:
         wire, memory = coder.encode(normal(shape, seed), memory)
         sizes.append(wire.nbytes == 1 + shape.like.nbytes)
     assert sizes == [True] * 4 + [False] * 2
-    with pytest.raises(PlanError, match="nobody knows here how long an epoch is: use steps="):
+    with pytest.raises(PlanError, match="the length of an epoch is unknown here; use steps="):
         warmed_up(TOP, epochs=1.0).made(replace(form(), epoch=0), 0)
 
 

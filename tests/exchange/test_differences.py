@@ -90,6 +90,6 @@ def test_codecs_that_carry_on_by_themselves_are_refused() -> None:
     carrying = replace(Few().codec(), carries=True)
     with pytest.raises(PlanError, match="carried on already: use a codec without it, such as topk"):
         refuse_carrying(carrying)
-    with pytest.raises(PlanError, match="need no warmup"):
+    with pytest.raises(PlanError, match="omit warmup"):
         refuse_lagging(replace(Few().codec(), name="warmup(steps=3) + topk"))
     refuse_lagging(Few().codec())

@@ -137,8 +137,8 @@ class Board:
     ("who", "claims", "says", "why"),
     [
         (A, b"worker/0", seal, ""),
-        (B, b"worker/0", seal, "worker 1 spoke to the launcher in the name of worker 0"),
-        (A, b"worker/7", seal, "the control line got something that no role of this run says"),
+        (B, b"worker/0", seal, "worker 1 sent the launcher a message in the name of worker 0"),
+        (A, b"worker/7", seal, "the control link received a message that no role of this run sends"),
         (A, b"worker/0", lambda token, word: bytes(16) + seal(token, word)[16:], "a word of another run is refused"),
         (A, b"worker/0", lambda token, word: token + b"\x91" * 5000, "a peer sent an invalid word up the control line"),
         (None, b"worker/0", seal, "a connection from 127.0.0.1: its key is not of this run"),
@@ -164,7 +164,9 @@ def test_a_role_is_no_site(who: Address, welcome: bool) -> None:
             board, board.gate.endpoint, board.pairs[who], b"site/0", seal(board.token, site_messages.Heartbeat())
         )
         assert heard == ([(0, site_messages.Heartbeat())] if welcome else [])
-        assert bool(board.guard.refusals.counts["worker 0 spoke to the launcher in the name of site 0"]) != welcome
+        assert (
+            bool(board.guard.refusals.counts["worker 0 sent the launcher a message in the name of site 0"]) != welcome
+        )
         board.gate.close()
         context.destroy(0)
 

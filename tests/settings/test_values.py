@@ -100,7 +100,7 @@ HOSTILE = {
 @pytest.mark.parametrize("what", HOSTILE)
 def test_what_cannot_be_of_this_optimizer_is_refused_by_name(what: str) -> None:
     word = SettingsUpdate(**{"step": 0, "whole": True, "rows": [(0, "lr", 0.1)], "active": [0], **HOSTILE[what]})
-    with pytest.raises(WireError, match="worker 0 told"):
+    with pytest.raises(WireError, match="worker 0 sent"):
         after(told(word), None, 1, 1)
 
 

@@ -91,12 +91,12 @@ def test_a_matrix_from_a_file(tmp_path: Path) -> None:
     ("name", "text", "why"),
     [
         ("w.csv", "1 0\n0 1\n", "2 rows of 2 numbers; 3 workers need 3 rows of 3"),
-        ("w.csv", "1 0 0\n0 one 0\n0 0 1\n", "line 2 is no row of numbers"),
-        ("w.csv", "1 0 0\n0 1/0 0\n0 0 1\n", "line 2 is no row of numbers"),
+        ("w.csv", "1 0 0\n0 one 0\n0 0 1\n", "line 2 is not a row of numbers"),
+        ("w.csv", "1 0 0\n0 1/0 0\n0 0 1\n", "line 2 is not a row of numbers"),
         ("w.csv", "1 0 0\n0 -1 0\n0 0 1\n", "row 1 holds -1"),
         ("w.csv", "1 0 0\n0 nan 0\n0 0 1\n", "row 1 holds nan"),
         ("w.toml", "rows = 3", "weights = "),
-        ("w.toml", "weights = [[", "no TOML"),
+        ("w.toml", "weights = [[", "not a TOML file"),
         ("w.toml", 'weights = [["x"]]', "must be numbers"),
     ],
 )

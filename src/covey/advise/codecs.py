@@ -1,4 +1,4 @@
-"""Would a codec pay here? Reckoned before a run as `+ auto` reckons in one: encode, send and decode, against plain."""
+"""Whether a codec pays, estimated before a run as `+ auto` does in one: encode, send and decode, against plain."""
 
 from __future__ import annotations
 

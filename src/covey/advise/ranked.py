@@ -1,4 +1,4 @@
-"""One strategy of the advice, with what speaks for and against it."""
+"""One strategy of the advice, with its reasons and risks."""
 
 from __future__ import annotations
 

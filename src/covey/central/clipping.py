@@ -1,4 +1,4 @@
-"""Clipping by the norm of a whole gradient whose parts lie on several roles: they tell each other their squares."""
+"""Clipping by the norm of a gradient whose parts are on several roles: the roles exchange their squared norms."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Layout(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dedicated:
-    """So many servers on machines of their own."""
+    """A number of servers, each on its own machine."""
 
     count: int = 1
 
@@ -36,7 +36,7 @@ class Dedicated:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Colocated:
-    """Every worker's machine serves one of n shards; what stays on the machine is no traffic."""
+    """Every worker's machine serves one of n shards; what stays on the machine does not count as traffic."""
 
     def place(self, strategy: Strategy, workers: int) -> Strategy:
         def roles(workers: int, servers: int) -> list[Role]:

@@ -1,4 +1,4 @@
-"""Parameters that come back from a server as what has changed since the last time: `+ pull`."""
+"""`+ pull`: a server sends the difference to the parameters that a worker already has."""
 
 from __future__ import annotations
 

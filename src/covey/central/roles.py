@@ -1,4 +1,4 @@
-"""The roles of nearly every strategy with parameter servers: workers with the data, servers with the truth."""
+"""The usual roles of a strategy with parameter servers: workers with data, servers with parameters."""
 
 from __future__ import annotations
 

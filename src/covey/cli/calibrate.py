@@ -1,4 +1,4 @@
-"""covey calibrate: measure this machine and a task, so that simulate can foresee."""
+"""covey calibrate: measure this machine and a task, so that simulate can predict."""
 
 from __future__ import annotations
 

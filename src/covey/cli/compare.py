@@ -103,7 +103,7 @@ def _refuse_early(
     json_file.check(json)
     json_file.check(report, "--report", "report.html")
     if imagined and not simulated:
-        raise PlanError(f"--engine {engine} is real: flags of an imagined cluster go with --simulate")
+        raise PlanError(f"--engine {engine} runs on real machines: flags of a simulated cluster need --simulate")
 
 
 def _warn_of_cores(workers: int, manner: Voice) -> None:

@@ -1,4 +1,4 @@
-"""covey run: train a task for real."""
+"""covey run: train a task on real processes."""
 
 from __future__ import annotations
 

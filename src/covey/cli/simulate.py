@@ -96,5 +96,5 @@ def described(file: Path | None, **flags: object) -> Cluster | None:
         return None if not given else from_flags(**given)  # type: ignore[arg-type]  # the flags carry the names of its parameters
     if given:
         named = " and ".join(f"--{name}" for name in given)
-        raise PlanError(f"--cluster {file} describes all of the cluster; leave {named} away, or write it into the file")
+        raise PlanError(f"--cluster {file} describes all of the cluster; omit {named}, or write it into the file")
     return load(file)

@@ -57,7 +57,9 @@ def command(
             cluster, bandwidth=bandwidth, latency=latency, compute=compute, jitter=jitter, slow=slow
         )
         if imagined is not None and engine != "simulated":
-            raise PlanError(f"--engine {engine} is real: flags of an imagined cluster go with --engine simulated")
+            raise PlanError(
+                f"--engine {engine} runs on real machines: flags of a simulated cluster need --engine simulated"
+            )
         request = ShownRequest(strategy=strategy, workers=workers, engine=engine, until=None, json=json, voice=manner)
         refuse_early(request)
         json_file.check(picture, "--picture", "trace.svg")

@@ -73,7 +73,7 @@ def _check_duration(flag: str, text: str | None) -> None:
 
     try:
         if text is not None and not parse_duration(text):
-            raise PlanError("0 would be all the time; write for example 30s")
+            raise PlanError("0 is not an interval; write for example 30s")
     except PlanError as error:
         raise PlanError(f"{flag} {text}: {error}") from None
 

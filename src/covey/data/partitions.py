@@ -1,4 +1,4 @@
-"""Data that stay where they are: every worker has rows of its own, and nobody has them all."""
+"""Data that stays where it is: every worker has rows of its own, and no role has them all."""
 
 from __future__ import annotations
 

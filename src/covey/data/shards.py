@@ -1,4 +1,4 @@
-"""Who sees which sample, and when: arithmetic on sample numbers, without touching a sample."""
+"""Which worker sees which sample when: arithmetic on indices, without touching a sample."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Shards:
                 raise PlanError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if self.workers > self.samples:
             raise PlanError(
-                f"{self.samples} samples cannot be dealt to {self.workers} workers, one would get none; "
+                f"{self.samples} samples are too few for {self.workers} workers: one would get none; "
                 f"use at most {self.samples} workers, or more data"
             )
 

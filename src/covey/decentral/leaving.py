@@ -1,4 +1,4 @@
-"""How workers that never wait for each other part: nobody ends while something may still travel to it."""
+"""How workers that never wait for each other end: none ends while a message may still be on its way to it."""
 
 from __future__ import annotations
 

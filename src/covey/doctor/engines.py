@@ -17,7 +17,7 @@ PATIENCE = 60.0  # seconds for an import on a busy machine
 JAVA = 17  # what PySpark 4 runs on
 ASK_MPI = """
 import mpi4py
-mpi4py.rc.initialize = False  # a process that is no rank would leave a segment of shared memory behind
+mpi4py.rc.initialize = False  # a process that is not a rank would leave a segment of shared memory behind
 from mpi4py import MPI
 print(MPI.Get_library_version().splitlines()[0].split(',')[0])
 """

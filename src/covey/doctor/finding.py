@@ -1,4 +1,4 @@
-"""What a check of this machine finds, and how it says no."""
+"""The finding of one check of this machine: what is wrong, and how to fix it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Was this process started by torchrun, by SLURM or by mpirun, beside others like it? The environment tells.
+"""Detect from the environment whether torchrun, SLURM or mpirun started this process as one of several ranks.
 
 Nothing heavy is imported here: the command line asks this before it says a word.
 """

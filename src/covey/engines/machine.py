@@ -1,4 +1,4 @@
-"""What machine is this, and which versions run on it: for the result of a run."""
+"""Facts about this machine and its software versions, for the result of a run."""
 
 from __future__ import annotations
 

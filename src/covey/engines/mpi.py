@@ -49,7 +49,7 @@ def places(workers: int, hosts: Any, **settings: object) -> Places:
     if hosts:
         raise PlanError("--hosts is for covey's own mpirun; this process was started by one: give it the --hostfile")
     if LED:
-        raise PlanError("the other ranks have left with the first run: one mpirun, one covey.fit")
+        raise PlanError("the other ranks ended with the first run: call covey.fit once per mpirun")
     LED.append(started)
     return RankPlaces(channel(started), started.size, (lambda address: NATIVE) if native else None)
 

@@ -1,4 +1,4 @@
-"""covey's own mpirun: one site for each worker, on this machine or on the hosts of a file; the launcher is no rank.
+"""covey's own mpirun: one site per worker, on this machine or the hosts of a file; the launcher is not a rank.
 
 The configs of sites lie in memory of the launcher that only its own user can open. On one machine each site reads its
 own; with several hosts a relay, rank 0 on the launcher's machine, hands them out over MPI.

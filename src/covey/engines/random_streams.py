@@ -1,4 +1,4 @@
-"""Where a role's chance comes from: the run's seed and the role's own name, the same in every engine."""
+"""The random stream of a role: seeded by the run's seed and the role's name, the same in every engine."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class RaySettings:
 
     def __post_init__(self) -> None:
         if self.placement not in ("spread", "pack"):
-            raise PlanError(f"ray(placement={self.placement}): spread or pack the sites over the nodes")
+            raise PlanError(f"ray(placement={self.placement}): write spread or pack")
         for name in ("sites", "cpus", "gpus"):
             value = getattr(self, name)
             if isinstance(value, str) or value < 0:

@@ -1,4 +1,4 @@
-"""What the programs of a role remember over a restart: values by name."""
+"""Values that a role's programs remember across a restart, by name."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def places(workers: int, hosts: Any, **settings: object) -> Places:
 
         return TorchrunPlaces(workers, collective)
     if LED:
-        raise PlanError("the other ranks have left with the first run: one torchrun, one covey.fit")
+        raise PlanError("the other ranks ended with the first run: call covey.fit once per torchrun")
     LED.append(started)
     return RankPlaces(channel(started), started.size, collective)
 
@@ -109,7 +109,7 @@ class StoreChannel:
         while not self.store.check([f"here/{rank}"]):
             clock.tick()
             if clock.awake > patience:
-                raise PeerLost(f"rank {rank} did not come within {patience:g} s; a longer --stall gives it more time")
+                raise PeerLost(f"rank {rank} did not arrive within {patience:g} s; a longer --stall gives it more time")
             time.sleep(LOOK)
         return presences.read(self.store.get(f"here/{rank}"), f"rank {rank}")
 

@@ -30,7 +30,7 @@ MODULE = "covey.engines.torchrun_agent"
 
 
 class TorchrunPlaces:
-    """So many sites on this machine, started by torchrun's agent."""
+    """Sites on this machine, started by torchrun's agent."""
 
     address = HERE
 

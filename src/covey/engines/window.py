@@ -1,4 +1,4 @@
-"""How much may be on its way from one role to another, or lie there unread, before the sender's program waits."""
+"""The flow-control window: how many bytes may be in flight or unread before the sender's program waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which codec pays on the links of this run, and does any? `auto` measures it, and says what it found.
+"""`+ auto`: measures which codec pays on the links of this run, and reports the choice.
 
 The first exchange is plain, so that it is known how long the rest of a step takes. Before the second one every option
 is tried out on the vector that is there: encoded, sent, decoded, and thrown away, so that training loses nothing. Of

@@ -1,4 +1,4 @@
-"""Who wants to know when something is encoded or decoded? In imagined time that has to be charged for."""
+"""Observers of encoding and decoding, by which virtual time charges for them."""
 
 from __future__ import annotations
 

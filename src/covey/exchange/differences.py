@@ -110,7 +110,10 @@ def refuse_lagging(codec: Codec) -> None:
     """Also one that begins with exact numbers, where it must be known from the start how far shadows will lag."""
     refuse_carrying(codec)
     if "warmup" in {word.partition("(")[0] for word in codec.name.split(" + ")}:
-        raise PlanError(f"{codec.name}: workers that mix their models start alike, and need no warmup: leave it away")
+        raise PlanError(
+            f"{codec.name}: warmup does not combine with strategies that exchange models, whose workers start from "
+            "the same weights: omit warmup"
+        )
 
 
 def damped(coder: Coder) -> Coder:

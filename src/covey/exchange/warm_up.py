@@ -1,4 +1,4 @@
-"""What a codec needs is compiled, or loaded, before anybody's clock runs."""
+"""Compile or load the kernels of codecs before the clock starts."""
 
 from __future__ import annotations
 

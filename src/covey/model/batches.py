@@ -1,4 +1,4 @@
-"""What a replica learns from: batches of its own, and the sizes of everybody's."""
+"""The batches of a replica, and the batch sizes of all workers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Losses:
         self._untold.append(batch)
 
     def told(self, every: bool = False) -> list[float]:
-        """The losses that have come since, or `every` one that was added; what is no number is not told."""
+        """The losses that have come since, or `every` one that was added; NaN and infinite values are not reported."""
         found = []
         while self._untold and (every or self._untold[0].known):
             found.append(self._untold.pop(0).loss)

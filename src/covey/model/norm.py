@@ -1,4 +1,4 @@
-"""Batch-norm over the batches of all workers: the layers of a model that speak with their likes on other workers.
+"""SyncBatchNorm: batch-norm layers that exchange their statistics with those of all workers.
 
 A model asks for it as anywhere in PyTorch: `nn.SyncBatchNorm.convert_sync_batchnorm(model)`. Forward and backward run
 as one piece of work; at each such layer it stands still while the role exchanges a few numbers for it.

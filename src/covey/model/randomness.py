@@ -1,4 +1,4 @@
-"""The chance inside a model (dropout): whose it is, how it is seeded, and how it goes on somewhere else."""
+"""Random states inside a model (dropout): their seeds, and how they continue on another role."""
 
 from __future__ import annotations
 

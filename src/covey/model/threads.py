@@ -1,4 +1,4 @@
-"""With how many threads does torch compute?"""
+"""The number of threads that torch computes with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who watches a run: an instrument is attached from outside, and the engine tells it what happens."""
+"""Instruments: observers attached from outside, which the engine informs of events."""
 
 from __future__ import annotations
 

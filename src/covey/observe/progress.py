@@ -1,4 +1,4 @@
-"""How a run goes, while it goes: what an engine tells whoever shows it to a person."""
+"""Progress of a run: what an engine reports to the displays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened when, role by role: blocks of computing, waits, and messages from lane to lane."""
+"""A recording of a run, role by role: blocks of computation, waits, and messages between lanes."""
 
 from __future__ import annotations
 

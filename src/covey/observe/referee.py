@@ -89,4 +89,4 @@ def _check(row: Row) -> None:
     counted = [row.get(name) for name in ("seconds", "samples", "bytes")]
     large = [value for value in row.values() if isinstance(value, int) and abs(value) >= MOST]
     if large or "loss" not in row or not all(value is not None and 0 <= value < MOST for value in counted):
-        raise ValueError("a line of its history is none")
+        raise ValueError("a line of its history is missing")

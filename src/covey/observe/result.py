@@ -1,4 +1,4 @@
-"""What a run comes to: the shape `covey.result/1`, the same for every engine."""
+"""The result of a run in the format `covey.result/1`, the same for every engine."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def chain_of(model: nn.Module, inputs: Inputs, cuts: Sequence[str] = ()) -> Chai
     found = traced(model, inputs, cuts)
     steps, marked = _take_marks(found.graph)
     if not steps:
-        raise PlanError(f"{type(model).__name__} does nothing that could be cut")
+        raise PlanError(f"{type(model).__name__} has nothing that could be cut: it needs at least two modules or steps")
     probed = probe(found, inputs, model)
     if cuts:
         marked = {_end_of(name, steps) for name in cuts}

@@ -1,4 +1,4 @@
-"""Where the user says that a model may be cut: `x = covey.cut_here(x)` in its forward."""
+"""`covey.cut_here`: marks in a model's forward where it may be cut."""
 
 from __future__ import annotations
 

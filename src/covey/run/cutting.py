@@ -106,8 +106,8 @@ def _cut(chain: Chain, profile: Profile, mesh: Mesh, bandwidth: float) -> Cut:
     largest = max(memories(profile, cut, mesh.schedule))
     if largest > limit:
         raise PlanError(
-            f"with cut={mesh.cut} the largest stage needs {format_bytes(largest)}, more than {mesh.memory}: leave cut "
-            "away for the best one, or see what `covey cut` says"
+            f"with cut={mesh.cut} the largest stage needs {format_bytes(largest)}, more than {mesh.memory}: omit cut "
+            "for the best one, or see what `covey cut` says"
         )
     return cut
 

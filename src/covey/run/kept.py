@@ -1,4 +1,4 @@
-"""What a run goes on from: a checkpoint of the same run, or of the same with its model cut in another way."""
+"""The checkpoint that a run continues from, of the same run or of one with another cut."""
 
 from __future__ import annotations
 

@@ -55,12 +55,12 @@ class Options:
             if value is not None and value < 1:
                 raise PlanError(f"--{name} {value}: at least 1 is needed")
         if not 0 < self.rate < math.inf:
-            raise PlanError(f"rate {self.rate}: a factor on the task's learning rate is more than 0")
+            raise PlanError(f"rate {self.rate}: the factor on the task's learning rate must be more than 0")
         if self.timing_only and (self.until or self.save):
             raise PlanError("--timing-only trains nothing: use --steps or --epochs, without --until and --save")
 
     def given(self) -> list[str]:
-        """The options that are not as they are when nobody says anything."""
+        """The options that are not as they are by default anything."""
         values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
         return [name for name, (value, usual) in values.items() if (value or None) != (usual or None)]
 

@@ -23,7 +23,7 @@ from covey.strategy import Plan, Strategy
 from covey.target import Target, parse_target
 from covey.task import Task, load_task
 
-EPOCHS = 10  # when nobody says how long
+EPOCHS = 10  # by default how long
 PATIENCE = 100  # epochs after which a run that does not reach its target ends
 
 
@@ -48,7 +48,7 @@ class Request:
 
 
 def threads_each(workers: int) -> int:
-    """How many threads a role gets when nobody says: the cores, shared among the workers."""
+    """How many threads a role gets by default: the cores, shared among the workers."""
     return max(1, len(os.sched_getaffinity(0)) // workers)
 
 
@@ -100,7 +100,7 @@ def _check_mesh(chosen: Strategy, given: Options, rows: RowInfo | None) -> None:
     if chosen.mesh and rows:
         raise PlanError("two stages of a cut model need the same samples, and rows stay where they are: use covey.fit")
     if chosen.mesh and given.timing_only:
-        raise PlanError("--timing-only has no model that could be cut: leave it away, or see `covey cut`")
+        raise PlanError("--timing-only has no model that could be cut: omit it, or see `covey cut`")
 
 
 def _cut(chosen: Strategy, task: Task, workers: int, deal: Shards, given: Options) -> Strategy:

@@ -1,4 +1,4 @@
-"""One role's part: a worker reads its loop's settings and tells them on; who steps on a gradient looks them up."""
+"""A role's part in loop settings: a worker sends those of its loop; roles that step look them up."""
 
 from __future__ import annotations
 

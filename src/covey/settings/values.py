@@ -1,4 +1,4 @@
-"""An optimizer's settings as a value: read from its groups, and told to others."""
+"""An optimizer's settings as a value: read from its parameter groups, and sent to other roles."""
 
 from __future__ import annotations
 
@@ -135,25 +135,25 @@ def after(
 ) -> Settings:  # fmt: skip
     """The settings that a sender tells; refused where they are not of an optimizer such as this role's own."""
     if before is None and not word.whole:
-        raise WireError(f"{word.sender} told how its settings changed before it told them")
+        raise WireError(f"{word.sender} sent a change of its settings before the settings")
     found: list[Group] = [{} for _ in range(groups)] if word.whole or before is None else list(before.groups)
     mine: set[int] = set()
     for number, key, value in word.rows:
         if not 0 <= number < groups:
-            raise WireError(f"{word.sender} told settings of a parameter group {number}; the optimizer has {groups}")
+            raise WireError(f"{word.sender} sent settings of a parameter group {number}; the optimizer has {groups}")
         if number not in mine:  # those of earlier steps stay as they are
             found[number] = dict(found[number])
             mine.add(number)
         long = len(key) > LONGEST or (isinstance(value, str | list) and len(value) > LONGEST)
         if long or key in NOT_SETTINGS:
-            raise WireError(f"{word.sender} told a setting {key[:40]!r} that cannot be one")
+            raise WireError(f"{word.sender} sent a setting {key[:40]!r} that cannot be one")
         found[number][key] = tuple(value) if isinstance(value, list) else value
         if len(found[number]) > MOST_KEYS:
-            raise WireError(f"{word.sender} told more than {MOST_KEYS} settings of parameter group {number}")
+            raise WireError(f"{word.sender} sent more than {MOST_KEYS} settings of parameter group {number}")
     if not set(word.active) <= set(range(optimizers)) or len(word.active) > optimizers:
-        raise WireError(f"{word.sender} told that optimizers step which are not there")
+        raise WireError(f"{word.sender} sent numbers of optimizers that do not exist")
     if word.clip is not None and not word.clip > 0:
-        raise WireError(f"{word.sender} told to clip to {word.clip}")
+        raise WireError(f"{word.sender} sent a clip norm of {word.clip}")
     if len(word.absent) > parameters or not all(0 <= place < parameters for place in word.absent):
-        raise WireError(f"{word.sender} told that parameters have no gradient which are not there")
+        raise WireError(f"{word.sender} sent numbers of parameters that do not exist")
     return Settings(tuple(found), tuple(word.active), word.clip, word.absent)

@@ -1,4 +1,4 @@
-"""How long does a ring take? All its messages at once, as one recurrence: 10,000 ranks would send 200 million."""
+"""The time of a ring all-reduce by one recurrence, for rings too large to simulate each message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast are the machines and the links of an imagined cluster?"""
+"""A simulated cluster: the speeds of its machines and links."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ MACHINE = ("count", "cores", "period", "bandwidth", "latency")
 GROUP = ("workers", "slow", "bandwidth", "latency", "price", "watts")
 MOST = 100_000  # workers, machines
 LARGEST = 1e300  # number
-MEMORY = BytesPerSecond(4e9)  # between roles of one machine, when nobody says
+MEMORY = BytesPerSecond(4e9)  # between roles of one machine, by default
 
 
 def load(path: str | PathLike[str]) -> Cluster:

@@ -99,7 +99,7 @@ def _machines(cluster: Cluster) -> Iterator[list[str]]:
 def _machine(machine: Machine) -> Iterator[str]:
     yield _said("cores", f"{machine.cores:g}", "shared by the roles that live on it")
     if machine.period:
-        yield _line("period", machine.period, "a quota: so many cores on average over this time")
+        yield _line("period", machine.period, "a quota: this many cores on average over this time")
 
 
 def _toll(name: str, toll: CpuTime, each: str = "", byte: str = "") -> list[str]:

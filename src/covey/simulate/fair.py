@@ -1,4 +1,4 @@
-"""What if the messages of a NIC share it equally?"""
+"""A model of a NIC that all messages share equally."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ EASY = Handling()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodecTime:
-    """CPU time of a codec, for a vector of so many bytes of plain numbers."""
+    """CPU time of a codec, for a vector of this many bytes of plain numbers."""
 
     encode: CpuTime = FREE
     decode: CpuTime = FREE

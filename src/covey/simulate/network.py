@@ -1,4 +1,4 @@
-"""How long does a message travel, when others travel too?"""
+"""A model of the network: how long a message travels beside others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What if the messages of a NIC share it as TCP flows do, where who came first has more?"""
+"""A model of a NIC that TCP flows share, where earlier flows have a larger part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When does an epoch end for everybody? When a share of the replicas, or of its samples, is through."""
+"""When an epoch ends for all workers: after a share of the replicas, or of its samples."""
 
 from __future__ import annotations
 

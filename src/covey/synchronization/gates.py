@@ -1,4 +1,4 @@
-"""Who may read now?"""
+"""Gates: which reads a parameter server may answer now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph is data: how much each rank hears each other rank."""
+"""A graph as data: the mixing weights between ranks."""
 
 from __future__ import annotations
 

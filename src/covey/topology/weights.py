@@ -1,4 +1,4 @@
-"""How does a file say who hears whom? Rows of numbers, or TOML with `weights = [[...], ...]`."""
+"""Graphs from files: rows of mixing weights, or TOML with `weights = [[...], ...]`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _from_lines(asked: str, text: str) -> list[list[float]]:
         try:
             rows += [[_number(word) for word in words]] if words else []
         except ValueError:
-            raise PlanError(f"{asked}: line {number} is no row of numbers: {line.strip()[:60]!r}") from None
+            raise PlanError(f"{asked}: line {number} is not a row of numbers: {line.strip()[:60]!r}") from None
     return rows
 
 
@@ -60,7 +60,7 @@ def _from_toml(asked: str, text: str) -> list[list[float]]:
     try:
         rows: Any = tomllib.loads(text).get("weights")
     except tomllib.TOMLDecodeError as error:
-        raise PlanError(f"{asked}: no TOML: {error}") from None
+        raise PlanError(f"{asked}: not a TOML file: {error}") from None
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         raise PlanError(f"{asked}: weights = [[...], ...] is missing: a list of rows")
     try:

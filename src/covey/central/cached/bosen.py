@@ -1,4 +1,4 @@
-"""Bösen's managed communication: what a worker has changed leaves row by row, the most changed first, within a budget.
+"""Bösen's managed communication: a worker's changes leave row by row, the most changed first, at a limited rate.
 
 As petuum, workers step their own copies and servers add changes up. But changes gather in rows, and a row leaves when
 a leaky bucket has room, or when the bound requires it, budget or not (Wei et al. 2015); both ways, for servers do the

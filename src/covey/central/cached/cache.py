@@ -1,4 +1,4 @@
-"""A worker's copy of the parameters in SSP as Petuum does it, and what it says to the servers."""
+"""A Petuum worker's copy of the parameters, and its messages to the servers."""
 
 from __future__ import annotations
 

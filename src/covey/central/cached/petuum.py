@@ -102,7 +102,7 @@ def cached(
         raise PlanError(f"{name}(bound={bound}): the bound is a number of steps, 0 or more")
     share = 1 / workers if weight is None else weight
     if share <= 0:
-        raise PlanError(f"{name}(weight={weight}): a change must count something; leave it away for 1/{workers}")
+        raise PlanError(f"{name}(weight={weight}): the weight must be more than 0; omit it for 1/{workers}")
 
     def roles(workers: int, servers: int) -> list[Role]:
         work = partial(worker, count=servers, bound=bound, share=share, eager=eager, codec=codec)

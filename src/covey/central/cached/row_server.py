@@ -1,4 +1,4 @@
-"""Bösen's servers: they add rows as they come, and give rows back by themselves, the most changed first.
+"""Bösen's servers: they add rows as they arrive, and send changed rows back unasked, the most changed first.
 
 As workers do the other way (Wei et al. 2015): whenever a leaky bucket has room, one more row leaves, to the worker and
 of the numbers for which that is worth most; and what a worker may not do without any longer leaves when it asks, budget

@@ -1,4 +1,4 @@
-"""Parameters as rows of numbers that travel together, and what is said of them."""
+"""Parameters as rows of numbers that travel together, and their messages."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def runs_of(replica: Replica, servers: int) -> list[tuple[int, int, int]]:
 
 
 def rows_of(replica: Replica, servers: int, length: int) -> list[ParameterRow]:
-    """The parameters in rows of at most so many numbers; none lies on two servers."""
+    """The parameters in rows of at most this many numbers; none lies on two servers."""
     return [
         ParameterRow(server, part, start, min(start + length, last))
         for server, piece in enumerate(replica.pieces(servers))

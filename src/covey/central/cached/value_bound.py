@@ -1,4 +1,4 @@
-"""Value-bounded asynchrony (VAP): workers are held by how much they changed unseen, not by how many steps they lead.
+"""Value-bounded asynchrony (VAP): a worker waits by the size of its unseen changes, not by its lead in steps.
 
 A worker's change is applied at home at once, and elsewhere when the server makes it visible; it is synchronized once
 everybody has seen it. Wei et al. 2013; Dai et al. 2015.
@@ -238,13 +238,16 @@ class Vap:
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         if not self.bound > 0:
-            raise PlanError(f"vap(bound={self.bound}): more than 0 (a tiny one lets one change at a time be unseen)")
+            raise PlanError(
+                f"vap(bound={self.bound}): the bound must be more than 0 (a tiny one allows one unseen change at a "
+                "time)"
+            )
 
         bound = UnseenBound(self.bound, self.decay)
 
         def roles(workers: int, servers: int) -> list[Role]:
             if servers != 1:
-                raise PlanError(f"--servers {servers}: vap needs 1 server, which knows who has seen what")
+                raise PlanError(f"--servers {servers}: vap needs 1 server, which tracks what each worker has seen")
             work, held = partial(worker, bound=bound, codec=codec), bound if self.strong else None
             return [
                 *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),

@@ -1,4 +1,4 @@
-"""Project Adam's pushes: of fully connected layers inputs and errors go to the servers, where that is fewer bytes.
+"""Project Adam's pushes: inputs and errors of fully connected layers instead of gradients, where they are fewer bytes.
 
 On K samples the gradient of an M x N weight is the product of its output's gradient and its input. A worker sends both,
 K (M + N) numbers in the place of M N, and the servers multiply: a server that has some rows of the weight gets the
@@ -55,7 +55,7 @@ class HeldRange:
         return self.stop - self.start
 
     def room(self, samples: int, width: int, like: Tensor) -> Vector:
-        """Where the inputs and errors of so many samples fit in."""
+        """Where the inputs and errors of this many samples fit in."""
         first, last = self.rows
         return Vector(like.new_empty(samples, many) for many in (width, last - first))
 
@@ -80,7 +80,7 @@ def held(slot: TensorSlot, piece: Piece) -> list[HeldRange]:
 
 
 def pays(ranges: Sequence[HeldRange], samples: int, slot: TensorSlot) -> bool:
-    """Whether inputs and errors of so many samples are fewer numbers than the gradient of these ranges."""
+    """Whether inputs and errors of this many samples are fewer numbers than the gradient of these ranges."""
     factors = sum(samples * (slot.shape[1] + one.rows[1] - one.rows[0]) for one in ranges)
     return factors < sum(one.size for one in ranges)
 

@@ -1,4 +1,4 @@
-"""Poseidon: a fully connected layer's gradient travels as the two factors of which it is made, where they are smaller.
+"""Poseidon: the gradient of a fully connected layer travels as its two sufficient factors, where they are smaller.
 
 On K samples the gradient of an M x N weight is the product of its output's gradient (N x K) and its input (K x M).
 Every worker gives both to all others, and each adds up the products of all, in rank order: the numbers that a sum would
@@ -54,7 +54,7 @@ class FactorLayer:
         return self.slot.layer or "the model"
 
     def pays(self, samples: int) -> bool:
-        """Whether factors of so many samples, all workers' together, are no more bytes than a sum.
+        """Whether factors of this many samples, all workers' together, are no more bytes than a sum.
 
         Zhang et al. 2017: 2K(P1-1)(M+N) <= 2MN(P1+P2-2)/P2 for P1 workers and P2 servers, counting what a worker
         sends and what it gets. Workers that sum with each other are as many servers, P2 = P1 = n: each of them sends

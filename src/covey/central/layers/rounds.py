@@ -1,4 +1,4 @@
-"""Some samples on their way through fully connected layers whose units are divided among all workers, and back."""
+"""Forward and backward of samples through fully connected layers whose units are divided among all workers."""
 
 from __future__ import annotations
 

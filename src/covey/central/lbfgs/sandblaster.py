@@ -1,4 +1,4 @@
-"""Sandblaster L-BFGS: a coordinator without parameters deals out small portions, and commands the shards by scalars.
+"""Sandblaster L-BFGS: a coordinator without parameters distributes small portions and commands the shards by scalars.
 
 A portion is one worker's batch of one step; a batch of L-BFGS is many of them. Idle workers get the next portion; when
 none is left the slowest outstanding ones are given out once more, and the first result counts (Dean et al. 2012).

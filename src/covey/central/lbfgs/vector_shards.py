@@ -1,4 +1,4 @@
-"""L-BFGS by command: shards hold the vectors, whoever drives the search only their names and scalars (Dean 2012)."""
+"""Shards for L-BFGS: they hold the vectors; the coordinator sends only names and scalars (Dean 2012)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CloseShard(Message):
 
 
 class Collect(Message):
-    """Make the gradient of a batch out of so many pushes."""
+    """Combine this many pushes into the gradient of a batch."""
 
     wire_name = "lbfgs.collect"
 
@@ -113,7 +113,7 @@ class Lbfgs:
     async def step(self, loss: float) -> None:
         """Move the weights `w` on, knowing the loss and the gradient `g` where they are."""
         at = self.search
-        down = loss <= at.loss + 1e-4 * at.length * at.slope  # Armijo; a loss that is no number is not down
+        down = loss <= at.loss + 1e-4 * at.length * at.slope  # Armijo; a NaN loss is not down
         if at.length and not down and (at.tries < 5 or not isfinite(loss)):
             await self.order("add", "w", "d", -at.length / 2)  # half way back
             at.length, at.tries = at.length / 2, at.tries + 1

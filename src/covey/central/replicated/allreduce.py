@@ -121,7 +121,7 @@ class Allreduce:
     """All-reduce of gradients with a replicated optimizer, as PyTorch's DistributedDataParallel does."""
 
     pattern: by_name.Name | Literal["auto"] = "ring"  # auto: what is fastest on the link as it is measured
-    local: int = 2  # hierarchical: so many neighbouring workers are one machine; 0: those that there are
+    local: int = 2  # hierarchical: neighbouring workers per machine; 0: as placed
     bucket: int | str = 0  # bytes of gradient that leave together, such as 4MB, while backward runs; auto: as measured
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:

@@ -1,4 +1,4 @@
-"""What forward computes when, and from which parameters: seen once, while it runs."""
+"""The order in which forward uses parameters, recorded in one forward."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class TicTac:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ByteScheduler:
-    """Partitions of so many bytes, the first layers' first; no more than `credit` bytes are on their way."""
+    """Partitions of `partition` bytes, the first layers first; no more than `credit` bytes are on their way."""
 
     partition: int | Literal["auto"] = 4_096_000  # bytes; auto: measured
     credit: int | Literal["auto"] = 16_384_000  # bytes of a worker that servers have not confirmed; auto: measured
@@ -184,14 +184,23 @@ class ByteScheduler:
         most, credit = 0 if self.partition == "auto" else self.partition, None if self.credit == "auto" else self.credit
         manner = SliceOrder(most=most, in_bytes=True, credit=credit, sized=self.partition == "auto")
         if credit is None and self.partition == 0:
-            raise PlanError("bytescheduler(partition=0, credit=auto): credits are tried in partitions, so give a size")
+            raise PlanError(
+                "bytescheduler(partition=0, credit=auto): credits are multiples of a partition; set partition to a "
+                "size or to auto"
+            )
         if manner.sized and not codec.lossless:
-            raise PlanError(f"bytescheduler(partition=auto) with {codec.name}: it sees slices of one size, so give one")
+            raise PlanError(
+                f"bytescheduler(partition=auto) with {codec.name}: the codec needs slices of one size; set partition "
+                "to a size"
+            )
         if self.exchange == "servers":
             return scheduled("bytescheduler", manner, settings, codec)
         check("bytescheduler", settings)
         if not codec.lossless:
-            raise PlanError(f"bytescheduler(exchange=allreduce) adds plain numbers: {codec.name} goes with servers")
+            raise PlanError(
+                f"bytescheduler(exchange=allreduce) sums uncompressed values: omit {codec.name}, or use "
+                "exchange=servers"
+            )
         return interleaved("bytescheduler", manner, {**settings, "exchange": self.exchange})
 
 
@@ -203,5 +212,5 @@ class Staggered:
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         if self.flows < 1:
-            raise PlanError(f"staggered(flows={self.flows}): at least 1, or nobody would ever push")
+            raise PlanError(f"staggered(flows={self.flows}): at least 1 worker must be allowed to push")
         return scheduled("staggered", SliceOrder("fifo", flows=self.flows), {"flows": self.flows}, codec)

@@ -1,4 +1,4 @@
-"""A worker's companion that sends gradients while it computes: the most urgent slice next, within credit and turns."""
+"""A worker's companion that sends gradients during computation: the most urgent slice first, within its credit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server of slices: each is updated, and given back, as soon as every worker's gradient for it is there."""
+"""A server of slices: it updates a slice, and sends it back, as soon as all workers have pushed it."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Updated(Message):
 
 
 class Confirmed(Message):
-    """A server has so many bytes of a worker's gradient."""
+    """A server has received this many bytes of a worker's gradient."""
 
     wire_name = "slices.confirmed"
 

@@ -1,4 +1,4 @@
-"""Optimizer steps on slices, each as soon as its gradient is there; or on all at once, where no slice can be alone."""
+"""Optimizer steps on slices, each when its gradient is complete, or on all slices at once."""
 
 from __future__ import annotations
 

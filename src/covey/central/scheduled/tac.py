@@ -1,4 +1,4 @@
-"""TicTac's TAC: which parameters should come first, by how long they take to come and what they let be computed."""
+"""TicTac's TAC: the order of parameters by their transfer times and the computation that they unblock."""
 
 from __future__ import annotations
 

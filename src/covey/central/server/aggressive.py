@@ -33,7 +33,7 @@ class EndSuperstep(Message):
 
 
 class PartialSum(Message):
-    """The sum of a worker's gradients over so many samples, for one server; `finished` when nothing was left to do."""
+    """The sum of a worker's gradients over `samples`, for one server; `finished` when nothing was left to do."""
 
     wire_name = "aggressive.partial_sum"
 
@@ -201,7 +201,7 @@ class ABsp:
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         if self.chunks < 1:
-            raise PlanError(f"a_bsp(chunks={self.chunks}): a batch is divided into 1 or more")
+            raise PlanError(f"a_bsp(chunks={self.chunks}): a batch has 1 chunk or more")
 
         def roles(workers: int, servers: int) -> list[Role]:
             work = partial(worker, count=servers, chunks=self.chunks, codec=codec)

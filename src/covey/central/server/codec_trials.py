@@ -1,4 +1,4 @@
-"""Which codec pays on the way to servers? Clients send samples, which are decoded and thrown away: `+ auto`."""
+"""`+ auto` with servers: clients send samples with every codec to find the one that pays."""
 
 from __future__ import annotations
 

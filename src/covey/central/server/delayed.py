@@ -1,4 +1,4 @@
-"""Bounded delay: a worker's push and pull are tasks that go on while it computes, as long as no old one is unfinished.
+"""Bounded delay: push and pull continue while a worker computes, within a bound on unfinished steps.
 
 Li et al. 2014: task k is step k of all workers. On every range of keys (a server's) its gradients make one update, in
 the order of tasks; it is finished when the updated range has come back. Task k starts when all up to k - delay - 1 are.
@@ -179,7 +179,10 @@ class BoundedDelay:
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         if self.delay < 0:
-            raise PlanError(f"bounded_delay(delay={self.delay}): 0 or more; 0 is bsp, without a bound is asynchronous")
+            raise PlanError(
+                f"bounded_delay(delay={self.delay}): the delay must be 0 or more; 0 is bsp; use asynchronous for no "
+                "bound"
+            )
 
         def roles(workers: int, servers: int) -> list[Role]:
             work = partial(worker, count=servers, delay=self.delay, codec=codec)

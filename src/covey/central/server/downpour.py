@@ -1,4 +1,4 @@
-"""Downpour: push and fetch in periods of their own, move locally in between; shards step whenever something comes.
+"""Downpour: workers push and fetch in separate periods and step locally in between; shards apply each push at once.
 
 There is no order between shards: a worker may see one at version 10 and another at 12 (Dean et al. 2012).
 """
@@ -131,7 +131,7 @@ class ShardStep:
     def apply(
         self, replica: Replica, params: Vector, grad: Vector, squares: Vector | None, gradients: int = 1
     ) -> None:  # fmt: skip
-        """One step with the sum of so many gradients."""
+        """One step with the sum of this many gradients."""
         rate = replica.optimizer.param_groups[0]["lr"] * replica.schedule
         rates = rates_of(replica)
         if squares is None:
@@ -198,7 +198,7 @@ class Downpour:
         self.check()
         if not codec.lossless and self.filter != "none":
             raise PlanError(
-                f"downpour(filter={self.filter}) with {codec.name}: both choose what is worth sending: use one of them"
+                f"downpour(filter={self.filter}) with {codec.name}: both select what is sent; use one of them"
             )
         step = ShardStep(1 / workers, self.server == "adagrad", self.gamma, self.l1)
 
@@ -230,9 +230,7 @@ class Downpour:
             if getattr(self, name) < 1:
                 raise PlanError(f"downpour({name}={getattr(self, name)}): every 1 step or more")
         if self.gamma is not None and not self.gamma > 0:
-            raise PlanError(
-                f"downpour(gamma={self.gamma:g}): Adagrad's rate is more than 0; leave it away for the task's"
-            )
+            raise PlanError(f"downpour(gamma={self.gamma:g}): Adagrad's rate is more than 0; omit it for the task's")
         if self.warm < 0:
             raise PlanError(f"downpour(warm={self.warm}): 0 updates or more of worker 0 alone")
         if self.threshold < 0 or not 0 <= self.skip < 1:

@@ -127,7 +127,10 @@ class Asynchronous(Unheld):
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         if self.momentum is not None and not -1 < self.momentum < 1:
-            raise PlanError(f"asynchronous(momentum={self.momentum:g}): between -1 and 1, or weights run away")
+            raise PlanError(
+                f"asynchronous(momentum={self.momentum:g}): the momentum must lie between -1 and 1, or training "
+                "diverges"
+            )
         each = Each(share("asynchronous", self.weight, self.damping, workers), self.damping)
         explicit = None if self.momentum is None else max(-0.9, min(0.99, self.momentum - (1 - 1 / workers)))
         keeping = ShardPolicy(Rule(Open(), each), codec, momentum=explicit, ending=self.ending("asynchronous"))
@@ -218,16 +221,22 @@ class ValueBound:
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         if not self.bound > 0:
-            raise PlanError(f"value_bound(bound={self.bound:g}): more than 0 (with a tiny one a read waits for all)")
+            raise PlanError(
+                f"value_bound(bound={self.bound:g}): the bound must be more than 0 (with a tiny one a read waits for "
+                "all workers)"
+            )
         if codec.pull:
-            raise PlanError("value_bound knows whom it gave which weights, and pull changes them: leave it away")
+            raise PlanError(
+                "value_bound does not combine with pull, because its server tracks the exact weights of each "
+                "worker: omit pull"
+            )
         each = Each(share("value_bound", self.weight, "none", workers))
         settings = {"bound": self.bound, "weight": each.share}
         free = parameter_server("value_bound", "bounded", ShardPolicy(Rule(Near(self.bound), each), codec), settings)
 
         def roles(workers: int, servers: int) -> list[Role]:
             if servers != 1:  # each would hold somebody back for somebody whom another holds back
-                raise PlanError(f"--servers {servers}: value_bound needs 1 server, which sees how far all have moved")
+                raise PlanError(f"--servers {servers}: value_bound needs 1 server, which compares all weights")
             return free.roles(workers, servers)
 
         return replace(free, roles=roles, leaves_behind=True)
@@ -236,7 +245,7 @@ class ValueBound:
 def share(name: str, weight: float | None, damping: str, workers: int) -> float:
     """What a push counts before damping: 1/workers, or all of it where its age says how much."""
     if weight is not None and weight <= 0:
-        raise PlanError(f"{name}(weight={weight}): a push must count something; leave it away for 1/{workers}")
+        raise PlanError(f"{name}(weight={weight}): the weight must be more than 0; omit it for 1/{workers}")
     return weight if weight is not None else 1 / workers if damping == "none" else 1.0
 
 

@@ -1,4 +1,4 @@
-"""A parameter server's work: hold one piece of the parameters, hold reads back, apply what the rule chooses."""
+"""The program of a parameter server: it holds a shard, delays reads and applies gradients as its rule says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speculative synchronization: a worker that hears that many pushes followed its fetch starts its batch anew.
+"""Speculative synchronization: a worker restarts its batch if many others push soon after its fetch.
 
 Work cannot be broken off inside a backward, so a batch is computed in `parts`, and a worker listens between two.
 """

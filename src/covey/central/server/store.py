@@ -1,4 +1,4 @@
-"""Shards as a worker sees them that fetches and pushes in its own time, and what both say to each other."""
+"""The shards of a store that workers fetch from and push to in periods of their own, and their messages."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Store:
                 place.copy_(self.received[index].read(Given(fetched.params, fetched.whole)))
 
     async def push(self, gathered: Vector, samples: int, gradients: int = 1, step: int | None = None) -> None:
-        """Send what the filter lets through of the sum of so many gradients; what must wait stays in `gathered`.
+        """Send what the filter lets through of the sum of this many gradients; what must wait stays in `gathered`.
 
         Its step is that of the last gradient in it: the current one unless told.
         """

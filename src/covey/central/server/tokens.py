@@ -1,4 +1,4 @@
-"""TensorFlow's tokens: one server gives them out for all, and who holds one may read everywhere (Abadi et al. 2016).
+"""TensorFlow's tokens: one server issues them, and a worker with a token may read everywhere (Abadi et al. 2016).
 
 If each server counted its own, two workers could take the last one of a server each, and wait for the other's for ever.
 """

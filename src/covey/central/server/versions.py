@@ -1,4 +1,4 @@
-"""The versions of the parameters that somebody computes on, as a value bound needs them (Langer et al. 2020)."""
+"""The versions of the parameters that workers still compute on, for a value bound (Langer et al. 2020)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from covey.vector import Vector
 
 
 class PartsReady(NamedTuple):
-    """What a worker has ready: the mean gradient over so many samples; microseconds until each part of it was."""
+    """What a worker has ready: the mean gradient over this many samples; microseconds until each part of it was."""
 
     grad: Vector
     samples: int

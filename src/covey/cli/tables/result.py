@@ -1,4 +1,4 @@
-"""What came of a run, as a table on the output."""
+"""The result of a run as a table on the output."""
 
 from __future__ import annotations
 

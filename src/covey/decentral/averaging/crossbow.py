@@ -197,7 +197,9 @@ class Crossbow:
         if learners < 1 or self.period < 1:
             raise PlanError("crossbow: at least 1 learner on each worker, and a period of at least 1 round")
         if self.tune and self.pull is not None:
-            raise PlanError("crossbow: a tuned number of learners has no fixed pull: leave pull or tune away")
+            raise PlanError(
+                "crossbow: pull and tune do not combine, because tune changes the number of learners: omit one of them"
+            )
         everyone = learners * workers
         pull = usual_pull(everyone) if self.pull is None else self.pull
         if not 0 < pull * (everyone + 1) < 2:

@@ -132,16 +132,16 @@ class LocalSgd:
     after: int = 0  # post-local SGD: all step together before this step
     momentum: Momentum = "keep"
     pattern: by_name.Name = "ring"
-    local: int = 2  # hierarchical: so many neighbouring workers are one machine; 0: those that there are
+    local: int = 2  # hierarchical: neighbouring workers per machine; 0: as placed
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         check_pattern("local_sgd", self.pattern, codec)
         if self.period < 1:
             raise PlanError(f"local_sgd(period={self.period}): average after every 1 step or more")
         if self.growth < 1:
-            raise PlanError(f"local_sgd(growth={self.growth:g}): periods may grow, so 1 or more")
+            raise PlanError(f"local_sgd(growth={self.growth:g}): growth must be 1 or more")
         if self.after < 0:
-            raise PlanError(f"local_sgd(after={self.after}): the first step is 0")
+            raise PlanError(f"local_sgd(after={self.after}): after must be 0 or more; the first step is 0")
         periods = Periods(self.period, self.growth, self.after)
         pattern = by_name.pattern("local_sgd", self.pattern, self.local)
 

@@ -48,7 +48,7 @@ class TrainingFinished(Message):
 async def worker(node: Node, replica: Replica, *, period: int, momentum: Momentum) -> None:
     """Train for `period` steps, hand the model over, go on from the mean (Moritz et al. 2016).
 
-    All begin at the same weights, so the first broadcast is left away. A round that is cut short counts as well.
+    All begin at the same weights, so the first broadcast is omitted. A round that is cut short counts as well.
     """
     under_way = node.remember("under_way", [0])  # the steps of this round that are done
     for step in node.steps():

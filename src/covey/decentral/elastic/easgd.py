@@ -1,4 +1,4 @@
-"""Elastic averaging: workers and a centre pull at each other with the same force."""
+"""Elastic averaging SGD: workers and a centre attract each other with the same force."""
 
 from __future__ import annotations
 

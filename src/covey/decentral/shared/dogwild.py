@@ -1,4 +1,4 @@
-"""Dogwild: machines that train on their own, and ship each other what gets through."""
+"""Dogwild: machines train on their own, and send each other blocks over lossy links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hogwild and its kin: workers that write one vector in shared memory, without locks; and vectors that meet."""
+"""Hogwild and Hogwild++: workers write a vector in shared memory, without locks."""
 
 from __future__ import annotations
 

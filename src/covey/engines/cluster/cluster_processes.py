@@ -175,7 +175,7 @@ class ClusterProcesses:
         arrived = self._gather(Arrived, range(len(self.sites)), patience)
         if missing := [self._called(n) for n in range(len(self.sites)) if n not in arrived]:
             raise PeerLost(
-                f"not heard of within {max(patience, PACE * self.took):.0f} s: {', '.join(missing)}; can they reach "
+                f"no answer within {max(patience, PACE * self.took):.0f} s: {', '.join(missing)}; can they reach "
                 f"{self.address}? A longer --stall gives them more time"
             )
         mine = this_host.versions(self.task)
@@ -262,7 +262,7 @@ class ClusterProcesses:
         if native and len(set(self.hosts)) > 1 and not self.terms.insecure:
             raise PlanError(
                 "native=true: collectives of torch and MPI are neither encrypted nor authenticated between hosts; "
-                "add --insecure if the network is yours alone, or leave native away"
+                "add --insecure if the network is yours alone, or omit native"
             )
         return native
 

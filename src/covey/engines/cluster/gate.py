@@ -1,4 +1,4 @@
-"""The launcher's end of the lines to all sites: what they say, and when one falls silent."""
+"""The launcher's end of the links to all sites: their messages, and which site is silent."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ class SiteGate:
     def _read(self, name: zmq.Frame, *parts: zmq.Frame) -> tuple[int, Upward]:
         number = self._number(name.bytes)
         if len(parts) != 1:
-            raise WireError(f"site {number} said something that no site says")
+            raise WireError(f"site {number} sent a message that sites do not send")
         if self.guard and self.guard.who(parts[0]) != Address("site", number):
-            raise WireError(f"{self.guard.who(parts[0])} spoke to the launcher in the name of site {number}")
+            raise WireError(f"{self.guard.who(parts[0])} sent the launcher a message in the name of site {number}")
         return number, unseal(self.token, parts[0].bytes, upward)
 
     def _number(self, name: bytes) -> int:
@@ -96,5 +96,5 @@ class SiteGate:
         except ValueError:
             number = -1
         if number not in self.words_of:
-            raise WireError(f"{name[:40]!r} is no site of this run")
+            raise WireError(f"{name[:40]!r} is not a site of this run")
         return number

@@ -1,4 +1,4 @@
-"""Memory for the roles of several sites of one machine: one process lays it, and hands it to the sites over a socket.
+"""Shared memory for several sites of one machine: one process creates it and passes it to the others over a socket.
 
 The socket is of Linux's abstract kind (unix(7)): it reaches only processes of the same kernel and network, so whoever
 comes through it is on this machine, and it has no file that could be left behind. Both ends must run as the same

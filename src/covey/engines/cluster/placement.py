@@ -1,4 +1,4 @@
-"""Which role lives where."""
+"""Placement: which role runs on which site."""
 
 from __future__ import annotations
 

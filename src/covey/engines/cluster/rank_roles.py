@@ -1,4 +1,4 @@
-"""The roles of a rank: its worker is played by this very process, where a user's loop runs; the others are born beside.
+"""The roles of a rank: the worker runs in this process, with the user's loop; the others are child processes.
 
 A process that has run the user's code is never forked: servers are born of a fork server that has run nothing.
 """

@@ -1,4 +1,4 @@
-"""Which roles share memory: those of one machine, whichever site bears them. The launcher sees to it beforehand.
+"""Which roles share memory: those of one machine, across its sites; the launcher arranges it beforehand.
 
 It lays the memory of its own machine itself, and has the first site of any other do so. Where one site cannot have it,
 no other site of that machine does.

@@ -1,4 +1,4 @@
-"""How a task's file comes to a host that does not have it: with the Python code beside it, and nothing else."""
+"""Sends a task's file, with the Python code beside it, to hosts that do not have it."""
 
 from __future__ import annotations
 

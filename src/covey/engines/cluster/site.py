@@ -1,4 +1,4 @@
-"""A site: covey's process on a host of the cluster, which bears the roles placed there and tells how each ends.
+"""A site: the covey process on a host of the cluster, which starts the roles placed there and reports their ends.
 
 Whatever starts it hands it its config. It leaves when the launcher says so, or when the launcher is gone, and takes its
 roles with it; when it dies itself, they die too (see the fork server).

@@ -1,4 +1,4 @@
-"""What a launcher and the sites of a run say to each other, and the config that a site starts with."""
+"""Messages between a launcher and its sites, and the config that a site starts with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is this host, as the others must know it: its addresses, and what is installed on it."""
+"""What other hosts need to know of this one: its addresses and installed versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one parent of all sites of a lab: they are on one machine, so torch is imported once, and a site is a fork away.
+"""The fork server of all sites of a lab: torch is imported once, because all hosts are on one machine.
 
 A site enters its group of processes and its network before it does anything else. The fork server tells how each
 ends, and when its launcher is gone, however it died, it takes them all with it.

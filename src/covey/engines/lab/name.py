@@ -1,4 +1,4 @@
-"""What a lab and its parts are called: the names say whose it is, so that what a dead launcher left can be told."""
+"""Names of labs and their parts, by which the remains of a dead launcher are recognized."""
 
 from __future__ import annotations
 

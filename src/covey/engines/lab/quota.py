@@ -1,4 +1,4 @@
-"""A host's share of the cores: a group of processes with a quota, in whichever version of cgroups is here."""
+"""The CPU quota of a lab host: a process group in cgroups of version 1 or 2."""
 
 from __future__ import annotations
 

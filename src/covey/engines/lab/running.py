@@ -1,4 +1,4 @@
-"""The labs that are there, whoever made them: found by their names, their links cut, restored and measured."""
+"""The running labs of this machine, found by name: their links can be cut, restored and measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be asked of a lab: `lab(hosts=3, rate="100mbit,100mbit,10mbit", cpu=0.5)`."""
+"""Settings of a lab: `lab(hosts=3, rate="100mbit,100mbit,10mbit", cpu=0.5)`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _rate(text: str) -> BytesPerSecond | None:
 
 
 def _cpu(text: str, hosts: int) -> float | None:
-    """So many cores; when nobody says, an equal share of this machine's."""
+    """So many cores; by default, an equal share of this machine's."""
     if text == WHOLE:
         return None
     try:

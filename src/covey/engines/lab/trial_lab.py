@@ -1,4 +1,4 @@
-"""A lab without a run: to see whether one can be made here, and to measure its links."""
+"""A lab without a run, to check whether one can be made and to measure its links."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class C10dCollectives:
                     raise
                 raise PlanError(
                     f"native=true: NCCL wants a GPU for each worker, and {self.me} shares its own with another; "
-                    "use fewer workers, or leave native away"
+                    "use fewer workers, or omit native"
                 ) from None
 
     def _among(self, group: Group, device: str) -> Any:

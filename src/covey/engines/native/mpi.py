@@ -1,4 +1,4 @@
-"""A role's part of MPI's all-reduce: it lays its numbers into memory that its site shares, and asks for the sum."""
+"""A role's part of MPI's all-reduce: it puts its vector into memory shared with its site, and requests the sum."""
 
 from __future__ import annotations
 

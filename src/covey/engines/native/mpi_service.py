@@ -1,4 +1,4 @@
-"""A site's part of MPI's all-reduce: roles are no ranks, so they lay their numbers into shared memory and ask.
+"""A site's part of MPI's all-reduce: roles are not ranks, so they share their vectors with the site.
 
 A role connects to a socket without a file, whose name only this site's own processes are told; it sends the memory's
 handle when it has a new one, then for each sum who takes part in it, and is answered when the sum lies there.

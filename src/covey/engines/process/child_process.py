@@ -1,4 +1,4 @@
-"""A process that works for another: how the two talk, what it is called, and that it goes when the other is gone.
+"""A child process that works for another: their messages, its name, and its end with the other.
 
 Nothing heavy is imported here, so that a process can watch over its launcher before it has imported torch.
 """
@@ -61,7 +61,7 @@ def left_alone(line: socket.socket, launcher: Launcher, leave: Callable[[], None
 
 
 def read(line: socket.socket) -> bytes:
-    """One message: eight bytes of length, then so many bytes."""
+    """One message: eight bytes of length, then the bytes."""
     size = int.from_bytes(_exactly(line, 8), "big")
     return _exactly(line, size)
 

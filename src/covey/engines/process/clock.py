@@ -1,4 +1,4 @@
-"""A stopwatch for training time: it stands still while the model is scored or a checkpoint is written."""
+"""A stopwatch for training time, which stops while the model is scored or a checkpoint is written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Stopwatch:
         self.started = False
 
     def start(self, later: float = 0.0) -> None:
-        """From now on, or from so many seconds later."""
+        """From now on, or from this number of seconds later."""
         self.started = True
         if self._since is None:
             self._since = time.monotonic() + later + self._owed
@@ -29,7 +29,7 @@ class Stopwatch:
         self._since = None
 
     def skip(self, seconds: float) -> None:
-        """So many seconds that have just passed were no training."""
+        """The given seconds, which have just passed, were not training."""
         if self._since is not None:
             self._since += seconds
 

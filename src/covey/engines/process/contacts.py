@@ -1,4 +1,4 @@
-"""Where a role finds the others, and the keys by which they know each other."""
+"""The address book of a role: endpoints of the others, and their keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a launcher and its roles say to each other besides the exchange: typed, small, never counted as traffic."""
+"""Control messages between a launcher and its roles: typed, small, never counted as traffic."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class ProgramRaised(ControlMessage, frozen=True):
 
 
 class Left(ControlMessage, frozen=True):
-    """The worker's own loop is over, after so many steps and so many votes."""
+    """The worker's own loop is over, after these numbers of steps and votes."""
 
     steps: int
     votes: int
@@ -176,7 +176,7 @@ class Thaw(ControlMessage, frozen=True):
 
 
 class Skip(ControlMessage, frozen=True):
-    """So many seconds that have just passed were no training: everybody was stopped."""
+    """The given seconds, which have just passed, were not training: everybody was stopped."""
 
     seconds: float
 
@@ -218,7 +218,7 @@ class Save(ControlMessage, frozen=True):
 
 
 class Score(ControlMessage, frozen=True):
-    """(To the scorer) put so many parts together, evaluate, and write the model if a file is named."""
+    """(To the scorer) assemble this many parts, evaluate, and write the model if a file is named."""
 
     parts: int
     evaluate: bool

@@ -1,4 +1,4 @@
-"""The control lines: from each role to its launcher, and the launcher's board where they all end."""
+"""The control links: from each role to its launcher, and the launcher's end of all of them."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Switchboard:
     def _read(self, name: zmq.Frame, *parts: zmq.Frame) -> tuple[Address, control.Upward]:
         who = self.names.get(name.bytes)
         if who is None or len(parts) != 1:
-            raise WireError("the control line got something that no role of this run says")
+            raise WireError("the control link received a message that no role of this run sends")
         if self.guard and self.guard.who(parts[0]) != who:
-            raise WireError(f"{self.guard.who(parts[0])} spoke to the launcher in the name of {who}")
+            raise WireError(f"{self.guard.who(parts[0])} sent the launcher a message in the name of {who}")
         return who, unseal(self.token, parts[0].bytes, control.upward)

@@ -1,4 +1,4 @@
-"""Does a process still live? The CPU that it uses tells, by a clock that stands still with its observer."""
+"""Is a process alive? Judged by its CPU time, on a clock that stops when the observer is stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that all roles of one machine share: one anonymous file, which their parent has before they are born."""
+"""Memory that all roles of one machine share: an anonymous file that the fork server opens before it forks them."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def array(value: Any, name: str) -> Array:
         return found.astype(np.int64)
     if found.dtype.kind in "bu":
         return found
-    raise PlanError(f"{name} holds {value!r:.40}, which is no number; fill or leave out such rows first")
+    raise PlanError(f"{name} holds {value!r:.40}, which is not a number; fill or remove such rows first")
 
 
 def chunks(rows: Iterable[Any], pick: Pick) -> Iterator[list[Array] | str]:

@@ -1,4 +1,4 @@
-"""A Spark of covey's own: its Java process is gone when the run is over, and so is everything that it wrote."""
+"""A Spark session that covey starts: its Java process and its files are removed after the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a role's programs have taken of each peer's messages, and how much of that the peer has been told."""
+"""Flow control: the bytes that a role's programs have taken of each peer's messages, and acknowledged."""
 
 from __future__ import annotations
 

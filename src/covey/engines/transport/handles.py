@@ -1,4 +1,4 @@
-"""Open files on their way from one process of a machine to another, over a socket between the two."""
+"""Passing open files between processes of one machine over a socket."""
 
 from __future__ import annotations
 

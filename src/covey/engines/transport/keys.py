@@ -1,4 +1,4 @@
-"""Who may speak: between machines every link is encrypted, and both ends prove that they belong to the run (CURVE)."""
+"""Keys: links between machines are encrypted, and both ends prove that they belong to the run (CURVE)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A leaky bucket: what has left a link runs out of it at a steady rate, and no frame leaves before it is empty."""
+"""A leaky bucket: bytes that left a link drain at a fixed rate, and the next frame waits until it is empty."""
 
 from __future__ import annotations
 

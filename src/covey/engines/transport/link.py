@@ -1,4 +1,4 @@
-"""The way from one role to another: what waits is handed to ZeroMQ frame by frame, as fast as it may leave."""
+"""A link from one role to another: waiting messages go to ZeroMQ frame by frame, as fast as the link takes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors between roles of one host: they lie in memory that both map, and only word of where goes over a socket."""
+"""Tensors between roles of one host: they stay in memory that both map, and only their location uses a socket."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Neighbour:
             size = os.fstat(self.file).st_size
             whole = span.start % mmap.PAGESIZE == 0 == span.size % mmap.PAGESIZE and span.size > 0
             if span.start < 0 or not whole or span.start + span.size > size or len(self.regions) >= MOST:
-                raise WireError(f"{self.who} speaks of memory that it does not have")
+                raise WireError(f"{self.who} named memory that it does not have")
             try:
                 self.regions[span] = MappedSpan(self.file, span)
             except (OSError, ValueError) as error:  # the machine maps no more

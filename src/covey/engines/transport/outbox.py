@@ -1,4 +1,4 @@
-"""What waits to leave on one link, and in which order."""
+"""The messages that wait to leave on one link, and their order."""
 
 from __future__ import annotations
 

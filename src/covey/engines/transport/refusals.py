@@ -1,4 +1,4 @@
-"""What was refused: how often, and why; in little memory, whoever floods."""
+"""Counts and reasons of refused messages, in bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values with secrets in them, which have no business in a log or in a traceback."""
+"""Values with secrets, which do not appear in logs and tracebacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the roles of one host share from birth: their parent lays it or has it handed, and each of them holds all of it.
+"""The shared memory of the roles of one host: the fork server creates or receives it, and every role maps all of it.
 
 Nothing of it has a name, so nothing can be left behind. (Named blocks can, and Python's tracker removes them under the
 processes that still use them.)

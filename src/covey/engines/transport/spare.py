@@ -1,4 +1,4 @@
-"""How much memory may a process still take? Less than the machine has, in a container that is held to less."""
+"""The memory that a process may still use, within the limits of machine and container."""
 
 from __future__ import annotations
 

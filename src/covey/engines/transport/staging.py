@@ -1,4 +1,4 @@
-"""Numbers of a GPU on their way to other roles, by pinned memory: the GPU moves them by itself, and nobody waits.
+"""GPU tensors on their way to other roles through pinned memory, copied without blocking the role.
 
 A copy is taken up by the stream of the thread that sends, so it holds what the tensor holds at that point of the
 stream. A message leaves when its numbers have come.

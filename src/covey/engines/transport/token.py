@@ -1,4 +1,4 @@
-"""What keeps two runs apart where no key does: everything that is said begins with the run's own random token."""
+"""The random token of a run, which begins every message and separates runs that have no keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links over ZeroMQ: a role hears everybody on one socket that it binds, and speaks on one for each peer."""
+"""Links over ZeroMQ: a role receives on one bound socket and sends on one socket per peer."""
 
 from __future__ import annotations
 

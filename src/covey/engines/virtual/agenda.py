@@ -1,4 +1,4 @@
-"""Virtual time: what is still to happen, in order."""
+"""The agenda of virtual time: due events, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How work takes time in virtual time: it is done at once, and its result comes when the cluster model says."""
+"""Work in virtual time: it runs at once, and its result is due after the time of the cluster model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much arithmetic did a program do between two effects? Counted, not timed, so that the same run comes again."""
+"""Counts the arithmetic of a program between two effects, so that repeated runs charge the same time."""
 
 from __future__ import annotations
 

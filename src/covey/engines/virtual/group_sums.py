@@ -1,4 +1,4 @@
-"""Sums of large groups in runs that are only timed: when all have come, a formula says when each goes on."""
+"""Sums of large groups in timing-only runs: a formula gives the time at which each member continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that asks in its middle, in virtual time: it has a thread of its own, and either it runs or the engine does."""
+"""Work with requests in its middle, in virtual time: on a thread that never runs at the same time as the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets a watcher see a run in virtual time, a few times per second of the person's own time."""
+"""Shows a watcher the progress of a run in virtual time, a few times per second of real time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went wrong in virtual time, and where: the picture of a stall, the last words of a lost role."""
+"""Reports of failures in virtual time: who waits for whom, and the last messages of a lost role."""
 
 from __future__ import annotations
 

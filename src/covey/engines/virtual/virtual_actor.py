@@ -1,4 +1,4 @@
-"""A role's place in the virtual engine: its programs, its mailbox, and the facts that its node asks for."""
+"""A role in the virtual engine: its programs, its mailbox, and what its node may ask."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class VirtualActor:
         deliver: Callable[[VirtualActor, Message], None], shared_vectors: dict[int, Vector], wires: RunLinks,
     ) -> None:  # fmt: skip
         self.role, self.address, self.name = role, role.address, str(role.address)
-        self.host = self.machine = str(role.home)  # what stays on a host is no traffic; machines are what links join
+        self.host = self.machine = str(role.home)  # traffic is counted between hosts; links join machines
         self.replica = replica
         self.mailbox = Mailbox(lambda message: wires.taken(self, message))
         self.pace = Pace(plan.limits[role.address.rank] if role.trains else None)

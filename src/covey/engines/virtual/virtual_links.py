@@ -48,7 +48,7 @@ class VirtualLinks:
         if effect.keep == "latest" and self._replaced(link, message):
             self._watch.noted(self._agenda.now, sender.address, "replaced", 1)
             return True
-        counted = payload(message) if sender.host != link.receiver.host else 0  # what stays on a machine is no traffic
+        counted = payload(message) if sender.host != link.receiver.host else 0  # not within a machine
         # The network carries also what does not count as exchange (headers are not modelled).
         size = counted if counted else sum(vector.nbytes for vector in vectors(message))
         has_room = not waits(effect) or (not link.line and fits(link.counted(), weight(message), self._window))
@@ -174,6 +174,6 @@ class VirtualLinks:
     def _link(self, sender: VirtualActor, to: Address) -> VirtualLink:
         if to not in self._actors:
             roles = ", ".join(map(str, self._actors))
-            raise PlanError(f"{sender.name} sends to {to}, which is no role of this run; its roles are {roles}")
+            raise PlanError(f"{sender.name} sends to {to}, which is not a role of this run; its roles are {roles}")
         link = sender.links[to] = VirtualLink(sender, self._actors[to])
         return link

@@ -52,7 +52,7 @@ class Dgc:
     def coder(self, form: Form, seed: Seed) -> Coder:
         if self.warmup and not form.epoch:
             raise PlanError(
-                f"dgc(warmup={self.warmup:g}): nobody knows here how long an epoch is: use warmup=0, or a Task"
+                f"dgc(warmup={self.warmup:g}): the length of an epoch is unknown here; use warmup=0, or a Task"
             )
         places = SparseNumbers(form, matrices(form))
 

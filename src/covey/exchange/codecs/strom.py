@@ -1,4 +1,4 @@
-"""Strom's threshold (2015): a word of 32 bits for each number that has gathered enough, its place and its sign.
+"""Strom's threshold codec (2015): a word of 32 bits, index and sign, for each value that reaches the threshold.
 
 The decoded numbers are those of `twobit`; only the coding differs. DL4J lets the threshold follow what is sent, and
 sends two bits for each number where words would be longer.

@@ -59,9 +59,7 @@ def with_momentum(codec: Codec, momentum: float) -> Codec:
         return first(inner, lambda: zeros(form), before)
 
     if codec.accept:
-        raise PlanError(
-            f"momentum_correction + {codec.name}: the momentum would count twice; leave momentum_correction away"
-        )
+        raise PlanError(f"momentum_correction + {codec.name}: the momentum would count twice; omit momentum_correction")
     made = wrapped(codec, partial(with_momentum, momentum=momentum), make)
     return replace(made, accept=partial(check_plain, "momentum_correction")) if momentum else made
 
@@ -81,7 +79,7 @@ def warmed_up(codec: Codec, steps: int = 0, epochs: float = 0.0) -> Codec:
 
     def make(form: Form, seed: Seed, inner: Coder) -> Coder:
         if epochs and not form.epoch:
-            raise PlanError(f"warmup(epochs={epochs:g}): nobody knows here how long an epoch is: use steps=…")
+            raise PlanError(f"warmup(epochs={epochs:g}): the length of an epoch is unknown here; use steps=…")
         until = steps or (max(1, round(epochs * form.epoch)) if epochs else 0)
 
         def encode(vector: Vector, memory: Memory) -> tuple[Vector, Memory]:

@@ -1,4 +1,4 @@
-"""Means over a group of vectors that travel compressed: by sums of what travels, or by everybody's gathered."""
+"""Means over a group of compressed vectors: by summing encoded values, or by gathering them on all ranks."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def check_pattern(name: str, pattern: str, codec: Codec) -> None:
     if pattern != "ring" and not codec.carrying().adds:
         raise PlanError(
             f"{name}(pattern={pattern}): {codec.name} cannot be added up on its way, so everybody's goes around a ring "
-            "to all: leave pattern away, or use a codec that adds up, such as fp16"
+            "to all: omit pattern, or use a codec that adds up, such as fp16"
         )
 
 

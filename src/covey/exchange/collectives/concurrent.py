@@ -1,4 +1,4 @@
-"""Several sums at once: each speaks on a lane of its own, and none takes another's chunks for its own."""
+"""Several sums at once, each on its own channel, so that their chunks do not mix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pattern, and buckets of which size? The first rank measures the link, decides, and tells all others."""
+"""`pattern=auto` and `bucket=auto`: the first rank measures the link, decides, and informs the others."""
 
 from __future__ import annotations
 

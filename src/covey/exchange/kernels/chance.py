@@ -1,4 +1,4 @@
-"""Chance from a counter: number `i` of a tensor draws the same on every device, in every order, on any thread count.
+"""Counter-based random numbers: value `i` of a tensor draws the same on every device, in every order and thread count.
 
 `u(seed, i) = mix(i) / 2^24`, where `mix` is two multiply-and-shift rounds on 32 bits (the constants of Wellons'
 `lowbias32`) with half of a 64-bit key put in before each; the key is splitmix64 of the seed. It is a hash and no

@@ -9,7 +9,7 @@ from covey.errors import PlanError
 from covey.parallelism.plan.schedule import Schedule
 
 BEST, EQUAL = "best", "equal"
-MICROBATCHES = 4  # of a batch, when nobody says
+MICROBATCHES = 4  # of a batch, by default
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +26,7 @@ class Mesh:
     cut: int | str = BEST  # or equal; or after which layers, by number or name: 3:7, features.2:classifier.0
     tied: Literal["refuse", "sum"] = "refuse"  # weights that lie in two stages
     memory: str = ""  # that a worker has, such as 2GB
-    load: float | str = ""  # each part's share of the computing, in percent; measured when left away
+    load: float | str = ""  # each part's share of the computing, in percent; measured if omitted
 
     def fitted(self, workers: int) -> Mesh:
         """With all its sizes said, for so many workers; refused where they do not fit."""
@@ -48,14 +48,15 @@ class Mesh:
         if self.timetable == "interleaved" and self.microbatches is None:
             usual = -(-usual // stage) * stage
         if whole and self.microbatches not in (None, 1):
-            raise PlanError(f"{self.timetable} takes batches whole: leave microbatches away, or use gpipe or 1f1b")
+            raise PlanError(f"{self.timetable} takes batches whole: omit microbatches, or use gpipe or 1f1b")
         fitted = replace(self, replica=replica, stage=stage, chunks=chunks, microbatches=self.microbatches or usual)
         fitted.schedule.check((1,) * stage)
         if chunks > 1 and stage == 1:
             raise PlanError("interleaved goes around several stages: with mesh(stage=2) or more")
         if self.tied == "sum" and not fitted.schedule.flushes:
             raise PlanError(
-                f"{self.timetable} has stages at different versions: weights that lie in two cannot be tied"
+                f"{self.timetable} keeps different versions of weights on its stages, so tied weights are "
+                "impossible: use 1f1b or gpipe"
             )
         return fitted
 

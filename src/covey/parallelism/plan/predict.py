@@ -1,4 +1,4 @@
-"""What a cut would be like: time, bubble and traffic of a step, and the memory of every stage."""
+"""The predicted performance of a cut: time, bubble and traffic of a step, and the memory of every stage."""
 
 from __future__ import annotations
 

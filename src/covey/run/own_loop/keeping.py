@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a user's own loop besides its role: its position, settings, chance and schedulers."""
+"""What a checkpoint holds of a custom training loop: its position, settings, random states and schedulers."""
 
 from __future__ import annotations
 

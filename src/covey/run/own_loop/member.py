@@ -1,4 +1,4 @@
-"""One worker of a run, as the user's own loop holds it."""
+"""`Member`: one worker of a run, as a custom training loop uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chance of its own for whoever draws samples: what the script draws is neither used nor changed by it."""
+"""A separate random state for drawing samples, which neither uses nor changes the script's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small warm parent of a run's roles: it has imported torch and run nothing, so a role is one fork away.
+"""The fork server of a run: a process that has imported torch and run nothing, and forks the roles.
 
 It is started with a socket and the run's private directory, reads one job from the socket, forks the roles, and
 reports how each ends. When the launcher goes away, however it dies, the socket closes, and the fork server takes

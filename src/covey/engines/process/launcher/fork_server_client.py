@@ -1,4 +1,4 @@
-"""A launcher's own fork server: started when a run needs it, kept for the next, replaced when it will not do."""
+"""The launcher's client of its fork server: it starts one when needed, keeps it, and replaces it if it does not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a launcher hears its roles: their words, their reports, their failures and deaths, and their silence."""
+"""The launcher's monitor of its roles: their messages, reports, failures, deaths and silence."""
 
 from __future__ import annotations
 

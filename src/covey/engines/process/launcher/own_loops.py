@@ -1,4 +1,4 @@
-"""What a launcher knows of its workers' own loops: what they vote on, in which order they read, who has left."""
+"""The launcher's view of custom training loops: votes, sample orders, and workers that have left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The roles that one fork server bears on this machine, in a private directory; both are gone when the block ends."""
+"""The role processes of one fork server, in a private directory; both are removed when the block ends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ForkServer(Protocol):
         ...
 
     def wait(self, patience: float) -> None:
-        """Wait so many seconds at most for its end."""
+        """Wait for its end, at most this number of seconds."""
         ...
 
     def bury(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Do all workers' loops have the same settings at the same steps? The launcher hears them all, and compares."""
+"""The launcher's check that all workers' loops have the same optimizer settings at the same steps."""
 
 from __future__ import annotations
 

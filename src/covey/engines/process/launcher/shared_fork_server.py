@@ -1,4 +1,4 @@
-"""The one process of a command that imports torch for all its runs: each run's parent of roles is a fork of it.
+"""The shared fork server: one process per command that imports torch, and forks the fork server of each run.
 
 It runs nothing of the user's and touches no GPU, so that what a run changes is gone with the run. Whoever asks hands
 over what the new process would have inherited. The server keeps the number of that process until the asker has hung

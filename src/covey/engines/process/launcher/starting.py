@@ -1,4 +1,4 @@
-"""What roles do before they train, in words for whoever waits for them: a start may be long without being stuck."""
+"""Descriptions of what roles do while they start, so that a long start can be told from a hang."""
 
 from __future__ import annotations
 

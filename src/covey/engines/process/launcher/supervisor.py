@@ -290,7 +290,7 @@ class Supervisor:
                 raise KeyboardInterrupt
 
     def skip_pause(self) -> None:
-        """The time for which a person has stopped everybody is no training time."""
+        """The time for which a person has stopped everybody is not training time."""
         pause, self.paused = self.processes.paused - self.paused, self.processes.paused
         if pause > 0:
             self.watch.skip(pause)

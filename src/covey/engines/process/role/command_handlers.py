@@ -1,4 +1,4 @@
-"""What a role does when its launcher speaks: begin, stand still, hold, stop, show itself, save itself, quit."""
+"""A role's handlers for the launcher's commands: go, freeze, hold, stop, snapshot, save, quit."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def save(driver: Driver, word: control.Save) -> None:
     try:
         held, seconds = driver.held is not None, driver.watch.now()
         state_of(driver.host, driver.replica, held=held, seconds=seconds).write(Path(word.directory), driver.address)
-    except OSError as error:  # a full disk is no reason to end a run
+    except OSError as error:  # a full disk does not end the run
         why = error.strerror or str(error)
     driver.line.tell(control.Saved(why))
 

@@ -1,4 +1,4 @@
-"""Questions that work asks in its middle: the driver runs a program for each, and the work stands still meanwhile."""
+"""Requests from the compute thread in the middle of work: the driver runs a program for each, while the work waits."""
 
 from __future__ import annotations
 

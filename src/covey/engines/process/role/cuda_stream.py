@@ -1,4 +1,4 @@
-"""A role's own stream on its GPU: what its programs do there need not wait for what is being computed.
+"""A role's own CUDA stream, so that its programs do not wait for the computation on the GPU.
 
 Work is computed on the GPU's usual stream; the driver's thread, with all that programs send, receive and average, is on
 one of its own. What one thread hands to the other goes with a mark of how far its stream had come, and the other's

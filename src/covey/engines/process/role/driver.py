@@ -163,7 +163,7 @@ class Driver:
     def send(self, running: RunningProgram, effect: Send) -> tuple[bool, None]:
         effect.body.sender = self.address
         running.behind = self.links.offered(effect.to)
-        size = payload(effect.body) if self.away(effect.to) else 0  # what stays on a machine is no traffic
+        size = payload(effect.body) if self.away(effect.to) else 0  # what stays on a machine does not count as traffic
         fate = self.links.offer(
             effect.to, effect.body, loan=effect.loan, priority=effect.priority, keep=effect.keep, lossy=effect.lossy
         )

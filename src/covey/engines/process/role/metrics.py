@@ -1,4 +1,4 @@
-"""What a role tells its launcher of itself: what it computed, sent and waited for, how far it is, what it uses."""
+"""A role's reports to its launcher: computation, traffic, waits, progress and resource use."""
 
 from __future__ import annotations
 

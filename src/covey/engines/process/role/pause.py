@@ -1,4 +1,4 @@
-"""A role while its run stands still: it begins no work, and stands as long as everybody else, whenever it began to."""
+"""A role's pause while the model is scored: all roles pause equally long, whenever their pause began."""
 
 from __future__ import annotations
 

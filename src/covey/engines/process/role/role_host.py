@@ -1,4 +1,4 @@
-"""What a role's node may ask without waiting, as the process engine knows it; most of a role's checkpoint is here."""
+"""What a node can ask of the process engine without waiting, and most of a role's checkpoint."""
 
 from __future__ import annotations
 

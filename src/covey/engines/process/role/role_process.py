@@ -1,4 +1,4 @@
-"""A role's process, from birth to goodbye; whatever it raises reaches the launcher as the user's own traceback."""
+"""The process of a role, from start to end; an exception reaches the launcher as the user's own traceback."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from covey.model.replica import Replica
 from covey.strategy import Plan
 from covey.vector import fingerprint
 
-LARGEST, ROOM = 8, 1 << 20  # a message is at most so many models and so many bytes (sparse ones carry their keys)
+LARGEST, ROOM = 8, 1 << 20  # a message is at most this many models plus this many bytes (sparse ones carry their keys)
 LONGEST = 100_000  # characters of a failure's story
 
 

@@ -1,4 +1,4 @@
-"""What of a role goes into a checkpoint, and how it comes back."""
+"""The state of a role in a checkpoint: saving and restoring it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums over roles of one host, in the memory they share: each role sums one slice of everybody's numbers, in place.
+"""Sums over roles of one host in shared memory: each role sums one slice of all vectors, in place.
 
 Small vectors are laid out, and everybody sums them all. Numbers are always added in the order of the group, so all
 members have the same bits. Nobody waits in here: a role that must wait goes on listening until its bell rings. Those of
@@ -203,7 +203,7 @@ class SharedSum:
 
 
 def add_up(given: list[Tensor], shares: list[float], into: Tensor, group: Group) -> None:
-    """Add shares up in the order of the group; `into` may be one of those given. What is no number is refused.
+    """Add shares up in the order of the group; `into` may be one of those given. NaN and infinite values are refused.
 
     Each number is treated alike wherever it lies, so that the pieces in which vectors come do not matter. Equal shares
     are taken of the sum, which is faster; but not in float16, whose largest number is 65,504: there the sum of what
@@ -215,7 +215,7 @@ def add_up(given: list[Tensor], shares: list[float], into: Tensor, group: Group)
     for start in range(0, into.numel(), STRETCH):
         pieces = [tensor[start : start + STRETCH] for tensor in given]
         total = into[start : start + STRETCH]
-        if narrow:  # so that it can be told who brought what is no number, and when only the sum is none
+        if narrow:  # so that it can be told who contributed NaN or infinity, and when only the sum is none
             pieces = [piece.clone() if piece.data_ptr() == total.data_ptr() else piece for piece in pieces]
         both = zip(pieces, shares, strict=True)
         counted = pieces if alike is not None else [_times(piece, share) for piece, share in both if share]
@@ -242,7 +242,7 @@ def _add(pieces: list[Tensor], room: Tensor, into: Tensor) -> None:
 
 
 def check_numbers(given: list[Tensor], total: Tensor, group: Group) -> None:
-    """Refuse a sum to which somebody has brought what is no number; of one's own, only the total may be left."""
+    """Refuse a sum with NaN or infinite values; of one's own, only the total may be left."""
     own_last = sorted(zip(group, given, strict=True), key=lambda pair: pair[1].data_ptr() == total.data_ptr())
     for who, numbers in own_last:
         if not numbers.isfinite().all():
