@@ -64,8 +64,8 @@ PUBLIC = dict(public())
 
 
 def arguments(thing: Any) -> set[str]:
-    """What a caller may give; of exceptions and results, which users do not make, nothing."""
-    if isinstance(thing, type) and issubclass(thing, Exception | covey.Result):
+    """What a caller may give; of exceptions, results, nodes and replicas, which users do not make, nothing."""
+    if isinstance(thing, type) and issubclass(thing, Exception | covey.Result | covey.Node | covey.Replica):
         return set()
     if thing is covey.data.Partitions:
         return {"counts"}

@@ -9,11 +9,18 @@ from covey.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from covey import data, spark
+    from covey.catalog import register
     from covey.errors import CheckpointError, CoveyError, PeerLost, PlanError, RoleFailed, SaveError, Stalled
+    from covey.exchange.codec import Codec, Coder
+    from covey.message import Address, Message
+    from covey.model.replica import Replica
     from covey.observe.result import Result
     from covey.parallelism.marks import cut_here
+    from covey.program import Node
     from covey.run import fit, join
+    from covey.strategy import Role, Strategy, Taxonomy
     from covey.task import Task, accuracy
+    from covey.vector import Vector
 
 _HOME = {
     "CheckpointError": "covey.errors", "CoveyError": "covey.errors", "PeerLost": "covey.errors",
@@ -21,11 +28,16 @@ _HOME = {
     "Stalled": "covey.errors",
     "Result": "covey.observe.result", "Task": "covey.task", "accuracy": "covey.task",
     "cut_here": "covey.parallelism.marks", "fit": "covey.run", "join": "covey.run",
+    "Node": "covey.program", "Role": "covey.strategy", "Strategy": "covey.strategy", "Taxonomy": "covey.strategy",
+    "Replica": "covey.model.replica", "Message": "covey.message", "Address": "covey.message",
+    "Vector": "covey.vector", "Codec": "covey.exchange.codec", "Coder": "covey.exchange.codec",
+    "register": "covey.catalog",
 }  # fmt: skip
 
 __all__ = [
-    "CheckpointError", "CoveyError", "PeerLost", "PlanError", "Result", "RoleFailed", "SaveError", "Stalled", "Task",
-    "accuracy", "cut_here", "data", "fit", "join", "spark",
+    "Address", "CheckpointError", "Codec", "Coder", "CoveyError", "Message", "Node", "PeerLost", "PlanError", "Replica",
+    "Result", "Role", "RoleFailed", "SaveError", "Stalled", "Strategy", "Task", "Taxonomy", "Vector", "accuracy",
+    "cut_here", "data", "fit", "join", "register", "spark",
 ]  # fmt: skip
 
 

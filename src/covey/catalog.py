@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from covey import compose, topology
+from covey import compose, registry, topology
 from covey.central.cached.bosen import Bosen
 from covey.central.cached.petuum import Essp, Petuum
 from covey.central.cached.value_bound import Vap
@@ -54,28 +53,9 @@ from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.parallelism.pipeline.hybrid import meshed
 from covey.parallelism.plan.mesh import Mesh
-from covey.spec import Call, Spec, SpecError, bind, parse, unknown
-from covey.strategy import Strategy
+from covey.spec import Call, Made, Spec, SpecError, bind, parse, unknown
+from covey.strategy import Entry, Strategy, Taken
 from covey.systems import LATER, SYSTEMS, System
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A named strategy: the settings that make it, its paper, the graph it runs over by default, may it have codecs."""
-
-    settings: type[Any]
-    paper: str
-    graph: str | None = None
-    codecs: compose.Taken = ""  # for what goes to servers, and back with `pull`; both ways anyway
-    plain: str = ""  # why it takes none
-    placed: bool = False  # has servers, which `over` places
-    whole: str = ""  # why its workers need the whole model, which then cannot be cut
-    example: str = ""  # what trains the digits, where the bare name's defaults are for far longer runs or refuse them
-
-    @property
-    def about(self) -> str:
-        return (self.settings.__doc__ or "").strip()
-
 
 ROWS_WAIT = "compresses already: rows of changes wait until its rate leaves room for them; petuum is it without rows"
 CODES_ADD = "adds and subtracts what comes until only the mean is left, which needs exact numbers"
@@ -94,7 +74,8 @@ GATES = "looks into one worker's whole forward and backward, of which a stage ha
 
 CUTS_ITSELF = "divides the layers of its model itself: omit 'with mesh(...)'"
 
-STRATEGIES: Mapping[str, Entry] = {
+STRATEGIES = registry.STRATEGIES
+STRATEGIES |= {
     "bsp":          Entry(Bsp, "Valiant 1990; Chen et al. 2016", codecs="pushes", placed=True),
     "ssp":          Entry(Ssp, "Ho et al. 2013; Jiang et al. 2017 (damping)", codecs="pushes", placed=True),
     "bounded_delay": Entry(BoundedDelay, "Li et al. 2014", codecs="pushes", placed=True),
@@ -151,28 +132,74 @@ STRATEGIES: Mapping[str, Entry] = {
 }  # fmt: skip
 
 
+register = registry.register  # which must not be called before covey's own names are in the table
+
+
 def names() -> list[str]:
     """The strategies that are programs of their own; `SYSTEMS` are compositions of them."""
     return list(STRATEGIES)
 
 
-def resolve(spec: str | Spec, workers: int) -> Strategy:
+def chosen(strategy: str | Spec | Any, workers: int) -> Spec:
+    """What was asked for, as a value: a SPEC, or an object with a method `strategy(workers)`.
+
+    Names and objects that only this process knows are bound to their settings, so that the value can travel.
+    """
+    if not isinstance(strategy, str | Spec):
+        return _of_object(strategy, workers)
+    spec = parse(strategy) if isinstance(strategy, str) else strategy
+    calls = (spec.strategy, *spec.codecs)
+    if any(not call.made and not registry.taken(call.name) for call in calls):
+        registry.search()
+    for call in calls:
+        if not call.made and (why := registry.why_unusable(call.name)):
+            raise SpecError(spec.text, call.at, why)
+    name, entry = spec.strategy.name, STRATEGIES.get(spec.strategy.name)
+    if entry and not spec.strategy.made and registry.own_name(entry.settings):
+        made = Made(bind(spec.strategy, entry.settings, "strategy", spec.text), entry)
+        spec = replace(spec, strategy=replace(spec.strategy, made=made))
+    elif not entry and not spec.strategy.made and name not in SYSTEMS:
+        if name in LATER:
+            raise SpecError(spec.text, spec.strategy.at, f"{name} {LATER[name]}")
+        raise unknown(spec.text, spec.strategy.at, "strategy", name, [*STRATEGIES, *SYSTEMS])
+    return replace(spec, codecs=tuple(compose.bound(call, spec.text, registry.own_name) for call in spec.codecs))
+
+
+def _of_object(given: Any, workers: int) -> Spec:
+    """The SPEC of a settings object."""
+    made_by = getattr(type(given), "strategy", None)
+    if isinstance(given, type) or not callable(made_by):
+        raise PlanError(
+            f"strategy={given!r:.60} is not a strategy: give a SPEC such as 'ssp(bound=3)', or an object with a method "
+            "strategy(workers) that gives a covey.Strategy"
+        )
+    name = registry.registered(type(given)) or next((n for n, e in STRATEGIES.items() if e.settings is type(given)), "")
+    if name:
+        return Spec(Call(name, made=Made(given, STRATEGIES[name])))
+    strategy = given.strategy(workers)
+    if not isinstance(strategy, Strategy):
+        raise PlanError(f"{type(given).__qualname__}.strategy(workers) gave {strategy!r:.60}, not a covey.Strategy")
+    if what := registry.taken(strategy.name):
+        raise PlanError(f"there is a {what} '{strategy.name}' already: give {type(given).__qualname__} another name")
+    plain = "is an object without registered codecs: use @covey.register"
+    whole = "is an object: register it with @covey.register(…, cuts=True) if it works with cut models"
+    return Spec(Call(strategy.name, made=Made(given, Entry(type(given), "", plain=plain, whole=whole))))
+
+
+def resolve(spec: str | Spec | Any, workers: int) -> Strategy:
     """The strategy that a SPEC names, for so many workers; refused at once when it cannot work."""
-    spec = parse(spec) if isinstance(spec, str) else spec
+    spec = chosen(spec, workers)
     if spec.strategy.name in SYSTEMS:
         return _system(spec, SYSTEMS[spec.strategy.name], workers)
-    entry = STRATEGIES.get(spec.strategy.name)
-    if entry is None:
-        if spec.strategy.name in LATER:
-            raise SpecError(spec.text, spec.strategy.at, f"{spec.strategy.name} {LATER[spec.strategy.name]}")
-        raise unknown(spec.text, spec.strategy.at, "strategy", spec.strategy.name, [*STRATEGIES, *SYSTEMS])
+    entry: Entry = spec.strategy.made.entry if spec.strategy.made else STRATEGIES[spec.strategy.name]
     if spec.mesh:
         return _meshed(spec, spec.mesh, entry, workers)
     settings = bind(spec.strategy, entry.settings, "strategy", spec.text)
-    codec = compose.codec(spec, _takers(), entry.plain)
+    codec = compose.codec(spec, {**_takers(), spec.strategy.name: entry.codecs}, entry.plain)
     coded = {"codec": codec} if codec else {}
     try:
         strategy: Strategy = settings.strategy(workers, **coded, **_graph(spec, entry, workers))
+        _check_outside(spec, strategy)
         strategy = _placed(spec, entry, compose.fitting(strategy, codec), workers)
     except SpecError:
         raise
@@ -180,6 +207,25 @@ def resolve(spec: str | Spec, workers: int) -> Strategy:
         raise SpecError(spec.text, spec.topology.at if spec.topology else spec.strategy.at, str(error)) from None
     assert strategy.name == spec.strategy.name, "a strategy must be called what the catalog calls it"
     return strategy
+
+
+def _check_outside(spec: Spec, strategy: object) -> None:
+    """Refuse what a method from outside made, if it cannot be run or written as a SPEC."""
+    if not spec.strategy.made:
+        return
+    name, owner = spec.strategy.name, type(spec.strategy.made.settings).__qualname__
+    if not isinstance(strategy, Strategy):
+        raise PlanError(f"{owner}.strategy(workers) gave {strategy!r:.60}, not a covey.Strategy")
+    if strategy.name != name:
+        raise PlanError(
+            f"{owner} is called '{name}', and its strategy(workers) says name={strategy.name!r}: use one name"
+        )
+    try:
+        parse(strategy.text)
+    except SpecError as error:
+        raise PlanError(
+            f"{name}: its name and settings must read as a SPEC, so use numbers and single words\n{error}"
+        ) from None
 
 
 def _meshed(spec: Spec, call: Call, entry: Entry, workers: int) -> Strategy:
@@ -206,7 +252,7 @@ def codec(text: str) -> Codec:
     return compose.codec(parse(f"bsp + {text}"), _takers()) or dense
 
 
-def _takers() -> dict[str, compose.Taken]:
+def _takers() -> dict[str, Taken]:
     """What each strategy has codecs for."""
     return {name: entry.codecs for name, entry in STRATEGIES.items()}
 

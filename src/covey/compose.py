@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any
 
 from torch.optim import Optimizer
 
@@ -17,11 +17,8 @@ from covey.exchange.codecs.by_name import CODECS, WRAPPERS
 from covey.exchange.codecs.momentum import check_masked
 from covey.exchange.differences import refuse_carrying
 from covey.exchange.warm_up import warm
-from covey.spec import Call, Spec, SpecError, bind, unknown
-from covey.strategy import Role, Strategy
-
-Taken = Literal["", "pushes", "exchanges"]
-"""What a strategy has codecs for: nothing, what goes to servers (and back with `pull`), or both ways anyway."""
+from covey.spec import Call, Made, Spec, SpecError, bind, unknown
+from covey.strategy import Role, Strategy, Taken
 
 PULL = "pull"
 
@@ -42,6 +39,14 @@ def codec(spec: Spec, takers: Mapping[str, Taken], plain: str = "") -> Codec | N
     words = [call for call in spec.codecs if call.name == PULL]
     found = _codec(replace(spec, codecs=tuple(call for call in spec.codecs if call.name != PULL)), takers, plain)
     return _pulling(spec, words, found, takers, plain) if words else found
+
+
+def bound(call: Call, text: str, own_name: Callable[[type[Any]], str]) -> Call:
+    """The call with its settings bound, if its codec was registered in this process and no other could look it up."""
+    kind = CODECS.get(call.name)
+    if call.made or kind is None or not own_name(kind):
+        return call
+    return replace(call, made=Made(bind(call, kind, "codec", text)))
 
 
 def fitting(strategy: Strategy, codec: Codec | None) -> Strategy:
@@ -93,14 +98,14 @@ def _codec(spec: Spec, takers: Mapping[str, Taken], plain: str) -> Codec | None:
     if not spec.codecs:
         return None
     for call in spec.codecs:
-        if call.name not in CODECS and call.name not in WRAPPERS:
+        if not _is_codec(call) and call.name not in WRAPPERS:
             raise unknown(spec.text, call.at, "codec", call.name, [*CODECS, *WRAPPERS])
     if not takers[spec.strategy.name]:
         goes = ", ".join(name for name, taken in takers.items() if taken)
         raise SpecError(spec.text, spec.codecs[0].at, f"{spec.strategy.name} {plain}; codecs go with {goes}")
     call, around = _one(spec), [call for call in spec.codecs if call.name in WRAPPERS]
     with _told_at(spec, call):
-        found: Codec = bind(call, CODECS[call.name], "codec", spec.text).codec()
+        found = _made(call, spec)
     if found.tries:
         _check_trying(spec, call, around)
     for wrapper in reversed(around):
@@ -109,9 +114,21 @@ def _codec(spec: Spec, takers: Mapping[str, Taken], plain: str) -> Codec | None:
     return replace(found, name=" + ".join(map(str, spec.codecs)))
 
 
+def _is_codec(call: Call) -> bool:
+    return call.made is not None or call.name in CODECS
+
+
+def _made(call: Call, spec: Spec) -> Codec:
+    """The codec of a call; of one from outside, checked."""
+    made: Codec = bind(call, CODECS.get(call.name, object), "codec", spec.text).codec()
+    if not isinstance(made, Codec):
+        raise PlanError(f"the method codec() of '{call.name}' gave {made!r:.60}, not a covey.Codec")
+    return made
+
+
 def _one(spec: Spec) -> Call:
     """The only codec among what is written."""
-    codecs = [call for call in spec.codecs if call.name in CODECS]
+    codecs = [call for call in spec.codecs if _is_codec(call)]
     if len(codecs) > 1:
         both, around = " and ".join(call.name for call in codecs[:2]), ", ".join(WRAPPERS)
         why = f"one codec is enough: {both} do not combine; around one go {around}"

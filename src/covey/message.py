@@ -23,7 +23,15 @@ from covey.vector import Vector
 
 
 class Address(NamedTuple):
-    """A role of a run: `worker 2`."""
+    """The address of a role in a run.
+
+    Args:
+        role: What it is, such as "worker" or "server".
+        rank: Its number among those of its kind, from 0.
+
+    >>> str(covey.Address("worker", 2))
+    'worker 2'
+    """
 
     role: str
     rank: int
@@ -41,7 +49,19 @@ WIRE_NAME = r"[a-z0-9_.]{1,40}"
 
 
 class Message(msgspec.Struct, kw_only=True):
-    """Something a role says. Fields are ints and words (header), floats and Vectors (payload, which is counted)."""
+    """Something that a role says to another; each kind is a subclass with a `wire_name`.
+
+    Fields are ints and words, which go into its header, and floats and Vectors, the payload, which is counted.
+
+    Args:
+        sender: Who sent it; the engine says so.
+
+    >>> class Progress(covey.Message):
+    ...     wire_name = "docs.progress"
+    ...     step: int
+    >>> Progress(3).step
+    3
+    """
 
     sender: Address = NOBODY
 

@@ -149,7 +149,15 @@ class Host(Protocol):
 
 
 class Node:
-    """A role's hold on the world. Names promise behaviour: `receive` waits, `receive_nowait` never does."""
+    """What a role's program does anything with: it sends, receives, computes, sleeps and notes through its node.
+
+    Names promise behaviour: `receive` waits, `receive_nowait` never does.
+
+    >>> async def work(node: covey.Node, replica: covey.Replica) -> None:
+    ...     for step in node.steps():
+    ...         await replica.descend(node)
+    ...         await node.note("update")
+    """
 
     __slots__ = ("address", "host", "limits", "rank", "rng", "seed", "workers")
 

@@ -16,6 +16,8 @@ from covey.program import Effect, Node
 from covey.vector import Vector
 
 Scheduling = Literal["synchronous", "bounded", "soft", "asynchronous"]
+Taken = Literal["", "pushes", "exchanges"]
+"""What a strategy has codecs for: nothing, what goes to servers (and back with `pull`), or both ways anyway."""
 Clips = Literal["each gradient", "each update", "each update of one server", "never"]
 """What a task's `clip_norm` holds for: each worker's own gradient, or the mean of an update, over all servers."""
 
@@ -27,7 +29,22 @@ GROW = "it may grow up to n-fold, after a warm-up"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taxonomy:
-    """The coordinates of the surveys (Langer et al. 2020, Table 1)."""
+    """Where a strategy stands in the surveys' taxonomy (Langer et al. 2020, Table 1).
+
+    Args:
+        parallelism: What is divided: "data", "model" or both.
+        optimization: Whether one model is kept ("central"), workers keep their own ("decentral"), or clients do.
+        architecture: Who holds the model, such as "server" or "peers".
+        scheduling: How long a worker waits for others.
+        exchange: How models or gradients travel, such as "reduce / broadcast".
+        topology: Who speaks to whom.
+
+    >>> place = covey.Taxonomy(
+    ...     optimization="decentral", architecture="peers", scheduling="synchronous", exchange="1:1", topology="ring"
+    ... )
+    >>> place.parallelism
+    'data'
+    """
 
     parallelism: str = "data"
     optimization: Literal["central", "decentral", "federated"]
@@ -39,7 +56,26 @@ class Taxonomy:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One role of a run: its program, whether it has a share of the data, whether its model is scored."""
+    """One role of a run: an address and the program that runs there.
+
+    Args:
+        address: Who it is.
+        program: An `async def` of a Node and a Replica.
+        trains: Whether it has a share of the data.
+        scored: Whether its model is scored and saved.
+        host: The role on whose machine it lives; a machine of its own without it.
+        one_batch: Whether all workers take each step together, at equal weights.
+        part: What makes the replica of a role that has a part of the model only.
+        stage: Of a model that is cut into stages.
+        alias: What those with whom it runs the strategy call it.
+        prepare: What takes long the first time, for weights such as these.
+
+    >>> async def work(node, replica):
+    ...     for step in node.steps():
+    ...         await replica.descend(node)
+    >>> covey.Role(covey.Address("worker", 0), work, trains=True, scored=True).stage
+    0
+    """
 
     address: Address
     program: Callable[[Node, Replica], Coroutine[Effect[Any], Any, None]]
@@ -83,7 +119,39 @@ class ModelMesh(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """A point of the taxonomy that can be run."""
+    """A strategy that can be run: its place in the taxonomy, its settings, and its roles.
+
+    Args:
+        name: What SPECs call it.
+        taxonomy: Where it stands.
+        settings: Every setting with its value, as a SPEC would say it.
+        roles: The roles for a number of workers and of servers.
+        scored: Which model is scored and saved, in words.
+        rate: What happens to the task's learning rate, in words.
+        scaling: What a user should make of that rate with more workers, in words.
+        servers: How many servers there are unless `--servers` says so; 0 for none.
+        over: The topology that it runs over.
+        codec: The codec, as in a SPEC.
+        samples: Which samples count how often, in words.
+        fixed_servers: Whether `--servers` is refused.
+        leaves_behind: Whether a slow worker may fall behind without limit.
+        clips: What a task's `clip_norm` holds for.
+        parts: The number of parts in which a batch is computed.
+        chooses: Whether it says itself which samples a gradient is of.
+        grouped: The roles with proxies in between.
+        accept: What refuses an optimizer of the task that cannot work.
+        mesh: How its model is cut.
+
+    >>> place = covey.Taxonomy(
+    ...     optimization="decentral", architecture="peers", scheduling="asynchronous", exchange="none", topology="none"
+    ... )
+    >>> alone = covey.Strategy(
+    ...     name="alone", taxonomy=place, settings={"pace": 2}, roles=lambda workers, servers: [],
+    ...     scored="the mean of the workers' models", rate="unchanged",
+    ... )
+    >>> alone.text
+    'alone(pace=2)'
+    """
 
     name: str
     taxonomy: Taxonomy
@@ -190,6 +258,24 @@ class Plan:
     def homes(self) -> dict[Address, Address]:
         """On whose machine each role lives."""
         return {role.address: role.home for role in self.roles}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A named strategy: the settings that make it, its paper, the graph it runs over by default, may it have codecs."""
+
+    settings: type[Any]
+    paper: str
+    graph: str | None = None
+    codecs: Taken = ""  # for what goes to servers, and back with `pull`; both ways anyway
+    plain: str = ""  # why it takes none
+    placed: bool = False  # has servers, which `over` places
+    whole: str = ""  # why its workers need the whole model, which then cannot be cut
+    example: str = ""  # what trains the digits, where the bare name's defaults are for far longer runs or refuse them
+
+    @property
+    def about(self) -> str:
+        return (self.settings.__doc__ or "").strip()
 
 
 def _short(value: Any) -> str:

@@ -157,7 +157,7 @@ def load_task(where: str, say: Callable[[str], None] | None = None) -> Task:
     """The Task of `path/file.py` or `path/file.py:NAME`; NAME is `task` unless given. `say` hears if it takes long."""
     path, name = _split(where)
     with reminded(say, f"importing {path}"):
-        module = _import(path)
+        module = import_file(path)
     found = getattr(module, name, None)
     if isinstance(found, Task):
         return found
@@ -219,7 +219,7 @@ def _split(where: str) -> tuple[Path, str]:
     return Path(path), name
 
 
-def _import(path: Path) -> ModuleType:
+def import_file(path: Path) -> ModuleType:
     """Run the file as a module of its own; what it raises goes to the user as it is."""
     if not path.is_file():
         near = get_close_matches(path.name, [file.name for file in path.parent.glob("*.py")], n=1)

@@ -19,6 +19,13 @@ class Vector:
     """A few flat tensors that behave as one vector; methods that end in `_` write in place and return it.
 
     One that came over a wire knows from whom: it must have the same parts as whatever it is put together with.
+
+    Args:
+        parts: The tensors.
+        origin: Who sent it.
+
+    >>> covey.Vector([torch.ones(2), torch.ones(3)]).mul_(2).numel
+    5
     """
 
     __slots__ = ("origin", "parts")

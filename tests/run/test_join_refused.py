@@ -20,6 +20,7 @@ from covey.run import launch
 from covey.run.own_loop import joined_role
 from covey.run.own_loop.joined_role import JoinedRole
 from covey.run.roles import RoleWork
+from covey.spec import parse
 
 
 @pytest.fixture
@@ -62,11 +63,12 @@ def test_a_process_group_without_a_launcher_is_refused(monkeypatch: pytest.Monke
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> JoinedRole:
     """The place of a worker of `covey launch --strategy ssp`, which has nobody to speak to."""
+    strategy = catalog.resolve("ssp(bound=3)", 2)
     work = RoleWork(
-        task="train.py", strategy=catalog.resolve("ssp(bound=3)", 2).text, workers=2, servers=None,
+        task="train.py", strategy=parse("ssp(bound=3)"), text=strategy.text, workers=2, servers=None,
         limits=[None, None], seed=0, threads=1, contacts=Contacts(book={}, launcher=""),
     )  # fmt: skip
-    joined = JoinedRole(work, Address("worker", 0))
+    joined = JoinedRole(work, strategy, Address("worker", 0))
     monkeypatch.setattr(joined_role, "JOINED", joined)
     return joined
 
@@ -110,7 +112,7 @@ def test_workers_that_see_the_same_gpus_are_numbered(
 ) -> None:
     roles = [Address("worker", 0), Address("worker", 1), Address("server", 0), SCORER]
     work = msgspec.structs.replace(launched.work, contacts=Contacts(book={}, launcher="", sites=sites))
-    assert [JoinedRole(work, who).local_rank for who in roles] == numbers
+    assert [JoinedRole(work, launched.strategy, who).local_rank for who in roles] == numbers
 
 
 def test_a_script_is_not_simulated(script: Path) -> None:

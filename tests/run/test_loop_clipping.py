@@ -13,6 +13,7 @@ from covey.message import Address
 from covey.model.replica import Replica
 from covey.run.own_loop.joined_role import JoinedRole
 from covey.run.roles import RoleWork
+from covey.spec import parse
 from tests.run.loops import differentiate, fresh, plain_sgd, sgd, train
 from tests.run.test_loop_settings import many, names, one_batch, start
 
@@ -64,8 +65,9 @@ def test_everywhere_what_is_stepped_on_is_clipped(spec: str) -> None:
 
 def test_where_a_strategy_cannot_clip_it_says_so() -> None:
     work = RoleWork(
-        task="", strategy="quorum(size=1)", workers=2, servers=2, limits=[None, None], seed=0, threads=1,
+        task="", strategy=parse("quorum(size=1)"), text="quorum(size=1)", workers=2, servers=2, limits=[None, None],
+        seed=0, threads=1,
         contacts=Contacts(book={}, launcher=""),
     )  # fmt: skip
     with pytest.raises(PlanError, match="quorum with 2 servers cannot clip.*use 1 server, or bsp"):
-        JoinedRole(work, Address("worker", 0)).check_clip()
+        JoinedRole(work, work.chosen(None), Address("worker", 0)).check_clip()

@@ -320,7 +320,7 @@ def test_secrets_are_not_shown() -> None:
     pair, token = new_pair(), new_token()
     contacts = Contacts(book={"worker 0": "tcp://x:1"}, launcher="", public={}, pairs={"worker 0": pair}, token=token)
     config = site_messages.SiteConfig(site=0, launcher="", warm="", pair=pair, key=pair.public, token=token)
-    work = RoleWork(task="", strategy="bsp", workers=1, servers=1, limits=[1], seed=0, threads=1, contacts=contacts)
+    work = RoleWork(task="", text="bsp", workers=1, servers=1, limits=[1], seed=0, threads=1, contacts=contacts)
     packed = msgspec.msgpack.encode(work)
     holders = [
         pair, KeyRing(pair, {A: pair.public}), contacts, config, work,

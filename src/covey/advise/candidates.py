@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch.optim import Optimizer
 
+from covey import registry
 from covey.advise import codecs, rules
 from covey.advise.codecs import CodecOffer
 from covey.advise.predict import Load, period
@@ -46,6 +47,7 @@ class Candidate:
 
 def candidates(task: Task, now: Situation) -> Iterator[Candidate]:
     """Each strategy of the catalog once, as it trains a small task, with a codec where one pays, and a few more."""
+    registry.search()
     named = [entry.example or name for name, entry in STRATEGIES.items() if name not in FOR_STUDY + BY_LAYERS]
     optimizer = build.optimizer(task)
     for spec in (*named, *VARIANTS):

@@ -7,7 +7,21 @@ from typing import Annotated
 
 import typer
 
-from covey.cli import advise, calibrate, compare, cut, doctor, lab, launch, run, scale, simulate, strategies, trace
+from covey.cli import (
+    advise,
+    calibrate,
+    check_strategy,
+    compare,
+    cut,
+    doctor,
+    lab,
+    launch,
+    run,
+    scale,
+    simulate,
+    strategies,
+    trace,
+)  # fmt: skip
 from covey.version import __version__
 
 app = typer.Typer(
@@ -28,6 +42,7 @@ app.command("cut")(cut.command)
 app.command("trace")(trace.command)
 app.command("launch", cls=launch.ScriptFirst, context_settings={"allow_interspersed_args": False})(launch.command)
 app.command("strategies")(strategies.command)
+app.command("check-strategy")(check_strategy.command)
 app.command("doctor")(doctor.command)
 app.add_typer(lab.app, name="lab")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from covey.cli import json_file, options, simulate
 from covey.cli.errors import explained
 from covey.cli.options import flag, teller, voice
-from covey.cli.training import ShownRequest
+from covey.cli.training import ShownRequest, load_plugins
 from covey.target import parse_target
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ Top = Annotated[int, flag("--top", "N", "How many to show.", options.OUTPUT, lea
 def command(
     task: options.Task,
     workers: Workers = None,
+    plugin: options.Plugins = None,
     until: options.Until = None,
     quick: Quick = False,
     delays: Delays = False,
@@ -67,6 +68,7 @@ def command(
             parse_target(until)
         json_file.check(json)
         json_file.check(report, "--report", "delays.html")
+        load_plugins(plugin, manner)
         from covey.task import load_task
 
         told = teller(manner)

@@ -13,7 +13,7 @@ import typer
 from covey.cli import json_file, options, simulate
 from covey.cli.errors import INTERRUPTED, explained
 from covey.cli.options import Voice, flag, teller, voice
-from covey.cli.training import ShownRequest
+from covey.cli.training import ShownRequest, load_plugins
 from covey.errors import PlanError
 from covey.target import parse_target
 
@@ -38,6 +38,7 @@ Continue = Annotated[
 def command(
     task: options.Task,
     strategies: Strategies = USUAL,
+    plugin: options.Plugins = None,
     workers: options.Workers = 2,
     servers: options.Servers = None,
     engine: options.Engine = "local",
@@ -75,6 +76,7 @@ def command(
         )
         simulated = simulated or engine == "simulated"
         _refuse_early(simulated, engine, imagined is not None, until, report, json)
+        load_plugins(plugin, manner)
         from covey.compare import compare
         from covey.compare.cases import cases, parse_rates
 

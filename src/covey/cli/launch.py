@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.options import voice
-from covey.cli.training import ShownRequest, importing, refuse_early, train
+from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, train
 from covey.engines.launch_environment import only_hosts
 from covey.errors import PlanError
 
@@ -45,6 +45,7 @@ def command(
     script: Script,
     arguments: Arguments = None,
     strategy: options.Strategy = "bsp",
+    plugin: options.Plugins = None,
     workers: options.Workers = 2,
     servers: options.Servers = None,
     engine: options.Engine = "local",
@@ -80,6 +81,7 @@ def command(
         if not script.is_file():
             raise PlanError(f"there is no file {script}; give the Python script that calls covey.join")
         refuse_early(request, checkpoint=checkpoint, every=every, stall=stall)
+        load_plugins(plugin, request.voice)
         with importing(request.voice):
             from covey.run import launch
 

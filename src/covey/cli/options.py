@@ -23,6 +23,9 @@ Task = Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="A Python file,
 Strategy = Annotated[
     str, flag("--strategy", "SPEC", "How the workers train together, such as bsp or 'ssp(bound=3)'.", RUN)
 ]
+Plugins = Annotated[
+    list[Path] | None, flag("--plugin", "FILE", "A file that registers strategies or codecs of yours.", RUN)
+]
 Workers = Annotated[int, flag("--workers", "N", "How many workers train.", RUN, least=1)]
 Servers = Annotated[
     int | None, flag("--servers", "K", "How many servers hold the parameters, where there are any.", RUN, least=1)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.options import voice
-from covey.cli.training import ShownRequest, importing, refuse_early, train
+from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, train
 from covey.engines.launch_environment import only_hosts
 
 
 def command(
     task: options.Task,
     strategy: options.Strategy = "bsp",
+    plugin: options.Plugins = None,
     workers: options.Workers = 2,
     servers: options.Servers = None,
     engine: options.Engine = "local",
@@ -45,6 +46,7 @@ def command(
     )  # fmt: skip
     with explained(request.voice, guest=only_hosts(engine.partition("(")[0].strip())):
         refuse_early(request, checkpoint=checkpoint, every=every, stall=stall)
+        load_plugins(plugin, request.voice)
         with importing(request.voice):
             from covey.run import fit
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.options import flag, voice
-from covey.cli.training import ShownRequest, importing, refuse_early, train
+from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, train
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ Workers = Annotated[
 def command(
     task: options.Task,
     strategy: options.Strategy = "bsp",
+    plugin: options.Plugins = None,
     workers: Workers = None,
     servers: options.Servers = None,
     seed: options.Seed = 0,
@@ -74,6 +75,7 @@ def command(
             files={"model": save},
         )  # fmt: skip
         refuse_early(request)
+        load_plugins(plugin, request.voice)
         with importing(request.voice):
             from covey.run import fit
 

@@ -14,6 +14,7 @@ from covey.cli import json_file, options
 from covey.cli.errors import explained
 from covey.cli.options import voice
 from covey.cli.picture import picture as draw
+from covey.cli.training import load_plugins
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ Picture = Annotated[
 
 
 def command(
-    name: Name = None, picture: Picture = None, json: options.Json = None, quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    name: Name = None, plugin: options.Plugins = None, picture: Picture = None, json: options.Json = None,
+    quiet: options.Quiet = False, verbose: options.Verbose = False,
 ) -> None:  # fmt: skip
     """List the strategies, or tell all about one."""
     manner = voice(quiet, verbose)
@@ -51,8 +52,12 @@ def command(
         if picture is not None and name is None:
             raise PlanError(f"--picture {picture} draws one strategy: covey strategies bsp --picture {picture}")
 
-        from covey import catalog
+        load_plugins(plugin, manner)
+        from covey import catalog, registry
         from covey.systems import SYSTEMS
+
+        if name is None:
+            registry.search()
 
         told = [describe(one) for one in ([name] if name else [*catalog.names(), *SYSTEMS])]
         json_file.write(json, text_of.dumps(told[0] if name else told, indent=1, ensure_ascii=False) + "\n")

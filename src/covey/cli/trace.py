@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from covey.cli import json_file, options, simulate
 from covey.cli.errors import explained
 from covey.cli.options import flag, voice
-from covey.cli.training import ShownRequest, refuse_early
+from covey.cli.training import ShownRequest, load_plugins, refuse_early
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ Steps = Annotated[int, flag("--steps", "S", "End a worker after so many steps of
 def command(
     task: options.Task,
     strategy: options.Strategy = "bsp",
+    plugin: options.Plugins = None,
     workers: options.Workers = 3,
     servers: options.Servers = None,
     engine: options.Engine = "simulated",
@@ -65,6 +66,7 @@ def command(
         json_file.check(picture, "--picture", "trace.svg")
         json_file.check(chrome, "--chrome", "trace.json")
         json_file.check(timetable, "--timetable", "timetable.svg")
+        load_plugins(plugin, manner)
         from covey.run import fit
         from covey.simulate import parse_duration
 

@@ -85,6 +85,16 @@ def importing(manner: Voice, every: float = 5.0) -> Iterator[None]:
         yield
 
 
+def load_plugins(files: list[Path] | None, manner: Voice) -> None:
+    """Import files of strategies and codecs; one that cannot be used is refused before anything starts."""
+    if not files:
+        return
+    with importing(manner):
+        from covey import registry
+    for file in files:
+        registry.load(file)
+
+
 def train(request: ShownRequest, begin: Callable[[Watcher], Result]) -> None:
     """Run it in front of a person, keep the answer, and show it."""
 

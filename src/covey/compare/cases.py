@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from covey import registry
 from covey.catalog import STRATEGIES
 from covey.errors import PlanError
 from covey.spec import expand, parse_list
@@ -58,8 +59,9 @@ def _words(text: str) -> list[str]:
 
 def _family(name: str) -> list[str]:
     """The strategies of one room, each as it trains a small task; systems that are compositions come with `all`."""
+    registry.search()
     own = [
         entry.example or title for title, entry in STRATEGIES.items()
-        if name == "all" or entry.settings.__module__.split(".")[1] == name
+        if name == "all" or entry.settings.__module__.startswith(f"covey.{name}.")
     ]  # fmt: skip
     return own + list(SYSTEMS) if name == "all" else own

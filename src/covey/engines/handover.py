@@ -1,19 +1,21 @@
-"""How a task built in a notebook reaches the run's own processes: through an inherited pipe, never a socket.
+"""How a task or a strategy of a notebook reaches the run's own processes: through an inherited pipe, never a socket.
 
 This is the only file that pickles anything.
 """
 
 from __future__ import annotations
 
+import io
 import pickle
 import sys
-from typing import Any
+from typing import Any, NamedTuple, cast, get_type_hints
 
 import cloudpickle
 import msgspec
 
 from covey.decoding import WireFormat
 from covey.errors import PlanError
+from covey.message import Message
 from covey.task import TASK_MODULE, Task, load_task
 
 MOST = 4_000_000_000  # bytes; msgpack cannot say more than 2**32, and every role takes a copy
@@ -22,22 +24,77 @@ MOST = 4_000_000_000  # bytes; msgpack cannot say more than 2**32, and every rol
 class Handover(msgspec.Struct, frozen=True, kw_only=True):
     """What is handed to the roles of one host, besides their work."""
 
-    pickled: bytes = b""  # a task of the launcher's memory
+    pickled: bytes = b""  # a task, a strategy or both of the launcher's memory
     file: str = ""  # where the task's file is on this host, if it came along
     rows: str = ""  # a file with the data of this host's worker, where they are not the task's
 
 
-def pack(task: Any) -> bytes:
-    """The task as bytes for this run's own children."""
+class OfMemory(NamedTuple):
+    """What the roles cannot find by a name: they get it as it is in the launcher's memory."""
+
+    task: Any = None
+    strategy: Any = None  # a SPEC that names something which was registered in the launcher only
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """Also takes kinds of messages that no other process can import; msgspec makes a struct only at its birth."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type) and issubclass(obj, Message) and cloudpickle.cloudpickle._should_pickle_by_reference(
+            obj
+        ) is False:  # fmt: skip
+            return _message_kind, _message_parts(obj)
+        return super().reducer_override(obj)
+
+
+def _message_parts(kind: type[Message]) -> tuple[Any, ...]:
+    """What a kind of message is made of, its types looked up where they are known."""
+    hints = get_type_hints(kind)
+    own = [field for field in msgspec.structs.fields(kind) if field.name != "sender"]
+    fields = [(field.name, hints[field.name], *_default(field)) for field in own]
+    made = {"__dict__", "__weakref__", "__match_args__", "__slots__", "__annotations__", *(field.name for field in own)}
+    namespace = {
+        key: value for key, value in vars(kind).items()
+        if key not in made and not key.startswith("__struct") and not isinstance(value, _SLOT)
+    }  # fmt: skip
+    return kind.__name__, fields, kind.__bases__, kind.__module__, kind.__qualname__, namespace
+
+
+_SLOT = type(Message.sender)  # how a struct keeps a field
+
+
+def _default(field: Any) -> tuple[Any, ...]:
+    if field.default is not msgspec.NODEFAULT:
+        return (field.default,)
+    made = field.default_factory is not msgspec.NODEFAULT
+    return (msgspec.field(default_factory=field.default_factory),) if made else ()
+
+
+def _message_kind(
+    name: str, fields: list[Any], bases: tuple[type, ...], module: str, qualname: str, namespace: dict[str, Any]
+) -> type[Message]:
+    namespace = {**namespace, "__qualname__": qualname}
+    return cast(type[Message], msgspec.defstruct(name, fields, bases=bases, module=module, namespace=namespace))
+
+
+def pack(task: Any = None, strategy: Any = None) -> bytes:
+    """A task, a strategy or both as bytes for this run's own children; nothing for neither."""
+    if task is None and strategy is None:
+        return b""
     for name, module in list(sys.modules.items()):
         if name.startswith(TASK_MODULE):  # a file that load_task read: no other process can import it by that name
             cloudpickle.register_pickle_by_value(module)
+    file = io.BytesIO()
     try:
-        data = bytes(cloudpickle.dumps(task))
+        _Pickler(file).dump(OfMemory(task, strategy))
     except Exception as error:  # whatever a user's object raises when pickled
         raise PlanError(
             f"the task cannot be handed to other processes: {error}; put it into a file and use 'FILE.py:task'"
+            if strategy is None
+            else f"'{strategy}' cannot be handed to other processes: {error}; put your strategy into a file and use "
+            "--plugin FILE, or into a package with an entry point in covey.strategies"
         ) from error
+    data = file.getvalue()
     if len(data) > MOST:
         raise PlanError(
             f"the task holds {len(data) >> 30} GB, too much to hand to other processes; "
@@ -50,8 +107,13 @@ def task_of(given: Handover, named: str) -> Task:
     """The task that has a name, from its file as it lies on this host; else the one that this process was handed."""
     if named:
         return load_task(given.file or named)
-    task: Task = pickle.loads(given.pickled)
+    task: Task = of_memory(given).task
     return task
+
+
+def of_memory(given: Handover) -> OfMemory:
+    """What came from the launcher's memory, if anything did; each call makes it anew."""
+    return pickle.loads(given.pickled) if given.pickled else OfMemory()
 
 
 _parcels: WireFormat[Handover] = WireFormat("parcel for the roles of a host", Handover)

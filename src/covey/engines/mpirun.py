@@ -61,7 +61,10 @@ class MpirunPlaces:
 
     def invite(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
         if self.file and handed:
-            raise PlanError("a task of this process does not travel to other hosts: put it into a file, 'FILE.py:task'")
+            raise PlanError(
+                "a task or strategy of this process does not travel to other hosts: put the task into a file, "
+                "'FILE.py:task', and the strategy into an installed package, as an entry point in covey.strategies"
+            )
         self.config_memory = ConfigMemory(configs, handed)
         self.mpirun = subprocess.Popen(
             leashed(self.command(), signal.SIGTERM), stdin=subprocess.DEVNULL, process_group=0,

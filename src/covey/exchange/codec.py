@@ -58,6 +58,17 @@ def seed(node: Node, *what: object) -> Seed:
 class Coder:
     """A codec at work on vectors of one form.
 
+    Args:
+        start: Gives the memory to begin with.
+        encode: Gives what travels for a vector, and the memory for the next time.
+        decode: Gives the vector for what came.
+        total: Sums everybody's vector over a group, where wires can be added up.
+        options: Of one that chooses among others, those.
+
+    >>> coder = covey.Coder(lambda: None, lambda vector, memory: (vector, memory), lambda wire: wire)
+    >>> coder.memory is None
+    True
+
     `encode` neither keeps nor changes the vector it is given, and gives what travels and the memory for the next time,
     which may be the old one, written over. `decode` gives a vector of the form, and needs no memory. A coder whose
     wires can be added up on their way has `total`.
@@ -77,7 +88,29 @@ class Coder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
-    """How vectors travel, as a SPEC says it."""
+    """How vectors travel: what makes coders for them.
+
+    Args:
+        name: What SPECs call it.
+        make: Makes a coder for vectors of a form, with a number that seeds what it leaves to chance.
+        nbytes: The bytes that travel for a vector of a form.
+        summed: The bytes that are added up in a `total` over a number of workers, if not those.
+        adds: Whether its coders have `total`.
+        feedback: Whether it is biased, so that what it drops has to be carried on.
+        carries: Whether it carries on what it drops.
+        whole: Whether it looks at the shapes of parameters.
+        fused: The same with error feedback in one pass.
+        tries: Whether it is chosen among others as they are measured.
+        pull: Whether what servers give back is encoded too.
+        inside: Of a wrapper, the same around what carries on what it drops.
+        accept: What refuses an optimizer of the task that cannot work with it.
+        masks: Whether the momentum of what was sent must stop.
+
+    >>> def make(form, seed):
+    ...     return covey.Coder(lambda: None, lambda vector, memory: (vector, memory), lambda wire: wire)
+    >>> covey.Codec(name="as_it_is", make=make, nbytes=lambda form: form.like.nbytes).feedback
+    False
+    """
 
     name: str  # as in a SPEC, with its settings
     make: Callable[[Form, Seed], Coder]

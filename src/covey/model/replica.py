@@ -42,7 +42,14 @@ class Snapshot:
 
 
 class Replica:
-    """One copy of the model. `flat`, `grad` and `buffers` are the vectors that programs read and write."""
+    """One copy of the model, for a role's program.
+
+    `flat`, `grad` and `buffers` are the vectors that programs read and write; `model` is all that models exchange.
+
+    >>> async def work(node: covey.Node, replica: covey.Replica) -> None:
+    ...     for step in node.steps():
+    ...         replica.apply(await replica.gradient(node))
+    """
 
     def __init__(
         self, module: nn.Module, optimizer: MakeOptimizer, batch_source: BatchSource = NONE, *,

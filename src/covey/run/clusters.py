@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from covey import catalog
 from covey.engines import handover, launch_environment
 from covey.engines.cluster.cluster_processes import ClusterProcesses
 from covey.engines.cluster.places import MeetingTerms, Places
@@ -85,12 +86,14 @@ def terms_of(given: Options, threads: int) -> MeetingTerms:
     return replace(terms, say=given.watcher.say) if given.watcher else terms
 
 
-def host_only(name: str, task: Task | str, rate: float) -> bool:
+def host_only(name: str, task: Task | str, strategy: str | Any, workers: int, rate: float = 1.0) -> bool:
     """If this process only hosts roles, because another one leads the run: host them, until the run is over."""
     guest = getattr(module(name), "guest", None)
 
     def handed() -> bytes:
-        return b"" if isinstance(task, str) else handover.pack(at_rate(task, rate))
+        spec = catalog.chosen(strategy, workers)
+        mine = None if isinstance(task, str) else at_rate(task, rate)
+        return handover.pack(mine, spec if spec.from_outside else None)
 
     return guest is not None and guest(handed)
 

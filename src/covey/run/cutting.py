@@ -24,14 +24,15 @@ from covey.parallelism.plan.schedule import Schedule
 from covey.parallelism.plan.terms import Cut, CutTerms, memories
 from covey.run.kept import mesh_of
 from covey.simulate.units import format_bytes, parse_size
-from covey.spec import parse, parse_call
+from covey.spec import Spec, parse_call
 from covey.strategy import Strategy
 from covey.task import Task, check_data
 
 
 def settled(
-    strategy: Strategy, task: Task, workers: int, deal: Shards, *, counted: bool, bandwidth: float, before: str = ""
-) -> Strategy:
+    spec: Spec, strategy: Strategy, task: Task, workers: int, deal: Shards, *,
+    counted: bool, bandwidth: float, before: str = "",
+) -> tuple[Spec, Strategy]:  # fmt: skip
     """The strategy with its mesh's cut and loads said; `counted` for runs that must not depend on this machine.
 
     A run that goes on keeps the cut that it had `before`, unless another was asked for.
@@ -40,7 +41,7 @@ def settled(
     if isinstance(mesh, Mesh) and before:
         mesh = _as_before(mesh, mesh_of(before))
     if not isinstance(mesh, Mesh):
-        return strategy
+        return spec, strategy
     repeat = 0 if counted or mesh.load else 3  # who says what its parts cost need not measure it
     chain, profile = profiled(
         task, mesh.schedule, repeat=repeat, seed=deal.seed, tied=mesh.tied, state=bool(mesh.memory)
@@ -53,15 +54,14 @@ def settled(
     said = replace(mesh, cut=":".join(map(str, cut.after)) or BEST, load=load)
     if len(said.loads) != mesh.parts or min(said.loads) <= 0:
         raise PlanError(f"load={load}: say the share of each of {mesh.parts} parts, such as {_alike(mesh.parts)}")
-    return strategy if said == strategy.mesh else _with(strategy, said, workers)
+    if said == strategy.mesh:
+        return spec, strategy
+    spec = replace(spec, mesh=parse_call(str(said)))
+    return spec, catalog.resolve(spec, workers)
 
 
 def _alike(parts: int) -> str:
     return ":".join([f"{100 / parts:.0f}"] * parts)
-
-
-def _with(strategy: Strategy, mesh: Mesh, workers: int) -> Strategy:
-    return catalog.resolve(replace(parse(strategy.text), mesh=parse_call(str(mesh))), workers)
 
 
 def _as_before(mesh: Mesh, old: Mesh) -> Mesh:

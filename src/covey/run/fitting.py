@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from covey.errors import PlanError
 from covey.observe.instruments import Instrument
@@ -25,7 +26,7 @@ ENGINES = (*HERE, *CLUSTERS)
 
 def fit(
     task: Task | str,
-    strategy: str = "bsp",
+    strategy: str | Any = "bsp",
     workers: int = 2,
     *,
     servers: int | None = None,
@@ -61,7 +62,8 @@ def fit(
 
     Args:
         task: A `covey.Task`, or the file of one: "train.py" or "train.py:name".
-        strategy: A strategy with its settings and codecs, such as "ssp(bound=3) + int8".
+        strategy: A strategy with its settings and codecs, such as "ssp(bound=3) + int8", or an object of your own with
+            a method `strategy(workers)` that gives a `covey.Strategy`.
         workers: The number of workers.
         servers: The number of servers, for strategies that have servers.
         engine: "local", "simulated", "torchrun", "mpi", "ray", "spark" or "lab(hosts=…)".
@@ -103,13 +105,13 @@ def fit(
     return fit_with(task, strategy, workers, given)
 
 
-def fit_with(task: Task | str, strategy: str, workers: int, given: Options) -> Result:
+def fit_with(task: Task | str, strategy: str | Any, workers: int, given: Options) -> Result:
     """The same, with the options in one."""
     engine = engine_of(given)
     if engine.name in HERE and engine.settings:
         raise PlanError(f"the engine {engine.name} has no settings: write --engine {engine.name}")
     refuse_ranks(engine.name)
-    if engine.name in CLUSTERS and host_only(engine.name, task, given.rate):
+    if engine.name in CLUSTERS and host_only(engine.name, task, strategy, workers, given.rate):
         raise SystemExit(0)
     with refusing(engine.name):
         asked = request(task, strategy, workers, given)

@@ -62,7 +62,7 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     checkpoints = checkpoints_of(given)
     judge = referee(asked)
     interrupt = Interrupt()
-    handed = b"" if asked.name else handover.pack(asked.task)
+    handed = handover.pack(None if asked.name else asked.task, asked.spec if asked.spec.from_outside else None)
 
     def pack(contacts: Contacts) -> bytes:
         return msgspec.msgpack.encode(_work(asked, contacts, kept, run))
@@ -101,7 +101,8 @@ def _work(asked: Request, contacts: Contacts, kept: Path | None, run: RunRecord 
     given = asked.options
     return RoleWork(
         task=os.path.abspath(asked.name) if asked.name else "",
-        strategy=asked.strategy.text, workers=len(asked.plan.limits), replicas=asked.deal.workers,
+        strategy=None if asked.spec.from_outside else asked.spec, text=asked.strategy.text,
+        workers=len(asked.plan.limits), replicas=asked.deal.workers,
         servers=given.servers, limits=list(asked.plan.limits), seed=given.seed, rate=given.rate,
         threads=asked.threads, budget=asked.budget, contacts=contacts, rows=asked.rows, samples=asked.deal.samples,
         kept=str(kept.resolve()) if kept else "",

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from covey import catalog
 from covey.checkpoint import CheckpointDirectory
@@ -19,6 +20,7 @@ from covey.observe.result import RunFacts
 from covey.run.options import Options
 from covey.run.saving import check_save
 from covey.simulate import parse_rate
+from covey.spec import Spec
 from covey.strategy import Plan, Strategy
 from covey.target import Target, parse_target
 from covey.task import Task, load_task
@@ -33,6 +35,7 @@ class Request:
 
     task: Task
     name: str  # "file.py:task", or "" for a task built in this process
+    spec: Spec  # of the strategy; with the cut that was decided, if its model is cut
     strategy: Strategy
     plan: Plan
     deal: Shards
@@ -52,9 +55,12 @@ def threads_each(workers: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // workers)
 
 
-def request(task: Task | str, strategy: str, workers: int, given: Options, rows: RowInfo | None = None) -> Request:
+def request(
+    task: Task | str, strategy: str | Any, workers: int, given: Options, rows: RowInfo | None = None
+) -> Request:
     """Check everything that can be checked before a process starts; `rows` replace the task's own data."""
-    chosen = catalog.resolve(strategy, workers)
+    spec = catalog.chosen(strategy, workers)
+    chosen = catalog.resolve(spec, workers)
     check_save(given.save)
     _check_mesh(chosen, given, rows)
     if rows and chosen.chooses:
@@ -76,7 +82,7 @@ def request(task: Task | str, strategy: str, workers: int, given: Options, rows:
     task = at_rate(task, given.rate)
     stretch = given.timing_only and given.steps is not None
     deal = build.shards(task, chosen.replicas(workers), given.seed, rows, stretch=stretch)
-    chosen = _cut(chosen, task, workers, deal, given)
+    spec, chosen = _cut(spec, chosen, task, workers, deal, given)
     roles = chosen.layout(workers, given.servers)
     limits = budgets(deal, given)
     if not given.timing_only:
@@ -90,8 +96,8 @@ def request(task: Task | str, strategy: str, workers: int, given: Options, rows:
         chosen.check_clip(servers)
     total = sum(samples_of(deal, rank, limit) for rank, limit in enumerate(limits))
     return Request(
-        task=task, name=name, strategy=chosen, plan=plan, deal=deal, servers=servers, budget=total, target=target,
-        options=given, rows=rows,
+        task=task, name=name, spec=spec, strategy=chosen, plan=plan, deal=deal, servers=servers, budget=total,
+        target=target, options=given, rows=rows,
     )  # fmt: skip
 
 
@@ -103,16 +109,18 @@ def _check_mesh(chosen: Strategy, given: Options, rows: RowInfo | None) -> None:
         raise PlanError("--timing-only has no model that could be cut: omit it, or see `covey cut`")
 
 
-def _cut(chosen: Strategy, task: Task, workers: int, deal: Shards, given: Options) -> Strategy:
+def _cut(
+    spec: Spec, chosen: Strategy, task: Task, workers: int, deal: Shards, given: Options
+) -> tuple[Spec, Strategy]:  # fmt: skip
     """The strategy with its model's cut decided, if it is cut: by measuring, in virtual time by counting."""
     if chosen.mesh is None:
-        return chosen
+        return spec, chosen
     from covey.run.cutting import settled  # tracing models takes long to import
 
     simulated = given.engine == "simulated"
     bandwidth = given.cluster.link.bandwidth if simulated and given.cluster else math.inf
     before = CheckpointDirectory(Path(given.resume)).newest()[1].strategy if given.resume else ""
-    return settled(chosen, task, workers, deal, counted=simulated, bandwidth=bandwidth, before=before)
+    return settled(spec, chosen, task, workers, deal, counted=simulated, bandwidth=bandwidth, before=before)
 
 
 def at_rate(task: Task, factor: float) -> Task:

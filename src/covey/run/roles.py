@@ -21,7 +21,9 @@ from covey.message import Address
 from covey.model import build
 from covey.run.kept import recalled
 from covey.run.request import at_rate
-from covey.strategy import Plan
+from covey.spec import Spec
+from covey.strategy import Plan, Strategy
+from covey.task import load_task
 
 
 class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +33,8 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
     module: str = ""  # of a script that was started with -m
     arguments: list[str] = []
     world: bool = False  # torchrun, mpirun or srun started the script, and it joined
-    strategy: str
+    strategy: Spec | None = None  # None: it names what only the launcher knew, and was handed over
+    text: str  # what the strategy is called, with all its settings
     workers: int
     replicas: int = 0  # that share the data, where several workers are one
     servers: int | None
@@ -49,8 +52,13 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
     rows: RowInfo | None = None  # of the workers, where each has its own
     samples: int = 0  # of the data, as the launcher found it
 
-    def plan(self) -> Plan:
-        chosen = catalog.resolve(self.strategy, self.workers)
+    def chosen(self, handed: Spec | None) -> Strategy:
+        """The strategy of the run."""
+        spec = self.strategy or handed
+        assert spec is not None, "a strategy travels either here or with what was handed over"
+        return catalog.resolve(spec, self.workers)
+
+    def plan(self, chosen: Strategy) -> Plan:
         roles = tuple(chosen.layout(self.workers, self.servers))
         return Plan(
             roles=roles, limits=tuple(self.limits), lockstep=chosen.lockstep, in_step=chosen.in_step,
@@ -68,12 +76,13 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
     with RoleLines(me, work.contacts) as lines:
         lines.doing("importing the task")
         given = handover.opened(handed)
-        task = handover.task_of(given, work.task)
+        found = handover.of_memory(given)
+        task = load_task(given.file or work.task) if work.task else found.task
         task = at_rate(task, work.rate if work.task else 1.0)  # a task that was handed over has its rate already
         if work.rows:
             task = build.with_rows(task, work.rows, given.rows)
         lines.doing("building the model")
-        plan = work.plan()
+        plan = work.plan(work.chosen(found.strategy))
         deal = build.shards(task, work.replicas or work.workers, work.seed, work.rows)
         if deal.samples != work.samples:
             raise PlanError(
@@ -85,7 +94,7 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
         else:
             role = plan.role(me)
             replica = build.replica(task, me, role.trains, deal, work.budget, role.part)
-            kept = recalled(Path(work.kept), role, replica, work.recut, work.strategy) if work.kept else None
+            kept = recalled(Path(work.kept), role, replica, work.recut, work.text) if work.kept else None
             play(lines, plan, replica, kept, ComputeThread.serve)
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import Any
 
 from covey.errors import PlanError
 from covey.names import meant
@@ -42,6 +43,14 @@ Value = Scalar | Grid
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """What a name from outside covey stands for: the settings object, and a strategy's entry in the catalog."""
+
+    settings: Any
+    entry: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """A name with settings, and where each was written."""
 
@@ -49,6 +58,7 @@ class Call:
     settings: Mapping[str, Value] = field(default_factory=dict, hash=False)
     at: int = field(default=0, compare=False)
     places: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
+    made: Made | None = field(default=None, compare=False, repr=False)  # of a name that only this process knows
 
     def __str__(self) -> str:
         inside = ", ".join(f"{key}={written(value)}" for key, value in self.settings.items())
@@ -64,6 +74,11 @@ class Spec:
     topology: Call | None = None
     mesh: Call | None = None
     text: str = field(default="", compare=False, repr=False)  # as it was typed: every `at` points into it
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether it names something that another process could not look up."""
+        return any(call.made for call in (self.strategy, *self.codecs))
 
     def __str__(self) -> str:
         parts = [" + ".join(map(str, (self.strategy, *self.codecs)))]

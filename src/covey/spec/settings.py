@@ -17,6 +17,8 @@ _SPOKEN = {int: "a whole number", float: "a number", bool: "true or false", str:
 
 def bind(call: Call, owner: type[T], what: str, text: str) -> T:
     """Build a settings dataclass from what was written in the parentheses."""
+    if call.made:
+        return call.made.settings  # type: ignore[no-any-return]  # it was bound where the name is known
     known = _settings_of(owner)
     values: dict[str, Any] = {}
     for key, value in call.settings.items():

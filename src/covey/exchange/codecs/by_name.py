@@ -17,7 +17,7 @@ from covey.exchange.codecs.sparse import Entropy, MsTopK, Threshold, TopK
 from covey.exchange.codecs.strom import Strom
 from covey.exchange.codecs.wrappers import Clip, ErrorFeedback, MomentumCorrection, Warmup
 
-CODECS: Mapping[str, type[Any]] = {
+CODECS: dict[str, type[Any]] = {
     "fp16": Fp16, "bf16": Bf16, "truncated": Truncated, "fixed16": Fixed16, "int8": Int8, "natural": Natural,
     "dorefa": DoReFa, "qsgd": Qsgd, "terngrad": TernGrad, "twobit": TwoBit, "onebit": OneBit, "strom": Strom,
     "topk": TopK, "mstopk": MsTopK, "randomk": RandomK, "threshold": Threshold, "entropy": Entropy, "dgc": Dgc,

@@ -90,7 +90,7 @@ def join(
         with RoleLines(joined.me, joined.work.contacts) as lines:
             score_for(lines, joined.plan, build.ScoredModel(one_model(model), None))
         raise SystemExit(0)
-    replica = replica_of(model, optimizer, catalog.resolve(joined.work.strategy, joined.work.workers).accept)
+    replica = replica_of(model, optimizer, joined.strategy.accept)
     if not joined.plan.role(joined.me).trains:
         with RoleLines(joined.me, joined.work.contacts) as lines:
             play(lines, joined.plan, replica, joined.kept, lambda compute_thread: compute_thread.serve())
@@ -100,9 +100,9 @@ def join(
 
 def check_launched(joined: JoinedRole, strategy: str | None, given: Options) -> None:
     """The flags of covey launch count, and what the script asks for must not differ."""
-    if strategy and catalog.resolve(strategy, joined.work.workers).text != joined.work.strategy:
+    if strategy and catalog.resolve(strategy, joined.work.workers).text != joined.work.text:
         raise PlanError(
-            f"covey.join(strategy={strategy!r}) in a run of {joined.work.strategy}: the roles of a strategy are "
+            f"covey.join(strategy={strategy!r}) in a run of {joined.work.text}: the roles of a strategy are "
             f"laid out before the script runs, so give it to the launcher: covey launch --strategy {strategy!r} …"
         )
     for name in ("servers", "seed", "checkpoint", "every", "resume", "stall", "interface", "insecure"):

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from covey import catalog
 from covey.checkpoint import RoleState
 from covey.engines import handover
 from covey.engines.process.role.role_process import tell_failure
@@ -23,13 +22,17 @@ from covey.message import Address
 from covey.run.own_loop.keeping import LoopState, Stateful
 from covey.run.own_loop.rng import seed_all
 from covey.run.roles import RoleWork, works
+from covey.strategy import Strategy
 
 
 class JoinedRole:
     """This process's place in a run; `leave` is called when its role is over."""
 
-    def __init__(self, work: RoleWork, me: Address, leave: Callable[[], None] = lambda: None) -> None:
-        self.work, self.me, self.plan, self.leave = work, me, work.plan(), leave
+    def __init__(
+        self, work: RoleWork, strategy: Strategy, me: Address, leave: Callable[[], None] = lambda: None
+    ) -> None:
+        self.work, self.strategy, self.me, self.leave = work, strategy, me, leave
+        self.plan = work.plan(strategy)
         self.joined = False
 
     @cached_property
@@ -61,8 +64,7 @@ class JoinedRole:
 
     def check_clip(self) -> None:
         """Refuse to clip where the strategy cannot."""
-        chosen = catalog.resolve(self.work.strategy, self.work.workers)
-        chosen.check_clip(chosen.servers if self.work.servers is None else self.work.servers)
+        self.strategy.check_clip(self.strategy.servers if self.work.servers is None else self.work.servers)
 
 
 JOINED: JoinedRole | None = None
@@ -74,10 +76,11 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
     work = works.read(data, "the launcher")
     torch.set_num_threads(work.threads)
     seed_all(work.seed)
-    JOINED = JoinedRole(work, me)
+    given = handover.opened(handed)
+    JOINED = JoinedRole(work, work.chosen(handover.of_memory(given).strategy), me)
     if not work.world:  # the ranks of a world have one already, and what is born beside a rank has that
         os.environ["LOCAL_RANK"] = str(JOINED.local_rank)
-    path = handover.opened(handed).file or work.task  # where it lies on this host, if it came along
+    path = given.file or work.task  # where it lies on this host, if it came along
     ended = "ended without calling"
     try:
         run_script(path, work)

@@ -78,7 +78,7 @@ def launch_with(
     engine = parse_call(asked.engine)
     _check_engine(engine.name, asked.engine, path)
     check(asked, engine.name)
-    if engine.name in CLUSTERS and host_only(engine.name, str(path), 1.0):
+    if engine.name in CLUSTERS and host_only(engine.name, str(path), strategy, workers):
         raise SystemExit(0)
     with refusing(engine.name):
         if not path.is_file():
@@ -92,7 +92,7 @@ def launch_with(
             return LocalProcesses(joined_role.__name__, loop.threads, parse_duration(asked.stall))
         places = module(engine.name).places(workers, asked.hosts, **engine.settings)
         return ClusterProcesses(
-            places, terms_of(asked, loop.threads), joined_role.__name__, str(path), b"", loop.plan.roles
+            places, terms_of(asked, loop.threads), joined_role.__name__, str(path), loop.handed, loop.plan.roles
         )
 
     return lead(loop, muster, Interrupt())
@@ -122,7 +122,7 @@ def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interr
         def pack(contacts: Contacts) -> bytes:
             return msgspec.msgpack.encode(loop.work(contacts, kept))
 
-        board = processes.start(plan.roles, f"{joined_role.__name__}:enter", pack)
+        board = processes.start(plan.roles, f"{joined_role.__name__}:enter", pack, loop.handed)
         file = processes.directory / "model.safetensors"
         wishes = RunWishes(
             score=False, before=BEFORE, model=file, checkpoints=checkpoints, keep_every=parse_duration(given.every),

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from covey import catalog
 from covey.checkpoint import RunRecord
+from covey.engines import handover
 from covey.engines.process.contacts import Contacts
 from covey.errors import PlanError
 from covey.run.options import Options
 from covey.run.roles import RoleWork
+from covey.spec import Spec
 from covey.strategy import Plan, Strategy
 
 
@@ -30,6 +32,7 @@ class Loop:
     """A run of a script that was found possible."""
 
     script: Script
+    spec: Spec  # of the strategy
     strategy: Strategy
     plan: Plan
     options: Options
@@ -45,20 +48,27 @@ class Loop:
             samples=0, batch_size=0, limits=list(self.plan.limits), loop=True,
         )  # fmt: skip
 
+    @property
+    def handed(self) -> bytes:
+        """What its roles are given of this process's memory."""
+        return handover.pack(strategy=self.spec if self.spec.from_outside else None)
+
     def work(self, contacts: Contacts, kept: Path | None) -> RoleWork:
         """What each of its roles must know."""
         return RoleWork(
             task=self.script.path, module=self.script.module, arguments=list(self.script.arguments),
-            strategy=self.strategy.text, workers=len(self.plan.limits), servers=self.options.servers,
+            strategy=None if self.spec.from_outside else self.spec, text=self.strategy.text,
+            workers=len(self.plan.limits), servers=self.options.servers,
             limits=list(self.plan.limits), seed=self.options.seed, threads=self.threads, contacts=contacts,
             kept=str(kept.resolve()) if kept else "", checkpoint=self.options.checkpoint is not None,
             world=self.world,
         )  # fmt: skip
 
 
-def loop_of(script: Script, strategy: str, workers: int, given: Options, threads: int) -> Loop:
+def loop_of(script: Script, strategy: str | Spec, workers: int, given: Options, threads: int) -> Loop:
     """Refuse what a script's own loop cannot have."""
-    chosen = catalog.resolve(strategy, workers)
+    spec = catalog.chosen(strategy, workers)
+    chosen = catalog.resolve(spec, workers)
     if chosen.mesh:
         raise PlanError("`with mesh(…)` cuts the model, which works only for a Task: use covey run")
     if chosen.chooses:
@@ -70,4 +80,4 @@ def loop_of(script: Script, strategy: str, workers: int, given: Options, threads
     plan = Plan(
         roles=roles, limits=(given.steps,) * workers, lockstep=chosen.lockstep, in_step=chosen.in_step, seed=given.seed
     )
-    return Loop(script=script, strategy=chosen, plan=plan, options=given, threads=threads)
+    return Loop(script=script, spec=spec, strategy=chosen, plan=plan, options=given, threads=threads)

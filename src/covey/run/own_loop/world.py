@@ -37,8 +37,9 @@ from covey.message import Address
 from covey.run.clusters import module
 from covey.run.options import Options, check
 from covey.run.own_loop.joined_role import JoinedRole
-from covey.run.own_loop.request import Script, loop_of
+from covey.run.own_loop.request import Loop, Script, loop_of
 from covey.run.roles import works
+from covey.spec import Spec
 
 COMING = 7 * 86400.0  # seconds: what a script does before it joins may take its time
 REMIND = 30.0  # seconds after which a rank says that it waits for others
@@ -54,7 +55,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     arguments: list[str]
     engine: str
-    strategy: str
+    strategy: Spec
     hosts: list[str]  # of the ranks
     address: str  # at which they find rank 0's machine
     threads: int
@@ -74,7 +75,12 @@ def enter(strategy: str, given: Options) -> JoinedRole | None:
     script = script_here()
     check(given, found[0])
     loop = loop_of(script, strategy, found[1].size, given, torch.get_num_threads())  # every rank refuses alike
-    return WorldRank(*found).joined(script, loop.strategy.text, given)
+    if loop.spec.from_outside:
+        raise PlanError(
+            f"{loop.strategy.name} was registered by this program only, and its launcher could not look it up: use "
+            "covey launch --plugin FILE, or a package with an entry point in covey.strategies"
+        )
+    return WorldRank(*found).joined(script, loop, given)
 
 
 def refuse_half_worlds() -> None:
@@ -111,10 +117,10 @@ class WorldRank:
         self.line: socket.socket | None = None  # to the launcher
         self.over = False
 
-    def joined(self, script: Script, strategy: str, given: Options) -> JoinedRole:
+    def joined(self, script: Script, loop: Loop, given: Options) -> JoinedRole:
         """Meet the others, and take the place that the launcher gives."""
         with reminded(f"rank {self.place.rank} waits for the other ranks to call covey.join"):
-            config = self._lead(script, strategy, given) if self.place.leads else self._take()
+            config = self._lead(script, loop.spec, given) if self.place.leads else self._take()
         self.roles = RankRoles(config, self.me)
         self.site = threading.Thread(target=self._host, args=(config,), name="site", daemon=True)
         self.site.start()
@@ -122,11 +128,12 @@ class WorldRank:
         job = self.roles.born.get()
         self._hear_signals()
         work = works.read(job.work, "the launcher")
-        if work.strategy != strategy:
-            self._end(f"rank 0 asked for {work.strategy}, rank {self.place.rank} for {strategy}: join with the same")
-        return JoinedRole(work, self.me, self.leave)
+        mine = loop.strategy.text
+        if work.text != mine:
+            self._end(f"rank 0 asked for {work.text}, rank {self.place.rank} for {mine}: join with the same")
+        return JoinedRole(work, loop.strategy, self.me, self.leave)
 
-    def _lead(self, script: Script, strategy: str, given: Options) -> SiteConfig:
+    def _lead(self, script: Script, strategy: Spec, given: Options) -> SiteConfig:
         """(Rank 0) Start the launcher, and hand out the configs that it writes."""
         present = self.channel.gather(COMING)
         brief = RankRequest(

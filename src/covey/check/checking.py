@@ -1,0 +1,47 @@
+"""Check all that a file registers, law by law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from covey import catalog, registry
+from covey.check.laws import CODEC_LAWS, STRATEGY_LAWS
+from covey.check.reach import beyond
+from covey.errors import CoveyError
+
+
+@dataclass(frozen=True, slots=True)
+class LawFinding:
+    """A law, what it was asked of, and why it is broken, if it is."""
+
+    name: str
+    law: str
+    why: str = ""
+
+
+def check(file: Path) -> Iterator[LawFinding]:
+    """Each law of each strategy and codec that the file registers, one after the other; codecs with bsp, too."""
+    names = registry.load(file)
+    past = beyond(file)
+    yield LawFinding(file.name, "nothing past the effects", "\n".join(past))
+    for name in names:
+        if name not in registry.STRATEGIES:
+            codec = catalog.codec(name)
+            for law, holds in CODEC_LAWS.items():
+                yield LawFinding(name, law, _why(lambda holds=holds, codec=codec: holds(codec)))  # type: ignore[misc]
+        entry = registry.STRATEGIES.get(name)
+        spec = (entry.example or name) if entry else f"bsp + {name}"
+        for law, keeps in STRATEGY_LAWS.items():
+            yield LawFinding(spec, law, _why(lambda keeps=keeps, spec=spec: keeps(spec)))  # type: ignore[misc]
+
+
+def _why(law: Callable[[], str]) -> str:
+    """Why a law is broken; what its program raises is a reason too."""
+    try:
+        return law()
+    except CoveyError as error:
+        return str(error)
+    except Exception as error:  # of a user's codec or strategy
+        return f"{type(error).__name__}: {error}"

@@ -1,0 +1,203 @@
+"""What every strategy and every codec keeps. Each law gives the reason why it is broken, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import fields
+
+import torch
+from torch import nn
+
+from covey import catalog
+from covey.check.unread import watched
+from covey.exchange.codec import Codec, Coder, Memory
+from covey.message import Address, Message
+from covey.model.flat import Form
+from covey.observe.instruments import Instrument
+from covey.observe.trace import Trace
+from covey.registry import STRATEGIES
+from covey.run import fit
+from covey.simulate import Cluster, Seconds
+from covey.task import Task
+from covey.vector import Vector
+
+WORKERS = 4
+EVEN = Cluster(compute=Seconds(0.01), jitter=0.3)
+UNEVEN = Cluster(compute=Seconds(0.01), jitter=0.3, slowdowns={1: 2.0})
+STUCK = Cluster(compute=Seconds(0.01), jitter=0.3, slowdowns={1: 1000.0})
+MESSAGES = 8  # words without numbers that may lie on a link
+
+
+def task(samples: int = 97) -> Task:
+    """A small one: of 97 samples worker 0 has 25, in 4 batches, and the others 24, in 3."""
+    chance = torch.Generator().manual_seed(2)
+    x = torch.randn(samples, 6, dtype=torch.float64, generator=chance)
+    y = (x @ torch.randn(6, 3, dtype=torch.float64, generator=chance)).argmax(1)
+    return Task(
+        model=lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double(), data=(x, y),
+        optimizer=lambda pairs: torch.optim.SGD(pairs, lr=0.1), loss=nn.functional.cross_entropy, batch_size=8,
+    )  # fmt: skip
+
+
+class Endings(Instrument):
+    """Who ended, and what had been sent and delivered by then."""
+
+    def __init__(self) -> None:
+        self.sends: list[tuple[Message, int]] = []
+        self.deliveries: list[Message] = []
+        self.ends: list[Address] = []
+
+    def sent(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+        self.sends.append((message, size))
+
+    def delivered(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+        self.deliveries.append(message)
+
+    def ended(self, at: float, who: Address) -> None:
+        self.ends.append(who)
+
+
+def unfinished(
+    ends: Iterable[Address], roles: Collection[str], sends: Iterable[tuple[Message, int]], arrived: Iterable[Message]
+) -> str:
+    """Whether every role ended, and nothing was on its way to one that had."""
+    if sorted(map(str, ends)) != sorted(roles):
+        return f"not every role ended: {', '.join(sorted(set(roles) - set(map(str, ends))))} did not"
+    there = {id(message) for message in arrived}
+    lost = next((message for message, size in sends if size and id(message) not in there), None)
+    return f"a {type(lost).__name__} was on its way when its receiver had ended" if lost else ""
+
+
+def same_seed_same_trace(spec: str) -> str:
+    """Two runs in virtual time with one seed are the same, message by message and to the bit."""
+
+    def once() -> tuple[str, str]:
+        trace = Trace()
+        result = fit(task(), spec, WORKERS, engine="simulated", epochs=1, seed=7, cluster=UNEVEN, instruments=[trace])
+        return trace.text(), result.to_json()
+
+    (first, result), (second, again) = once(), once()
+    if first == second and result == again:
+        return ""
+    pairs = zip(first.splitlines(), second.splitlines(), strict=False)
+    differing = next((f"{one!r} and {other!r}" for one, other in pairs if one != other), "their results")
+    return f"two runs with the same seed differ: {differing}; is anything drawn or read that the node does not give?"
+
+
+def ends_with_uneven_shares(spec: str) -> str:
+    """A worker with fewer batches than the others ends earlier; all roles end, and weights are finite."""
+    for samples in (97, 101, 5):
+        log = Endings()
+        result = fit(task(samples), spec, WORKERS, engine="simulated", epochs=2, cluster=UNEVEN, instruments=[log])
+        if why := unfinished(log.ends, result.roles, log.sends, log.deliveries):
+            return f"with {samples} samples for {WORKERS} workers {why}"
+        if not all(value.isfinite().all() for value in result.weights.values()):
+            return f"with {samples} samples for {WORKERS} workers the weights are not finite"
+    return ""
+
+
+def ends_at_a_target(spec: str) -> str:
+    """A target that is reached at once, in the middle of everything."""
+    log = Endings()
+    result = fit(task(), spec, WORKERS, engine="simulated", until="loss<=100", cluster=UNEVEN, instruments=[log])
+    return unfinished(log.ends, result.roles, log.sends, log.deliveries)
+
+
+def works_alone(spec: str) -> str:
+    """One worker and two workers train as well."""
+    for workers in (1, 2):
+        log = Endings()
+        result = fit(task(), spec, workers, engine="simulated", steps=7, cluster=EVEN, instruments=[log])
+        if why := unfinished(log.ends, result.roles, log.sends, log.deliveries):
+            return f"with {workers} workers {why}"
+    return ""
+
+
+def bounded(spec: str, most: int = 2, of: Task | None = None, workers: int = WORKERS) -> str:
+    """With links that hold one message nobody deadlocks, and a stuck worker fills no memory."""
+    waiting = watched(of or task(64), spec, workers, STUCK, window=1, steps=12)
+    if waiting.bytes > most * waiting.largest:
+        return f"while a worker is stuck {waiting.bytes} bytes lie on a link, more than {most} messages"
+    return f"while a worker is stuck {waiting.messages} messages lie on a link" if waiting.messages > MESSAGES else ""
+
+
+def settings_shown(spec: str) -> str:
+    """Every setting is in the strategy's text, which names the same strategy again."""
+    strategy = catalog.resolve(spec, WORKERS)
+    if entry := STRATEGIES.get(strategy.name):
+        hidden = [field.name for field in fields(entry.settings) if field.init and field.name not in strategy.settings]
+        if hidden:
+            return f"settings={{…}} of its Strategy lacks {', '.join(hidden)}"
+        if not entry.about or entry.about.startswith(f"{entry.settings.__name__}("):
+            return "it has no docstring, which `covey strategies` would show"
+    again = catalog.resolve(strategy.text, WORKERS).text
+    return "" if again == strategy.text else f"{strategy.text!r} reads back as {again!r}"
+
+
+STRATEGY_LAWS: Mapping[str, Callable[[str], str]] = {
+    "settings shown": settings_shown, "same seed, same trace": same_seed_same_trace,
+    "ends with uneven shares": ends_with_uneven_shares, "ends at a target": ends_at_a_target,
+    "one and two workers": works_alone, "bounded while a worker is stuck": bounded,
+}  # fmt: skip
+
+
+# -- codecs ------------------------------------------------------------------------------------------------------------
+
+
+def vector(seed: int, dtype: torch.dtype = torch.float32) -> Vector:
+    chance = torch.Generator().manual_seed(seed)
+    return Vector([torch.randn(37, generator=chance).to(dtype), torch.randn(5, generator=chance).to(dtype)])
+
+
+def comes_back_in_its_form(codec: Codec) -> str:
+    """What is decoded has the shapes and types of what was encoded, and finite numbers; what was given is unchanged."""
+    for dtype in (torch.float32, torch.float64):
+        given = vector(1, dtype)
+        before, coder = given.clone(), codec.made(Form.plain(given), 3)
+        wire, _ = coder.encode(given, coder.memory)
+        if not all(map(torch.equal, given.parts, before.parts)):
+            return "encode changes the vector that it is given"
+        back = coder.decode(wire)
+        if not back.like(given):
+            return f"decode gives {back} for {given}"
+        if not back.finite():
+            return "decode gives numbers that are not finite"
+    return ""
+
+
+def carries_on(codec: Codec) -> str:
+    """With error feedback nothing is lost: what was decoded and what is kept add up to what was given."""
+    if not codec.feedback and not codec.carries:
+        return ""
+    made, total, sent = codec.carrying(), vector(0).map(torch.zeros_like), vector(0).map(torch.zeros_like)
+    coder: Coder = made.made(Form.plain(total), 3)
+    memory: Memory = coder.memory
+    for step in range(50):
+        given = vector(step)
+        wire, memory = coder.encode(given, memory)
+        total.add_(given)
+        sent.add_(coder.decode(wire))
+    last = vector(0).norm()
+    gap = (total - sent).norm()
+    return "" if gap < 10 * last else f"after 50 steps {gap:.1f} of {total.norm():.1f} never arrived"
+
+
+def size_is_told(codec: Codec) -> str:
+    """`nbytes` is about what travels."""
+    given = vector(1)
+    form = Form.plain(given)
+    coder = codec.made(form, 3)
+    size, told = coder.encode(given, coder.memory)[0].nbytes, codec.nbytes(form)
+    return "" if abs(size - told) <= max(16, 0.5 * size) else f"{size} bytes travel, nbytes says {told:g}"
+
+
+def adds_if_it_says_so(codec: Codec) -> str:
+    """A codec with `adds` has coders with `total`."""
+    has = codec.made(Form.plain(vector(1)), 3).total is not None
+    return "" if has == codec.adds else f"adds={codec.adds}, but its coders have {'a' if has else 'no'} total"
+
+
+CODEC_LAWS: Mapping[str, Callable[[Codec], str]] = {
+    "comes back in its form": comes_back_in_its_form, "nothing is lost": carries_on, "size is told": size_is_told,
+    "summable if it says so": adds_if_it_says_so,
+}  # fmt: skip

@@ -1,0 +1,133 @@
+"""The conformance suite finds what is wrong with a strategy or codec, and names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from covey import catalog, registry
+from covey.check import laws
+from covey.check.reach import beyond
+from covey.cli import app
+from covey.exchange.codec import Codec, Coder
+from covey.exchange.codecs.by_name import CODECS
+
+NUMBER = count()
+PLUGIN = Path("examples/plugins/own_strategies.py")
+
+
+@pytest.fixture(autouse=True)
+def tables() -> Iterator[None]:
+    kept = [(table, dict(table)) for table in (registry.STRATEGIES, CODECS, registry._from_outside)]
+    yield
+    for table, before in kept:
+        table.clear()  # type: ignore[attr-defined]
+        table.update(before)  # type: ignore[attr-defined]
+
+
+def planted(tmp_path: Path, *changes: tuple[str, str]) -> Path:
+    """The example with a mistake in it."""
+    text = PLUGIN.read_text().replace('wire_name = "', f'wire_name = "planted_{next(NUMBER)}.')
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    file = tmp_path / "planted.py"
+    file.write_text(text)
+    return file
+
+
+def test_the_example_keeps_every_law() -> None:
+    shown = CliRunner().invoke(app, ["check-strategy", str(PLUGIN)])
+    assert shown.exit_code == 0, shown.output
+    laws_told = len(laws.STRATEGY_LAWS)
+    assert shown.output.count("ok ") == 1 + 3 * laws_told + len(laws.CODEC_LAWS)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import time", "import time reaches clocks: use await node.now()"),
+        ("from socket import socket", "import socket reaches sockets"),
+        ("import concurrent.futures", "import concurrent reaches threads"),
+        ("from torch import distributed", "import torch.distributed reaches its own collectives"),
+        ("print(torch.distributed)", "torch.distributed reaches its own collectives"),
+        ("x = np.random.rand()", "numpy.random reaches global chance: use node.rng"),
+        ("x = torch.randn(3)", "torch.randn reaches global chance"),
+    ],
+)
+def test_what_reaches_past_the_effects_is_named(line: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(f"import torch\n{line}\n")
+    assert [why.startswith(f"{file}:2: {said}") for why in beyond(file)] == [True]
+
+
+def test_chance_that_is_handed_in_is_fine(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text("import torch\ntorch.randn(3, generator=torch.Generator())\n")
+    assert beyond(file) == []
+
+
+def test_a_program_that_reaches_past_the_effects_exits_2(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "import time, covey\nfrom dataclasses import dataclass\n@covey.register('late')\n@dataclass\nclass Late:\n"
+        "    def codec(self):\n        return covey.Codec(name='late', make=None, nbytes=None)\n"
+    )
+    shown = CliRunner().invoke(app, ["check-strategy", str(file)])
+    assert shown.exit_code == 2 and "own.py:1: import time reaches clocks" in shown.output
+
+
+BROKEN = {
+    "same seed": ("replica.descend(node)", "replica.descend(node); replica.model.mul_(1 + next(COUNT) * 1e-9)"),
+    "settings": ('settings={"weight": self.weight}', "settings={}"),
+    "endings": ("group, count = node.members(step)", "group, count = node.members(0)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mistake", "law", "said"),
+    [
+        ("same seed", laws.same_seed_same_trace, "two runs with the same seed differ"),
+        ("settings", laws.settings_shown, "lacks weight"),
+    ],
+)
+def test_a_planted_mistake_is_found(mistake: str, law: object, said: str, tmp_path: Path) -> None:
+    counted = ("SERVER = Address", "import itertools\n\nCOUNT = itertools.count()\nSERVER = Address")
+    registry.load(planted(tmp_path, counted, BROKEN[mistake]))
+    assert callable(law) and said in law("shifting")
+
+
+def test_a_worker_that_is_awaited_after_its_end_is_found(tmp_path: Path) -> None:
+    registry.load(planted(tmp_path, BROKEN["endings"], ("len(node.members(step))", "len(node.members(0))")))
+    with pytest.raises(Exception, match="wait"):
+        laws.ends_with_uneven_shares("shifting")
+
+
+def changed(**how: object) -> Codec:
+    """A codec of covey's with a mistake in its coders."""
+    good = catalog.codec("int8")
+
+    def make(form: object, seed: object) -> Coder:
+        return replace(good.make(form, seed), **how)  # type: ignore[arg-type]
+
+    return replace(good, make=make)
+
+
+def test_broken_codecs_are_found() -> None:
+    good = catalog.codec("int8")
+    assert not any(law(good) for law in laws.CODEC_LAWS.values())
+    form = lambda wire: laws.vector(1).map(lambda part: part[:3])  # noqa: E731
+    assert "decode gives" in laws.comes_back_in_its_form(changed(decode=form))
+    assert "encode changes" in laws.comes_back_in_its_form(
+        changed(encode=lambda vector, memory: (vector.mul_(0.5), memory))
+    )
+    lossy = replace(changed(decode=lambda wire: laws.vector(1).map(torch.ones_like)), carries=True)
+    assert "never arrived" in laws.carries_on(lossy)
+    assert "bytes travel" in laws.size_is_told(replace(good, nbytes=lambda form: 1e6))
+    assert "adds=" in laws.adds_if_it_says_so(replace(good, adds=not good.adds))
