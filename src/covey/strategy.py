@@ -69,6 +69,7 @@ class Role:
         stage: Of a model that is cut into stages.
         alias: What those with whom it runs the strategy call it.
         prepare: What takes long the first time, for weights such as these.
+        heard_by_all: Whether those who step hear every worker's settings, not only one worker's.
 
     >>> async def work(node, replica):
     ...     for step in node.steps():
