@@ -62,3 +62,6 @@ class MpiCollectives:
         os.posix_fallocate(handle, 0, size)
         self.memory = mmap.mmap(handle, size)
         return handle
+
+
+collectives = MpiCollectives  # found by this name in every module of this room

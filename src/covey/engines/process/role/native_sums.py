@@ -23,7 +23,7 @@ GRACE = 8.0  # seconds in which the launcher finds out who died, which says more
 
 
 class NativeCollectives(Protocol):
-    """What a module of `engines/native` has: `NativeCollectives(me, contacts, *arguments)`."""
+    """What a module of `engines/native` makes: `collectives(me, contacts, *arguments)`."""
 
     def joins(self, group: Group) -> bool:
         """Whether it can sum over this group; all members answer alike."""
@@ -95,4 +95,4 @@ def find(me: Address, contacts: Contacts, stream: CudaStream | None = None) -> N
     if not contacts.native:
         return None
     module, *arguments = contacts.native.split(" ")
-    return NativeSums(import_module(module).Collectives(me, contacts, *arguments), stream)
+    return NativeSums(import_module(module).collectives(me, contacts, *arguments), stream)
