@@ -104,10 +104,10 @@ def weights_of(
         )
         more = {"ON_GPU_LOSSES": str(losses), "PYTHONPATH": os.pathsep.join(["src", ".", *sys.path]), **settings}
         subprocess.run([sys.executable, "-c", f"import covey; {asked}"], env={**os.environ, **more}, check=True)
-        from covey.model import build
+        from covey.model import scored
 
         told = [float(line) for line in losses.read_text().splitlines()] if losses.exists() else []
-        return build.read(model), told
+        return scored.read(model), told
 
 
 def apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from covey.errors import PlanError
-from covey.model.flat import Flat, read_description
+from covey.model.flat import Flat
+from covey.model.slots import read_description
 from covey.vector import Piece
 
 

@@ -352,7 +352,7 @@ def test_a_stream_can_be_taken_step_after_step() -> None:
     steps(streaming, by_pieces, count=4)
     steps(whole, at_once, count=4)
     assert torch.equal(streaming.flat.parts[0], whole.flat.parts[0])
-    assert streaming.seen == whole.seen == 20
+    assert streaming.progress.seen == whole.progress.seen == 20
 
 
 # -- shards -----------------------------------------------------------------------------------------------------------
@@ -450,7 +450,7 @@ def test_state_goes_on_where_it_was_kept() -> None:
     second.restore(first.state())
     program_of(second)
     assert torch.equal(second.flat.parts[0], through.flat.parts[0])
-    assert second.seen == through.seen == 30
+    assert second.progress.seen == through.progress.seen == 30
 
 
 def test_a_state_of_another_model_is_refused() -> None:

@@ -16,6 +16,7 @@ from covey.message import Address, Message
 from covey.model import build
 from covey.model.optimizers import MakeOptimizer
 from covey.model.replica import Replica
+from covey.model.scored import ScoredModel
 from covey.model.threads import one_thread
 from covey.observe.instruments import Instrument
 from covey.observe.referee import Referee
@@ -157,7 +158,7 @@ def run(
     }
     before(replicas)
     trace, log = Trace(), Recorder()
-    score = build.ScoredModel(build.model(task, asked.options.seed), task.evaluate)
+    score = ScoredModel(build.model(task, asked.options.seed), task.evaluate)
     referee = Referee(asked.deal.samples, asked.target)
     engine = VirtualEngine(
         asked.plan, replicas, cluster, [trace, log, *watch], referee, score.score if task.evaluate else None

@@ -47,7 +47,7 @@ async def serve(node: Node, replica: Replica) -> None:
         grads = [message for message in came if isinstance(message, Gradient)]
         left.value = [message.sender.rank for message in grads]
         if grads:
-            replica.seen += sum(message.samples for message in grads)
+            replica.progress.add(sum(message.samples for message in grads))
             replica.buffers.copy_(grads[0].buffers)
             replica.apply(median([message.grad for message in grads]))
             await node.note("update")

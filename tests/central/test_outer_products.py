@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from covey.central.layers.outer_products import HeldRange, Outer, held, pays, rest
 from covey.central.server.shard import Push
 from covey.errors import WireError
-from covey.model.flat import TensorSlot
+from covey.model.slots import TensorSlot
 from covey.task import Task
 from covey.vector import Vector
 from tests.worlds import INSTANT, World, adam, cloud, mlp, run, sgd

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from covey.central.layers.poseidon import FactorLayer, Factors, Uses, product
 from covey.errors import PlanError, WireError
 from covey.exchange.collectives.sums import Chunk
-from covey.model.flat import TensorSlot
+from covey.model.slots import TensorSlot
 from covey.model.threads import one_thread
 from covey.task import Task
 from covey.vector import Vector

@@ -194,7 +194,7 @@ def test_every_gradient_counts_once_when_all_have_left(
     spec = f"{name} over proxies(groups={groups}, bound={bound})"
     world = run(marks(samples, reads), spec, workers, epochs=1, cluster=paced(slow[:workers], 0.3), seed=seed)
     assert torch.allclose(world.scored["w"], torch.full((samples,), 1 - 1 / workers).double(), atol=1e-12)
-    assert world.replicas[server(0)].seen == world.outcome.samples == samples
+    assert world.replicas[server(0)].progress.seen == world.outcome.samples == samples
     assert sum(written_back(world.log)) == samples
 
 

@@ -7,6 +7,7 @@ import pytest
 from covey.data import Partitions, RowInfo
 from covey.engines.virtual import VirtualEngine
 from covey.model import build
+from covey.model.scored import ScoredModel
 from covey.observe.referee import Referee
 from covey.run.options import options
 from covey.run.request import request
@@ -23,7 +24,7 @@ def test_the_last_updates_of_the_longest_share_are_in_the_model(spec: str) -> No
         for role in asked.plan.roles
     }
     outcome = VirtualEngine(asked.plan, replicas, CLUSTER, [], Referee(asked.deal.samples)).run()
-    score = build.ScoredModel(build.model(asked.task, 0), None)
+    score = ScoredModel(build.model(asked.task, 0), None)
     score.assemble(outcome.snapshots)
     assert score.state()["w"].tolist() == pytest.approx([0.9**6] * 5)
 

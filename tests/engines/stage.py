@@ -11,7 +11,8 @@ from torch import nn
 from covey.engines.virtual import VirtualEngine, VirtualOutcome
 from covey.message import Address, Message
 from covey.model.batches import Batch, BatchSource
-from covey.model.replica import Replica, Snapshot
+from covey.model.replica import Replica
+from covey.model.scored import Snapshot
 from covey.observe.instruments import Instrument
 from covey.observe.referee import Referee
 from covey.program import Node

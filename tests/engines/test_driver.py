@@ -84,14 +84,14 @@ def test_what_comes_for_a_program_that_is_held_lies_in_the_mailbox_that_is_kept(
     program: Any = idle(Any, Any)  # type: ignore[arg-type]
     running = RunningProgram(program, main=True)
     running.wants(Receive((Ping,)))
-    driver.programs.append(running)
+    driver.programs.running.append(running)
     first, second = (stamped(Ping(step, Vector([torch.ones(1)])), YOU, copy=False) for step in range(2))
     driver.held = running
     driver.deliver(first)
-    assert driver.host.mailbox.waiting == [first] and not driver.ready
+    assert driver.host.mailbox.waiting == [first] and not driver.programs.ready
     driver.held = None
     driver.deliver(second)
-    assert driver.host.mailbox.waiting == [first] and len(driver.ready) == 1
+    assert driver.host.mailbox.waiting == [first] and len(driver.programs.ready) == 1
     program.close()
 
 

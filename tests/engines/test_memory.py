@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from covey.engines.transport.frames import SHARED, Frame
+from covey.engines.transport.landing import landed
 from covey.engines.transport.memory import HostMemory, read_places
 from covey.engines.transport.shared_blocks import FileSpan, TensorPlace, TensorPlaces
 from covey.engines.transport.shared_segment import SharedSegment
 from covey.engines.transport.spare import spare_memory
-from covey.engines.transport.zmq import ZmqTransport, landed
+from covey.engines.transport.zmq import ZmqTransport
 from covey.message import DTYPES, Address, Message, pack, read_header
 from covey.program import Receive
 from covey.vector import Vector

@@ -21,13 +21,15 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from covey.engines.process.role.allocator import keep_memory
 from covey.engines.transport import outbox as outbox_module
 from covey.engines.transport.credits import Credits
 from covey.engines.transport.frames import DATA, MAX_OPEN, OPEN, SMALL, TAKEN, Frame
 from covey.engines.transport.inbox import Inbox
+from covey.engines.transport.landing import landed
 from covey.engines.transport.outbox import Outbox, OutgoingMessage, SendOrder
 from covey.engines.transport.token import NONE
-from covey.engines.transport.zmq import FRAMES_AHEAD, ZmqTransport, keep_memory, landed
+from covey.engines.transport.zmq import FRAMES_AHEAD, ZmqTransport
 from covey.engines.window import weight
 from covey.errors import PlanError, WireError
 from covey.message import DTYPES, Address, Header, Message, Shape, pack

@@ -10,7 +10,8 @@ import pytest
 
 from covey.errors import PeerLost, PlanError, Stalled
 from covey.message import Address
-from covey.model.replica import Replica, Snapshot
+from covey.model.replica import Replica
+from covey.model.scored import Snapshot
 from covey.observe.referee import Referee
 from covey.program import Node, Receive
 from covey.simulate import Cluster, Seconds

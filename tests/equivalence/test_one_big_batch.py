@@ -98,7 +98,7 @@ def test_replicas_of_allreduce_stay_identical_to_the_bit(samples: int) -> None:
     first, *others = world.workers()
     for other in others:
         assert torch.equal(first.flat.parts[0], other.flat.parts[0])
-        assert first.seen == other.seen
+        assert first.progress.seen == other.progress.seen
 
 
 @pytest.mark.parametrize("strategy", ["bsp", "allreduce"])

@@ -11,8 +11,8 @@ from covey.engines.process.role.compute_thread import ComputeThread
 from covey.engines.process.role.role_process import RoleLines, play
 from covey.engines.process.snapshot_parts import SCORER
 from covey.message import Address, Message
-from covey.model.build import ScoredModel
 from covey.model.replica import Replica
+from covey.model.scored import ScoredModel
 from covey.program import Node
 from covey.run.roles import score_for
 from covey.strategy import Plan, Role, workers

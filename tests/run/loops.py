@@ -15,8 +15,8 @@ from covey import catalog
 from covey.engines.virtual import VirtualEngine
 from covey.message import Address
 from covey.model.batches import Batch, BatchSource
-from covey.model.build import ScoredModel
 from covey.model.replica import Replica
+from covey.model.scored import ScoredModel
 from covey.model.threads import one_thread
 from covey.observe.referee import Referee
 from covey.run.own_loop.settings import replica_of
@@ -46,8 +46,8 @@ def rate(value: Callable[[int], float]) -> Turn:
     """A schedule of the rate, for all groups."""
 
     def turn(replica: Replica, rank: int, step: int) -> None:
-        assert replica.settings
-        for group in replica.settings.live.param_groups:
+        assert replica.updates.settings
+        for group in replica.updates.settings.live.param_groups:
             group["lr"] = value(step)
 
     return turn
@@ -154,7 +154,7 @@ def alone(turn: Turn, *, workers: int, steps: int, make: Make = sgd, model: Call
     for step in range(steps):
         turn(replica, 0, step)
         differentiate(module, range(workers), step)
-        if replica.clip_norm is not None:
-            nn.utils.clip_grad_norm_(module.parameters(), replica.clip_norm)
+        if replica.updates.clip_norm is not None:
+            nn.utils.clip_grad_norm_(module.parameters(), replica.updates.clip_norm)
         replica.optimizer.step()
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()])

@@ -22,11 +22,11 @@ NORM = 0.05
 
 def every_other(replica: Replica, rank: int, step: int) -> None:
     """As a member does before its gradient is given."""
-    replica.clip_norm = NORM if step % 2 == 0 else None
+    replica.updates.clip_norm = NORM if step % 2 == 0 else None
 
 
 def tiny(replica: Replica, rank: int, step: int) -> None:
-    replica.clip_norm = 1e-9
+    replica.updates.clip_norm = 1e-9
 
 
 def plain(workers: int, steps: int) -> Tensor:

@@ -119,9 +119,9 @@ def test_where_each_worker_steps_itself_a_gradient_on_some_workers_only_is_refus
     check = SettingsCheck()
     told = []
     for who, replica in loop.replicas.items():
-        assert replica.settings
-        replica.settings.alike = True
-        told.append((who, control.Settled(*replica.settings.news())))
+        assert replica.updates.settings
+        replica.updates.settings.alike = True
+        told.append((who, control.Settled(*replica.updates.settings.news())))
     check.hear(*told[0])
     with pytest.raises(PlanError, match="parameter 0 of the model has a gradient on worker 0 and none on worker 1"):
         check.hear(*told[1])
@@ -131,8 +131,8 @@ def test_elsewhere_workers_may_have_gradients_of_different_parameters() -> None:
     loop = train("easgd", steps=1, make=decaying, loss=only_worker_0)
     check = SettingsCheck()
     for who, replica in loop.replicas.items():
-        if replica.settings and who.role == "worker":
-            check.hear(who, control.Settled(*replica.settings.news()))
+        if replica.updates.settings and who.role == "worker":
+            check.hear(who, control.Settled(*replica.updates.settings.news()))
 
 
 def test_an_optimizer_that_needs_a_closure_is_refused_at_join() -> None:

@@ -101,8 +101,8 @@ def test_elsewhere_the_rates_that_are_applied_are_the_loops(spec: str) -> None:
 @pytest.mark.parametrize("servers", [1, 2])
 def test_momentum_weight_decay_and_betas_travel_too(spec: str, servers: int) -> None:
     def turn(replica: Replica, rank: int, step: int) -> None:
-        assert replica.settings
-        for group in replica.settings.live.param_groups:
+        assert replica.updates.settings
+        for group in replica.updates.settings.live.param_groups:
             group.update(lr=0.01 * (step + 1), betas=(0.5 + 0.05 * step, 0.9), weight_decay=0.1 * step, amsgrad=False)
 
     found = train(spec, turn, workers=1, servers=servers if spec != "firecaffe" else None, steps=5, make=adam)
@@ -148,9 +148,9 @@ def test_settings_are_no_traffic() -> None:
 
 def at_step(number: int, change: Callable[[Optimizer], None]) -> Callable[[Replica, int, int], None]:
     def turn(replica: Replica, rank: int, step: int) -> None:
-        assert replica.settings
+        assert replica.updates.settings
         if step == number:
-            change(replica.settings.live)
+            change(replica.updates.settings.live)
 
     return turn
 
@@ -226,8 +226,8 @@ def grouped(module: nn.Module) -> Optimizer:
 @pytest.mark.parametrize("spec", ["bsp", "allreduce", "sliced", "p3", "downpour", "bytescheduler(exchange=allreduce)"])
 def test_groups_and_frozen_parameters_keep_their_own_settings(spec: str) -> None:
     def turn(replica: Replica, rank: int, step: int) -> None:
-        assert replica.settings
-        for number, group in enumerate(replica.settings.live.param_groups):
+        assert replica.updates.settings
+        for number, group in enumerate(replica.updates.settings.live.param_groups):
             group["lr"] = (0.0, 0.05)[number]
 
     found = train(spec, turn, servers=many(spec)[-1], make=grouped, steps=4)
@@ -301,7 +301,7 @@ def test_any_optimizer_can_be_divided(kind: type[Optimizer]) -> None:
 @pytest.mark.parametrize("spec", ["bsp", "sliced", "firecaffe", "allreduce"])
 def test_the_norm_that_a_loop_clips_to_is_that_of_its_step(spec: str) -> None:
     def turn(replica: Replica, rank: int, step: int) -> None:
-        replica.clip_norm = (None, 0.1, 0.01)[step % 3]
+        replica.updates.clip_norm = (None, 0.1, 0.01)[step % 3]
 
     expected = alone(turn, workers=2, steps=4)
     for servers in many(spec):
@@ -319,8 +319,8 @@ def two(module: nn.Module) -> list[Optimizer]:
 
 def in_turn(replica: Replica, rank: int, step: int) -> None:
     """As a GAN's loop: now the one, now the other."""
-    assert replica.settings and isinstance(replica.settings.live, Combined)
-    replica.settings.live.only(replica.settings.live.parts[step % 2])
+    assert replica.updates.settings and isinstance(replica.updates.settings.live, Combined)
+    replica.updates.settings.live.only(replica.updates.settings.live.parts[step % 2])
 
 
 @pytest.mark.parametrize("spec", [spec for spec in names() if one_batch(spec)])
@@ -382,8 +382,8 @@ def test_a_combined_optimizer_keeps_its_parts_state() -> None:
 def test_what_is_known_of_settings_is_kept() -> None:
     before = train("asynchronous", rate(falling), steps=3).replicas[server(0)]
     after = train("asynchronous", steps=1).replicas[server(0)]
-    assert before.settings and after.settings
+    assert before.updates.settings and after.updates.settings
     after.restore(before.state())
     gradients: list[tuple[Address, int]] = [(worker(0), 2)]
-    assert after.settings.of(server(0), gradients) == before.settings.of(server(0), gradients)
-    assert after.settings.of(server(0), gradients).groups[0]["lr"] == falling(2)
+    assert after.updates.settings.of(server(0), gradients) == before.updates.settings.of(server(0), gradients)
+    assert after.updates.settings.of(server(0), gradients).groups[0]["lr"] == falling(2)

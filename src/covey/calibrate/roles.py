@@ -16,6 +16,7 @@ from covey.engines.process.role.role_process import RoleLines, play
 from covey.engines.process.snapshot_parts import SCORER
 from covey.message import Address
 from covey.model import build
+from covey.model.scored import ScoredModel
 from covey.run.roles import score_for
 from covey.strategy import Plan, Role
 
@@ -48,6 +49,6 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
         task = handover.task_of(handover.opened(handed), given.task)
         deal, plan = build.shards(task, given.workers, 0), given.plan()
         if me == SCORER:
-            score_for(lines, plan, build.ScoredModel(build.model(task, 0), None))
+            score_for(lines, plan, ScoredModel(build.model(task, 0), None))
         else:
             play(lines, plan, build.replica(task, me, trains=True, deal=deal, budget=None), None, ComputeThread.serve)

@@ -25,11 +25,11 @@ async def clip_part(node: Node, replica: Replica, grad: Vector, step: int, owner
 
     The squares are added in the owners' order, so that all of them find the same norm.
     """
-    if replica.clip_norm is None:
+    if replica.updates.clip_norm is None:
         return
     others = [owner for owner in owners if owner != node.address]
     mine = grad.norm() ** 2
     await node.broadcast(others, Square(step, mine))
     squares = {square.sender: square.square for square in await node.gather(Square, others, step=step)}
     squares[node.address] = mine
-    replica.clip_(grad, sqrt(sum(squares[owner] for owner in owners)))
+    replica.updates.clip_(grad, sqrt(sum(squares[owner] for owner in owners)))

@@ -64,7 +64,7 @@ class Truth:
         kept = node.remember("truth", self.mine)
         self.mine.copy_(kept.value)
         kept.value = self.mine
-        replica.scored = whole.join(replica.buffers)
+        replica.show(whole.join(replica.buffers))
 
     def back(self) -> None:
         """Let the replica have it as it is, to be changed."""

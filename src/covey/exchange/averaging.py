@@ -16,14 +16,15 @@ async def mean_gradient(
 ) -> None:  # fmt: skip
     """Turn this worker's gradient, or a part of it, and its float buffers into the group's means, in place.
 
-    `replica.under_way` says how many samples the group has in this step. With `means` a gradient travels compressed:
+    `replica.progress` says how many samples the group has in this step. With `means` a gradient travels compressed:
     one of the mean number of samples as it is, and float buffers always.
     """
+    mine, all_samples = replica.batch.samples, replica.progress.under_way
     if means:
-        grad.copy_(await means.mean(grad * (replica.batch.samples * len(group) / replica.under_way), group, pattern))
+        grad.copy_(await means.mean(grad * (mine * len(group) / all_samples), group, pattern))
         if replica.buffers.parts:
             await node.sum(replica.buffers, group, pattern, 1 / len(group))
         return
-    share = replica.batch.samples / replica.under_way
+    share = mine / all_samples
     replica.buffers.mul_(1 / (share * len(group)))  # of which everybody counts the same
     await node.sum(grad.join(replica.buffers), group, pattern, share)

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from covey.faults import in_task
+
 AHEAD = 2
 """Batches that a GPU may be given before the loss of the first of them is there."""
 
@@ -47,6 +49,12 @@ class Batch:
             loss = self._loss = float(loss.item())
             self._came = None
         return loss
+
+
+def backward(loss: Tensor) -> None:
+    """Add the gradients of a task's loss to those that lie in the parameters."""
+    with in_task("loss, while its gradient was computed"):
+        loss.backward()
 
 
 class Losses:

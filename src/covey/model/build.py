@@ -6,29 +6,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.optim import Optimizer
 
-from covey.atomic_file import replacing
 from covey.data import Feed, Partitions, RowInfo, Shards
 from covey.errors import PlanError
 from covey.faults import in_task
 from covey.message import Address
-from covey.model.batches import Batch, BatchSource
-from covey.model.flat import Flat
+from covey.model.batches import Batch, BatchSource, backward
 from covey.model.randomness import seed_of, sow
-from covey.model.replica import Replica, Snapshot
+from covey.model.replica import Replica
 from covey.model.replica_spec import ReplicaSpec
-from covey.task import Data, Task, check_data, scores
-from covey.vector import Piece, Vector, chunk, fingerprint, mean_
+from covey.task import Data, Task, check_data
+from covey.vector import Vector, chunk, fingerprint
 
 
 def shards(task: Task, workers: int, seed: int, rows: RowInfo | None = None, stretch: bool = False) -> Shards:
@@ -171,8 +167,7 @@ class OwnBatches:
         for parameter in self.parameters:
             parameter.grad = None
         loss = self.task.forward(self.module, batch)
-        with in_task("loss, while its gradient was computed"):
-            loss.backward()
+        backward(loss)
         return loss.detach()
 
 
@@ -246,77 +241,3 @@ def optimizer(task: Task) -> Optimizer:
         return task.optimizer(iter(list(module.named_parameters())))
     except Exception:  # models or optimizers that insist on real numbers
         return task.optimizer(iter(list(model(task, 0).named_parameters())))
-
-
-class ScoredModel:
-    """The model that a strategy names, put together from the snapshots of its roles."""
-
-    def __init__(self, module: nn.Module, evaluate: Callable[[nn.Module], Mapping[str, float]] | None) -> None:
-        self.flat, self._evaluate = Flat(module), evaluate
-        self.module = module
-
-    def assemble(self, snapshots: Sequence[Snapshot]) -> None:
-        """Each piece becomes the weighted mean of what the roles hold of it, and so do the float buffers.
-
-        The other buffers (counters of batches) are those of the first role that has computed.
-        """
-        pieces: dict[Piece, list[Snapshot]] = {}
-        for snapshot in snapshots:
-            pieces.setdefault(snapshot.piece, []).append(snapshot)
-        with torch.no_grad():
-            for piece, group in pieces.items():
-                weights = [snapshot.weight for snapshot in group]
-                mean_(self.flat.params.cut(piece), [snapshot.params for snapshot in group], weights)
-            floats: dict[Piece | None, list[Snapshot]] = {}
-            for snapshot in snapshots:
-                if snapshot.buffers.parts:
-                    floats.setdefault(snapshot.floats, []).append(snapshot)
-            for place, group in floats.items():
-                mine = self.flat.buffers if place is None else self.flat.buffers.cut(place)
-                mean_(mine, [snapshot.buffers for snapshot in group], [snapshot.weight for snapshot in group])
-            self._count(snapshots)
-
-    def _count(self, snapshots: Sequence[Snapshot]) -> None:
-        """Take each counter over from the first role that has it."""
-        counters = list(self.flat.others().values())
-        known: set[int] = set()
-        for snapshot in snapshots:
-            if snapshot.counters.parts:
-                places = range(len(counters)) if snapshot.counts is None else snapshot.counts
-                for place, theirs in zip(places, snapshot.counters.parts, strict=True):
-                    if place not in known:
-                        known.add(place)
-                        counters[place].copy_(theirs.view(counters[place].shape))
-
-    def evaluate(self) -> Mapping[str, float]:
-        if self._evaluate is None:
-            return {}
-        with in_task("evaluate(model)"):
-            found = self._evaluate(self.module)
-        return scores(found)
-
-    def score(self, snapshots: Sequence[Snapshot]) -> Mapping[str, float]:
-        self.assemble(snapshots)
-        return self.evaluate()
-
-    def state(self) -> dict[str, Tensor]:
-        """A state dict of its own memory, for the plain module."""
-        return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in self.module.state_dict().items()}
-
-    def write(self, file: str) -> None:
-        save(self.state(), Path(file))
-
-
-def read(file: Path) -> dict[str, Tensor]:
-    """The weights that `ScoredModel.write` wrote."""
-    return load_file(file)
-
-
-def save(weights: Mapping[str, Tensor], to: Path) -> None:
-    """Write a model as safetensors, whole or not at all."""
-    to.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(to) as new:
-        try:
-            save_file(dict(weights), new)
-        except SafetensorError as error:  # it tells so of a full disk, too
-            raise OSError(str(error)) from None

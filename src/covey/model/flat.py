@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from covey.errors import PlanError
+from covey.errors import CheckpointError, PlanError
+from covey.model.slots import TensorSlot, buffers_of, described, slots_of, trainable
 from covey.vector import Piece, Vector, ranges
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSlot:
-    """Where one tensor of the module lies: part of the vector, range in it, shape."""
-
-    name: str
-    part: int
-    start: int
-    stop: int
-    shape: torch.Size
-
-    def view(self, vector: Vector) -> Tensor:
-        return vector.parts[self.part][self.start : self.stop].view(self.shape)
-
-    @property
-    def layer(self) -> str:
-        """The module that owns the tensor."""
-        return self.name.rpartition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +57,11 @@ class Flat:
         """What is `called` by another name in the whole model has that name here, too; the parameters `without` which
         it is laid out stay where they are: another layout owns them."""
         self.modules = modules
-        named = {called.get(name, name): parameter for name, parameter in _trainable(modules).items()}
+        named = {called.get(name, name): parameter for name, parameter in trainable(modules).items()}
         self.parameters = {name: parameter for name, parameter in named.items() if name not in without}
         if not self.parameters:
             raise PlanError("the model has no trainable parameter: nothing can be exchanged")
-        floats = {name: found for name, found in _buffers(modules).items() if found[2].is_floating_point()}
+        floats = {name: found for name, found in buffers_of(modules).items() if found[2].is_floating_point()}
         self.slots, self.params = _lay_out(self.parameters)
         self.buffer_slots, self.buffers = _lay_out({name: buffer for name, (_, _, buffer) in floats.items()})
         self.grads = self.params.map(torch.zeros_like)
@@ -93,12 +75,15 @@ class Flat:
 
     def _settle(self) -> None:
         """Make the module's tensors views of the vectors."""
-        with torch.no_grad():
-            for slot in self.slots:
-                self.parameters[slot.name].data = slot.view(self.params)
+        self.aim(self.params)
         self._grad_views = {slot.name: (self.parameters[slot.name], slot.view(self.grads)) for slot in self.slots}
         self._buffer_views = [(*self._owners[slot.name], slot.view(self.buffers)) for slot in self.buffer_slots]
         self.attach()
+
+    def aim(self, vector: Vector) -> None:
+        """Let the module's parameters be views of this vector."""
+        for slot in self.slots:
+            self.parameters[slot.name].data = slot.view(vector)
 
     def attach(self) -> None:
         """Point every gradient and buffer of the module at its view."""
@@ -157,7 +142,7 @@ class Flat:
 
     def others(self) -> dict[str, Tensor]:
         """Buffers that are counted, not averaged: batch counters, masks, frozen parameters' neighbours."""
-        return {name: b for name, (_, _, b) in _buffers(self.modules).items() if not b.is_floating_point()}
+        return {name: b for name, (_, _, b) in buffers_of(self.modules).items() if not b.is_floating_point()}
 
     def whole(self, pieces: int) -> list[Piece]:
         """The parameters in `pieces` contiguous runs of whole parameters, balanced by bytes."""
@@ -185,13 +170,43 @@ class Flat:
             layers += [tuple(_layers(inside, start, stop)) for start, stop in ranges(ends)]
         return Form(like, tuple(layers), self.slots[-1].layer)
 
+    def inside(self, piece: Piece) -> list[list[nn.Parameter]]:
+        """What a piece has of each parameter: all of it as it is, or slices of it as parameters."""
+        return [list(self._inside(slot, piece)) for slot in self.slots]
+
+    def _inside(self, slot: TensorSlot, piece: Piece) -> Iterator[nn.Parameter]:
+        for first, last in ranges(piece[slot.part]):
+            start, stop = max(slot.start, first), min(slot.stop, last)
+            if (start, stop) == (slot.start, slot.stop):
+                yield self.parameters[slot.name]
+            elif start < stop:
+                shard = nn.Parameter(self.params.parts[slot.part][start:stop])
+                shard.grad = self.grads.parts[slot.part][start:stop]
+                yield shard
+
+    def state(self) -> dict[str, Any]:
+        """All numbers of the module, and which they are."""
+        return {
+            "layout": self.describe(), "params": self.params,
+            "floats": self.describe_floats(), "buffers": self.buffers, "others": self.others(),
+        }  # fmt: skip
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over a kept state; refused when it is of another model."""
+        if differs := self.differs(state["layout"]):
+            raise CheckpointError(f"the checkpoint is of another model: {differs}")
+        self.params.copy_(state["params"])
+        self.buffers.copy_(state["buffers"])
+        for name, buffer in self.others().items():
+            buffer.copy_(state["others"][name])
+
     def describe(self) -> list[str]:
         """Every parameter's name, shape and dtype."""
-        return _described(self.slots, self.params)
+        return described(self.slots, self.params)
 
     def describe_floats(self) -> list[str]:
         """The same of the float buffers."""
-        return _described(self.buffer_slots, self.buffers)
+        return described(self.buffer_slots, self.buffers)
 
     def differs(self, other: list[str]) -> str:
         """How another description differs from this module, in words; empty when it does not."""
@@ -209,73 +224,15 @@ class Flat:
         return list(layers.items())
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """How a module would lie flat, without its numbers; `counters` are the buffers that are not averaged."""
-
-    params: list[TensorSlot]
-    floats: list[TensorSlot]
-    counters: list[str]
-
-    @staticmethod
-    def of(module: nn.Module) -> Outline:
-        buffers = {name: buffer for name, (_, _, buffer) in _buffers([module]).items()}
-        floats = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
-        others = [name for name in buffers if name not in floats]
-        return Outline(_slots(_trainable([module])), _slots(floats), others)
-
-
-def names_of(module: nn.Module) -> dict[str, str]:
-    """What each parameter is called in a vector of the whole module: tied ones by the first of their names."""
-    first: dict[int, str] = {}
-    named = module.named_parameters(remove_duplicate=False)
-    return {name: first.setdefault(id(parameter), name) for name, parameter in named}
-
-
-def _slots(tensors: Mapping[str, Tensor]) -> list[TensorSlot]:
-    """Side by side in their order, those of one device and dtype in one part."""
-    groups: dict[tuple[torch.device, torch.dtype], list[str]] = {}
-    for name, tensor in tensors.items():
-        groups.setdefault((tensor.device, tensor.dtype), []).append(name)
-    slots = []
-    for part, members in enumerate(groups.values()):
-        start = 0
-        for name in members:
-            stop = start + tensors[name].numel()
-            slots.append(TensorSlot(name, part, start, stop, tensors[name].shape))
-            start = stop
-    return slots
-
-
 def _lay_out(tensors: Mapping[str, Tensor]) -> tuple[list[TensorSlot], Vector]:
     """One flat tensor per (device, dtype), holding copies of the tensors in their order."""
-    slots = _slots(tensors)
+    slots = slots_of(tensors)
     sizes: dict[int, int] = {slot.part: slot.stop for slot in slots}
     likes = {slot.part: tensors[slot.name] for slot in slots}
     parts = [torch.empty(sizes[part], device=like.device, dtype=like.dtype) for part, like in likes.items()]
     for slot in slots:
         parts[slot.part][slot.start : slot.stop].copy_(tensors[slot.name].detach().reshape(-1))
     return slots, Vector(parts)
-
-
-def _described(slots: Iterable[TensorSlot], vector: Vector) -> list[str]:
-    dtypes = [str(part.dtype).removeprefix("torch.") for part in vector.parts]
-    return [f"{slot.name} {tuple(slot.shape)} {dtypes[slot.part]}" for slot in slots]
-
-
-def read_description(lines: Iterable[str]) -> list[TensorSlot]:
-    """Where the described tensors lie, as `describe` wrote them: those of one dtype side by side."""
-    slots, ends = [], dict[str, int]()
-    for line in lines:
-        name, dims, dtype = _DESCRIBED.fullmatch(line).groups()  # type: ignore[union-attr]  # written by `_described`
-        shape = torch.Size(int(dim) for dim in dims.split(",") if dim.strip())
-        start = ends.setdefault(dtype, 0)
-        ends[dtype] = start + shape.numel()
-        slots.append(TensorSlot(name, list(ends).index(dtype), start, ends[dtype], shape))
-    return slots
-
-
-_DESCRIBED = re.compile(r"(.*) \(([0-9, ]*)\) (\w+)")
 
 
 def _layers(slots: Iterable[TensorSlot], first: int, last: int) -> Iterable[ParameterRange]:
@@ -286,31 +243,6 @@ def _layers(slots: Iterable[TensorSlot], first: int, last: int) -> Iterable[Para
             yield ParameterRange(slot.name, start - first, stop - first, tuple(slot.shape))
         elif start < stop:
             yield ParameterRange(slot.name, start - first, stop - first, (stop - start,))
-
-
-def _trainable(modules: Iterable[nn.Module]) -> dict[str, nn.Parameter]:
-    """Each parameter once, under the first of its names."""
-    seen: set[int] = set()
-    found: dict[str, nn.Parameter] = {}
-    for module in modules:
-        for name, parameter in module.named_parameters():
-            if parameter.requires_grad and id(parameter) not in seen:
-                seen.add(id(parameter))
-                found[name] = parameter
-    return found
-
-
-def _buffers(modules: Iterable[nn.Module]) -> dict[str, tuple[nn.Module, str, Tensor]]:
-    """Each buffer once, by its name: its owner, its key there, and itself."""
-    seen: set[int] = set()
-    found: dict[str, tuple[nn.Module, str, Tensor]] = {}
-    for module in modules:
-        for path, owner in module.named_modules():
-            for key, buffer in owner._buffers.items():
-                if buffer is not None and id(buffer) not in seen:
-                    seen.add(id(buffer))
-                    found[f"{path}.{key}" if path else key] = (owner, key, buffer)
-    return found
 
 
 def _balanced(sizes: list[int], pieces: int) -> list[tuple[int, int]]:

@@ -11,7 +11,9 @@ from torch import Tensor
 from covey.errors import PlanError
 from covey.message import Message
 from covey.model.batches import Batch
-from covey.model.flat import Flat, TensorSlot
+from covey.model.flat import Flat
+from covey.model.slots import TensorSlot
+from covey.model.working_copy import WorkingCopy
 from covey.program import Compute, Node
 from covey.vector import Piece
 
@@ -32,8 +34,8 @@ class Streamed(Protocol):
 
     layout: Flat
     batch: Batch
+    working: WorkingCopy
 
-    def settle(self) -> None: ...
     def differentiate(self, step: int) -> Batch: ...
     def differentiation(self, node: Node, work: Callable[[], Batch]) -> Compute[Batch]: ...
     async def announce(self, node: Node) -> None: ...
@@ -104,7 +106,7 @@ class GradientStream(AsyncIterator[Piece]):
                     post(index)
             return batch
 
-        self._replica.settle()
+        self._replica.working.refresh()
         try:
             self._replica.batch = await self._replica.differentiation(self._node, work)
             await self._node.send(self._node.address, GradientBucket(END, 0))

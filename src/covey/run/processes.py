@@ -19,7 +19,7 @@ from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher import monitor
 from covey.engines.process.launcher.supervisor import RunWishes, Supervisor
 from covey.errors import CheckpointError
-from covey.model import build
+from covey.model import build, scored
 from covey.observe.recording import joined
 from covey.observe.result import Result, conclude
 from covey.run import roles
@@ -87,7 +87,7 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
             facts(asked, name), judge, outcome.tallies,
             seconds=outcome.seconds, stopped=outcome.stopped, usage=outcome.usage, failures=outcome.refused,
         )  # fmt: skip
-        result.keep_weights(build.read(file))
+        result.keep_weights(scored.read(file))
         if given.traced:
             result.keep_recording(joined(supervisor.roster.lanes, supervisor.roles, result.strategy, result.engine))
         unsaved = save_model(result, given.save)

@@ -19,6 +19,7 @@ from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PlanError
 from covey.message import Address
 from covey.model import build
+from covey.model.scored import ScoredModel
 from covey.run.kept import recalled
 from covey.run.request import at_rate
 from covey.spec import Spec
@@ -90,7 +91,7 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
                 "task for itself, and must find the same samples"
             )
         if me == SCORER:
-            score_for(lines, plan, build.ScoredModel(build.model(task, work.seed), task.evaluate))
+            score_for(lines, plan, ScoredModel(build.model(task, work.seed), task.evaluate))
         else:
             role = plan.role(me)
             replica = build.replica(task, me, role.trains, deal, work.budget, role.part)
@@ -98,7 +99,7 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
             play(lines, plan, replica, kept, ComputeThread.serve)
 
 
-def score_for(lines: RoleLines, plan: Plan, scored: build.ScoredModel) -> None:
+def score_for(lines: RoleLines, plan: Plan, scored: ScoredModel) -> None:
     """Be the scorer of a run."""
     links = lines.open(plan.window, scored.flat.nbytes)
     lines.ready(scored.flat.params.numel)

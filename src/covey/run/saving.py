@@ -7,7 +7,7 @@ from pathlib import Path
 
 from covey import atomic_file
 from covey.errors import SaveError
-from covey.model import build
+from covey.model import scored
 from covey.observe.result import Result
 
 Place = str | os.PathLike[str] | None
@@ -23,7 +23,7 @@ def save_model(result: Result, to: Place) -> SaveError | None:
     """Save the model of the result there, if that was asked for; or what to raise when the run is over in order."""
     try:
         if to:
-            build.save(result.weights, Path(to))
+            scored.save(result.weights, Path(to))
     except OSError as error:
         return SaveError(f"--save {to} could not be written: {error.strerror or error}", result)
     return None

@@ -15,6 +15,7 @@ from covey.errors import CoveyError, RoleFailed
 from covey.message import Address
 from covey.model import build
 from covey.model.replica import Replica
+from covey.model.scored import ScoredModel
 from covey.model.threads import one_thread
 from covey.observe.recording import Recorder, joined
 from covey.observe.result import Result, conclude
@@ -82,14 +83,14 @@ def _of(who: str, function: Callable[P, T]) -> Callable[P, T]:
     return blaming
 
 
-def _replicas(asked: Request) -> tuple[build.ScoredModel | None, dict[Address, Replica]]:
+def _replicas(asked: Request) -> tuple[ScoredModel | None, dict[Address, Replica]]:
     if asked.options.timing_only:
         shapes = build.shapes(asked.task)
         shapes = build.in_one(shapes) if asked.strategy.codec == "dense" else shapes
         return None, {
             role.address: build.stand_in(shapes, role.address, role.trains, asked.deal) for role in asked.plan.roles
         }
-    score = build.ScoredModel(build.model(asked.task, asked.options.seed), asked.task.evaluate)
+    score = ScoredModel(build.model(asked.task, asked.options.seed), asked.task.evaluate)
     return score, {
         role.address: _of(str(role.address), build.replica)(
             asked.task, role.address, role.trains, asked.deal, asked.budget, role.part

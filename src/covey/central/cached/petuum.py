@@ -65,7 +65,7 @@ class TableServer:
     async def add(self, rank: int, message: CachedChange) -> None:
         self.params.add_(self.coder.decode(message.change))
         self.clocks.done[rank] += 1
-        self.replica.seen += message.samples
+        self.replica.progress.add(message.samples)
         if self.first:
             await self.node.note("update")
             if self.replica.buffers.parts:

@@ -97,7 +97,7 @@ class ManagedTable(TableServer):
         return Vector(flat.parts[row.part][row.start : row.stop] for row in found)
 
     async def keep(self, tick: Tick) -> None:
-        self.replica.seen += tick.samples
+        self.replica.progress.add(tick.samples)
         if self.first:
             await self.node.note("update")
             if self.replica.buffers.parts:

@@ -21,8 +21,8 @@ from covey.central.server.parameter_server import Unheld, parameter_server, shar
 from covey.central.server.shard import Push, Shard, ShardPolicy
 from covey.errors import WireError
 from covey.message import Address
-from covey.model.flat import TensorSlot
 from covey.model.replica import Replica
+from covey.model.slots import TensorSlot
 from covey.program import Node
 from covey.strategy import Role, Strategy
 from covey.synchronization import Each, Open, Rule
@@ -117,10 +117,10 @@ class OuterServers(Servers):
         """Give each server its piece of the gradient; where factors pay, and make it to the bit, as factors."""
         replica, samples = self.replica, self.replica.batch.samples
         factors = {place: self.factors(layer, uses) for place, layer in self.layers.items()}
-        if replica.clip_norm is not None:
+        if replica.updates.clip_norm is not None:
             norm = replica.grad.norm()
-            replica.clip_(replica.grad, norm)
-            replica.clip_(Vector(found.parts[1] for found in factors.values() if found.parts), norm)
+            replica.updates.clip_(replica.grad, norm)
+            replica.updates.clip_(Vector(found.parts[1] for found in factors.values() if found.parts), norm)
         for index, address in enumerate(self.addresses):
             weights = [place for place in self.paying(index, samples) if factors[place].parts]
             parts = [(place, one) for place in weights for one in self.held[index][place]]
@@ -130,7 +130,7 @@ class OuterServers(Servers):
                 wire = wire.join(Vector([inputs, errors[:, slice(*one.rows)].contiguous()]))
             buffers = replica.buffers if index == 0 else NOTHING
             push = Outer(self.node.step, self.versions[index], samples, wire, buffers, 1, tuple(weights))
-            await replica.inform(self.node, address)
+            await replica.updates.inform(self.node, address)
             await self.node.send(address, push, loan=True)
 
     def factors(self, layer: FactorLayer, uses: Mapping[int, Uses]) -> Vector:

@@ -22,8 +22,9 @@ from covey.central.scheduled.parameter_gates import is_blind
 from covey.exchange.averaging import mean_gradient
 from covey.exchange.collectives.sums import scatter_gather
 from covey.message import Address, Message
-from covey.model.flat import TensorSlot
-from covey.model.replica import NOTHING, Replica
+from covey.model.replica import Replica
+from covey.model.scored import NOTHING
+from covey.model.slots import TensorSlot
 from covey.program import Node
 from covey.strategy import GROW, Role, Strategy, Taxonomy
 from covey.vector import Vector
@@ -203,15 +204,15 @@ async def worker(node: Node, replica: Replica) -> None:
         together = replica.batch_source.together(present, step)
         if replica.batch_source.chosen is None:  # a loop of one's own may change gradients after backward
             await replica.gradient(node, clip=False)
-            replica.under_way = together
+            replica.progress.begin(together)
             await mean_gradient(node, replica, replica.grad, group, scatter_gather)
         else:
             share = replica.batch_source.samples(node.rank, step) / together
             await exchange.during_backward(step, share)
-            replica.under_way = together
+            replica.progress.begin(together)
             if replica.buffers.parts:  # of which everybody counts the same
                 await node.sum(replica.buffers.mul_(1 / (share * len(group))), group, scatter_gather, share)
-        replica.clip_(replica.grad)
+        replica.updates.clip_(replica.grad)
         replica.update()
         if node.rank == present[0]:
             await node.note("update")

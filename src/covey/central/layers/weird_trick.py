@@ -24,7 +24,8 @@ from covey.exchange.collectives.sums import ring
 from covey.message import Address, Message
 from covey.model.batches import Batch
 from covey.model.optimizers import elementwise
-from covey.model.replica import NOTHING, Replica
+from covey.model.replica import Replica
+from covey.model.scored import NOTHING
 from covey.parallelism.units.unit_replica import UnitReplica, share_of
 from covey.program import Node
 from covey.strategy import GROW, Role, Strategy, Taxonomy
@@ -122,7 +123,7 @@ class Trick:
 
     async def update(self, step: int, samples: int) -> None:
         """Step on everything, or on what the rounds have left."""
-        self.share.under_way = samples
+        self.share.progress.begin(samples)
         await self.clip(-1 - step, NOTHING if self.variable else self.units, self.front)
         if not self.variable:
             self.share.update()
@@ -132,7 +133,7 @@ class Trick:
 
     async def update_units(self, number: int) -> None:
         """Step on the fully connected layers alone; the rate is that of the step, whose samples are not yet seen."""
-        self.share.under_way = 0
+        self.share.progress.begin(0)
         await self.clip(number, self.units, NOTHING)
         with self.share.only(units=True):
             self.share.update()
@@ -140,13 +141,13 @@ class Trick:
 
     async def clip(self, number: int, own: Vector, shared: Vector) -> None:
         """Shorten the gradient of an update by its norm: of everybody's units, and of what all have alike."""
-        if self.share.clip_norm is None:
+        if self.share.updates.clip_norm is None:
             return
         mine = own.norm() ** 2
         await self.node.broadcast(self.others, Square(number, mine))
         squares = {word.sender: word.square for word in await self.node.gather(Square, self.others, step=number)}
         squares[self.node.address] = mine
-        self.share.clip_(own.join(shared), sqrt(sum(squares[peer] for peer in self.peers) + shared.norm() ** 2))
+        self.share.updates.clip_(own.join(shared), sqrt(sum(squares[peer] for peer in self.peers) + shared.norm() ** 2))
 
     async def serve_the_rest(self, served: list[int]) -> None:
         """Units are needed until the last worker has ended. Who is stopped before its end tells those who serve."""

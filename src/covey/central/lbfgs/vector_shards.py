@@ -219,7 +219,7 @@ class VectorShard:
             self.take(await self.node.receive(PortionGradient))
         self.vectors["g"].copy_(self.total).mul_(1 / wanted.samples)
         self.replica.buffers.copy_(self.mean).mul_(1 / wanted.pushes)
-        self.replica.seen += wanted.samples
+        self.replica.progress.add(wanted.samples)
         self.total.zero_()
         self.mean.zero_()
         self.pushes = 0

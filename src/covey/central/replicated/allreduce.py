@@ -34,14 +34,14 @@ async def compressed(node: Node, replica: Replica, *, codec: Codec, summing: Pat
     for step in node.steps():
         present = node.present(step)
         await replica.gradient(node, clip=False)
-        replica.under_way = replica.batch_source.together(present, step)
+        replica.progress.begin(replica.batch_source.together(present, step))
         await mean_gradient(node, replica, replica.grad, node.members(step), summing, means)
         await update(node, replica, present)
 
 
 async def update(node: Node, replica: Replica, present: Sequence[int]) -> None:
     """Step on the mean gradient, as everybody does."""
-    replica.clip_(replica.grad)
+    replica.updates.clip_(replica.grad)
     replica.update()
     if node.rank == present[0]:
         await node.note("update")
@@ -75,7 +75,7 @@ async def at_once(node: Node, replica: Replica, group: Group, choice: PatternCho
     grad = await replica.gradient(node, clip=False)
     compute = await node.now() - begin
     # exactly: a schedule must give every replica the same rate
-    replica.under_way = replica.batch_source.together(node.present(node.step), node.step)
+    replica.progress.begin(replica.batch_source.together(node.present(node.step), node.step))
     await mean_gradient(node, replica, grad, group, summing)
     return compute
 
@@ -88,7 +88,7 @@ async def stream(node: Node, replica: Replica, group: Group, choice: PatternChoi
     async for piece in replica.stream(node, choice.bucket):
         bucket, frame = _framed(replica.grad, piece)
         await node.sum(bucket, group, by_name.of_bucket(choice.pattern, summing, frame), share)
-    replica.under_way = together
+    replica.progress.begin(together)
     if replica.buffers.parts:
         await node.sum(replica.buffers.mul_(1 / (share * len(group))), group, summing, share)
     return await node.now() - begin

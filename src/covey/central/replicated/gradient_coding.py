@@ -142,8 +142,8 @@ class Decoder:
             self.replica.buffers.zero_()
             for coded in codes:
                 self.replica.buffers.add_(coded.buffers, alpha=1 / len(codes))
-        self.replica.apply(self.replica.clip_(grad))
-        self.replica.seen += samples
+        self.replica.apply(self.replica.updates.clip_(grad))
+        self.replica.progress.add(samples)
 
     async def answer(self) -> None:
         step = self.step.value[0]

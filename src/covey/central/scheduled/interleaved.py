@@ -148,7 +148,7 @@ class Weights:
         self.shown: Vector | None = None  # of the worker that is scored: as of the last step that all slices hold
         if node.rank == 0:
             self.shown = replica.flat.clone()
-            replica.scored = self.shown.join(replica.buffers)
+            replica.show(self.shown.join(replica.buffers))
 
     def fresh(self, slot: int) -> bool:
         return all(self.have[place] >= self.done[0] for place in self.sums.of_slot[slot])
@@ -168,7 +168,7 @@ class Weights:
         if not summed or (len(summed) < len(self.have) and not self.stepping.apart):
             return
         self.sums.done.clear()
-        self.replica.follow(self.node, [(self.node.address, max(step for step, _ in summed.values()))])
+        self.replica.updates.follow(self.node, [(self.node.address, max(step for step, _ in summed.values()))])
         for place, (step, grad) in summed.items():
             view(self.replica.grad, self.sums.slices[place]).copy_(grad)
             self.have[place] = step
@@ -178,7 +178,7 @@ class Weights:
                 for places in by_slot:
                     self.stepping.step(places)
             else:
-                self.replica.clip_(self.replica.grad)
+                self.replica.updates.clip_(self.replica.grad)
                 self.replica.update()
         if min(self.have) > before:
             await self.ended(min(self.have))
@@ -186,7 +186,7 @@ class Weights:
     async def ended(self, step: int) -> None:
         """All slices have the update of a step."""
         present = self.node.present(step)
-        self.replica.seen += self.replica.batch_source.together(present, step)
+        self.replica.progress.add(self.replica.batch_source.together(present, step))
         if self.shown:
             self.shown.copy_(self.replica.flat)
         if self.node.rank == present[0]:
@@ -209,7 +209,7 @@ async def worker(node: Node, replica: Replica, *, manner: SliceOrder) -> None:
         replica.batch = await gated.compute(step, posting(node, gated.urgency, step))
         weights.done[0] = step
         await replica.announce(node)
-        replica.under_way = 0  # what of it is stepped on by slices is counted when all are
+        replica.progress.begin(0)  # what of it is stepped on by slices is counted when all are
         await sums.mean_buffers(step)
     await weights.freshen(everything)
 

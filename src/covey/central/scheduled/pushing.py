@@ -104,7 +104,7 @@ class Pushing:
             priority = -gradient.urgency if self.manner.order == "layers" else 0
             server = self.slices[gradient.place].server
             self.turns.discard(server)
-            await self.replica.inform(self.node, self.servers[server])
+            await self.replica.updates.inform(self.node, self.servers[server])
             await self.node.send(self.servers[server], gradient, loan=True, priority=priority)
             while ready := self.node.receive_nowait(GradientReady):
                 self.take(ready)

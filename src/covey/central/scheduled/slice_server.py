@@ -98,7 +98,7 @@ class SliceServer:
         places = range(gradient.place, gradient.place + gradient.count)
         ready = [place for place in places if len(self.came[place]) == len(present)]
         if ready:
-            self.replica.follow(self.node, [(Address("worker", rank), gradient.step) for rank in present])
+            self.replica.updates.follow(self.node, [(Address("worker", rank), gradient.step) for rank in present])
         for place, count in runs(ready):
             for whole in range(place, place + count):
                 grads = [self.coders[whole].decode(self.came[whole][rank]) for rank in present]
@@ -131,11 +131,11 @@ class SliceServer:
         if not self.stepping.apart:
             await clip_part(self.node, self.replica, self.replica.grad.cut(self.replica.trained), step, self.peers)
             self.replica.update()
-            self.replica.seen += samples
+            self.replica.progress.add(samples)
             for fresh in whole:
                 await self.give(fresh, present)
         else:
-            self.replica.seen += samples
+            self.replica.progress.add(samples)
 
     async def give(self, fresh: Fresh, present: Sequence[int]) -> None:
         """Send the new numbers to all who took part; lent where nobody can change them before all have them."""

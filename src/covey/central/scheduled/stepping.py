@@ -25,7 +25,7 @@ class Stepping:
         timed = any(part.is_meta for part in replica.flat.parts)
         alone = timed or type(replica.optimizer) in ELEMENTWISE
         # a loop of the user's own may clip any step, of which it says so when its gradients are there
-        clips = replica.clip_norm is not None or replica.settings is not None
+        clips = replica.updates.clip_norm is not None or replica.updates.settings is not None
         self.apart = alone and not clips and not together
         kept = [slices[place] for place in owned]
         replica.keep(piece(len(replica.flat.parts), kept, self.apart and not timed), buffers=buffers)

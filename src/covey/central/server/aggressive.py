@@ -182,7 +182,7 @@ class Gatherer:
             grad.add_(self.total(part))
         await clip_part(self.node, self.replica, grad.mul_(1 / max(1, samples)), step, self.shards)
         self.replica.apply(grad)
-        self.replica.seen += samples
+        self.replica.progress.add(samples)
 
     async def tell(self, ranks: Sequence[int], word: Message) -> None:
         await self.node.broadcast([Address("worker", rank) for rank in ranks], word)

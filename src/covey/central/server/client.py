@@ -63,7 +63,7 @@ class Servers:
         for index, address in enumerate(self.addresses):
             buffers = self.replica.buffers if index == 0 else NOTHING
             push = Push(self.node.step, self.versions[index], samples, self.encode(index, grad), buffers)
-            await self.replica.inform(self.node, address)
+            await self.replica.updates.inform(self.node, address)
             await self.node.send(address, push, loan=True)
         await self.ended()
 

@@ -94,7 +94,7 @@ class Tasks:
         for index, server in enumerate(self.servers):
             wire, memories[index] = self.coders[index].encode(grad.cut(self.pieces[index]), memories[index])
             buffers = self.replica.buffers if index == 0 else NOTHING
-            await self.replica.inform(self.node, server)
+            await self.replica.updates.inform(self.node, server)
             await self.node.send(server, RangeTask(step, seen[index], samples, wire, buffers))
 
 
@@ -150,7 +150,7 @@ class Range:
 
     async def update(self, step: int, parts: list[RangeTask]) -> None:
         """One step with the mean over all samples, added in the order of ranks."""
-        self.replica.follow(self.node, [(task.sender, task.step) for task in parts])
+        self.replica.updates.follow(self.node, [(task.sender, task.step) for task in parts])
         grads = [self.coder.decode(task.grad) for task in parts]
         grad = mean_(grads[0].map(lambda part: part.new_empty(part.shape)), grads, [task.samples for task in parts])
         await clip_part(self.node, self.replica, grad, step, self.peers)
@@ -163,7 +163,7 @@ class Range:
                 mean = mean_(self.replica.buffers.clone(), pushed, [1.0] * len(pushed))
                 self.replica.buffers.lerp_(mean, len(pushed) / self.node.workers)
         self.replica.apply(grad)
-        self.replica.seen += sum(task.samples for task in parts)
+        self.replica.progress.add(sum(task.samples for task in parts))
 
 
 async def server(node: Node, replica: Replica, *, index: int, count: int, codec: Codec) -> None:

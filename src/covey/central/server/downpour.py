@@ -69,7 +69,7 @@ class DownpourShard:
         self.caches = [KeyCache() for _ in range(node.workers)]
         if step.adagrad:
             keys = {key for group in replica.optimizer.param_groups for key in group} - {"params", "lr"}
-            replica.pin(
+            replica.updates.pin(
                 keys | ({"lr"} if step.gamma is not None else set()),
                 "downpour's servers step with Adagrad, which uses only lr (and not even lr if gamma is given): use "
                 "downpour(server=task)",
@@ -113,10 +113,10 @@ class DownpourShard:
                 self.replica.buffers.lerp_(push.buffers, 1 / self.node.workers)
             await self.node.note("staleness", self.version[0] - push.version)
             await self.node.note("update")
-        self.replica.follow(self.node, [(push.sender, push.step)])
+        self.replica.updates.follow(self.node, [(push.sender, push.step)])
         self.step.apply(self.replica, self.params, grad, self.squares, push.gradients)
         self.version[0] += 1
-        self.replica.seen += push.samples
+        self.replica.progress.add(push.samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +132,12 @@ class ShardStep:
         self, replica: Replica, params: Vector, grad: Vector, squares: Vector | None, gradients: int = 1
     ) -> None:  # fmt: skip
         """One step with the sum of this many gradients."""
-        rate = replica.optimizer.param_groups[0]["lr"] * replica.schedule
+        rate = replica.optimizer.param_groups[0]["lr"] * replica.progress.rate
         rates = rates_of(replica)
         if squares is None:
             replica.apply(grad, self.share)
         else:  # per number: h += x^2, w -= gamma x / sqrt(h)
-            gamma = rate if self.gamma is None else self.gamma * replica.schedule
+            gamma = rate if self.gamma is None else self.gamma * replica.progress.rate
             if rates:
                 grad = Vector(x * r.ne(0) for x, r in zip(grad.parts, rates.parts, strict=True))
             for place, (w, x, h) in enumerate(zip(params.parts, grad.parts, squares.parts, strict=True)):
@@ -159,7 +159,7 @@ def rates_of(replica: Replica) -> Vector | None:
     """The rate of every number of a shard; None where all of them have the first group's."""
     optimizer = replica.optimizer
     active = [id(group) for group in active_groups(optimizer)]
-    rates = [group["lr"] * replica.schedule if id(group) in active else 0.0 for group in optimizer.param_groups]
+    rates = [group["lr"] * replica.progress.rate if id(group) in active else 0.0 for group in optimizer.param_groups]
     held = sum(p.numel() for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
     if len(set(rates)) == 1 and held == replica.flat.cut(replica.trained).numel:
         return None

@@ -63,11 +63,11 @@ class Proxy(Shard):
         version, samples = min(push.version for push in pushes), sum(push.samples for push in pushes)
         await self.above.choose(grad)
         self.board.version = self.clock if self.keeping.rule.bounds and self.board.clocks else self.board.version + 1
-        self.replica.pass_on(self.node, [(push.sender, push.step) for push in pushes], self.board.version - 1)
+        self.replica.updates.pass_on(self.node, [(push.sender, push.step) for push in pushes], self.board.version - 1)
         for index, address in enumerate(self.above.addresses):
             wire, more = self.above.encode(index, grad), buffers if index == 0 else NOTHING
             push = Push(self.board.version - 1, version, samples, wire, more, len(pushes))
-            await self.replica.inform(self.node, address)
+            await self.replica.updates.inform(self.node, address)
             await self.node.send(address, push, loan=True)
         await self.above.ended()
         self.forget(choice)

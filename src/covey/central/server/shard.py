@@ -159,12 +159,12 @@ class Shard:
     def end_epochs(self) -> None:
         """End the epochs of which enough is done; for a schedule of the rate, what is skipped of them was seen."""
         if self.epochs and self.keeping.ending and self.epochs.end(self.keeping.ending):
-            self.replica.seen = max(self.replica.seen, self.epochs.over * self.epochs.samples)
+            self.replica.progress.reach(self.epochs.over * self.epochs.samples)
 
     async def update(self, choice: GatherChoice) -> None:
         """One step of the optimizer with the chosen gradients; their mean is added in the order of the choice."""
         pushes = [self.waiting[place] for place in choice.used]
-        self.replica.follow(self.node, [(push.sender, push.step) for push in pushes])
+        self.replica.updates.follow(self.node, [(push.sender, push.step) for push in pushes])
         await self.note(choice, pushes)
         grads = [self.fresh(push) for push in pushes]
         grad = grads[0]
@@ -174,7 +174,7 @@ class Shard:
         self.keep_buffers(pushes)
         self.replica.apply(grad, choice.scale)
         self.board.version += 1
-        self.replica.seen += sum(push.samples for push in pushes)
+        self.replica.progress.add(sum(push.samples for push in pushes))
         self.forget(choice)
 
     def forget(self, choice: GatherChoice) -> None:
@@ -246,6 +246,6 @@ async def server(node: Node, replica: Replica, *, index: int, count: int, client
     """Hold one piece of the parameters until every client has left."""
     replica.keep(replica.pieces(count)[index], buffers=index == 0)
     if keeping.momentum is not None:
-        replica.set_momentum(keeping.momentum)
+        replica.updates.set_momentum(keeping.momentum)
     shards = [Address("server", shard) for shard in range(count)]
     await Shard(node, replica, keeping, range(clients), shards).serve()

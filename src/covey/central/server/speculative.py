@@ -51,7 +51,7 @@ async def worker(node: Node, replica: Replica, *, count: int, parts: int, codec:
             part += 1
         samples = replica.batch_source.samples(node.rank, step)
         await replica.report(node, Batch(losses / samples, samples))
-        await store.push(replica.clip_(grad.mul_(1 / samples)), samples)
+        await store.push(replica.updates.clip_(grad.mul_(1 / samples)), samples)
     await store.leave()
 
 

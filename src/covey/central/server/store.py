@@ -101,7 +101,7 @@ class Store:
                 signature, keys = self.caches[index].shorten(keys)
             buffers = self.replica.buffers if index == 0 else none
             parcel = Accrued(step, self.versions[index], samples, signature, keys, values, buffers, gradients)
-            await self.replica.inform(self.node, shard)
+            await self.replica.updates.inform(self.node, shard)
             await self.node.send(shard, parcel)
             if masks is None or not self.sieve.waits:
                 piece.zero_()

@@ -98,7 +98,7 @@ class Owner:
                 if samples:
                     wire, memories[rank] = self.coders[rank].encode(grad.cut(self.pieces[rank]), memories[rank])
                 buffers = self.replica.buffers if rank == 0 else NOTHING
-                await self.replica.inform(self.node, peer)
+                await self.replica.updates.inform(self.node, peer)
                 await self.node.send(peer, GradientSlice(step, samples, times, wire, buffers), loan=True)
         return GradientSlice(step, samples, times, grad.cut(self.pieces[self.node.rank]), self.replica.buffers)
 
@@ -109,14 +109,14 @@ class Owner:
         for rank in present:
             if rank not in slices:
                 slices[rank] = await self.node.receive(GradientSlice, sender=self.peers[rank], step=step)
-        self.replica.under_way = sum(self.replica.batch_source.samples(rank, step) for rank in present)
+        self.replica.progress.begin(sum(self.replica.batch_source.samples(rank, step) for rank in present))
         here = {rank: slices[rank] for rank in present}
         if self.truth:
             self.truth.back()
         if self.dropping is None or await self.in_time(self.dropping, here):
             await self.update(step, here)
         else:
-            self.replica.seen, self.replica.under_way = self.replica.seen + self.replica.under_way, 0
+            self.replica.progress.end()
         fresh = FreshSlice(step, self.back[me].encode(mine, None)[0])
         if self.truth:
             fresh.params, fresh.whole = self.truth.give(step)
@@ -140,7 +140,7 @@ class Owner:
 
         On one host the others' gradients are read where they lie, and the mean takes the place of one's own.
         """
-        self.replica.follow(self.node, [(self.peers[rank], step) for rank in slices])
+        self.replica.updates.follow(self.node, [(self.peers[rank], step) for rank in slices])
         me, given = self.node.rank, {rank: one for rank, one in slices.items() if one.samples}
         grads = [one.grad if rank == me else self.coders[me].decode(one.grad) for rank, one in given.items()]
         samples = [one.samples for one in given.values()]

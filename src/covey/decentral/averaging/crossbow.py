@@ -43,7 +43,7 @@ class Learners:
         self.kept: dict[str, Any] = node.remember("learners", self.fresh(count)).value
         coder = change_coder if codec.carrying().adds and not codec.feedback else model_coder
         self.means = None if codec.lossless else Means(node, coder(node, replica, codec))
-        replica.scored = self.centre
+        replica.show(self.centre)
 
     def fresh(self, count: int) -> dict[str, Any]:
         model = self.replica.model
@@ -67,7 +67,7 @@ class Learners:
         self.seat(learner)
         await replica.gradient(self.node)
         step = self.node.step
-        replica.under_way = sum(replica.batch_source.samples(rank, step) for rank in self.node.present(step))
+        replica.progress.begin(sum(replica.batch_source.samples(rank, step) for rank in self.node.present(step)))
         averaging: bool = self.kept["round"] % self.rules.period == 0
         force = (replica.model - self.centre) * self.pull  # at the weights before the gradient
         replica.update()
@@ -128,7 +128,7 @@ class Learners:
 
     def rate_jumped(self) -> bool:
         """Whether the learning rate changed after it had stood still; a smooth schedule never does."""
-        now = [group["lr"] * self.replica.schedule for group in self.replica.optimizer.param_groups]
+        now = [group["lr"] * self.replica.progress.rate for group in self.replica.optimizer.param_groups]
         last, earlier = self.kept["rates"]
         self.kept["rates"] = [now, last]
         return bool(last) and earlier == last != now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -82,10 +83,10 @@ async def worker(
 async def step_together(node: Node, replica: Replica, step: int, pattern: Pattern, common: Common | None) -> None:
     """Before the switch of post-local SGD: every replica takes the same step, on the mean gradient of all samples."""
     present = node.present(step)
-    replica.under_way = replica.batch_source.together(present, step)
+    replica.progress.begin(replica.batch_source.together(present, step))
     means = common.gradients if common else None
     await mean_gradient(node, replica, replica.grad, group(node, step), pattern, means)
-    replica.clip_(replica.grad)
+    replica.updates.clip_(replica.grad)
     replica.update()
     if common:
         common.model.copy_(replica.model)
@@ -105,14 +106,9 @@ async def average(
     if common:
         await common.average(replica, members, pattern)
     both = moments.flat if common else replica.model.join(moments.flat)
-    shown = replica.scored
-    if not common and shown is None:
-        replica.scored = replica.model.clone()  # who looks while the sum grows in place sees the model before it
-    try:
-        if both.parts:
+    if both.parts:
+        with nullcontext() if common else replica.steady():  # the sum grows in place
             await node.sum(both, members, pattern, share=1 / len(members))
-    finally:
-        replica.scored = shown
     moments.put_back()
     if momentum == "reset":
         replica.optimizer.state.clear()

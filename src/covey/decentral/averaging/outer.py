@@ -37,7 +37,7 @@ async def worker(
     """Step alone for a block; then all average, make the same outer step, and begin the next block there."""
     block = node.remember("block", fresh(replica)).value
     done = node.remember("done", [0]).value  # steps
-    replica.scored = block["published"].join(block["buffers"])
+    replica.show(block["published"].join(block["buffers"]))
     means = None if codec.lossless else means_of(node, change_coder(node, replica, codec))
 
     async def end_block(members: Group) -> None:

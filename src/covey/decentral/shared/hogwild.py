@@ -106,7 +106,7 @@ def check_momentum(optimizer: Optimizer, momentum: Momentum) -> None:
 def forbid_momentum(replica: Replica, momentum: Momentum) -> None:
     """The same, and of a loop that gives its optimizer momentum later, as some schedules do."""
     check_momentum(replica.optimizer, momentum)
-    replica.obey(refuse_momentum)
+    replica.updates.obey(refuse_momentum)
 
 
 def refuse_momentum(optimizer: Optimizer) -> None:

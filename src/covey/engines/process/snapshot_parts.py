@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from covey.message import Address, Message
-from covey.model.replica import Snapshot
+from covey.model.scored import Snapshot
 from covey.vector import Vector
 
 SCORER = Address("scorer", 0)

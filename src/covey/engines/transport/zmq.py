@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import time
 from collections import Counter
@@ -24,7 +23,7 @@ from covey.engines.transport.refusals import Refusals
 from covey.engines.transport.token import NONE
 from covey.engines.window import fits, idle, weight
 from covey.errors import PlanError, WireError
-from covey.message import MAX_HEADER, Address, Message, stamped, vectors
+from covey.message import MAX_HEADER, Address, Message, stamped
 from covey.program import Receive
 
 Other = int | zmq.Socket[Any]
@@ -283,22 +282,6 @@ class ZmqTransport:
             self.inbox.drop(frame)
             raise
         return self.inbox.filled(frame)
-
-
-def landed(message: Message, want: Receive) -> bool:
-    """Whether the message was received straight into `want.into`."""
-    if want.into is None or len(found := vectors(message)) != 1 or len(found[0].parts) != len(want.into.parts):
-        return False
-    return all(mine is theirs for mine, theirs in zip(want.into.parts, found[0].parts, strict=True))
-
-
-def keep_memory() -> None:
-    """Make malloc keep what is freed: fresh memory for each large message costs a page fault per 4 KB."""
-    m_trim_threshold, m_mmap_max = -1, -4  # malloc.h of glibc; other libraries have no such knobs
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(m_mmap_max, 0)
-        mallopt(m_trim_threshold, 2**31 - 1)
 
 
 def _check(me: Address, book: Mapping[Address, str]) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
-
-import torch
 
 from covey.engines.interrupt import interruptible
 from covey.engines.virtual.agenda import Agenda
@@ -18,7 +15,8 @@ from covey.engines.virtual.virtual_actor import MessageInFlight, RoleProgram, Vi
 from covey.engines.virtual.virtual_links import VirtualLinks
 from covey.errors import PeerLost, PlanError, Stalled
 from covey.message import Address, Message, check_finite
-from covey.model.replica import Replica, Snapshot
+from covey.model.replica import Replica
+from covey.model.scored import Snapshot
 from covey.observe.instruments import Instrument, Instruments
 from covey.observe.referee import Referee
 from covey.observe.result import Stopped
@@ -112,7 +110,8 @@ class VirtualEngine:
             if self._stopped != "target" and self._judge() and self._stopped is None:
                 self._stopped = "target"
         finally:
-            self._close()
+            for actor in self._actors.values():
+                actor.close()
         return self._outcome()
 
     def _outcome(self) -> VirtualOutcome:
@@ -156,18 +155,11 @@ class VirtualEngine:
         actor.threads.remove(thread)
         if not thread.main:
             return
-        for companion in actor.threads:
-            companion.close()
-        actor.threads.clear()
-        actor.waiting.clear()
-        actor.ended = True
-        for message in actor.mailbox.waiting:
-            self._wires.taken(actor, message)
-        actor.mailbox.waiting.clear()
+        actor.end()
         self._open -= 1
         for loss in actor.replica.losses.told(every=True):  # those of a GPU may come after their steps
             self._watch.noted(self._agenda.now, actor.address, "loss", loss)
-        self._watch.noted(self._agenda.now, actor.address, "memory", _footprint(actor.replica))
+        self._watch.noted(self._agenda.now, actor.address, "memory", actor.footprint())
         self._watch.ended(self._agenda.now, actor.address)
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -302,19 +294,3 @@ class VirtualEngine:
             raise Stalled(picture(self._agenda.now, self._actors))
         if not actor.ended:
             raise PeerLost(obituary(self._agenda.now, actor, self._actors))
-
-    def _close(self) -> None:
-        """Close what still stands; a program that awaits while closing must not hide why the run ended."""
-        for actor in self._actors.values():
-            for thread in actor.threads:
-                with suppress(RuntimeError):
-                    thread.close()
-            if actor.talk is not None:
-                actor.talk.close()
-
-
-def _footprint(replica: Replica) -> int:
-    """Bytes of the numbers that a role holds: parameters, gradients, buffers, and the optimizer's state."""
-    states = (value for state in replica.optimizer.state.values() for value in state.values())
-    kept = sum(value.nbytes for value in states if isinstance(value, torch.Tensor))
-    return replica.flat.nbytes + replica.grad.nbytes + replica.buffers.nbytes + kept

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from torch import Tensor
+
+from covey.engines.mailbox import Mailbox
+from covey.engines.pace import Pace
 from covey.engines.random_streams import chance
 from covey.engines.remembered import Remembered
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.interrupted_work import InterruptedWork
 from covey.message import Address, Message, vectors
 from covey.model.replica import Replica
-from covey.program import Compute, Effect, Mailbox, Memory, Node, Pace, Receive, Send
+from covey.program import Compute, Effect, Memory, Node, Receive, Send
 from covey.simulate.network import Parcel
 from covey.strategy import Plan, Role
 from covey.vector import Vector
@@ -154,6 +159,31 @@ class VirtualActor:
         thread = RoleProgram(self, program, main)
         self.threads.append(thread)
         return thread
+
+    def end(self) -> None:
+        """The main program is through: its companions end, and what came for it is of no use to anybody."""
+        for companion in self.threads:
+            companion.close()
+        self.threads.clear()
+        self.waiting.clear()
+        self.ended = True
+        for message in self.mailbox.waiting:
+            self.mailbox.taken(message)
+        self.mailbox.waiting.clear()
+
+    def close(self) -> None:
+        """Close what still stands; a program that awaits while closing must not hide why the run ended."""
+        for thread in self.threads:
+            with suppress(RuntimeError):
+                thread.close()
+        if self.talk is not None:
+            self.talk.close()
+
+    def footprint(self) -> int:
+        """Bytes of the numbers that the role holds: parameters, gradients, buffers, and the optimizer's state."""
+        states = (value for state in self.replica.optimizer.state.values() for value in state.values())
+        kept = sum(value.nbytes for value in states if isinstance(value, Tensor))
+        return self.replica.model.nbytes + self.replica.grad.nbytes + kept
 
     def awaits(self, sender: Address) -> bool:
         """Whether a program waits for a message that may be this sender's."""

@@ -8,8 +8,9 @@ from itertools import chain
 
 from torch import Tensor
 
-from covey.model.flat import Flat, Outline, TensorSlot
-from covey.model.replica import Snapshot
+from covey.model.flat import Flat
+from covey.model.scored import Snapshot
+from covey.model.slots import Outline, TensorSlot
 from covey.vector import Piece, Vector, ranges
 
 

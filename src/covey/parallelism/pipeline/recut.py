@@ -11,8 +11,8 @@ from torch import Tensor
 from covey.checkpoint import RoleState
 from covey.errors import CheckpointError
 from covey.message import Message
-from covey.model.flat import TensorSlot, read_description
 from covey.model.replica import Replica
+from covey.model.slots import TensorSlot, read_description
 from covey.parallelism.pipeline.stage_worker import Told
 from covey.parallelism.pipeline.stash import STASH
 from covey.vector import Vector, ranges

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from covey.data import Feed, Shards
-from covey.faults import in_task
+from covey.model.batches import backward
 from covey.model.randomness import Chance, seed_of, sow
 from covey.parallelism.ends import Entrance, loss_of
 from covey.parallelism.stages import Stage
@@ -142,8 +142,7 @@ class StageCompute:
 
     def _differentiate(self, part: Stage, micro: Microbatch, given: Values, errors: Values | None) -> None:
         if part.number == self.count - 1:
-            with in_task("loss, while its gradient was computed"):
-                (given[0] * self.microbatches.share(micro)).backward()
+            backward(given[0] * self.microbatches.share(micro))
         else:
             assert errors is not None
             wanted = [x for x, value in zip(given, part.gives, strict=True) if value.differentiable]

@@ -12,9 +12,11 @@ from torch import nn
 from covey.errors import PlanError
 from covey.message import Address
 from covey.model.batches import Batch, BatchSource
-from covey.model.flat import Flat, TensorSlot
+from covey.model.flat import Flat
 from covey.model.optimizers import MakeOptimizer
-from covey.model.replica import Replica, Snapshot
+from covey.model.replica import Replica
+from covey.model.scored import Snapshot
+from covey.model.slots import TensorSlot
 from covey.model.stream import GradientStream
 from covey.parallelism.pipeline.axis import AGE, STAGE
 from covey.parallelism.pipeline.parameter_map import ParameterMap
@@ -97,7 +99,7 @@ class StageReplica(Replica):
         Where the timetable flushes all of it is computed at the weights as they are now; where it does not each batch
         has the version of the weights that its timetable says, forward and backward.
         """
-        self.settle()
+        self.working.refresh()
         line = self._line = self._line or StageWorker(self.place, self._compute, node)
         self.layout.clear()
         await self._lend(node, line)
@@ -107,8 +109,8 @@ class StageReplica(Replica):
         loss = self._compute.mean_loss() if self.place.last else nan
         self.batch = Batch(loss, self.batch_source.samples(node.rank, node.step))
         await self.announce(node)
-        if clip and self.clip_norm is not None:
-            return self.clip_(self.grad, await self._length(node, line))
+        if clip and self.updates.clip_norm is not None:
+            return self.updates.clip_(self.grad, await self._length(node, line))
         return self.grad
 
     async def descend(self, node: Node) -> None:
@@ -134,7 +136,7 @@ class StageReplica(Replica):
 
     async def announce(self, node: Node) -> None:
         """The last stage speaks for all: it has seen the loss."""
-        self.under_way = self.batch.samples * node.workers
+        self.progress.begin(self.batch.samples * node.workers)
         if self.place.last:
             await super().announce(node)
 

@@ -12,8 +12,9 @@ from torch.utils import _pytree as pytree
 from covey.data import Feed
 from covey.errors import PlanError
 from covey.model.batches import BatchSource
-from covey.model.flat import Flat, Outline, names_of
+from covey.model.flat import Flat
 from covey.model.replica_spec import ReplicaSpec
+from covey.model.slots import Outline, names_of
 from covey.parallelism.chain import chain_of
 from covey.parallelism.ends import Entrance, inputs_of
 from covey.parallelism.pipeline.parameter_map import ParameterMap

@@ -16,13 +16,13 @@ from torch.utils import _pytree as pytree
 
 from covey.data import Feed
 from covey.errors import PlanError
-from covey.faults import in_task
-from covey.model.batches import BatchSource
-from covey.model.flat import Outline, TensorSlot
+from covey.model.batches import BatchSource, backward
 from covey.model.norm import NormGroup, together
 from covey.model.randomness import Chance, seed_of, sow
-from covey.model.replica import NOTHING, Replica, Snapshot
+from covey.model.replica import Replica
 from covey.model.replica_spec import ReplicaSpec
+from covey.model.scored import NOTHING, Snapshot
+from covey.model.slots import Outline, TensorSlot
 from covey.parallelism.chain import chain_of
 from covey.parallelism.ends import Entrance, inputs_of, loss_of
 from covey.parallelism.plan.estimate import counted
@@ -88,7 +88,7 @@ class UnitReplica(Replica):
         here = {slot.name: slot.start for slot in self.layout.slots}
         self.units, self.front = self._piece(mine, here), self._piece(rest, here)
         shown = mine if self.rank else [*self.layout.slots]
-        self._shown, self._places = self._piece(shown, here), self._piece(shown, starts)
+        self._own, self._places = self._piece(shown, here), self._piece(shown, starts)
 
     def _piece(self, slots: Iterable[TensorSlot], starts: Mapping[str, int]) -> Piece:
         ends: list[list[int]] = [[] for _ in self.flat.parts]
@@ -132,8 +132,7 @@ class UnitReplica(Replica):
             self.chance.restore(self.fresh)  # for what the task draws before it asks its model
             batch, answer = part_of(self.given, rows), self.ends.chain.rebuild(given)
             loss = loss_of(self.task, batch, answer, lambda: self.chance.restore(drawn))
-            with in_task("loss, while its gradient was computed"):
-                (loss * weight).backward()
+            backward(loss * weight)
             return float(loss.item()), torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
         return node.compute(partial(self._drawing, work), 0.0)
@@ -200,7 +199,7 @@ class UnitReplica(Replica):
         if not scored:
             return shot
         buffers = NOTHING if self.rank else self.buffers.clone()
-        return replace(shot, piece=self._places, params=self.flat.cut(self._shown).clone(), buffers=buffers)
+        return replace(shot, piece=self._places, params=self.flat.cut(self._own).clone(), buffers=buffers)
 
 
 def part_of(batch: Any, rows: tuple[int, int]) -> Any:

@@ -13,7 +13,7 @@ from covey import catalog
 from covey.engines.process.role.role_process import RoleLines, play
 from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PlanError
-from covey.model import build
+from covey.model.scored import ScoredModel
 from covey.run.options import Options
 from covey.run.own_loop import joined_role as here
 from covey.run.own_loop import world
@@ -88,7 +88,7 @@ def join(
     joined.joined = True
     if joined.me == SCORER:
         with RoleLines(joined.me, joined.work.contacts) as lines:
-            score_for(lines, joined.plan, build.ScoredModel(one_model(model), None))
+            score_for(lines, joined.plan, ScoredModel(one_model(model), None))
         raise SystemExit(0)
     replica = replica_of(model, optimizer, joined.strategy.accept)
     if not joined.plan.role(joined.me).trains:

@@ -16,7 +16,7 @@ from covey.engines.local import LocalProcesses
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.launcher.supervisor import RunWishes, Supervisor
 from covey.errors import PlanError
-from covey.model import build
+from covey.model import scored
 from covey.observe.progress import Watcher
 from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
@@ -137,7 +137,7 @@ def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interr
             known, judge, outcome.tallies,
             seconds=outcome.seconds, stopped=outcome.stopped, usage=outcome.usage, failures=outcome.refused,
         )  # fmt: skip
-        result.keep_weights(build.read(file))
+        result.keep_weights(scored.read(file))
         unsaved = save_model(result, given.save)
         supervisor.see_off()
     if unsaved:

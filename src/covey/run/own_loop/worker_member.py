@@ -49,8 +49,9 @@ class WorkerMember(Member):
         self._position = self._keeping.position
         role = joined.plan.role(joined.me)
         self._one_batch, self._in_step = role.one_batch, joined.plan.in_step
-        assert replica.settings is not None, "a loop has settings"
-        replica.settings.alike = role.one_batch and not role.heard_by_all
+        settings = replica.updates.settings
+        assert settings is not None, "a loop has settings"
+        settings.alike = role.one_batch and not role.heard_by_all
         run = partial(play, plan=joined.plan, replica=replica, kept=joined.kept, serve=self._serve)
         self._turns = LoopTurns(run, lane_of(replica.flat))
         self._seat = joined
@@ -131,7 +132,7 @@ class WorkerMember(Member):
         if self._one_batch:
             self._weigh(chosen, counted)
         self._clip(max_norm)
-        if isinstance(live := self._replica.optimizer_of_loop, Combined):
+        if isinstance(live := self._replica.updates.optimizer_of_loop, Combined):
             live.only(chosen)
         # Where all step together every gradient counts the same to the programs: none knows of the others' batches.
         counts = 1 if self._in_step else counted.mine
@@ -166,7 +167,7 @@ class WorkerMember(Member):
     def _clip(self, max_norm: float | None) -> None:
         if max_norm is not None:
             self._seat.check_clip()
-        self._replica.clip_norm = max_norm
+        self._replica.updates.clip_norm = max_norm
 
     def _set_aside(self, chosen: Optimizer) -> list[tuple[nn.Parameter, Tensor | None]]:
         """Gradients of what another optimizer steps are of no concern to this step, and wait for theirs."""

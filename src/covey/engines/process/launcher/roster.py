@@ -35,7 +35,7 @@ class Roster:
     """All roles of a run, as their reports show them."""
 
     def __init__(self, roles: Sequence[Address], trainers: Sequence[Address]) -> None:
-        self.trainers = trainers
+        self.roles, self.trainers = roles, trainers
         self.seen = {address: RoleRecord() for address in [*roles, SCORER]}
         self.tallies = {address: Tally(who=address) for address in roles}
         self.meter = Meter()

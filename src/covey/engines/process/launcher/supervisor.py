@@ -19,6 +19,7 @@ from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
 from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.monitor import Monitor, RunProcesses
+from covey.engines.process.launcher.quiescence import Quiescence
 from covey.engines.process.launcher.roster import Roster
 from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import CheckpointError, PlanError
@@ -77,6 +78,7 @@ class Supervisor:
         self.monitor = Monitor(
             self.roster, board, processes, wishes.stall, self.say, self.meanwhile, plan.in_step, wishes.before
         )
+        self.quiescence = Quiescence(self.roster, board, self.monitor, plan.lockstep)
         self.collect = self.monitor.collect
         self.watch = Stopwatch()
         self.stopped: Stopped | None = None
@@ -175,8 +177,8 @@ class Supervisor:
         """Bring every role to a common point, let the links drain, write a checkpoint; then train on, or end there."""
         assert self.wishes.checkpoints is not None and self.wishes.run is not None
         before, self.monitor.phase = self.monitor.phase, "saving"
-        self.hold()
-        self.drain()
+        self.quiescence.hold()
+        self.quiescence.drain()
         self.watch.stop()
         told = self.write(self.wishes.checkpoints, self.wishes.run)
         self.board.tell(self.roles, control.Release(train=go_on))
@@ -199,69 +201,17 @@ class Supervisor:
             again = f"; training goes on, and the next try is in {self.wishes.keep_every:g} s"
             return f"could not keep the run in {checkpoints.directory}: {error}{'' if self.stopping else again}"
 
-    def hold(self) -> None:
-        """Have every worker wait before its next step: a common one where they wait for one another.
-
-        A worker of a quorum may wait for gradients of others that hold already: those then do a step more.
-        """
-        steps = self.where()
-        if self.plan.lockstep and steps:
-            steps = dict.fromkeys(steps, max(steps.values()))
-        self.hold_at(steps)
-        self.monitor.wait_for(lambda: self.missing(steps))
-
-    def hold_at(self, steps: dict[Address, int]) -> None:
-        for address, step in steps.items():
-            self.board.tell([address], control.Hold(step))
-
-    def missing(self, steps: dict[Address, int]) -> list[Address]:
-        """Who does not hold yet; if they wait for those that do, these go on by a step."""
-        late = [a for a, step in steps.items() if self.seen[a].held != step and not self.seen[a].ended]
-        if late and not self.plan.lockstep and self.waits_for_held(late):
-            further = {a: step + 1 for a, step in steps.items() if a not in late and not self.seen[a].ended}
-            steps.update(further)
-            self.hold_at(further)
-        return late
-
-    def waits_for_held(self, late: list[Address]) -> bool:
-        """Whether those that do not hold yet wait for those that do: for what they send, or for their votes."""
-        if self.monitor.loops.waits_for_votes(late):
-            return True
-        sent = self.still()
-        return sent is not None and sent == self.still()
-
     def through(self, worker: Address) -> bool:
         """Whether the worker has done all its steps, though it may still wait for the others' goodbye."""
         limit = self.plan.limits[worker.rank]
         return self.seen[worker].ended or (limit is not None and self.seen[worker].step >= limit)
-
-    def where(self) -> dict[Address, int]:
-        """The step that each worker would begin next; each holds there. Workers that begin no more are left out."""
-        for address in self.trainers:
-            self.seen[address].held = None
-        self.board.tell(self.trainers, control.AskNextStep())
-        found = self.collect(control.NextStep, self.trainers)
-        return {address: at.step for address, at in found.items() if at.step is not None}
-
-    def drain(self) -> None:
-        """Wait until everything sent has arrived and nothing moves: two equal counts in a row (Mattern 1987)."""
-        before, now = None, self.still()
-        while now is None or now != before:
-            before, now = now, self.still()
-
-    def still(self) -> int | None:
-        """How many messages were sent, if all of them have arrived and no role does anything; None else."""
-        self.board.tell(self.roles, control.CountMessages())
-        counts = self.collect(control.MessageCounts, self.roles).values()
-        sent, received = sum(c.sent for c in counts), sum(c.received for c in counts)
-        return sent if sent == received and not any(c.busy for c in counts) else None
 
     def stop(self) -> None:
         """Tell every worker its last step: a common one where they wait for one another."""
         self.stopping, self.monitor.phase = True, "stopping"
         if self.wishes.checkpoints and self.stopped == "interrupted":
             return self.keep(go_on=False)  # whoever interrupts a run that is kept may want to go on from here
-        steps = self.where()
+        steps = self.quiescence.where()
         last = max(steps.values(), default=0) + 1  # a worker may have begun the step that it would begin next
         for address, step in steps.items():
             self.board.tell([address], control.Stop(last if self.plan.lockstep else step + 1))

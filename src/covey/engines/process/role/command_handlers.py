@@ -24,15 +24,11 @@ def go(driver: Driver, word: control.Go) -> None:
 
 
 def freeze(driver: Driver, word: control.Freeze) -> None:
-    driver.pause.begin()
-    driver.requests.give()
-    driver.admit()  # what has been waiting since the last time waits on
-    if driver.computing is None or driver.requests.asking is not None:
-        driver.chill()
+    driver.requests.freeze()
 
 
 def thaw(driver: Driver, word: control.Thaw) -> None:
-    driver.pause.end(word.pause)
+    driver.requests.pause.end(word.pause)
 
 
 def skip(driver: Driver, word: control.Skip) -> None:
@@ -81,7 +77,7 @@ def let_go(driver: Driver) -> None:
 
 
 def probe(driver: Driver, word: control.CountMessages) -> None:
-    busy = driver.computing is not None or bool(driver.ready) or bool(driver.line_up)
+    busy = driver.requests.busy or bool(driver.programs.ready)
     busy = busy or bool(driver.sums and driver.sums.wanted)
     sent = driver.links.sent.total() - driver.links.sent[SCORER]
     received = driver.links.received.total()

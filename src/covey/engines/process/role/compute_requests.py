@@ -1,35 +1,105 @@
-"""Requests from the compute thread in the middle of work: the driver runs a program for each, while the work waits."""
+"""What is the compute thread asked to do, one work at a time, and what does work ask in its middle?"""
 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from collections import deque
+from typing import Any, Protocol
 
 from covey.engines.process.role.compute_thread import ComputeThread, Question, WorkDone
 from covey.engines.process.role.metrics import Metrics
 from covey.engines.process.role.pause import Pause
-from covey.engines.process.role.running_program import RunningProgram
+from covey.engines.process.role.running_program import LoopEnded, RolePrograms, RunningProgram
+from covey.message import Message
+from covey.program import Compute
 
 
-class AskedDriver(Protocol):
-    """What answering a question needs of the role's driver."""
+class ComputingDriver(Protocol):
+    """What computing needs of the role's driver."""
 
     metrics: Metrics
-    pause: Pause
     compute_thread: ComputeThread
+    programs: RolePrograms
 
-    def launch(self, program: RunningProgram) -> None: ...
-    def chill(self) -> None: ...
+    def answer(self, running: RunningProgram, value: Any, error: BaseException | None = None) -> None: ...
+    def deliver(self, message: Message) -> None: ...
+    def stand_still(self) -> None: ...
+    def leave(self, votes: int) -> None: ...
 
 
 class ComputeRequests:
-    """The question that is open, if any. A role whose work waits for an answer does not compute: it can be frozen."""
+    """Programs whose work is done or waits for that, and the question that is open, if any.
 
-    def __init__(self, driver: AskedDriver) -> None:
+    While the run is paused no work begins, and none goes on with an answer. A role whose work waits for an answer does
+    not compute: it can be frozen.
+    """
+
+    def __init__(self, driver: ComputingDriver) -> None:
         self.driver = driver
+        self.pause = Pause()
+        self.waiting: deque[RunningProgram] = deque()
+        self.running: RunningProgram | None = None
         self.asking: RunningProgram | None = None  # the program that finds the answer
         self._since = 0.0
         self._found: tuple[Question, WorkDone] | None = None  # an answer that waits for the thaw
+
+    @property
+    def busy(self) -> bool:
+        return self.running is not None or bool(self.waiting)
+
+    def put(self, running: RunningProgram) -> None:
+        """This program waits for its work."""
+        self.waiting.append(running)
+        self.admit()
+
+    def admit(self) -> None:
+        """Give the compute thread its next work, unless the run stands still."""
+        if not self.waiting or self.running is not None:
+            return
+        if self.pause.on:
+            return self.pause.refuse()
+        self.running = self.waiting.popleft()
+        self.driver.metrics.computing()
+        effect = self.running.effect
+        assert isinstance(effect, Compute)
+        # while programs do something besides, nothing of theirs shall wait for a GPU that is behind
+        self.driver.compute_thread.put(effect.work, through=len(self.driver.programs.running) > 1)
+
+    def hear(self) -> None:
+        """The compute thread has something: messages, questions, or its work is done."""
+        posted, asked, done = self.driver.compute_thread.collect()
+        for message in posted:
+            self.driver.deliver(message)
+        for question in asked:
+            self.take(question)
+        for value, error in done:
+            running, self.running = self.running, None
+            assert running is not None
+            self.driver.metrics.computed()
+            if isinstance(error, LoopEnded):
+                self.driver.leave(error.votes)
+            else:
+                self.driver.answer(running, value, error)
+            if self.pause.on:
+                self.driver.stand_still()
+            self.admit()
+
+    # -- pauses -------------------------------------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """Begin nothing from now on."""
+        self.pause.begin()
+        self.give()
+        self.admit()  # what has been waiting since the last time waits on
+        if self.running is None or self.asking is not None:
+            self.driver.stand_still()
+
+    def thaw(self) -> None:
+        """Go on."""
+        self.give()
+        self.admit()
+
+    # -- questions ----------------------------------------------------------------------------------------------------
 
     def take(self, question: Question) -> None:
         """Run what the work asks for; in a frozen run this is where the work stands still."""
@@ -37,9 +107,9 @@ class ComputeRequests:
         driver.metrics.computed()
         self._since = time.monotonic()
         self.asking = RunningProgram(self._find(question), main=False)
-        driver.launch(self.asking)
-        if driver.pause.on:
-            driver.chill()
+        driver.programs.launch(self.asking)
+        if self.pause.on:
+            driver.stand_still()
 
     async def _find(self, question: Question) -> None:
         try:
@@ -54,8 +124,8 @@ class ComputeRequests:
         driver = self.driver
         if self._found is None:
             return
-        if driver.pause.on:
-            return driver.pause.refuse()
+        if self.pause.on:
+            return self.pause.refuse()
         question, done = self._found
         self.asking = self._found = None
         driver.metrics.computing()

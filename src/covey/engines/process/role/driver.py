@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -15,14 +14,14 @@ from covey.engines.process.role.compute_requests import ComputeRequests
 from covey.engines.process.role.compute_thread import ComputeThread
 from covey.engines.process.role.metrics import Metrics
 from covey.engines.process.role.native_sums import NativeSums
-from covey.engines.process.role.pause import Pause
 from covey.engines.process.role.role_host import RoleHost
-from covey.engines.process.role.running_program import LoopEnded, RunningProgram
+from covey.engines.process.role.running_program import RolePrograms, RunningProgram
 from covey.engines.process.role.saving import restore
 from covey.engines.process.role.shared_sum import SharedSum
-from covey.engines.transport.zmq import Other, ZmqTransport, landed
+from covey.engines.transport.landing import placed
+from covey.engines.transport.zmq import ZmqTransport
 from covey.engines.window import waits, weight
-from covey.message import Address, Message, check_finite, payload, vectors
+from covey.message import Address, Message, check_finite, payload
 from covey.model.replica import Replica
 from covey.program import Collective, Compute, Effect, Note, Now, Receive, SavePoint, Send, Sleep, Spawn
 from covey.strategy import Plan, Role
@@ -48,13 +47,10 @@ class Driver:
         self.pace = self.host.pace
         self.watch = Stopwatch(kept.seconds if kept else 0.0)
         self.metrics = Metrics(role.address, line, self.watch, plan.traced)
-        self.programs: list[RunningProgram] = []
-        self.ready: deque[tuple[RunningProgram, Any, BaseException | None]] = deque()
-        self.line_up: deque[RunningProgram] = deque()  # computes that wait for the desk, or for the thaw
-        self.computing: RunningProgram | None = None
+        self.settings = replica.updates.settings if role.trains else None  # of a loop of the user's own
+        self.programs = RolePrograms()
         self.requests = ComputeRequests(self)
         self.sums: NativeSums | SharedSum | None = None  # the engine's own collectives
-        self.pause = Pause()
         self.ended = self.quit = False
         self.held: RunningProgram | None = None
 
@@ -63,13 +59,14 @@ class Driver:
     def run(self) -> None:
         """Build nothing, own nothing: drive the programs and listen, until the launcher says quit."""
         while not self.quit:
-            while self.ready:
-                self.resume(*self.ready.popleft())
-            messages, others = self.links.poll(self.patience(), self.wakeups())
+            while self.programs.ready:
+                self.resume(*self.programs.ready.popleft())
+            wakeups = self.compute_thread.wakeup, self.line.socket, *(self.sums.wakeups if self.sums else ())
+            messages, others = self.links.poll(self.patience(), wakeups)
             while messages:  # none of them is held back here
                 self.deliver(messages.pop(0))
             if self.compute_thread.wakeup in others:
-                self.hear_compute_thread()
+                self.requests.hear()
             if self.sums:
                 self.hear_sums(self.sums)
             if self.line.socket in others:
@@ -81,29 +78,21 @@ class Driver:
             self.line.confess()
             self.complain()
 
-    def wakeups(self) -> tuple[Other, ...]:
-        """What rings when there is something to do, besides the links."""
-        return (self.compute_thread.wakeup, self.line.socket, *(self.sums.wakeups if self.sums else ()))
-
     def patience(self) -> float:
         """How long nothing needs doing: until a deadline, or the next report."""
-        if self.ready:
+        if self.programs.ready:
             return 0.0
-        waits = (self.pause.deadline, *(running.deadline() for running in self.programs))
-        deadlines = [deadline for deadline in waits if deadline is not None]
+        pause = self.requests.pause.deadline
+        deadlines = [*self.programs.deadlines(), *([] if pause is None else [pause])]
         return max(0.0, min(min(deadlines) - time.monotonic(), LISTEN)) if deadlines else LISTEN
 
     def start(self) -> None:
         """Begin, or after a restart begin again from the top, with what is remembered."""
-        self.launch(RunningProgram(self.role.program(self.host.node(), self.replica), main=True))
-
-    def launch(self, running: RunningProgram) -> None:
-        self.programs.append(running)
-        self.ready.append((running, None, None))
+        self.programs.launch(RunningProgram(self.role.program(self.host.node(), self.replica), main=True))
 
     def resume(self, running: RunningProgram, value: Any, error: BaseException | None) -> None:
         """Give a program its answer and take what it asks next, for as long as that can be answered at once."""
-        if running not in self.programs:  # closed while its answer lay ready: companions end with their role
+        if running not in self.programs.running:  # closed while its answer lay ready: companions end with their role
             return None
         while True:
             try:
@@ -141,17 +130,15 @@ class Driver:
         if running.main and not isinstance(running.effect, Compute):
             self.metrics.waited(running.since, running.waits_for())
         running.effect = None
-        self.ready.append((running, value, error))
+        self.programs.ready.append((running, value, error))
 
     def finish(self, running: RunningProgram) -> None:
-        self.programs.remove(running)
+        self.programs.running.remove(running)
         if not running.main:
             return
-        for companion in self.programs:
-            companion.coroutine.close()
-        self.programs.clear()
-        self.tell_losses()
-        self.tell_settings()
+        self.programs.close()
+        self.metrics.tell_losses(self.replica.losses)
+        self.metrics.tell_settings(self.settings)
         self.ended = True
         left, self.host.mailbox.waiting = self.host.mailbox.waiting, []
         for message in left:
@@ -191,13 +178,10 @@ class Driver:
 
         A program waits for something that may be its; or nothing is taken before all roles have come to a common point.
         """
-        if self.ended or self.held is not None:
-            return True
-        return any(running.effect and running.effect.awaits(sender) for running in self.programs)
+        return self.ended or self.held is not None or self.programs.await_peer(sender)
 
     def compute(self, running: RunningProgram, effect: Compute[Any]) -> tuple[bool, None]:
-        self.line_up.append(running)
-        self.admit()
+        self.requests.put(running)
         return False, None
 
     def collective(self, running: RunningProgram, effect: Collective) -> tuple[bool, bool]:
@@ -207,21 +191,12 @@ class Driver:
         self.hear_sums(self.sums)
         return False, False
 
-    def sleep(self, running: RunningProgram, effect: Sleep) -> tuple[bool, None]:
-        return effect.seconds <= 0, None
-
-    def now(self, running: RunningProgram, effect: Now) -> tuple[bool, float]:
-        return True, self.watch.now()
-
-    def save_point(self, running: RunningProgram, effect: SavePoint) -> tuple[bool, None]:
-        return True, None
-
     def note(self, running: RunningProgram, effect: Note) -> tuple[bool, None]:
         self.metrics.noted(effect.kind, effect.value)
         return True, None
 
     def spawn(self, running: RunningProgram, effect: Spawn) -> tuple[bool, None]:
-        self.launch(RunningProgram(effect.program, main=False))
+        self.programs.launch(RunningProgram(effect.program, main=False))
         return True, None
 
     def away(self, peer: Address) -> bool:
@@ -233,9 +208,9 @@ class Driver:
     def deliver(self, message: Message) -> None:
         check_finite(message, self.address)
         self.metrics.delivered(message)
-        if self.pause.waiting and self.away(message.sender) and (size := payload(message)):
+        if self.requests.pause.waiting and self.away(message.sender) and (size := payload(message)):
             self.metrics.noted("unclocked bytes", size)  # their way took no training time
-        for running in self.programs:
+        for running in self.programs.running:
             if isinstance(running.effect, Receive) and running is not self.held and running.effect.matches(message):
                 self.links.forget(running.effect)
                 self.links.taken(message)
@@ -247,10 +222,11 @@ class Driver:
 
     def retry(self) -> None:
         """Windows that have room again, waits that are over."""
-        if self.pause.over():
-            self.thaw()
+        if self.requests.pause.over():
+            self.watch.start()
+            self.requests.thaw()
         now = time.monotonic()
-        for running in self.programs:
+        for running in self.programs.running:
             effect, deadline = running.effect, running.deadline()
             if running is self.held:
                 continue
@@ -261,39 +237,6 @@ class Driver:
             elif isinstance(effect, Send) and self.passes(running, effect):
                 self.answer(running, None)
 
-    def admit(self) -> None:
-        """Give the desk its next work, unless the run stands still."""
-        if not self.line_up or self.computing is not None:
-            return
-        if self.pause.on:
-            self.pause.refuse()
-        else:
-            self.computing = self.line_up.popleft()
-            self.metrics.computing()
-            effect = self.computing.effect
-            assert isinstance(effect, Compute)
-            # while programs do something besides, nothing of theirs shall wait for a GPU that is behind
-            self.compute_thread.put(effect.work, through=len(self.programs) > 1)
-
-    def hear_compute_thread(self) -> None:
-        posted, asked, done = self.compute_thread.collect()
-        for message in posted:
-            self.deliver(message)
-        for question in asked:
-            self.requests.take(question)
-        for value, error in done:
-            running, self.computing = self.computing, None
-            assert running is not None
-            self.metrics.computed()
-            if isinstance(error, LoopEnded):
-                self.line.tell(control.Left(self.replica.losses.count, error.votes))
-                self.close_down()
-            else:
-                self.answer(running, value, error)
-            if self.pause.on:
-                self.chill()
-            self.admit()
-
     def hear_sums(self, sums: NativeSums | SharedSum) -> None:
         for (running, effect), came, error in sums.advance():
             if came:
@@ -302,25 +245,25 @@ class Driver:
 
     def close_down(self) -> None:
         """Begin again from the top with no step left, so that the program says goodbye."""
-        for running in self.programs:
+        for running in self.programs.running:
             if isinstance(running.effect, Receive):
                 self.links.forget(running.effect)
-            running.coroutine.close()
-        self.programs.clear()
-        self.line_up.clear()
+        self.programs.close()
+        self.requests.waiting.clear()
         self.held = self.pace.hold_at = None
         self.pace.stop_at = 0
         self.start()
 
-    def chill(self) -> None:
+    def leave(self, votes: int) -> None:
+        """The user's own loop has ended after so many votes."""
+        self.line.tell(control.Left(self.replica.losses.count, votes))
+        self.close_down()
+
+    def stand_still(self) -> None:
+        """Nothing is computed here any more, until the pause is over."""
         self.report(now=True)
         self.watch.stop()
         self.line.tell(control.Frozen())
-
-    def thaw(self) -> None:
-        self.watch.start()
-        self.requests.give()
-        self.admit()
 
     def complain(self) -> None:
         """Tell once that there is no more memory to share."""
@@ -329,35 +272,18 @@ class Driver:
 
     def report(self, now: bool = False) -> None:
         if now:
-            self.tell_losses()
+            self.metrics.tell_losses(self.replica.losses)
         if self.metrics.due(now):
-            self.tell_settings()
-        main = self.requests.asking or next((running for running in self.programs if running.main), None)
+            self.metrics.tell_settings(self.settings)
+        main = self.requests.asking or self.programs.main
         given = self.replica.losses.count
         self.metrics.report(self.pace.step, None if main is self.held else main, now, given)
-
-    def tell_settings(self) -> None:
-        """Those of a loop of the user's own, which the launcher compares with the other workers'."""
-        settings = self.replica.settings
-        while settings and self.role.trains and settings.reached != settings.reported[0]:
-            self.line.tell(control.Settled(*settings.news()))
-
-    def tell_losses(self) -> None:
-        """Those of a GPU may come after the step that they belong to."""
-        for loss in self.replica.losses.told(every=True):
-            self.metrics.noted("loss", loss)
-
-
-def placed(message: Message, want: Receive) -> Message:
-    """Bring a message that came before it was expected into the vector that awaits it."""
-    if want.into is not None and not landed(message, want):
-        (vector,) = vectors(message)
-        want.into.copy_(vector)
-    return message
 
 
 PERFORM: dict[type[Effect[Any]], Callable[[Driver, RunningProgram, Any], tuple[bool, Any]]] = {
     Send: Driver.send, Receive: Driver.receive, Compute: Driver.compute, Collective: Driver.collective,
-    Sleep: Driver.sleep, Now: Driver.now, Note: Driver.note, Spawn: Driver.spawn,
-    SavePoint: Driver.save_point,
+    Note: Driver.note, Spawn: Driver.spawn,
+    Sleep: lambda driver, running, effect: (effect.seconds <= 0, None),
+    Now: lambda driver, running, effect: (True, driver.watch.now()),
+    SavePoint: lambda driver, running, effect: (True, None),
 }  # fmt: skip

@@ -12,10 +12,12 @@ from covey.engines.process.role.native_sums import NativeSum
 from covey.engines.process.role.running_program import RunningProgram
 from covey.exchange.collectives.ring_slices import ring_sent, ring_slices
 from covey.message import Address, Message, payload
+from covey.model.batches import Losses
 from covey.observe import usage
 from covey.observe.recording import RecordingTeller
 from covey.observe.tally import Teller
 from covey.program import Collective
+from covey.settings import LoopSettings
 
 REPORT_EVERY = 0.02  # seconds; a report costs about 50 us
 MEASURE_EVERY = 0.2  # seconds between two looks at what the process uses
@@ -77,6 +79,16 @@ class Metrics:
         if moment - self.measured >= MEASURE_EVERY:
             self.measured, use = moment, usage.own()
         self.line.tell(control.Report(step, self.teller.take(self.me), waiting, since, given, use))
+
+    def tell_losses(self, losses: Losses) -> None:
+        """All of them: those of a GPU may come after the step that they belong to."""
+        for loss in losses.told(every=True):
+            self.noted("loss", loss)
+
+    def tell_settings(self, settings: LoopSettings | None) -> None:
+        """Those of a loop of the user's own, which the launcher compares with the other workers'."""
+        while settings and settings.reached != settings.reported[0]:
+            self.line.tell(control.Settled(*settings.news()))
 
     def close(self) -> None:
         """The role's program is through."""

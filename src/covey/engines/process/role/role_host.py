@@ -6,13 +6,15 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from covey.checkpoint import RoleState
+from covey.engines.mailbox import Mailbox
+from covey.engines.pace import Pace
 from covey.engines.process import shared_vector
 from covey.engines.process.role.compute_thread import ComputeThread
 from covey.engines.random_streams import chance
 from covey.engines.remembered import Remembered
 from covey.engines.transport.zmq import ZmqTransport
 from covey.message import Address, Message
-from covey.program import Effect, Mailbox, Memory, Node, Pace, Receive
+from covey.program import Effect, Memory, Node, Receive
 from covey.strategy import Plan, Role
 from covey.vector import Vector
 

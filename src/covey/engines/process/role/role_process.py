@@ -17,6 +17,7 @@ from covey.engines.process import control
 from covey.engines.process.contacts import Contacts, by_address
 from covey.engines.process.control_lines import RoleLine
 from covey.engines.process.role import native_sums
+from covey.engines.process.role.allocator import keep_memory
 from covey.engines.process.role.command_handlers import obey
 from covey.engines.process.role.compute_thread import ComputeThread
 from covey.engines.process.role.cuda_stream import lane_of
@@ -24,7 +25,7 @@ from covey.engines.process.role.driver import Driver
 from covey.engines.process.role.shared_sum import SharedSum
 from covey.engines.transport.memory import HostMemory
 from covey.engines.transport.shared_segment import SEGMENT, WITHOUT
-from covey.engines.transport.zmq import ZmqTransport, keep_memory
+from covey.engines.transport.zmq import ZmqTransport
 from covey.errors import CoveyError
 from covey.message import Address
 from covey.model.replica import Replica

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
+from covey.message import Address
 from covey.program import Collective, Effect, Receive, Send, Sleep
 
 
@@ -46,3 +48,33 @@ class RunningProgram:
         if isinstance(self.effect, Collective):
             return f"the sum over {len(self.effect.group)} roles"
         return str(self.effect) if isinstance(self.effect, Receive) else ""
+
+
+class RolePrograms:
+    """A role's main program and its companions, and the answers that lie ready for them."""
+
+    def __init__(self) -> None:
+        self.running: list[RunningProgram] = []
+        self.ready: deque[tuple[RunningProgram, Any, BaseException | None]] = deque()
+
+    def launch(self, running: RunningProgram) -> None:
+        self.running.append(running)
+        self.ready.append((running, None, None))
+
+    @property
+    def main(self) -> RunningProgram | None:
+        return next((running for running in self.running if running.main), None)
+
+    def deadlines(self) -> list[float]:
+        """When they go on by themselves, those that do."""
+        return [deadline for running in self.running if (deadline := running.deadline()) is not None]
+
+    def await_peer(self, peer: Address) -> bool:
+        """Whether one waits for something that may be this peer's."""
+        return any(running.effect and running.effect.awaits(peer) for running in self.running)
+
+    def close(self) -> None:
+        """End all of them where they stand."""
+        for running in self.running:
+            running.coroutine.close()
+        self.running.clear()

@@ -9,7 +9,7 @@ from covey.engines.process.control_lines import RoleLine
 from covey.engines.process.snapshot_parts import SnapshotPart, snapshot
 from covey.engines.transport.zmq import ZmqTransport
 from covey.message import Message
-from covey.model.replica import Snapshot
+from covey.model.scored import Snapshot
 
 LISTEN = 0.1  # seconds after which it looks around though nothing rang: what does nothing at all is taken for stopped
 

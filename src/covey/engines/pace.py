@@ -1,0 +1,31 @@
+"""Which step does a worker take next, and where must it stop or hold?"""
+
+from __future__ import annotations
+
+
+class Pace:
+    """Counts a worker's steps, which are numbered from 0, and knows where it must stop or hold."""
+
+    __slots__ = ("hold_at", "limit", "step", "stop_at")
+
+    def __init__(self, limit: int | None, done: int = 0) -> None:
+        self.step = done - 1
+        self.limit = limit
+        self.stop_at: int | None = None
+        self.hold_at: int | None = None
+
+    @property
+    def next(self) -> int:
+        """The number of the step that the next `training` would begin."""
+        return self.step + 1
+
+    def training(self) -> bool:
+        self.step += 1
+        return not self.over(self.step)
+
+    def over(self, step: int) -> bool:
+        return (self.limit is not None and step >= self.limit) or (self.stop_at is not None and step >= self.stop_at)
+
+    def holds(self) -> bool:
+        """Whether the program, having asked `training`, waits here until it is released."""
+        return self.hold_at is not None and self.step >= self.hold_at and not self.over(self.step)

@@ -1,0 +1,69 @@
+"""How do all roles come to a point at which nothing moves? There a run can be kept, or told its last step."""
+
+from __future__ import annotations
+
+from covey.engines.process import control
+from covey.engines.process.control_lines import Switchboard
+from covey.engines.process.launcher.monitor import Monitor
+from covey.engines.process.launcher.roster import Roster
+from covey.message import Address
+
+
+class Quiescence:
+    """Has workers wait before a step, and looks until no message is on its way."""
+
+    def __init__(self, roster: Roster, board: Switchboard, monitor: Monitor, lockstep: bool) -> None:
+        self.roster, self.board, self.monitor = roster, board, monitor
+        self.lockstep = lockstep  # whether workers wait for one another at every step
+
+    def hold(self) -> None:
+        """Have every worker wait before its next step: a common one where they wait for one another.
+
+        A worker of a quorum may wait for gradients of others that hold already: those then do a step more.
+        """
+        steps = self.where()
+        if self.lockstep and steps:
+            steps = dict.fromkeys(steps, max(steps.values()))
+        self.hold_at(steps)
+        self.monitor.wait_for(lambda: self.missing(steps))
+
+    def hold_at(self, steps: dict[Address, int]) -> None:
+        for address, step in steps.items():
+            self.board.tell([address], control.Hold(step))
+
+    def missing(self, steps: dict[Address, int]) -> list[Address]:
+        """Who does not hold yet; if they wait for those that do, these go on by a step."""
+        late = [a for a, step in steps.items() if self.roster.seen[a].held != step and not self.roster.seen[a].ended]
+        if late and not self.lockstep and self.waits_for_held(late):
+            further = {a: step + 1 for a, step in steps.items() if a not in late and not self.roster.seen[a].ended}
+            steps.update(further)
+            self.hold_at(further)
+        return late
+
+    def waits_for_held(self, late: list[Address]) -> bool:
+        """Whether those that do not hold yet wait for those that do: for what they send, or for their votes."""
+        if self.monitor.loops.waits_for_votes(late):
+            return True
+        sent = self.still()
+        return sent is not None and sent == self.still()
+
+    def where(self) -> dict[Address, int]:
+        """The step that each worker would begin next; each holds there. Workers that begin no more are left out."""
+        for address in self.roster.trainers:
+            self.roster.seen[address].held = None
+        self.board.tell(self.roster.trainers, control.AskNextStep())
+        found = self.monitor.collect(control.NextStep, self.roster.trainers)
+        return {address: at.step for address, at in found.items() if at.step is not None}
+
+    def drain(self) -> None:
+        """Wait until everything sent has arrived and nothing moves: two equal counts in a row (Mattern 1987)."""
+        before, now = None, self.still()
+        while now is None or now != before:
+            before, now = now, self.still()
+
+    def still(self) -> int | None:
+        """How many messages were sent, if all of them have arrived and no role does anything; None else."""
+        self.board.tell(self.roster.roles, control.CountMessages())
+        counts = self.monitor.collect(control.MessageCounts, self.roster.roles).values()
+        sent, received = sum(c.sent for c in counts), sum(c.received for c in counts)
+        return sent if sent == received and not any(c.busy for c in counts) else None

@@ -1,0 +1,110 @@
+"""Which model is scored? Every role shows its part of it; the parts make one model, which is evaluated and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from covey.atomic_file import replacing
+from covey.faults import in_task
+from covey.model.flat import Flat
+from covey.task import scores
+from covey.vector import Piece, Vector, mean_
+
+NOTHING = Vector(())
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A role's part of the scored model: a piece of the parameters, the buffers, and how much they count.
+
+    Pieces are of the whole model, whatever part of it the role has.
+    """
+
+    piece: Piece
+    params: Vector
+    buffers: Vector  # the float ones, which are averaged
+    weight: float
+    counters: Vector = NOTHING  # the others, of a role that has seen batches
+    floats: Piece | None = None  # which of the float buffers; None: all
+    counts: tuple[int, ...] | None = None  # which of the counters; None: all
+
+
+class ScoredModel:
+    """The model that a strategy names, put together from the snapshots of its roles."""
+
+    def __init__(self, module: nn.Module, evaluate: Callable[[nn.Module], Mapping[str, float]] | None) -> None:
+        self.flat, self._evaluate = Flat(module), evaluate
+        self.module = module
+
+    def assemble(self, snapshots: Sequence[Snapshot]) -> None:
+        """Each piece becomes the weighted mean of what the roles hold of it, and so do the float buffers.
+
+        The other buffers (counters of batches) are those of the first role that has computed.
+        """
+        pieces: dict[Piece, list[Snapshot]] = {}
+        for snapshot in snapshots:
+            pieces.setdefault(snapshot.piece, []).append(snapshot)
+        with torch.no_grad():
+            for piece, group in pieces.items():
+                weights = [snapshot.weight for snapshot in group]
+                mean_(self.flat.params.cut(piece), [snapshot.params for snapshot in group], weights)
+            floats: dict[Piece | None, list[Snapshot]] = {}
+            for snapshot in snapshots:
+                if snapshot.buffers.parts:
+                    floats.setdefault(snapshot.floats, []).append(snapshot)
+            for place, group in floats.items():
+                mine = self.flat.buffers if place is None else self.flat.buffers.cut(place)
+                mean_(mine, [snapshot.buffers for snapshot in group], [snapshot.weight for snapshot in group])
+            self._count(snapshots)
+
+    def _count(self, snapshots: Sequence[Snapshot]) -> None:
+        """Take each counter over from the first role that has it."""
+        counters = list(self.flat.others().values())
+        known: set[int] = set()
+        for snapshot in snapshots:
+            if snapshot.counters.parts:
+                places = range(len(counters)) if snapshot.counts is None else snapshot.counts
+                for place, theirs in zip(places, snapshot.counters.parts, strict=True):
+                    if place not in known:
+                        known.add(place)
+                        counters[place].copy_(theirs.view(counters[place].shape))
+
+    def evaluate(self) -> Mapping[str, float]:
+        if self._evaluate is None:
+            return {}
+        with in_task("evaluate(model)"):
+            found = self._evaluate(self.module)
+        return scores(found)
+
+    def score(self, snapshots: Sequence[Snapshot]) -> Mapping[str, float]:
+        self.assemble(snapshots)
+        return self.evaluate()
+
+    def state(self) -> dict[str, Tensor]:
+        """A state dict of its own memory, for the plain module."""
+        return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in self.module.state_dict().items()}
+
+    def write(self, file: str) -> None:
+        save(self.state(), Path(file))
+
+
+def read(file: Path) -> dict[str, Tensor]:
+    """The weights that `ScoredModel.write` wrote."""
+    return load_file(file)
+
+
+def save(weights: Mapping[str, Tensor], to: Path) -> None:
+    """Write a model as safetensors, whole or not at all."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(to) as new:
+        try:
+            save_file(dict(weights), new)
+        except SafetensorError as error:  # it tells so of a full disk, too
+            raise OSError(str(error)) from None
