@@ -26,13 +26,14 @@ from covey.engines.lab import iproute
 from covey.engines.lab.fork_server import enter
 from covey.engines.lab.networks import DATA
 from covey.engines.lab.trial_lab import bare
+from covey.engines.mailbox import Mailbox
 from covey.engines.process.role.driver import placed
 from covey.engines.transport.keys import KeyRing, new_pair
 from covey.engines.transport.keys import Pair as Keys
 from covey.engines.transport.zmq import ZmqTransport, keep_memory
 from covey.exchange.collectives.sums import ring
 from covey.message import Address, check_finite
-from covey.program import Effect, Mailbox, Node, Receive, Send
+from covey.program import Effect, Node, Receive, Send
 from covey.simulate.units import BytesPerSecond, parse_rate
 from covey.strategy import workers
 from covey.vector import Vector

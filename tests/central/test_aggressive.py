@@ -77,5 +77,5 @@ def test_each_goes_through_its_samples_in_order(
 
 
 def test_chunks_must_be_there() -> None:
-    with pytest.raises(Exception, match="1 or more"):
+    with pytest.raises(Exception, match="1 chunk or more"):
         run(quadratic(), "a_bsp(chunks=0)", 2)

@@ -79,7 +79,7 @@ def test_a_schedule_of_the_rate_goes_once_through_the_samples_that_were_seen_or_
     """Both epochs count whole, whatever was skipped; then comes the batch in which the last one's end met worker 3."""
     speeds = slowed(INSTANT, w1=2, w2=3, w3=5)
     world = run(quadratic(), "asynchronous(epoch=0.75)", 4, epochs=2, cluster=speeds)
-    assert world.replicas[server(0)].seen == 2 * 64 + 4
+    assert world.replicas[server(0)].progress.seen == 2 * 64 + 4
 
 
 def test_skipped_samples_differ_between_epochs_and_no_sample_is_skipped_more_than_others() -> None:
@@ -152,7 +152,7 @@ def test_a_schedule_of_the_rate_ends_where_the_epochs_end() -> None:
     task = mlp(sgd(), rate=lambda progress: 1 - progress)
     world = run(task, "asynchronous(epoch=0.5)", 4, epochs=4, cluster=slowed(INSTANT, w2=6, w3=6))
     assert world.log.values("skipped")
-    assert world.replicas[server(0)].progress == 1.0
+    assert world.replicas[server(0)].progress.rate == 0.0
 
 
 @pytest.mark.parametrize(
