@@ -258,7 +258,7 @@ def test_the_warm_up_of_the_paper() -> None:
 
 
 def test_an_epoch_has_to_be_known() -> None:
-    with pytest.raises(PlanError, match="dgc\\(warmup=4\\): nobody knows here how long an epoch is: use warmup=0"):
+    with pytest.raises(PlanError, match="dgc\\(warmup=4\\): the length of an epoch is unknown here; use warmup=0"):
         Dgc().codec().made(replace(matrix(2, 2), epoch=0), 0)
 
 

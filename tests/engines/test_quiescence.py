@@ -1,11 +1,11 @@
-"""The launcher's supervisor, step by step; tests/real has it at work."""
+"""How a run comes to rest, step by step; tests/real has it at work."""
 
 from __future__ import annotations
 
-from covey.engines.process.launcher.supervisor import Supervisor
+from covey.engines.process.launcher.quiescence import Quiescence
 
 
-class Counting(Supervisor):
+class Counting(Quiescence):
     """Is told so many messages, one count after the other; None: something moves, or is under way."""
 
     def __init__(self, counts: list[int | None]) -> None:
