@@ -36,7 +36,7 @@ ELSEWHERE = {
     "run/own_loop/keeping.py": "what a checkpoint keeps of a loop: test_keeping",
     "simulate/cluster_file.py": "files: test_fuzz",
     "topology/weights.py": "files: test_directed",
-    "compare/running.py": "files",
+    "compare/finished_runs.py": "files: tests/compare",
     "exchange/kernels/gpu_choosing.py": "bits of a number of its own",
     "engines/handover.py": "the one that unpickles: test_lint",
 }

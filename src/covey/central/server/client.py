@@ -102,10 +102,9 @@ async def worker(
 
 async def catch_up(node: Node, replica: Replica, over: int) -> bool:
     """Skip what is left of epochs that have ended for everybody; False when no step remains."""
-    begin, skipped, training = over * replica.batch_source.steps(node.rank), 0, True
+    begin, training = over * replica.batch_source.steps(node.rank), True
     while node.step < begin and training:
-        skipped += replica.batch_source.samples(node.rank, node.step)
+        # told step by step: a run may be kept in `training`, and a count of several steps would be lost there
+        await node.note("skipped", replica.batch_source.samples(node.rank, node.step))
         training = node.training()
-    if skipped:
-        await node.note("skipped", skipped)
     return training
