@@ -124,7 +124,7 @@ def forked(size: int, member: Callable[[int, int, Connection], None]) -> Team:
 
 def covey_team(size: int, place: str) -> Team:
     shared_segment.GROUND.clear()
-    shared_segment.lay([Address("worker", rank) for rank in range(size)])
+    shared_segment.create([Address("worker", rank) for rank in range(size)])
     return forked(size, lambda rank, size, turns: covey_member(rank, size, place, turns))
 
 

@@ -178,7 +178,7 @@ class Pair:
     ) -> None:
         shared_segment.GROUND.clear()
         if shared:
-            shared_segment.lay([WORKER, SERVER])
+            shared_segment.create([WORKER, SERVER])
         fresh = multiprocessing.get_context("fork" if shared else "spawn")
         self.turns, theirs = fresh.Pipe()
         self.processes = [fresh.Process(target=worker, args=(theirs,), daemon=worker is not ray_worker)]

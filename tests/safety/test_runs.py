@@ -78,7 +78,7 @@ def test_another_user_gets_nothing(room: Room) -> None:
 
 def test_shared_memory_has_no_name() -> None:
     before = set(Path("/dev/shm").iterdir())
-    shared_vector.lay()
+    shared_vector.create()
     try:
         assert set(Path("/dev/shm").iterdir()) == before
         assert stat.S_IMODE(os.fstat(shared_vector.FILE[-1]).st_mode) == 0o600
