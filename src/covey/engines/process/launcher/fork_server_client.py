@@ -116,6 +116,8 @@ class ForkedParent:
         groups = [self.server.process.pid] if number != signal.SIGKILL and self.server.process.poll() is None else []
         if self.born and (self.hears or not self._has_ended(0.0)):  # else its number may be free
             groups.append(self.born)
+        if number == signal.SIGSTOP:
+            groups.reverse()  # a run that sees its stopped server before it stands still itself would end
         for group in groups:
             with suppress(ProcessLookupError):
                 os.killpg(group, number)
