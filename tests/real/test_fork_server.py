@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 from covey.engines.process import liveness
 from covey.engines.process.launcher import fork_server_client as client
+from covey.engines.process.launcher.role_processes import RoleProcesses
 from covey.errors import PeerLost
 from tests.real.harness import GONE_WITHIN, SLOW, Room, Watch, finish, fit, trained
 
@@ -129,6 +132,24 @@ def test_an_idle_server_has_one_thread_and_uses_no_cpu(room: Room) -> None:
     assert len(os.listdir(f"/proc/{server()}/task")) == 1
 
 
+def test_ctrl_z_reaches_a_run_of_whose_birth_nobody_has_heard_yet(room: Room) -> None:
+    """Else the run would see its launcher stand still, and end."""
+    fit(room.task(), "local_sgd", 1, steps=1)
+    with RoleProcesses("covey.run.roles", start=partial(client.forked_by_server, 1)) as processes:
+        forked = processes.fork_server
+        assert isinstance(forked, client.ForkedParent)
+        select.select([forked.report], [], [], GONE_WITHIN)
+        assert not forked.born
+        processes.signal(signal.SIGSTOP)
+        try:
+            until = time.monotonic() + GONE_WITHIN
+            while liveness.state(forked.born) != "T" and time.monotonic() < until:
+                time.sleep(0.01)
+            assert forked.born and liveness.state(forked.born) == "T"
+        finally:
+            processes.signal(signal.SIGCONT)
+
+
 @pytest.mark.alone
 def test_a_server_that_is_killed_is_named_and_the_next_run_starts_another(room: Room) -> None:
     fit(room.task(), "local_sgd", 1, steps=1)
@@ -159,6 +180,7 @@ def test_a_server_that_is_stopped_is_named_and_does_not_stay(room: Room) -> None
 
 TWICE = """
 import sys, covey
+from functools import partial
 from pathlib import Path
 from covey.engines.process.launcher import fork_server_client as client
 for _ in range(2):

@@ -96,6 +96,7 @@ class ForkedParent:
         self.process = -1  # readable when it has ended
         self.end = ""
         self.hears = True  # the server may tell more
+        self.hearing = False  # just now
 
     @property
     def pid(self) -> int:
@@ -112,12 +113,12 @@ class ForkedParent:
         return {PARENT: (pid, liveness.cpu(pid)), SERVER: (server, idle)}
 
     def signal(self, number: signal.Signals) -> None:
-        """Ctrl-Z stops the server too; what kills the run leaves it for the next one."""
+        """Ctrl-Z stops the server too; what kills the run leaves it for the next one. Called by a signal handler."""
+        if not self.hearing:  # else the handler has interrupted that
+            self._hear(0.0)  # of its birth, perhaps
         groups = [self.server.process.pid] if number != signal.SIGKILL and self.server.process.poll() is None else []
         if self.born and (self.hears or not self._has_ended(0.0)):  # else its number may be free
             groups.append(self.born)
-        if number == signal.SIGSTOP:
-            groups.reverse()  # a run that sees its stopped server before it stands still itself would end
         for group in groups:
             with suppress(ProcessLookupError):
                 os.killpg(group, number)
@@ -160,19 +161,24 @@ class ForkedParent:
         """Hear what the server tells, if it says something in time; whether it did."""
         heard = False
         while self.hears and select.select([self.report], [], [], 0.0 if heard else patience)[0]:
-            heard = True
+            heard = self.hearing = True
             try:
-                match reports.read(read(self.report), SERVER):
-                    case Forked(pid):
-                        (self.process,) = handles.take(self.report, 1)
-                        self.born = pid
-                    case Ended(code):
-                        self.end = f"{PARENT} {describe(code)}"
-                    case ForkRefused(why):
-                        self.end = f"{SERVER} {why}"
+                self._take_report()
             except (SystemExit, OSError):  # it is gone
                 self.hears = False
+            finally:
+                self.hearing = False
         return heard
+
+    def _take_report(self) -> None:
+        match reports.read(read(self.report), SERVER):
+            case Forked(pid):
+                (self.process,) = handles.take(self.report, 1)
+                self.born = pid
+            case Ended(code):
+                self.end = f"{PARENT} {describe(code)}"
+            case ForkRefused(why):
+                self.end = f"{SERVER} {why}"
 
 
 LOCK = Lock()
