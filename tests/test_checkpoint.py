@@ -297,7 +297,7 @@ def test_a_part_that_cannot_be_read_back_does_not_end_the_run(tmp_path: Path, mo
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("covey.checkpoint.hashlib.file_digest", fail)
+    monkeypatch.setattr("covey.checkpoint.files.hashlib.file_digest", fail)
     with pytest.raises(OSError, match="Input/output error"):  # which the supervisor tells, and goes on
         keep(CheckpointDirectory(tmp_path))
 

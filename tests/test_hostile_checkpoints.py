@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from covey.checkpoint import MODE, CheckpointDirectory, RoleState, _sealed
+from covey.checkpoint import MODE, CheckpointDirectory, RoleState
+from covey.checkpoint.record import sealed
 from covey.errors import CheckpointError
 from tests.test_checkpoint import ME, Ledger, keep, run, state
 
@@ -44,7 +45,7 @@ def record(**changes: Any) -> Damage:
         found = json.loads((place / "run.json").read_text())
         found.pop("seal")
         found.update(changes)
-        (place / "run.json").write_text(json.dumps({**found, "seal": _sealed(found)}))
+        (place / "run.json").write_text(json.dumps({**found, "seal": sealed(found)}))
 
     return damage
 
@@ -192,7 +193,7 @@ def test_two_runs_cannot_share_a_folder(tmp_path: Path) -> None:
 
 def test_a_run_that_is_killed_frees_its_folder(tmp_path: Path) -> None:
     """A process that holds the lock, and dies of SIGKILL with it."""
-    hold = f"from covey.checkpoint import *; CheckpointDirectory(Path({str(tmp_path)!r})).__enter__()"
+    hold = f"from pathlib import Path; from covey.checkpoint import *; CheckpointDirectory(Path({str(tmp_path)!r})).__enter__()"
     hold += "; print('held', flush=True)"
     command = [sys.executable, "-c", f"{hold}; import time; time.sleep(600)"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:

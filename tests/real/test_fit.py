@@ -188,7 +188,7 @@ def test_roles_have_names_a_place_of_their_own_and_leave_ctrl_c_to_the_launcher(
 
 @pytest.mark.alone
 def test_seconds_are_seconds_of_training(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("covey.checkpoint._sync", lambda directory: time.sleep(1))
+    monkeypatch.setattr("covey.checkpoint.directory.sync", lambda directory: time.sleep(1))
     task = room.task(before_score="time.sleep(1)", options="evaluate=score", batch_size=8, before_step=SLOW)
     result = fit(task, "local_sgd", 2, epochs=3, checkpoint=room.path / "kept", every="50ms")
     assert len(result.history) >= 2 and list(room.path.glob("kept/checkpoint-*"))

@@ -1,0 +1,96 @@
+"""What does a checkpoint keep of a role? Tensors as safetensors, the rest as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import msgspec
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from covey.checkpoint.files import opened
+from covey.checkpoint.packing import pack, unpack
+from covey.decoding import UNREADABLE
+from covey.errors import CheckpointError
+from covey.message import Address, Message
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class RoleState:
+    """Everything of one role that a restart needs; what its coroutine held is not among it."""
+
+    done: int  # the step that begins next
+    seconds: float  # of training
+    memories: dict[str, Any]  # by name
+    replica: dict[str, Any]
+    chance: list[Any]
+    mailbox: list[Message]
+
+    @staticmethod
+    def of(*, rng: Random, **fields: Any) -> RoleState:
+        version, state, gauss = rng.getstate()
+        return RoleState(chance=[version, list(state), gauss], **fields)
+
+    def restore_chance(self, rng: Random) -> None:
+        try:
+            version, state, gauss = self.chance
+            rng.setstate((version, tuple(state), gauss))
+        except UNREADABLE as error:
+            raise CheckpointError(f"the checkpoint keeps no state of a random generator: {error}") from None
+
+    def recall(self, name: str, fresh: T) -> T:
+        """The value remembered by this name, as a value of the kind that the program asks for."""
+        kept = self.memories[name]
+        if isinstance(kept, Mapping) and "$value" in kept:
+            try:
+                return msgspec.convert(kept["$value"], type(fresh), str_keys=True)
+            except UNREADABLE as error:
+                raise CheckpointError(f"what the checkpoint keeps as {name!r} cannot be read: {error}") from None
+        return kept  # type: ignore[no-any-return]  # tensors and plain values come back as they were
+
+    def write(self, directory: Path, who: Address) -> None:
+        tensors: dict[str, Tensor] = {}
+        tree = {field.name: pack(getattr(self, field.name), tensors) for field in dataclasses.fields(self)}
+        try:
+            save_file(tensors, _file(directory, who, "safetensors"))
+        except SafetensorError as error:  # it tells so of a full disk, too
+            raise OSError(str(error)) from None
+        _file(directory, who, "json").write_text(json.dumps(tree))
+
+    @staticmethod
+    def read(directory: Path, who: Address) -> RoleState:
+        try:
+            with opened(_file(directory, who, "safetensors")):
+                tensors = load_file(_file(directory, who, "safetensors"))
+            with opened(_file(directory, who, "json")) as file:
+                tree = json.load(file)
+            state = RoleState(**{name: unpack(value, tensors) for name, value in tree.items()})
+            state.check()
+        except (OSError, SafetensorError, *UNREADABLE, CheckpointError) as error:
+            raise CheckpointError(f"{directory} holds no readable state of {who}: {error}") from None
+        return state
+
+    def check(self) -> None:
+        """Refuse what no role can have kept."""
+        if type(self.done) is not int or self.done < 0:
+            raise ValueError(f"{self.done!r} steps cannot have been done")
+        if not isinstance(self.seconds, float | int) or not 0 <= self.seconds < math.inf:
+            raise ValueError(f"{self.seconds!r} seconds cannot have passed")
+        if not all(isinstance(one, Message) for one in self.mailbox) or not isinstance(self.mailbox, list):
+            raise ValueError("its mailbox has something else than messages")
+        if not isinstance(self.memories, dict) or not isinstance(self.replica, dict):
+            raise ValueError("what it remembers has no names")
+
+
+def _file(directory: Path, who: Address, kind: str) -> Path:
+    return Path(directory) / f"{who.role}-{who.rank}.{kind}"
