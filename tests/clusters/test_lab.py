@@ -149,7 +149,7 @@ def test_a_slow_host_is_a_smaller_quota(room: Room) -> None:
     engine = 'lab(hosts=2, rate=100mbit, cpu="0.12,0.06")'
     result = covey.fit(DIGITS, "gosgd(probability=0.02)", 2, engine=engine, steps=150, threads=1, watcher=Watch(look))
     fast, slow = (steps[-1][host] - steps[0][host] for host in (0, 1))
-    assert fast / slow == pytest.approx(2.0, rel=0.25)
+    assert 1.5 < fast / slow < 3.2  # a shared machine takes from either; without a quota it would be 1
     snapshots = 2 * 4 * NUMBERS * (len(result.history) - 1)  # the initial weights need none
     assert result.traffic.bytes <= passed[0] < result.traffic.bytes + snapshots / 4
 
@@ -175,7 +175,7 @@ def test_a_quota_holds() -> None:
         fast, slow = (float(process.communicate(timeout=60)[0]) for process in busy)
     finally:
         quota.remove(groups["fast"].parent)
-    assert fast / slow == pytest.approx(2.0, rel=0.25)
+    assert 1.5 < fast / slow < 3.2  # a shared machine takes from either; without a quota it would be 1
     assert fast < 0.1 * 2 * 1.25
 
 

@@ -97,3 +97,16 @@ def test_a_launcher_that_dies_while_torch_is_imported(room: Room) -> None:
     launcher.kill()
     room.wait_empty()
     finish(launcher)
+
+
+def test_a_launcher_that_dies_before_its_roles_have_a_parent_leaves_nothing(room: Room) -> None:
+    """Nobody could remove the directory, so there must be none yet."""
+    room.script(
+        "import os, signal\n"
+        "from covey.engines.process.launcher.role_processes import RoleProcesses\n"
+        "RoleProcesses('os', start=lambda *given: os.kill(os.getpid(), signal.SIGKILL))",
+        "launcher.py",
+    )
+    launcher = room.start(room.path / "launcher.py")
+    assert finish(launcher)[0] == -signal.SIGKILL
+    assert room.left() == []

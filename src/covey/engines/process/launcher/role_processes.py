@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import shutil
 import signal
@@ -74,12 +75,17 @@ class RoleProcesses:
         `threads` is with how many a role computes; a parent that is not started here knows that already. `stall` is for
         how many seconds that parent may stand still, or see this process do so.
         """
-        where = None if len(os.fsencode(tempfile.gettempdir())) <= LONG else "/tmp"
-        # mode 0700: the sockets in it are this user's alone
-        self.directory = Path(tempfile.mkdtemp(prefix="covey-", dir=where))
+        where = tempfile.gettempdir()
+        self.directory = Path(where if len(os.fsencode(where)) <= LONG else "/tmp", f"covey-{secrets.token_hex(4)}")
         self.line, theirs = socket.socketpair()
         with theirs, _undisturbed():
             self.fork_server = (start or partial(spawned, threads))(self.line, theirs, self.directory, warm, stall)
+        try:  # last, because whoever is killed here leaves it to the fork server to remove
+            self.directory.mkdir(mode=0o700)  # the sockets in it are this user's alone
+        except OSError:
+            self.line.close()
+            self.fork_server.bury()
+            raise
         self.silence: Silence[str] = Silence(stall)
         self.warm = False  # the parent has imported everything
         self.roles: list[Address] = []
