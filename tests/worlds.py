@@ -147,7 +147,7 @@ class World:
 
 
 def run(
-    task: Task, strategy: str, workers: int = 4, *, cluster: Cluster = CLUSTER, watch: Sequence[Instrument] = (),
+    task: Task, strategy: str | Any, workers: int = 4, *, cluster: Cluster = CLUSTER, watch: Sequence[Instrument] = (),
     before: Callable[[dict[Address, Replica]], None] = lambda replicas: None, **given: Any,
 ) -> World:  # fmt: skip
     """Train in virtual time as `covey.fit` does; `before` may change the replicas before the first step."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -11,11 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import covey
+from covey.catalog import resolve
 from covey.central.cached.cache import ParameterCopy, ReadParameters
 from covey.central.server.compensation import Compensation
-from covey.central.server.shard import Params, Push
+from covey.central.server.parameter_server import parameter_server
+from covey.central.server.shard import Params, Push, ShardPolicy
 from covey.errors import PlanError
+from covey.exchange.codec import Codec, dense
 from covey.simulate import BytesPerSecond, Link, Seconds
+from covey.strategy import Strategy
+from covey.synchronization import Board, Everyone, Gate, Gather, GatherChoice, Rule, Soft, WaitingGradient
 from covey.vector import Vector
 from tests.central.test_downpour import ramp
 from tests.worlds import CLUSTER, INSTANT, middle, mlp, paced, quadratic, run, server, sgd, slowed
@@ -343,3 +348,53 @@ def test_a_wire_of_fewer_bits_sends_fewer_bytes() -> None:
     }
     whole = 2 * 5 * 64 * 4
     assert list(sizes.values()) == [whole, whole // 2, whole // 2, whole // 16]
+
+
+# -- rules that covey does not know -----------------------------------------------------------------------------------
+
+
+class InStep(Gate):
+    """A barrier of somebody else's, which tells what it is."""
+
+    holds_by = "steps"
+    groups = True
+    lends = True  # type: ignore[assignment]  # a property may be a plain value
+
+    def admits(self, rank: int, board: Board) -> bool:
+        return board.clocks[rank] == board.slowest
+
+
+class OfAll(Gather):
+    everyone = True
+    groups = True
+
+    def choose(self, waiting: Sequence[WaitingGradient], board: Board) -> GatherChoice | None:
+        return Everyone().choose(waiting, board)
+
+
+class Silent(Gate):
+    """One that tells nothing of itself."""
+
+    def admits(self, rank: int, board: Board) -> bool:
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outside:
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        return parameter_server("outside", "synchronous", ShardPolicy(Rule(InStep(), OfAll()), codec), {})
+
+
+def test_a_rule_from_outside_gets_what_its_traits_say() -> None:
+    """A barrier is bsp, whoever wrote it: what is lent, who clips, who may stand for a group."""
+    theirs, bsp = Outside().strategy(4), resolve("bsp", 4)
+    assert (theirs.clips, theirs.rate, theirs.taxonomy) == (bsp.clips, bsp.rate, bsp.taxonomy)
+    assert theirs.grouped is not None and Rule(InStep(), OfAll()).lends
+    traces = [run(mlp(), one, 4, steps=4, cluster=slowed(w2=3)).trace for one in ("bsp", Outside())]
+    assert traces[0] == traces[1]
+
+
+def test_a_rule_that_says_nothing_of_itself_lends_nothing_and_has_no_proxies() -> None:
+    quiet = Rule(Silent(), Soft(2))
+    assert not quiet.lends and not quiet.groups
+    assert parameter_server("mine", "asynchronous", ShardPolicy(quiet), {}).grouped is None

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Literal, Protocol
 
 from covey.synchronization.board import Board
 
 
 class Gate(Protocol):
-    """Who may read."""
+    """Who may read. What a gate says of itself is all that a server asks about its kind."""
+
+    # what it compares: leads in steps, versions, reads of a version, or how far the parameters have moved
+    holds_by: ClassVar[Literal["nothing", "steps", "versions", "reads", "change"]] = "nothing"
+    groups: ClassVar[bool] = False  # the slowest worker of a group may stand for all of it
+
+    @property
+    def lends(self) -> bool:
+        """Whether no gradient is applied while a worker may still read, if updates wait for everyone."""
+        return False
 
     def admits(self, rank: int, board: Board) -> bool:
         """Whether this worker's read may be answered now."""
@@ -17,26 +26,37 @@ class Gate(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounded:
+class Bounded(Gate):
     """A worker reads while it is at most `bound` steps ahead of the slowest (Ho et al. 2013); 0 is a barrier."""
 
+    holds_by = "steps"
+    groups = True
+
     bound: int
+
+    @property
+    def lends(self) -> bool:
+        return self.bound == 0
 
     def admits(self, rank: int, board: Board) -> bool:
         return board.clocks[rank] - board.slowest <= self.bound
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class Open(Gate):
     """Every read is answered at once."""
+
+    groups = True
 
     def admits(self, rank: int, board: Board) -> bool:
         return True
 
 
 @dataclass(frozen=True, slots=True)
-class Newer:
+class Newer(Gate):
     """A worker reads as soon as there are parameters newer than those of its last gradient."""
+
+    holds_by = "versions"
 
     def admits(self, rank: int, board: Board) -> bool:
         return rank not in board.pushed or board.version > board.pushed[rank]
@@ -46,8 +66,10 @@ WAITS = -1  # in place of credits: until the slowest has come near enough, nothi
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class Predicted(Gate):
     """The bound moves between `low` and `low + extra`, so that a fast worker stops where it waits least (Zhao 2019)."""
+
+    holds_by = "steps"
 
     low: int
     extra: int
@@ -75,8 +97,10 @@ class Predicted:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(Gate):
     """So many reads of each version, whoever comes: a fast worker may take what a slow one leaves (Abadi 2016)."""
+
+    holds_by = "reads"
 
     count: int
 
@@ -89,8 +113,10 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
+class Near(Gate):
     """A worker reads while the parameters moved by less than `bound` since the oldest copy in use (Langer 2020)."""
+
+    holds_by = "change"
 
     bound: float
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 from covey.synchronization.board import Board, WaitingGradient
-from covey.synchronization.gates import Bounded, Gate, Near
+from covey.synchronization.gates import Gate
+
+UNCHANGED = "unchanged: the mean over the gradients of an update"
+DAMPED = {  # what becomes of the learning rate
+    "inverse": "each gradient counts 1 over its staleness",
+    "dynamic": "each gradient counts 1 over 1 + its staleness",
+}
 
 
 class GatherChoice(NamedTuple):
@@ -20,7 +26,16 @@ class GatherChoice(NamedTuple):
 
 
 class Gather(Protocol):
-    """Which gradients make an update."""
+    """Which gradients make an update. What it says of itself is all that a server asks about its kind."""
+
+    averages: ClassVar[bool] = True  # an update is a mean; else it is one gradient, which its worker has clipped
+    everyone: ClassVar[bool] = False  # every update has a gradient of each worker
+    groups: ClassVar[bool] = False  # the mean of a group's gradients may stand for them
+
+    @property
+    def rate(self) -> str:
+        """What becomes of the task's learning rate."""
+        return UNCHANGED
 
     def choose(self, waiting: Sequence[WaitingGradient], board: Board) -> GatherChoice | None:
         """The next update to make of what waits, in the order of arrival; None when more must come."""
@@ -28,8 +43,11 @@ class Gather(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Everyone:
+class Everyone(Gather):
     """One gradient of every worker that still trains, averaged over all samples."""
+
+    everyone = True
+    groups = True
 
     def choose(self, waiting: Sequence[WaitingGradient], board: Board) -> GatherChoice | None:
         if len(waiting) < len(board.clocks):
@@ -44,11 +62,18 @@ class Everyone:
 
 
 @dataclass(frozen=True, slots=True)
-class Each:
+class Each(Gather):
     """Each gradient as it comes, counting `share`, less the older it is if `damping` says so."""
+
+    averages = False
+    groups = True
 
     share: float
     damping: Literal["none", "inverse", "dynamic"] = "none"
+
+    @property
+    def rate(self) -> str:
+        return DAMPED.get(self.damping, f"each push counts {self.share:.3g} (1/workers unless given)")
 
     def choose(self, waiting: Sequence[WaitingGradient], board: Board) -> GatherChoice | None:
         if not waiting:
@@ -58,7 +83,7 @@ class Each:
 
 
 @dataclass(frozen=True, slots=True)
-class Quorum:
+class Quorum(Gather):
     """The first `size` gradients taken at the newest parameters; late ones are dropped, or folded into the next."""
 
     size: int
@@ -81,11 +106,15 @@ class Quorum:
 
 
 @dataclass(frozen=True, slots=True)
-class Soft:
+class Soft(Gather):
     """Any `size` gradients, of whatever versions (k-softsync, Zhang et al. 2016)."""
 
     size: int
     damping: Literal["none", "inverse", "dynamic"] = "none"
+
+    @property
+    def rate(self) -> str:
+        return DAMPED.get(self.damping, UNCHANGED)
 
     def choose(self, waiting: Sequence[WaitingGradient], board: Board) -> GatherChoice | None:
         if not waiting or len(waiting) < min(self.size, len(board.clocks.keys() | {one.rank for one in waiting})):
@@ -96,7 +125,7 @@ class Soft:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticked:
+class Ticked(Gather):
     """All that wait, as soon as the slowest worker has done another step: what a proxy writes back."""
 
     by_samples: bool
@@ -125,21 +154,11 @@ class Rule:
     gather: Gather
 
     @property
-    def one_each(self) -> bool:
-        """Whether each gradient makes an update of its own."""
-        return isinstance(self.gather, Each)
-
-    @property
-    def bounds(self) -> bool:
-        """Whether workers are held by how many steps they lead."""
-        return isinstance(self.gate, Bounded)
-
-    @property
-    def by_value(self) -> bool:
-        """Whether workers are held by how far the parameters have moved."""
-        return isinstance(self.gate, Near)
-
-    @property
     def lends(self) -> bool:
         """Whether nobody writes the parameters while a worker reads them, so that they may be lent."""
-        return isinstance(self.gate, Bounded) and self.gate.bound == 0 and isinstance(self.gather, Everyone)
+        return self.gate.lends and self.gather.everyone
+
+    @property
+    def groups(self) -> bool:
+        """Whether servers can do with one clock and one gradient for a group of workers."""
+        return self.gate.groups and self.gather.groups

@@ -25,7 +25,6 @@ from covey.synchronization import (
     Each,
     Ending,
     Everyone,
-    Gather,
     Near,
     Newer,
     Open,
@@ -45,13 +44,13 @@ def parameter_server(
 ) -> Strategy:
     """The family: any rule over any number of servers."""
 
-    one_each, together = keeping.rule.one_each, isinstance(keeping.rule.gather, Everyone)
+    gate, gather = keeping.rule.gate, keeping.rule.gather
 
     def roles(workers: int, servers: int) -> list[Role]:
-        work = partial(worker, servers=addresses(servers), codec=keeping.codec, clip=one_each)
-        keep = tokens.server if isinstance(keeping.rule.gate, Tokens) else server
+        work = partial(worker, servers=addresses(servers), codec=keeping.codec, clip=not gather.averages)
+        keep = tokens.server if gate.holds_by == "reads" else server
         serve = partial(keep, clients=workers, keeping=keeping)
-        return workers_and_servers(workers, work, servers, serve, one_batch=together)
+        return workers_and_servers(workers, work, servers, serve, one_batch=gather.everyone)
 
     if ending := keeping.ending:
         settings = {**settings, "epoch": ending.share, "unit": shown(ending.unit, "replicas")}
@@ -60,25 +59,15 @@ def parameter_server(
     return Strategy(
         name=name, settings=dict(settings), roles=roles, servers=1, codec=keeping.codec.name,
         scored="the servers' parameters",
-        rate=learning_rate(keeping.rule.gather), scaling=GROW if scheduling == "synchronous" else KEEP,
+        rate=gather.rate, scaling=GROW if scheduling == "synchronous" else KEEP,
         samples=samples or "every sample once per epoch", chooses=ending is not None,
         grouped=partial(grouped, keeping) if takes_sums(keeping) else None,
-        clips="each gradient" if one_each else "each update" if together else "each update of one server",
+        clips="each update" if gather.everyone else "each update of one server" if gather.averages else "each gradient",
         taxonomy=Taxonomy(
             optimization="central", architecture="server", scheduling=scheduling, topology="parameter servers",
-            exchange="ad hoc" if one_each else "reduce / broadcast",
+            exchange="reduce / broadcast" if gather.averages else "ad hoc",
         ),
     )  # fmt: skip
-
-
-def learning_rate(gather: Gather) -> str:
-    """What becomes of the task's learning rate."""
-    damping = getattr(gather, "damping", "none")
-    if damping != "none":
-        return f"each gradient counts 1 over {'its staleness' if damping == 'inverse' else '1 + its staleness'}"
-    if isinstance(gather, Each):
-        return f"each push counts {gather.share:.3g} (1/workers unless given)"
-    return "unchanged: the mean over the gradients of an update"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

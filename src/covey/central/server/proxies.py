@@ -19,7 +19,7 @@ from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
 from covey.strategy import Role
-from covey.synchronization import Bounded, Each, Everyone, GatherChoice, Open, Rule, Soft, Ticked
+from covey.synchronization import Bounded, GatherChoice, Open, Rule, Soft, Ticked
 from covey.vector import chunk, mean_
 
 
@@ -33,13 +33,14 @@ class Proxy(Shard):
     ) -> None:
         super().__init__(node, replica, keeping, members)
         self.above, self.bound = above, bound
+        self.bounds = keeping.rule.gate.holds_by == "steps"
         self.clocks = [-1 - bound] * len(above.addresses)  # of each server's piece; after a restart too the copy is old
         self.awaited = 0  # answers that servers owe
 
     @property
     def clock(self) -> int:
         """How far the group is: steps of its slowest worker, or where nobody waits for it what was written back."""
-        return self.board.slowest if self.keeping.rule.bounds else self.board.version
+        return self.board.slowest if self.bounds else self.board.version
 
     @property
     def too_old(self) -> bool:
@@ -51,7 +52,7 @@ class Proxy(Shard):
         index = message.sender.rank
         self.above.take(index, message)
         self.above.versions[index] = message.version
-        self.clocks[index] = message.clock if self.keeping.rule.bounds else message.step
+        self.clocks[index] = message.clock if self.bounds else message.step
         self.awaited -= 1
 
     async def update(self, choice: GatherChoice) -> None:
@@ -62,7 +63,7 @@ class Proxy(Shard):
         buffers = mean_(pushes[0].buffers.clone(), [push.buffers for push in pushes], [1.0] * len(pushes))
         version, samples = min(push.version for push in pushes), sum(push.samples for push in pushes)
         await self.above.choose(grad)
-        self.board.version = self.clock if self.keeping.rule.bounds and self.board.clocks else self.board.version + 1
+        self.board.version = self.clock if self.bounds and self.board.clocks else self.board.version + 1
         self.replica.updates.pass_on(self.node, [(push.sender, push.step) for push in pushes], self.board.version - 1)
         for index, address in enumerate(self.above.addresses):
             wire, more = self.above.encode(index, grad), buffers if index == 0 else NOTHING
@@ -97,9 +98,7 @@ async def proxy(
 
 def takes_sums(keeping: ShardPolicy) -> bool:
     """Whether servers can do with sums over groups: no rule that counts workers, nothing kept of each of them."""
-    rule = keeping.rule
-    simple = isinstance(rule.gate, Bounded | Open) and isinstance(rule.gather, Everyone | Each)
-    return simple and keeping.correction is None and keeping.ending is None
+    return keeping.rule.groups and keeping.correction is None and keeping.ending is None
 
 
 def grouped(
@@ -107,15 +106,16 @@ def grouped(
 ) -> list[Role]:  # fmt: skip
     """The family's roles with a proxy for each group of workers: one bound inside the groups, one between them."""
     keeping, rule = replace(keeping, lagging_first=lagging_first), keeping.rule
+    bounds = rule.gate.holds_by == "steps"
     members = [range(*chunk(workers, groups, group)) for group in range(groups)]
-    root = replace(keeping, rule=Rule(Bounded(bound) if rule.bounds else Open(), rule.gather))
+    root = replace(keeping, rule=Rule(Bounded(bound) if bounds else Open(), rule.gather))
     serve = partial(server, clients=groups, keeping=root)
-    work = partial(worker, codec=keeping.codec, clip=rule.one_each)
-    in_step = isinstance(rule.gather, Everyone) and bound == 0
+    work = partial(worker, codec=keeping.codec, clip=not rule.gather.averages)
+    in_step = rule.gather.everyone and bound == 0
     roles = []
     for group, ranks in enumerate(members):
         address = Address("proxy", group)
-        gather = Ticked(by_samples=not rule.one_each) if rule.bounds else Soft(len(ranks))
+        gather = Ticked(by_samples=rule.gather.averages) if bounds else Soft(len(ranks))
         below = replace(keeping, rule=Rule(rule.gate, gather))
         tend = partial(proxy, members=ranks, servers=servers, keeping=below, bound=bound)
         program = partial(work, servers=[address])

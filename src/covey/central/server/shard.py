@@ -14,7 +14,7 @@ from covey.exchange.codec import Codec, dense, seed
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.synchronization import Board, Ending, Epochs, Everyone, GatherChoice, Rule, WaitingGradient
+from covey.synchronization import Board, Ending, Epochs, GatherChoice, Rule, WaitingGradient
 from covey.vector import Vector, mean_
 
 
@@ -115,11 +115,11 @@ class Shard:
         self.epochs = node.remember("epochs", epochs).value if epochs else None
         self.params = replica.flat.cut(replica.trained)
         self.correction = keeping.correction(node, self.params) if keeping.correction else None
-        self.versions = Versions() if keeping.rule.by_value else None
+        self.versions = Versions() if keeping.rule.gate.holds_by == "change" else None
         form = replica.form(replica.trained)
         self.coder = keeping.codec.made(form, seed(node))
         self.pulls = Pulls(node, form, keeping.codec, keeping.rule.lends) if keeping.codec.pull else None
-        self.samples = Samples(node, self.coder, together=isinstance(keeping.rule.gather, Everyone))
+        self.samples = Samples(node, self.coder, together=keeping.rule.gather.everyone)
         self.parked: dict[int, Pull] = {}
 
     async def serve(self) -> None:
@@ -168,7 +168,7 @@ class Shard:
         await self.note(choice, pushes)
         grads = [self.fresh(push) for push in pushes]
         grad = grads[0]
-        if not self.keeping.rule.one_each:  # else the worker has clipped what it pushed
+        if self.keeping.rule.gather.averages:  # else the worker has clipped what it pushed
             grad = mean_(grad.map(lambda part: part.new_empty(part.shape)), grads, choice.weights)
             await clip_part(self.node, self.replica, grad, self.board.version, self.shards)
         self.keep_buffers(pushes)
