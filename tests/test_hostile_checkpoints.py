@@ -193,8 +193,8 @@ def test_two_runs_cannot_share_a_folder(tmp_path: Path) -> None:
 
 def test_a_run_that_is_killed_frees_its_folder(tmp_path: Path) -> None:
     """A process that holds the lock, and dies of SIGKILL with it."""
-    hold = f"from pathlib import Path; from covey.checkpoint import *; CheckpointDirectory(Path({str(tmp_path)!r})).__enter__()"
-    hold += "; print('held', flush=True)"
+    hold = "from pathlib import Path; from covey.checkpoint import CheckpointDirectory; "
+    hold += f"CheckpointDirectory(Path({str(tmp_path)!r})).__enter__(); print('held', flush=True)"
     command = [sys.executable, "-c", f"{hold}; import time; time.sleep(600)"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         try:

@@ -233,3 +233,39 @@ def test_an_agreement_that_one_does_not_ask_for_is_named(room: Room) -> None:
     script = room.script(LEAVING.format(leave="member.agree(True)", samples="samples=64"))
     with pytest.raises(PlanError, match=r"member\.agree.*worker|worker.*member\.agree"):
         launch(script, [], "allreduce", 2, threads=1, stall="600s")
+
+
+WRITING = """
+import torch, covey
+from torch import nn
+model, other = nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 3)), nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x, y = torch.randn(64, 6), torch.randint(0, 3, (64,))
+with covey.join(model, optimizer) as member:
+    for inputs, labels in member.shard((x, y), 4):
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+        {write}
+        member.step()
+"""
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "allreduce", "hogwild", "easgd(period=2)"])
+def test_weights_that_only_the_run_changes_are_not_called_written(room: Room, strategy: str) -> None:
+    """Nor are those that are changed back, as an average of the weights that is swapped in for validation."""
+    back = "kept = [p.data.clone() for p in model.parameters()]; [p.data.zero_() for p in model.parameters()]; "
+    back += "[p.data.copy_(k) for p, k in zip(model.parameters(), kept)]"
+    launch(room.script(WRITING.format(write=back)), [], strategy, 2, threads=1, watcher=(watcher := Lines()))
+    assert not [line for line in watcher.said if "changed weights" in line]
+
+
+def test_weights_that_a_loop_writes_itself_are_warned_of_once(room: Room) -> None:
+    write = "model[1].bias.data.clamp_(max=-0.5) if member.rank == 1 else None"
+    launch(room.script(WRITING.format(write=write)), [], "bsp", 2, threads=1, watcher=(watcher := Lines()))
+    (line,) = [line for line in watcher.said if "changed weights" in line]
+    assert line.startswith("worker 1: the loop itself changed weights") and "'1.bias'" in line
+
+
+def test_a_parameter_that_becomes_another_tensor_is_refused(room: Room) -> None:
+    write = "model[0].weight.data = model[0].weight.data * 0.9"
+    with pytest.raises(PlanError, match=r"replaced the tensor of parameter '0\.weight' after covey\.join"):
+        launch(room.script(WRITING.format(write=write)), [], "allreduce", 2, threads=1)

@@ -65,6 +65,7 @@ class Flat:
         self.slots, self.params = _lay_out(self.parameters)
         self.buffer_slots, self.buffers = _lay_out({name: buffer for name, (_, _, buffer) in floats.items()})
         self.grads = self.params.map(torch.zeros_like)
+        self.written_by_others = False  # the parameters lie in memory that other workers write
         self._owners = {name: (owner, key) for name, (owner, key, _) in floats.items()}
         self._settle()
 
@@ -82,6 +83,7 @@ class Flat:
 
     def aim(self, vector: Vector) -> None:
         """Let the module's parameters be views of this vector."""
+        self.seen = vector
         for slot in self.slots:
             self.parameters[slot.name].data = slot.view(vector)
 

@@ -178,8 +178,8 @@ class Replica:
         self.layout.move(house)
 
     def move(self, to: Vector) -> None:
-        """Live at another place from now on, with the weights that are there."""
-        self.layout.params = to
+        """Live at another place from now on, with the weights that are there and that other workers write."""
+        self.layout.params, self.layout.written_by_others = to, True
         self.layout.aim(to)
 
     def shield(self) -> None:

@@ -19,6 +19,7 @@ from covey.errors import PlanError
 from covey.run.own_loop.counting import LoaderCounts
 from covey.run.own_loop.loading import Sizes
 from covey.run.own_loop.member import Member
+from covey.run.own_loop.settings import replica_of
 
 X, Y = torch.linspace(-1, 1, 24).view(12, 2), torch.arange(12) % 3
 
@@ -280,3 +281,10 @@ def test_a_loader_alone_is_the_whole_loader() -> None:
         loader = member.loader(DataLoader(TensorDataset(X, Y), 5))
         assert len(loader) == 3
         assert torch.equal(torch.cat([x for x, _ in loader]), X)
+
+
+def test_a_compiled_model_keeps_the_names_of_its_tensors() -> None:
+    """Nothing is compiled before the first batch, so this costs nothing."""
+    plain = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    replica = replica_of(torch.compile(plain), torch.optim.SGD(plain.parameters(), lr=0.1), lambda optimizer: None)
+    assert [*replica.layout.parameters] == ["0.weight", "0.bias", "1.weight", "1.bias"]

@@ -59,8 +59,8 @@ def _warn_of_state(settings: LoopSettings, optimizer: Optimizer) -> None:
 
 
 def one_model(model: nn.Module | Sequence[nn.Module]) -> nn.Module:
-    """Several as one."""
-    models = _several(model)
+    """Several as one; the names of a compiled model's tensors are those of the model that was compiled."""
+    models = [getattr(each, "_orig_mod", each) for each in _several(model)]
     return models[0] if len(models) == 1 else nn.ModuleList(models)
 
 

@@ -27,6 +27,7 @@ from covey.run.own_loop.loading import Sizes
 from covey.run.own_loop.loop_turns import LoopTurns
 from covey.run.own_loop.member import Agreement, Member, parameters_of
 from covey.run.own_loop.rng import seed_all
+from covey.run.own_loop.written_weights import WRITTEN, WrittenWeights
 
 UNDIVIDED = (
     "this loop's batches come neither from member.loader nor from member.shard, so every worker may go through all of "
@@ -59,7 +60,8 @@ class WorkerMember(Member):
         self._compute_thread: ComputeThread | None = None
         self._verdicts: SimpleQueue[float | None] = SimpleQueue()  # None: the run is over
         self._votes = 0
-        self._warned = False
+        self._warned: set[str] = set()
+        self._written = WrittenWeights(replica.layout)
         replica.batch_source = replace(
             replica.batch_source, own=self._turns.compute, weight=lambda: self._counts.weight, loop=self._keeping.state
         )
@@ -125,9 +127,11 @@ class WorkerMember(Member):
             if not self._turns.over:
                 raise PlanError("member.step: call it inside `with covey.join(…) as member`")
             return self._counts.begin()  # the run has ended; loops over loaders end by themselves
+        if name := self._written.check():
+            self._warn("written", WRITTEN.format(name=name))
         counted = self._counts.take(samples)
-        if not counted.divided:
-            self._warn()
+        if not counted.divided and not self.rank:
+            self._warn("undivided", UNDIVIDED)
         set_aside = self._set_aside(chosen)
         if self._one_batch:
             self._weigh(chosen, counted)
@@ -144,6 +148,8 @@ class WorkerMember(Member):
     def _wait(self) -> None:
         self._turns.wait()
         self._position.ended = self._turns.over
+        if self._turns.mine:
+            self._written.note()
 
     def _weigh(self, chosen: Optimizer, counted: StepSamples) -> None:
         """Let this gradient count by its samples where programs take the mean of all workers'."""
@@ -204,7 +210,8 @@ class WorkerMember(Member):
         self._tell(control.Vote(self._votes, about, how, value, self._replica.losses.count))
         return self._verdicts.get()
 
-    def _warn(self) -> None:
-        if not self._warned and not self.rank and self.workers > 1:
-            self._tell(control.Notice(UNDIVIDED))
-        self._warned = True
+    def _warn(self, about: str, text: str) -> None:
+        """Say it once."""
+        if about not in self._warned and self.workers > 1:
+            self._tell(control.Notice(text))
+        self._warned.add(about)
