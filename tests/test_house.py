@@ -75,6 +75,16 @@ def of_replica(owner: ast.expr) -> bool:
     return bool(re.search(r"\b(replica|share)(\.(progress|updates|working|layout))?$", ast.unparse(owner)))
 
 
+def test_that_forward_takes_a_third_of_a_batch_is_written_once() -> None:
+    thirds = {
+        name(file)
+        for file, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and ast.unparse(node.right) == "3"
+    }
+    assert thirds == set(), "use model/compute_shares.py"
+
+
 def test_no_module_imports_itself_by_way_of_others() -> None:
     """Imports for types only count too: whoever reads a file must be able to read those below it first."""
     modules = {dotted(file): file for file in FILES}

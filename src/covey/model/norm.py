@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from covey.message import Address, Message
+from covey.model.compute_shares import in_backward, in_forward
 from covey.program import Node
 from covey.vector import Vector
 
@@ -52,10 +53,10 @@ class NormGroup:
         return self._node.consult(self._exchange(moments, number), progress)
 
     def _progress(self) -> float:
-        """How much of the work is done: each layer has its turn in forward, a third of it, and in backward."""
+        """How much of the work is done: each layer has its turn in forward and in backward."""
         back, place = divmod(self._turn, self._layers)
         share = (place + 1) / (self._layers + 1)
-        return min(1.0, 1 / 3 + 2 / 3 * share if back else share / 3)
+        return min(1.0, in_backward(share) if back else in_forward(share))
 
     async def _exchange(self, moments: Tensor, number: int) -> Tensor:
         others = [peer for peer in self._peers if peer != self._node.address]

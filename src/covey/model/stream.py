@@ -11,6 +11,7 @@ from torch import Tensor
 from covey.errors import PlanError
 from covey.message import Message
 from covey.model.batches import Batch
+from covey.model.compute_shares import in_backward
 from covey.model.flat import Flat
 from covey.model.slots import TensorSlot
 from covey.model.working_copy import WorkingCopy
@@ -87,9 +88,8 @@ class GradientStream(AsyncIterator[Piece]):
 
         def post(index: int) -> None:
             posted.add(index)
-            # forward takes about a third of the time of both (for a layer, backward is two products of forward's size)
-            progress = 1 / 3 + 2 / 3 * len(posted) / len(missing)
-            self._node.host.post(GradientBucket(self._step, index, sender=self._node.address), progress)
+            done = in_backward(len(posted), len(missing))
+            self._node.host.post(GradientBucket(self._step, index, sender=self._node.address), done)
 
         parameters = self._replica.layout.parameters
         hooks = [

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from covey.central.scheduled.forward_flow import Forward, leaves
 from covey.model.batches import Batch
+from covey.model.compute_shares import FORWARD, in_backward, in_forward
 from covey.model.replica import Replica
 from covey.program import Compute, Effect, Node
 from covey.vector import Vector
@@ -82,9 +83,9 @@ class Gated:
             for slot in met:
                 self.order.setdefault(slot, len(self.order))
             if any(not self.fresh(slot) for slot in met):
-                self.node.consult(self.freshen(met), used[0] / len(slots) / 3)
+                self.node.consult(self.freshen(met), in_forward(used[0], len(slots)))
             if seen:
-                seen.met(self.node.consult(now(self.node), used[0] / len(slots) / 3))
+                seen.met(self.node.consult(now(self.node), in_forward(used[0], len(slots))))
             used[0] += len(met)
 
         gates = ParameterGates(self.replica, open)
@@ -92,14 +93,14 @@ class Gated:
         def finished(slot: int, _: Tensor) -> None:
             gates.open_all()
             if seen and seen.end is None:
-                seen.ended(self.node.consult(now(self.node), 1 / 3))
+                seen.ended(self.node.consult(now(self.node), FORWARD))
             self.replica.layout.collect_grads([slots[slot]])
             post(slot)
 
         def post(slot: int) -> None:
             posted.add(slot)
             copy = Vector([slots[slot].view(self.replica.grad).detach().reshape(-1).clone()])
-            ready(slot, copy, 1 / 3 + 2 / 3 * len(posted) / len(slots))
+            ready(slot, copy, in_backward(len(posted), len(slots)))
 
         with self._watched(finished), nullcontext() if self.blind else gates, seen.flow if seen else nullcontext():
             batch = self.replica.differentiate(step)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from covey.exchange.collectives.butterfly import radices
 from covey.exchange.collectives.ring_slices import count
 from covey.exchange.collectives.sums import links
+from covey.model.compute_shares import in_backward
 
 BUCKETS = 64  # of a gradient, at most
 
@@ -100,11 +101,11 @@ DELAYS: Mapping[str, Callable[[int, float], Delay]] = {
 def step_seconds(name: str, link: LinkTimes, n: int, nbytes: float, compute: float, buckets: int) -> float:
     """How long a step is whose gradient leaves in so many equal buckets: the later of two ends.
 
-    Backward is two thirds of the compute. Either the last bucket is summed after the end of backward, or all of them
-    one after the other from the moment on in which the first was ready (taxonomy E.1).
+    Either the last bucket is summed after the end of backward, or all of them one after the other from the moment on
+    in which the first was ready (taxonomy E.1).
     """
     each = delay(name, n, nbytes / buckets).seconds(link, nbytes / buckets)
-    first = compute / 3 + 2 / 3 * compute / buckets
+    first = in_backward(1, buckets, compute)
     return max(compute + each, first + buckets * each)
 
 

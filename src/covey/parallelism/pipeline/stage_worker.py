@@ -7,6 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from covey.message import Address, Message
+from covey.model.compute_shares import FORWARD
 from covey.parallelism.pipeline.axis import STAGE
 from covey.parallelism.pipeline.stage_compute import Microbatch, StageCompute, Values, Version
 from covey.parallelism.pipeline.stage_schedule import StageSchedule
@@ -15,7 +16,6 @@ from covey.parallelism.plan.timetable import Move
 from covey.program import Node
 from covey.vector import Vector
 
-FORWARD = 1 / 3  # of the computing of a batch
 FIRST = 1  # gradients overtake: whoever waits for one holds up more
 
 

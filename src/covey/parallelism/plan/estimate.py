@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from covey.model.compute_shares import BACKWARD, FORWARD
 from covey.parallelism.stages import Stage
 from covey.parallelism.trace import Inputs
 
 FLOPS = 2e10  # a second, of one thread
 BYTES = 5e9  # a second, in and out of memory
-BACKWARD = 2.0  # times a forward: a gradient for the weights, one for what was taken
 
 
 def counted(parts: Sequence[Stage], inputs: Inputs) -> list[tuple[float, float]]:
@@ -22,7 +22,7 @@ def counted(parts: Sequence[Stage], inputs: Inputs) -> list[tuple[float, float]]
         with FlopCounterMode(display=False) as counter:
             made = part(values)
         forward = counter.get_total_flops() / FLOPS + (_bytes(values) + _bytes(made)) / BYTES
-        times.append((forward, BACKWARD * forward))
+        times.append((forward, BACKWARD / FORWARD * forward))
         values = tuple(x.detach().requires_grad_(x.requires_grad) for x in made)
     return times
 

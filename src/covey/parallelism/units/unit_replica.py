@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from covey.data import Feed
 from covey.errors import PlanError
 from covey.model.batches import BatchSource, backward
+from covey.model.compute_shares import BACKWARD, FORWARD
 from covey.model.norm import NormGroup, together
 from covey.model.randomness import Chance, seed_of, sow
 from covey.model.replica import Replica
@@ -32,7 +33,6 @@ from covey.program import Compute, Node
 from covey.vector import Piece, chunk
 
 T = TypeVar("T")
-FORWARD, BACKWARD = 1 / 3, 2 / 3  # of the time of a batch
 LOOK = 4  # samples with which a model is looked at
 FRONT = "/"  # its name among the costs, which no module has
 
