@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from covey import catalog
@@ -26,7 +28,7 @@ def test_a_name_makes_a_strategy_of_that_name(name: str) -> None:
     strategy = resolve(name, 4)
     assert strategy.name == name
     assert STRATEGIES[name].about and STRATEGIES[name].paper
-    assert strategy.scored and strategy.rate and strategy.samples
+    assert all(asdict(strategy.description).values())
     assert resolve(strategy.text, 4).text == strategy.text, "what a result says can be asked for again"
 
 
@@ -43,7 +45,7 @@ def test_roles(name: str, workers: int) -> None:
 
 def test_how_the_learning_rate_scales() -> None:
     """Where a step is of n batches, or n models are averaged often, it may grow; where n updates add up, it shrinks."""
-    others = {name: scaling for name in catalog.names() if (scaling := resolve(name, 4).scaling) != KEEP}
+    others = {name: scaling for name in catalog.names() if (scaling := resolve(name, 4).description.scaling) != KEEP}
     grow = [
         "bsp", "quorum", "a_bsp", "gradient_coding", "sliced", "bigdl", "caffeonspark", "p3", "tictac",
         "bytescheduler", "staggered", "firecaffe", "allreduce", "poseidon", "one_weird_trick", "local_sgd", "dpsgd",
@@ -54,7 +56,7 @@ def test_how_the_learning_rate_scales() -> None:
         "downpour": "gamma may be 10 times a good fixed rate, for any n", "sandblaster": "it is not used",
         "hogwild": "divide it by n", "hogwild++": "divide it by the workers of a cluster",
     }  # fmt: skip
-    assert resolve("malt(fold=sum)", 4).scaling == "divide it by 1 + the peers"
+    assert resolve("malt(fold=sum)", 4).description.scaling == "divide it by 1 + the peers"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_how_the_learning_rate_scales() -> None:
     ],
 )
 def test_what_is_said_of_the_learning_rate_is_what_happens(spec: str, rate: str) -> None:
-    assert resolve(spec, 4).rate == rate
+    assert resolve(spec, 4).description.rate == rate
 
 
 @pytest.mark.parametrize(
@@ -164,7 +166,7 @@ def test_a_system_is_made_of_what_is_there(name: str) -> None:
 def test_what_is_written_goes_before_what_a_system_is_made_of() -> None:
     assert resolve("tensorflow(size=2)", 4).settings["size"] == 2
     assert resolve("tensorflow(size=2)", 4).settings["count"] == "gradients"
-    assert resolve("mxnet over servers(count=2)", 4).servers == 2
+    assert resolve("mxnet over servers(count=2)", 4).servers.count == 2
     with pytest.raises(SpecError, match="no setting 'bound'"):
         resolve("mxnet(bound=2)", 4)
 

@@ -80,7 +80,7 @@ def travelled(notes: Mapping[str, float | None], bandwidth: float) -> float:
 
 def closing(spec: str, cell: Cell) -> float:
     """Seconds of the last averaging, where what is scored is a mean of the workers' models that nobody has yet."""
-    if "mean of the workers'" not in catalog.resolve(spec, HOSTS).scored:
+    if "mean of the workers'" not in catalog.resolve(spec, HOSTS).description.scored:
         return 0.0
     size = sum(p.numel() * p.element_size() for p in build.model(course(), 0).parameters())
     return 2 * (HOSTS - 1) / HOSTS * size / cell.bandwidth

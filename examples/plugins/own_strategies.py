@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+import covey
 from covey import Address, Codec, Coder, Message, Node, Replica, Role, Strategy, Taxonomy, Vector, register
 
 SERVER = Address("server", 0)
@@ -73,8 +74,8 @@ class Median:
             topology="parameter server",
         )  # fmt: skip
         return Strategy(
-            name="median", taxonomy=place, settings={}, roles=roles, servers=1, fixed_servers=True,
-            scored="the server's parameters", rate="unchanged: the median gradient", clips="each gradient",
+            name="median", taxonomy=place, settings={}, roles=roles, servers=covey.ServerPlan(1, fixed=True),
+            description=covey.Description(scored="the server's parameters", rate="unchanged: the median gradient"),
         )  # fmt: skip
 
 
@@ -112,10 +113,10 @@ class Shifting:
         place = Taxonomy(
             optimization="decentral", architecture="peers", scheduling="synchronous", exchange="1:1", topology="shifts"
         )
+        words = covey.Description(scored="the mean of the workers' models", rate="unchanged: each worker's own")
         return Strategy(
-            name="shifting", taxonomy=place, settings={"weight": self.weight}, roles=roles,
-            scored="the mean of the workers' models", rate="unchanged: each worker's own",
-        )  # fmt: skip
+            name="shifting", taxonomy=place, settings={"weight": self.weight}, roles=roles, description=words
+        )
 
 
 def signs(form: Any, seed: int) -> Coder:

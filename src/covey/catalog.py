@@ -54,7 +54,7 @@ from covey.exchange.codec import Codec, dense
 from covey.parallelism.pipeline.hybrid import meshed
 from covey.parallelism.plan.mesh import Mesh
 from covey.spec import Call, Made, Spec, SpecError, bind, parse, unknown
-from covey.strategy import Entry, Strategy, Taken
+from covey.strategy import Composition, Entry, Strategy, Taken
 from covey.systems import LATER, SYSTEMS, System
 
 ROWS_WAIT = "compresses already: rows of changes wait until its rate leaves room for them; petuum is it without rows"
@@ -196,11 +196,13 @@ def resolve(spec: str | Spec | Any, workers: int) -> Strategy:
         return _meshed(spec, spec.mesh, entry, workers)
     settings = bind(spec.strategy, entry.settings, "strategy", spec.text)
     codec = compose.codec(spec, {**_takers(), spec.strategy.name: entry.codecs}, entry.plain)
-    coded = {"codec": codec} if codec else {}
     try:
-        strategy: Strategy = settings.strategy(workers, **coded, **_graph(spec, entry, workers))
+        given = _graph(spec, entry, workers)
+        strategy: Strategy = settings.strategy(workers, **({"codec": codec} if codec else {}), **given)
         _check_outside(spec, strategy)
-        strategy = _placed(spec, entry, compose.fitting(strategy, codec), workers)
+        made_of = Composition(codec=codec.name if codec else dense.name, over=given.get("over"))
+        strategy = compose.fitting(replace(strategy, composition=made_of), codec)
+        strategy = _placed(spec, entry, strategy, workers)
     except SpecError:
         raise
     except PlanError as error:

@@ -55,13 +55,13 @@ def fitting(strategy: Strategy, codec: Codec | None) -> Strategy:
         return strategy
     strategy = _prepared(holding_whole(strategy, codec.name) if codec.whole else strategy, codec)
     masked = partial(check_masked, codec.name) if codec.masks and strategy.taxonomy.optimization == "central" else None
-    checks = [check for check in (strategy.accept, codec.accept, masked) if check]
+    checks = [check for check in (strategy.terms.accept, codec.accept, masked) if check]
 
     def accept(optimizer: Optimizer) -> None:
         for check in checks:
             check(optimizer)
 
-    return replace(strategy, accept=accept if checks else None)
+    return replace(strategy, terms=replace(strategy.terms, accept=accept if checks else None))
 
 
 def _prepared(strategy: Strategy, codec: Codec) -> Strategy:
@@ -70,8 +70,9 @@ def _prepared(strategy: Strategy, codec: Codec) -> Strategy:
     def preparing(roles: Callable[..., list[Role]]) -> Callable[..., list[Role]]:
         return lambda *given: [replace(role, prepare=partial(warm, codec)) for role in roles(*given)]
 
-    grouped = preparing(strategy.grouped) if strategy.grouped else None
-    return replace(strategy, roles=preparing(strategy.roles), grouped=grouped)
+    servers, grouped = strategy.servers, strategy.servers.grouped
+    servers = replace(servers, grouped=preparing(grouped)) if grouped else servers
+    return replace(strategy, roles=preparing(strategy.roles), servers=servers)
 
 
 def _pulling(spec: Spec, words: list[Call], found: Codec | None, takers: Mapping[str, Taken], plain: str) -> Codec:

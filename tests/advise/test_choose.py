@@ -102,7 +102,7 @@ def test_what_must_be_is_kept_to(task: Task) -> None:
     now = look(task, 4, Cluster(), reproducible=True, once=True)
     kept = [candidate.strategy for candidate in candidates(task, now)]
     assert {strategy.taxonomy.scheduling for strategy in kept} == {"synchronous"}
-    assert {strategy.samples for strategy in kept} == {"every sample once per epoch"}
+    assert {strategy.description.samples for strategy in kept} == {"every sample once per epoch"}
 
 
 def test_shared_memory_is_for_one_machine(task: Task) -> None:

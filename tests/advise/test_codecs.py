@@ -55,7 +55,7 @@ def test_a_strategy_without_codecs_has_no_offer(task: Task) -> None:
 
 def test_candidates_have_a_codec_where_one_pays(task: Task) -> None:
     found = _by_spec(task, compute="1ms", bandwidth="1mbit")
-    coded = [candidate for candidate in found.values() if candidate.strategy.codec != "dense"]
+    coded = [candidate for candidate in found.values() if candidate.strategy.composition.codec != "dense"]
     assert len(coded) > 20 and {"bsp", "allreduce", "local_sgd"} <= {one.strategy.name for one in coded}
     assert all("makes a step" in one.compression[0] and "pays below" in one.compression[0] for one in coded)
     assert "with + " in found["bsp"].compression[0]
@@ -63,7 +63,7 @@ def test_candidates_have_a_codec_where_one_pays(task: Task) -> None:
 
 def test_where_none_pays_it_is_said_where_one_would(task: Task) -> None:
     found = _by_spec(task, compute="1s", bandwidth="100gbit")
-    assert all(one.strategy.codec == "dense" for one in found.values())
+    assert all(one.strategy.composition.codec == "dense" for one in found.values())
     assert all(found[spec].compression[0].startswith("no codec pays: ") for spec in COMPRESSED)
     assert "would below" in found["allreduce"].compression[0]
     assert found["bosen"].compression == []

@@ -156,9 +156,8 @@ def training() -> list[str]:
         strategy = catalog.resolve(name, WORKERS)
         refuses = [optimizer for other, optimizer in REFUSES if other == name]
         synchronized = any(role.one_batch for role in strategy.layout(WORKERS, None))
-        lines.append(
-            f"| `{name}` | {'; '.join(refuses) or '-'} | {CLIPS[strategy.clips]} | {'yes' if synchronized else '-'} |"
-        )
+        clips = CLIPS[strategy.terms.clips]
+        lines.append(f"| `{name}` | {'; '.join(refuses) or '-'} | {clips} | {'yes' if synchronized else '-'} |")
     return lines
 
 

@@ -61,7 +61,7 @@ def test_optimizers(name: str, optimizer: str) -> None:
 
 def task(name: str, optimizer: str) -> Task:
     """With all that a task may ask for."""
-    clip = None if catalog.resolve(name, WORKERS).clips == "never" else 1.0
+    clip = None if catalog.resolve(name, WORKERS).terms.clips == "never" else 1.0
     return mlp(OPTIMIZERS[optimizer], rate=lambda progress: 1 - progress / 2, clip_norm=clip)
 
 

@@ -105,6 +105,6 @@ def test_a_fast_worker_leads_by_the_delay_and_no_more() -> None:
 
 def test_lis_parameter_server_is_made_of_it() -> None:
     assert catalog.resolve("parameter_server", 4).text == "parameter_server(delay=1)"
-    assert catalog.resolve("parameter_server(delay=3) over hashed", 4).servers == 2
+    assert catalog.resolve("parameter_server(delay=3) over hashed", 4).servers.count == 2
     with pytest.raises(PlanError, match="0 or more; 0 is bsp"):
         catalog.resolve("bounded_delay(delay=-1)", 2)

@@ -171,7 +171,7 @@ def test_what_cannot_work_is_refused(spec: str, words: str) -> None:
 
 def test_project_adam_ends_its_epochs_at_three_quarters_of_the_replicas() -> None:
     strategy = catalog.resolve("project_adam", 4)
-    assert strategy.settings["epoch"] == 0.75 and "0.75 of its replicas" in strategy.samples
+    assert strategy.settings["epoch"] == 0.75 and "0.75 of its replicas" in strategy.description.samples
     by_samples = catalog.resolve("project_adam(epoch=0.6, unit=samples)", 4)
-    assert "0.6 of its samples" in by_samples.samples
+    assert "0.6 of its samples" in by_samples.description.samples
     assert catalog.resolve(by_samples.text, 4).text == by_samples.text

@@ -159,7 +159,7 @@ def test_a_lane_obeys_or_refuses() -> None:
 
 def test_the_choice_of_the_exchange_is_told() -> None:
     strategy = catalog.resolve(SPEC, 4)
-    assert strategy.text == SPEC and strategy.servers == 0
+    assert strategy.text == SPEC and strategy.servers.count == 0
     assert (strategy.taxonomy.architecture, strategy.taxonomy.exchange) == ("peers", "all-reduce")
     with pytest.raises(PlanError, match="omit int8, or use exchange=servers"):
         catalog.resolve(f"{SPEC} + int8", 2)

@@ -35,7 +35,8 @@ def test_one_is_told_in_full(runner: CliRunner, name: str, tmp_path: Path) -> No
     told = json.loads(file.read_text())
     entry, strategy = catalog.STRATEGIES[name], catalog.resolve(name, 4)
     text = " ".join(shown.stdout.split())
-    said = (strategy.scored, strategy.rate, strategy.scaling, strategy.taxonomy.scheduling)
+    words = strategy.description
+    said = (words.scored, words.rate, words.scaling, words.samples, strategy.taxonomy.scheduling)
     for part in (entry.about, entry.paper, *said):
         assert part in text
     for setting, said_of_it in told["settings"].items():

@@ -91,7 +91,7 @@ def test_without_a_learning_rate_all_come_to_the_mean() -> None:
 def test_odd_rings_are_refused(workers: int) -> None:
     with pytest.raises(PlanError, match="odd length.*even number of workers"):
         catalog.resolve("adpsgd over ring", workers)
-    assert catalog.resolve("adpsgd over ring", workers + 1).over == "ring"
+    assert catalog.resolve("adpsgd over ring", workers + 1).composition.over == "ring"
 
 
 def test_one_side_asks_and_the_other_answers() -> None:

@@ -53,7 +53,7 @@ def start(task: Task) -> nn.Module:
 def test_frozen_tied_and_mixed_parameters(name: str) -> None:
     task = odd(0.2 if name in LATE else 0.5)
     workers = workable(name, 3)
-    several = catalog.resolve(name, workers).servers and name not in ONE_SERVER
+    several = catalog.resolve(name, workers).servers.count and name not in ONE_SERVER
     world = run(task, name, workers, servers=2 if several else None, steps=16)
     before = start(task).state_dict()
     for key, tensor in world.scored.items():

@@ -142,7 +142,7 @@ def linear() -> torch.nn.Module:
 @every
 @pytest.mark.parametrize("samples", [101, 97, 64])
 def test_samples_as_declared(name: str, samples: int) -> None:
-    if not catalog.resolve(name, 4).samples.startswith("every sample once per epoch"):
+    if not catalog.resolve(name, 4).description.samples.startswith("every sample once per epoch"):
         pytest.skip("declares something else, which its own test checks")
     seen: list[int] = []
 

@@ -92,7 +92,7 @@ class Loop:
 def launched(spec: str, workers: int) -> Strategy | None:
     """The strategy, if `covey launch` takes it: it leaves the batches to the loop, and the model whole."""
     strategy = catalog.resolve(spec, workers)
-    refused = strategy.chooses or any(role.part for role in strategy.layout(workers, None))
+    refused = strategy.terms.chooses or any(role.part for role in strategy.layout(workers, None))
     return None if refused else strategy
 
 
@@ -104,11 +104,11 @@ def train(
     """Train with a strategy as `covey launch` does."""
     strategy = launched(spec, workers)
     assert strategy is not None
-    roles = tuple(strategy.layout(workers, servers if strategy.servers and not strategy.fixed_servers else None))
+    roles = tuple(strategy.layout(workers, servers if strategy.servers.count and not strategy.servers.fixed else None))
     replicas, owners = dict[Address, Replica](), dict[int, Address]()
     for role in roles:
         module = model()
-        replica = replica_of(module, make(module), strategy.accept)
+        replica = replica_of(module, make(module), strategy.terms.accept)
         own = _own(replica, turn, role.address.rank, loss) if role.trains else None
         replica.batch_source = BatchSource(own=own, samples=lambda rank, step: SIZE)
         replicas[role.address], owners[id(replica)] = replica, role.address

@@ -44,9 +44,9 @@ def plain(workers: int, steps: int) -> Tensor:
 def clipping(spec: str) -> list[int | None]:
     """The numbers of servers with which the strategy can clip."""
     strategy = catalog.resolve(spec, 2)
-    if strategy.clips == "never":
+    if strategy.terms.clips == "never":
         return []
-    return [count for count in many(spec) if strategy.clips != "each update of one server" or (count or 1) == 1]
+    return [count for count in many(spec) if strategy.terms.clips != "each update of one server" or (count or 1) == 1]
 
 
 @pytest.mark.parametrize("spec", [spec for spec in names() if one_batch(spec)])

@@ -39,7 +39,7 @@ def names() -> list[str]:
 def many(spec: str) -> list[int | None]:
     """The numbers of servers to try."""
     strategy = catalog.resolve(spec, 2)
-    several = strategy.servers and not strategy.fixed_servers and strategy.name not in ONE_SERVER
+    several = strategy.servers.count and not strategy.servers.fixed and strategy.name not in ONE_SERVER
     return [1, 2] if several else [None]
 
 
@@ -109,7 +109,7 @@ def test_momentum_weight_decay_and_betas_travel_too(spec: str, servers: int) -> 
     torch.testing.assert_close(found.weights, alone(turn, workers=1, steps=5, make=adam), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("spec", [spec for spec in names() if catalog.resolve(spec, 2).servers])
+@pytest.mark.parametrize("spec", [spec for spec in names() if catalog.resolve(spec, 2).servers.count])
 def test_workers_that_disagree_are_refused_by_whoever_steps_for_them(spec: str) -> None:
     """Where workers step themselves the launcher compares them (tests/real/test_loop_settings.py)."""
 

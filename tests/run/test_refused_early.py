@@ -46,7 +46,7 @@ def test_who_chooses_samples_says_so() -> None:
         return "gradient_of(" in inspect.getsource(inspect.getmodule(catalog.STRATEGIES[name].settings) or inspect)
 
     assert [name for name in catalog.names() if chooses(name)] == [
-        name for name in catalog.names() if catalog.resolve(name, 4).chooses
+        name for name in catalog.names() if catalog.resolve(name, 4).terms.chooses
     ]
 
 

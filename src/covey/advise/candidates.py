@@ -38,7 +38,7 @@ class Candidate:
     @property
     def compression(self) -> list[str]:
         """What is to be said of codecs, where it may have one."""
-        return [self.offer.words(coded=self.strategy.codec == self.offer.codec)] if self.offer else []
+        return [self.offer.words(coded=self.strategy.composition.codec == self.offer.codec)] if self.offer else []
 
     @property
     def risks(self) -> list[str]:
@@ -64,10 +64,10 @@ def _candidate(spec: str, task: Task, optimizer: Optimizer, now: Situation) -> C
     try:
         strategy = resolve(spec, now.workers)
         strategy.layout(now.workers, None)
-        if strategy.accept:
-            strategy.accept(optimizer)
+        if strategy.terms.accept:
+            strategy.terms.accept(optimizer)
         if task.clip_norm is not None:
-            strategy.check_clip(strategy.servers)
+            strategy.check_clip(strategy.servers.count)
     except PlanError:
         return None
     if strategy.taxonomy.architecture == "memory" and not now.one_machine:
@@ -85,17 +85,17 @@ def judge(strategy: Strategy, now: Situation) -> Iterator[Suitability]:
     place = strategy.taxonomy
     together = place.scheduling == "synchronous"
     yield rules.repeatable(now.reproducible, together)
-    yield rules.exactly_once(now.once, strategy.samples)
+    yield rules.exactly_once(now.once, strategy.description.samples)
     yield rules.decentral_fits(now.model, now.state, now.memory)
     if place.optimization == "decentral" or not together:
         yield rules.large_balanced(now.samples, now.workers, now.batch, now.skew)
     yield rules.holds_together(now.spread, place.scheduling, now.spot)
     yield rules.statistics_hold(now.normalized, now.batch)
     if place.architecture == "server" and not together:
-        part = now.model / (now.server_rate(strategy.servers) * max(1, strategy.servers))
+        part = now.model / (now.server_rate(strategy.servers.count) * max(1, strategy.servers.count))
         yield rules.server_keeps_up(now.workers, part, now.cluster.update * now.model, now.compute * period(strategy))
-    if strategy.codec != "dense":
+    if strategy.composition.codec != "dense":
         load, n = Load.of(strategy, now), now.workers
         gathers = "all-" in place.exchange and not load.codec.adds
         gathered, summed = ((n - 1) * load.size, 2 * (n - 1) / n * now.model) if gathers else (0.0, 0.0)
-        yield rules.combines(strategy.codec, gathered, summed, load.codec.carries, now.spot)
+        yield rules.combines(strategy.composition.codec, gathered, summed, load.codec.carries, now.spot)

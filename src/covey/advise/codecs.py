@@ -49,13 +49,14 @@ def offer(spec: str, now: Situation) -> CodecOffer | None:
     if plain is None or not coded:
         return None
     steps = [predict.step(strategy, calm).seconds for strategy in (plain, *coded)]
-    whole = [step * more(strategy.codec) for step, strategy in zip(steps, (plain, *coded), strict=True)]
+    whole = [step * more(strategy.composition.codec) for step, strategy in zip(steps, (plain, *coded), strict=True)]
     chosen = best(0.0, whole)
     place = chosen or min(range(1, len(whole)), key=lambda number: whole[number])
     strategy = coded[place - 1]
     return CodecOffer(
-        codec=strategy.codec, pays=chosen > 0, gain=1 - steps[place] / steps[0], below=_below(plain, strategy, calm)
-    )
+        codec=strategy.composition.codec, pays=chosen > 0, gain=1 - steps[place] / steps[0],
+        below=_below(plain, strategy, calm),
+    )  # fmt: skip
 
 
 def _strategy(spec: str, workers: int) -> Strategy | None:
@@ -70,7 +71,7 @@ def _below(plain: Strategy, coded: Strategy, now: Situation) -> float:
 
     def pays(width: float) -> bool:
         there = _wider(now, width)
-        whole = predict.step(coded, there).seconds * more(coded.codec)
+        whole = predict.step(coded, there).seconds * more(coded.composition.codec)
         return predict.step(plain, there).seconds > WORTH * whole
 
     if not pays(1 / WIDEST):

@@ -92,8 +92,8 @@ def _together(strategy: Strategy, now: Situation) -> float:
 
 def _server(strategy: Strategy, now: Situation, load: Load) -> tuple[float, float]:
     """Seconds in which all gradients get to the servers, and all parameters back."""
-    servers = max(1, strategy.servers)
-    rate = min(now.server_rate(strategy.servers) * servers / now.workers, now.narrowest)
+    servers = max(1, strategy.servers.count)
+    rate = min(now.server_rate(strategy.servers.count) * servers / now.workers, now.narrowest)
     return load.size / rate, load.back / rate
 
 
@@ -110,9 +110,9 @@ class Load:
     @classmethod
     def of(cls, strategy: Strategy, now: Situation) -> Load:
         """As the strategy sends it, on the machines that there are."""
-        codec = catalog.codec(strategy.codec)
+        codec = catalog.codec(strategy.composition.codec)
         both = codec.pull or strategy.taxonomy.optimization == "decentral"
-        price, size = coding_of(now.coding, strategy.codec) or CodecTime(), share(codec, now) * now.model
+        price, size = coding_of(now.coding, strategy.composition.codec) or CodecTime(), share(codec, now) * now.model
         return cls(
             codec=codec.carrying(), size=size, back=size if both else now.model,
             encode=price.encode.of(now.model), decode=price.decode.of(now.model),
@@ -121,7 +121,7 @@ class Load:
     def served(self, strategy: Strategy, clients: int) -> float:
         """The work of each server, for all of its clients, and that of a client with its answer."""
         answers = (clients * self.encode, self.decode) if self.back == self.size else (0.0, 0.0)
-        return (clients * self.decode + answers[0]) / max(1, strategy.servers) + answers[1]
+        return (clients * self.decode + answers[0]) / max(1, strategy.servers.count) + answers[1]
 
 
 def share(codec: Codec, now: Situation, summed: int = 0) -> float:
@@ -135,8 +135,8 @@ def _apart(strategy: Strategy, now: Situation, mean: float, every: float) -> Ste
     """Nobody waits for anybody: a step takes its own time, unless a link or a server is full."""
     n, wire = now.workers, now.model / now.narrowest
     if strategy.taxonomy.architecture == "server":
-        servers = max(1, strategy.servers)
-        part = now.model / (now.server_rate(strategy.servers) * servers)
+        servers = max(1, strategy.servers.count)
+        part = now.model / (now.server_rate(strategy.servers.count) * servers)
         load = Load.of(strategy, now)
         there, back = load.size / now.model, load.back / now.model
         own = ((there + back) * max(wire, part) + 3 * now.latency + load.encode + load.decode) / every
@@ -165,4 +165,4 @@ def samples_needed(strategy: Strategy, now: Situation, staleness: float) -> floa
         factor *= min(2.0, 1 + 0.1 * late)
     if place.optimization == "decentral":
         factor *= min(2.0, 1 + 0.01 * period(strategy))
-    return factor * more(strategy.codec)
+    return factor * more(strategy.composition.codec)

@@ -12,7 +12,7 @@ from covey.errors import PlanError
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node, Program
-from covey.strategy import Role, Strategy
+from covey.strategy import Role, ServerPlan, Strategy
 
 
 class Layout(Protocol):
@@ -31,7 +31,7 @@ class Dedicated:
         if self.count < 1:
             raise PlanError(f"servers(count={self.count}): at least 1 is needed")
         over = f"servers(count={self.count})"
-        return replace(strategy, servers=self.count, over=over, fixed_servers=True)
+        return _over(replace(strategy, servers=replace(strategy.servers, count=self.count, fixed=True)), over)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,8 @@ class Colocated:
             return [_beside_its_worker(role) for role in strategy.roles(workers, workers)]
 
         taxonomy = replace(strategy.taxonomy, topology="parameter servers, one with each worker")
-        return replace(strategy, servers=workers, roles=roles, over="colocated", taxonomy=taxonomy, fixed_servers=True)
+        servers = replace(strategy.servers, count=workers, fixed=True)
+        return _over(replace(strategy, servers=servers, roles=roles, taxonomy=taxonomy), "colocated")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,9 +66,8 @@ class Hashed:
             ]
 
         taxonomy = replace(strategy.taxonomy, topology="parameter servers on a hash ring")
-        return replace(
-            strategy, servers=self.count, roles=roles, over=over, taxonomy=taxonomy, fixed_servers=True, grouped=None
-        )
+        servers = ServerPlan(self.count, fixed=True)
+        return _over(replace(strategy, servers=servers, roles=roles, taxonomy=taxonomy), over)
 
 
 async def _on_the_ring(node: Node, replica: Replica, *, program: Program, points: int) -> None:
@@ -87,7 +87,7 @@ class Proxies:
     def place(self, strategy: Strategy, workers: int) -> Strategy:
         first = "" if self.first == "rank" else f", first={self.first}"
         over = f"proxies(groups={self.groups}, bound={self.bound}{first})"
-        if strategy.grouped is None:
+        if strategy.servers.grouped is None:
             raise PlanError(
                 f"{strategy.name} cannot have proxies, which give servers the sums of a group, not each worker's "
                 "gradients: they go with bsp, ssp and asynchronous, where epochs end with all"
@@ -101,12 +101,16 @@ class Proxies:
             strategy.taxonomy, topology="parameter servers behind a proxy for each group of workers",
             scheduling="bounded" if apart else strategy.taxonomy.scheduling,
         )  # fmt: skip
-        grouped = strategy.grouped
+        grouped = strategy.servers.grouped
 
         def roles(workers: int, servers: int) -> list[Role]:
             return grouped(workers, servers, self.groups, self.bound, self.first == "lagging")
 
-        return replace(strategy, roles=roles, over=over, taxonomy=taxonomy)
+        return _over(replace(strategy, roles=roles, taxonomy=taxonomy), over)
+
+
+def _over(strategy: Strategy, over: str) -> Strategy:
+    return replace(strategy, composition=replace(strategy.composition, over=over))
 
 
 def _beside_its_worker(role: Role) -> Role:

@@ -59,7 +59,7 @@ def _cell(figure: Figure | None, column: Column, found: list[StrategyRow], whole
 
 def _rule(spec: str, workers: int) -> str:
     try:
-        return f"rate {resolve(spec, workers).rate}"
+        return f"rate {resolve(spec, workers).description.rate}"
     except PlanError:
         return ""
 

@@ -37,7 +37,7 @@ def settled(
 
     A run that goes on keeps the cut that it had `before`, unless another was asked for.
     """
-    mesh = strategy.mesh
+    mesh = strategy.composition.mesh
     if isinstance(mesh, Mesh) and before:
         mesh = _as_before(mesh, mesh_of(before))
     if not isinstance(mesh, Mesh):
@@ -54,7 +54,7 @@ def settled(
     said = replace(mesh, cut=":".join(map(str, cut.after)) or BEST, load=load)
     if len(said.loads) != mesh.parts or min(said.loads) <= 0:
         raise PlanError(f"load={load}: say the share of each of {mesh.parts} parts, such as {_alike(mesh.parts)}")
-    if said == strategy.mesh:
+    if said == strategy.composition.mesh:
         return spec, strategy
     spec = replace(spec, mesh=parse_call(str(said)))
     return spec, catalog.resolve(spec, workers)

@@ -63,7 +63,7 @@ def request(
     chosen = catalog.resolve(spec, workers)
     check_save(given.save)
     _check_mesh(chosen, given, rows)
-    if rows and chosen.chooses:
+    if rows and chosen.terms.chooses:
         raise PlanError(
             f"{chosen.name} says itself which samples a gradient is of, so every worker needs them all; with rows that "
             "stay where they are, use a strategy that leaves the batches to the worker, such as bsp or sparknet"
@@ -77,8 +77,8 @@ def request(
     task = build.with_rows(task, rows) if rows else task
     if target and task.evaluate is None and target.metric != "loss":
         raise PlanError(f"--until {target}: the task has no evaluate=…, so only the training loss can be a target")
-    if chosen.accept:
-        chosen.accept(build.optimizer(task))
+    if chosen.terms.accept:
+        chosen.terms.accept(build.optimizer(task))
     task = at_rate(task, given.rate)
     stretch = given.timing_only and given.steps is not None
     deal = build.shards(task, chosen.replicas(workers), given.seed, rows, stretch=stretch)
@@ -86,7 +86,7 @@ def request(
     roles = chosen.layout(workers, given.servers)
     limits = budgets(deal, given)
     if not given.timing_only:
-        build.check_batches(task, deal, limits, chosen.parts)
+        build.check_batches(task, deal, limits, chosen.terms.parts)
     allowance = parse_rate(given.link_rate) if given.link_rate else None
     group = workers // deal.workers
     each = tuple(limit for limit in limits for _ in range(group))
@@ -103,9 +103,9 @@ def request(
 
 def _check_mesh(chosen: Strategy, given: Options, rows: RowInfo | None) -> None:
     """Refuse what a cut model cannot have."""
-    if chosen.mesh and rows:
+    if chosen.composition.mesh and rows:
         raise PlanError("two stages of a cut model need the same samples, and rows stay where they are: use covey.fit")
-    if chosen.mesh and given.timing_only:
+    if chosen.composition.mesh and given.timing_only:
         raise PlanError("--timing-only has no model that could be cut: omit it, or see `covey cut`")
 
 
@@ -113,7 +113,7 @@ def _cut(
     spec: Spec, chosen: Strategy, task: Task, workers: int, deal: Shards, given: Options
 ) -> tuple[Spec, Strategy]:  # fmt: skip
     """The strategy with its model's cut decided, if it is cut: by measuring, in virtual time by counting."""
-    if chosen.mesh is None:
+    if chosen.composition.mesh is None:
         return spec, chosen
     from covey.run.cutting import settled  # tracing models takes long to import
 
@@ -176,7 +176,7 @@ def facts_of(
         taxonomy={key: getattr(strategy.taxonomy, key) for key in strategy.taxonomy.__slots__},
         engine=engine,
         workers=len(limits),
-        servers=strategy.servers if given.servers is None else given.servers,
+        servers=strategy.servers.count if given.servers is None else given.servers,
         threads=threads,
         seed=given.seed,
         command=given.command,

@@ -17,7 +17,7 @@ from covey.exchange.codec import Codec, dense, seed
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import Description, Role, ServerPlan, Strategy, Taxonomy
 
 
 @dataclass(slots=True)
@@ -109,9 +109,10 @@ def cached(
         return workers_and_servers(workers, work, servers, partial(server, eager=eager, codec=codec))
 
     return Strategy(
-        name=name, settings={"bound": bound, "weight": share}, roles=roles, servers=1,
-        codec=codec.name, scored="the servers' parameters",
-        rate="each change counts 1/workers; momentum is each worker's own",
+        name=name, settings={"bound": bound, "weight": share}, roles=roles, servers=ServerPlan(1),
+        description=Description(
+            scored="the servers' parameters", rate="each change counts 1/workers; momentum is each worker's own",
+        ),
         taxonomy=Taxonomy(
             optimization="central", architecture="server", scheduling="bounded",
             exchange="eager scatter" if eager else "ad hoc", topology="parameter servers",

@@ -16,7 +16,7 @@ from covey.exchange.collectives.compressed import gradient_coder
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import Description, Role, ServerPlan, Strategy, Taxonomy
 from covey.vector import Vector, largest
 
 SERVER = Address("server", 0)
@@ -255,8 +255,8 @@ class Vap:
             ]
 
         return Strategy(
-            name="vap", settings=asdict(self) | {"decay": self.decay or None}, roles=roles, servers=1,
-            codec=codec.name, scored="the server's parameters", rate="each change counts 1/workers",
+            name="vap", settings=asdict(self) | {"decay": self.decay or None}, roles=roles, servers=ServerPlan(1),
+            description=Description(scored="the server's parameters", rate="each change counts 1/workers"),
             taxonomy=Taxonomy(
                 optimization="central", architecture="server", scheduling="bounded", exchange="ad hoc",
                 topology="single server",

@@ -203,4 +203,4 @@ class OuterProducts(Unheld):
             return workers_and_servers(workers, work, servers, partial(server, clients=workers, keeping=keeping))
 
         found = parameter_server(name, "asynchronous", keeping, {"weight": each.share, "epoch": self.epoch})
-        return replace(found, roles=roles, grouped=None)
+        return replace(found, roles=roles, servers=replace(found.servers, grouped=None))

@@ -26,7 +26,7 @@ from covey.model.replica import Replica
 from covey.model.scored import NOTHING
 from covey.model.slots import TensorSlot
 from covey.program import Node
-from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.strategy import GROW, Description, Role, Strategy, TaskTerms, Taxonomy
 from covey.vector import Vector
 
 
@@ -231,8 +231,12 @@ class Poseidon:
             ]
 
         return Strategy(
-            name="poseidon", settings={}, roles=roles, scored="worker 0's model: all are the same",
-            rate="unchanged: the mean over all workers' samples", scaling=GROW, clips="each update",
+            name="poseidon", settings={}, roles=roles,
+            description=Description(
+                scored="worker 0's model: all are the same", rate="unchanged: the mean over all workers' samples",
+                scaling=GROW,
+            ),
+            terms=TaskTerms(clips="each update"),
             taxonomy=Taxonomy(
                 optimization="central", architecture="peers", scheduling="synchronous",
                 exchange="sufficient factors / all-reduce", topology="complete",

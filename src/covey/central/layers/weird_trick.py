@@ -28,7 +28,7 @@ from covey.model.replica import Replica
 from covey.model.scored import NOTHING
 from covey.parallelism.units.unit_replica import UnitReplica, share_of
 from covey.program import Node
-from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.strategy import GROW, Description, Role, Strategy, TaskTerms, Taxonomy
 from covey.vector import Vector, chunk
 
 NAME = "one_weird_trick"
@@ -210,9 +210,11 @@ class OneWeirdTrick:
         fast = "; fully connected layers: the mean over those of a round" if self.variable else ""
         return Strategy(
             name=NAME, settings={"scheme": self.scheme, **({"variable": True} if self.variable else {})}, roles=roles,
-            scored="worker 0's first part, and everybody's units of the fully connected layers",
-            rate=f"unchanged: the mean over all workers' samples{fast}", scaling=GROW, clips="each update",
-            accept=check_elementwise if workers > 1 else None,
+            description=Description(
+                scored="worker 0's first part, and everybody's units of the fully connected layers",
+                rate=f"unchanged: the mean over all workers' samples{fast}", scaling=GROW,
+            ),
+            terms=TaskTerms(clips="each update", accept=check_elementwise if workers > 1 else None),
             taxonomy=Taxonomy(
                 parallelism="model + data", optimization="central", architecture="peers", scheduling="synchronous",
                 exchange="all-reduce / all-gather", topology="complete",

@@ -26,7 +26,7 @@ from covey.errors import PlanError
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
 from covey.vector import Vector
 
 COORDINATOR = Address("coordinator", 0)
@@ -238,10 +238,13 @@ class Sandblaster:
             return [*group, Role(COORDINATOR, partial(coordinator, count=servers, plan=self))]
 
         return Strategy(
-            name="sandblaster", settings=asdict(self), roles=roles, servers=1, scored="the servers' parameters",
-            rate="not used: L-BFGS searches along its direction", scaling="it is not used", clips="never",
-            samples="every sample counts once per epoch; the last portions of a batch may be computed twice",
-            chooses=True,
+            name="sandblaster", settings=asdict(self), roles=roles, servers=ServerPlan(1),
+            description=Description(
+                scored="the servers' parameters", rate="not used: L-BFGS searches along its direction",
+                scaling="it is not used",
+                samples="every sample counts once per epoch; the last portions of a batch may be computed twice",
+            ),
+            terms=TaskTerms(clips="never", chooses=True),
             taxonomy=Taxonomy(
                 optimization="central", architecture="server", scheduling="synchronous", exchange="ad hoc",
                 topology="parameter servers",

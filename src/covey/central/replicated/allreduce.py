@@ -21,7 +21,7 @@ from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Memory, Node, Program
 from covey.simulate.units import parse_size
-from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.strategy import GROW, Description, Role, Strategy, TaskTerms, Taxonomy
 from covey.vector import Piece, Vector, ranges
 
 
@@ -136,9 +136,12 @@ class Allreduce:
             ]
 
         return Strategy(
-            name="allreduce", settings=self.written(), roles=roles, codec=codec.name,
-            scored="worker 0's model: all are the same",
-            rate="unchanged: the mean over all workers' samples", scaling=GROW, clips="each update",
+            name="allreduce", settings=self.written(), roles=roles,
+            description=Description(
+                scored="worker 0's model: all are the same", rate="unchanged: the mean over all workers' samples",
+                scaling=GROW,
+            ),
+            terms=TaskTerms(clips="each update"),
             taxonomy=Taxonomy(
                 optimization="central", architecture="peers", scheduling="synchronous",
                 exchange="all-reduce" if codec.carrying().adds else "all-gather",

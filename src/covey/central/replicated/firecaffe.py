@@ -8,7 +8,7 @@ from covey.exchange.collectives.sums import broadcast_tree, reduce_tree
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.strategy import GROW, Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
 
 SERVER = Address("server", 0)
 
@@ -73,8 +73,11 @@ class FireCaffe:
             ]
 
         return Strategy(
-            name="firecaffe", settings={}, roles=roles, servers=1, fixed_servers=True, scored="the server's parameters",
-            rate="unchanged: the mean over all workers' samples", scaling=GROW, clips="each update",
+            name="firecaffe", settings={}, roles=roles, servers=ServerPlan(1, fixed=True),
+            description=Description(
+                scored="the server's parameters", rate="unchanged: the mean over all workers' samples", scaling=GROW,
+            ),
+            terms=TaskTerms(clips="each update"),
             taxonomy=Taxonomy(
                 optimization="central", architecture="server", scheduling="synchronous", exchange="binomial tree",
                 topology="single parameter server",

@@ -18,7 +18,7 @@ from covey.message import Address, Message
 from covey.model.batches import Batch
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.strategy import GROW, Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
 from covey.vector import Vector
 
 SERVER = Address("server", 0)
@@ -182,10 +182,12 @@ class GradientCoding:
             ]
 
         return Strategy(
-            name="gradient_coding", settings=asdict(self), roles=roles, servers=1, scored="the server's parameters",
-            rate="unchanged: the mean over all workers' samples", scaling=GROW, clips="each update",
-            samples="every sample counts once per epoch, and is computed by up to s + 1 workers",
-            chooses=True,
+            name="gradient_coding", settings=asdict(self), roles=roles, servers=ServerPlan(1),
+            description=Description(
+                scored="the server's parameters", rate="unchanged: the mean over all workers' samples", scaling=GROW,
+                samples="every sample counts once per epoch, and is computed by up to s + 1 workers",
+            ),
+            terms=TaskTerms(clips="each update", chooses=True),
             taxonomy=Taxonomy(
                 optimization="central", architecture="server", scheduling="synchronous", exchange="reduce / broadcast",
                 topology="single server",

@@ -25,7 +25,7 @@ from covey.exchange.collectives.sums import scatter_gather
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.strategy import GROW, Description, Role, Strategy, TaskTerms, Taxonomy
 from covey.vector import Vector
 
 
@@ -225,8 +225,12 @@ def interleaved(name: str, manner: SliceOrder, settings: dict[str, object]) -> S
         ]
 
     return Strategy(
-        name=name, settings=settings, roles=roles, scored="worker 0's model: all are the same",
-        rate="unchanged: the mean over all workers' samples", scaling=GROW, clips="each update",
+        name=name, settings=settings, roles=roles,
+        description=Description(
+            scored="worker 0's model: all are the same", rate="unchanged: the mean over all workers' samples",
+            scaling=GROW,
+        ),
+        terms=TaskTerms(clips="each update"),
         taxonomy=Taxonomy(
             optimization="central", architecture="peers", scheduling="synchronous", exchange="all-reduce",
             topology="complete",

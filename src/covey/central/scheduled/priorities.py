@@ -37,7 +37,7 @@ from covey.exchange.codec import Codec, dense, seed
 from covey.exchange.differences import difference_coder
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.strategy import GROW, Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
 
 
 class SlicedCopy:
@@ -140,8 +140,11 @@ def scheduled(name: str, manner: SliceOrder, settings: dict[str, object], codec:
         return workers_and_servers(workers, work, servers, serve, one_batch=True)
 
     return Strategy(
-        name=name, settings=settings, roles=roles, servers=1, codec=codec.name, scored="the servers' parameters",
-        rate="unchanged: the mean over all workers' samples", scaling=GROW, clips="each update",
+        name=name, settings=settings, roles=roles, servers=ServerPlan(1),
+        description=Description(
+            scored="the servers' parameters", rate="unchanged: the mean over all workers' samples", scaling=GROW,
+        ),
+        terms=TaskTerms(clips="each update"),
         taxonomy=Taxonomy(
             optimization="central", architecture="server", scheduling="synchronous", exchange="reduce / broadcast",
             topology="parameter servers",

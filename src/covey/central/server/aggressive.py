@@ -18,7 +18,7 @@ from covey.message import Address, Message
 from covey.model.batches import Batch
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.strategy import GROW, Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
 from covey.vector import Vector
 
 
@@ -208,11 +208,13 @@ class ABsp:
             return workers_and_servers(workers, work, servers, partial(server, codec=codec))
 
         return Strategy(
-            name="a_bsp", settings=asdict(self), roles=roles, servers=1, scored="the servers' parameters",
-            rate="unchanged: the mean over the samples that were processed", scaling=GROW, clips="each update",
-            parts=self.chunks, codec=codec.name,
-            samples="slow workers see fewer samples: each goes through its own in order, and skips none",
-            chooses=True,
+            name="a_bsp", settings=asdict(self), roles=roles, servers=ServerPlan(1),
+            description=Description(
+                scored="the servers' parameters", rate="unchanged: the mean over the samples that were processed",
+                scaling=GROW,
+                samples="slow workers see fewer samples: each goes through its own in order, and skips none",
+            ),
+            terms=TaskTerms(clips="each update", parts=self.chunks, chooses=True),
             taxonomy=Taxonomy(
                 optimization="central", architecture="server", scheduling="synchronous", exchange="reduce / broadcast",
                 topology="parameter servers",

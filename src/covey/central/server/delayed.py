@@ -16,7 +16,7 @@ from covey.exchange.codec import Codec, dense, seed
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import KEEP, Role, Strategy, Taxonomy
+from covey.strategy import Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
 from covey.vector import Vector, mean_
 
 NOTHING = Vector(())
@@ -189,9 +189,11 @@ class BoundedDelay:
             return workers_and_servers(workers, work, servers, partial(server, codec=codec), one_batch=self.delay == 0)
 
         return Strategy(
-            name="bounded_delay", settings=asdict(self), roles=roles, servers=1, codec=codec.name,
-            scored="the servers' parameters", rate="unchanged: the mean over all workers' samples", scaling=KEEP,
-            clips="each update",
+            name="bounded_delay", settings=asdict(self), roles=roles, servers=ServerPlan(1),
+            description=Description(
+                scored="the servers' parameters", rate="unchanged: the mean over all workers' samples",
+            ),
+            terms=TaskTerms(clips="each update"),
             taxonomy=Taxonomy(
                 optimization="central", architecture="server", scheduling="bounded", exchange="reduce / broadcast",
                 topology="parameter servers",

@@ -21,7 +21,7 @@ from covey.exchange.filters import Filter, KeyCache
 from covey.model.optimizers import active_groups
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import KEEP, Role, Strategy, Taxonomy
+from covey.strategy import KEEP, Description, Role, ServerPlan, Strategy, Taxonomy
 from covey.vector import Vector
 
 
@@ -208,10 +208,12 @@ class Downpour:
 
         adagrad = "Adagrad with the task's rate, or gamma: no share, as it scales itself"
         return Strategy(
-            name="downpour", settings=asdict(self) | {"warm": self.warm or None}, roles=roles, servers=1,
-            codec=codec.name, scored="the servers' parameters",
-            rate=adagrad if self.server == "adagrad" else "each push counts 1/workers",
-            scaling="gamma may be 10 times a good fixed rate, for any n" if self.server == "adagrad" else KEEP,
+            name="downpour", settings=asdict(self) | {"warm": self.warm or None}, roles=roles, servers=ServerPlan(1),
+            description=Description(
+                scored="the servers' parameters",
+                rate=adagrad if self.server == "adagrad" else "each push counts 1/workers",
+                scaling="gamma may be 10 times a good fixed rate, for any n" if self.server == "adagrad" else KEEP,
+            ),
             taxonomy=Taxonomy(
                 optimization="central", architecture="server", scheduling="asynchronous", exchange="ad hoc",
                 topology="parameter servers",

@@ -19,7 +19,19 @@ from covey.central.server.shard import ShardPolicy, server
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.model.optimizers import check_momentum
-from covey.strategy import GROW, KEEP, Role, Scheduling, Strategy, Taxonomy
+from covey.strategy import (
+    GROW,
+    KEEP,
+    ONCE,
+    Clips,
+    Description,
+    Role,
+    Scheduling,
+    ServerPlan,
+    Strategy,
+    TaskTerms,
+    Taxonomy,
+)  # fmt: skip
 from covey.synchronization import (
     Bounded,
     Each,
@@ -56,13 +68,17 @@ def parameter_server(
         settings = {**settings, "epoch": ending.share, "unit": shown(ending.unit, "replicas")}
         skips = f"an epoch ends with {ending.share:.3g} of its {ending.unit}, and what is left of it is skipped"
         samples = f"{samples}; {skips}" if samples else skips
+    clips: Clips = (
+        "each update" if gather.everyone else "each update of one server" if gather.averages else "each gradient"
+    )
     return Strategy(
-        name=name, settings=dict(settings), roles=roles, servers=1, codec=keeping.codec.name,
-        scored="the servers' parameters",
-        rate=gather.rate, scaling=GROW if scheduling == "synchronous" else KEEP,
-        samples=samples or "every sample once per epoch", chooses=ending is not None,
-        grouped=partial(grouped, keeping) if takes_sums(keeping) else None,
-        clips="each update" if gather.everyone else "each update of one server" if gather.averages else "each gradient",
+        name=name, settings=dict(settings), roles=roles,
+        servers=ServerPlan(1, grouped=partial(grouped, keeping) if takes_sums(keeping) else None),
+        description=Description(
+            scored="the servers' parameters", rate=gather.rate,
+            scaling=GROW if scheduling == "synchronous" else KEEP, samples=samples or ONCE,
+        ),
+        terms=TaskTerms(clips=clips, chooses=ending is not None),
         taxonomy=Taxonomy(
             optimization="central", architecture="server", scheduling=scheduling, topology="parameter servers",
             exchange="reduce / broadcast" if gather.averages else "ad hoc",
@@ -124,8 +140,8 @@ class Asynchronous(Unheld):
         explicit = None if self.momentum is None else max(-0.9, min(0.99, self.momentum - (1 - 1 / workers)))
         keeping = ShardPolicy(Rule(Open(), each), codec, momentum=explicit, ending=self.ending("asynchronous"))
         settings = {"weight": each.share, "damping": shown(self.damping, "none"), "momentum": self.momentum}
-        accept = None if explicit is None else check_momentum
-        return replace(parameter_server("asynchronous", "asynchronous", keeping, settings), accept=accept)
+        found = parameter_server("asynchronous", "asynchronous", keeping, settings)
+        return replace(found, terms=replace(found.terms, accept=None if explicit is None else check_momentum))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,7 @@ from covey.message import Address, Message
 from covey.model.batches import Batch
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
 
 
 class Resync(Message):
@@ -120,10 +120,12 @@ class SpecSync:
             return workers_and_servers(workers, work, servers, partial(server, after=after, codec=codec))
 
         return Strategy(
-            name="specsync", settings=asdict(self), roles=roles, servers=1, scored="the servers' parameters",
-            parts=self.parts, codec=codec.name,
-            rate="each push counts 1/workers", samples="aborted batches are redone: every sample counts once per epoch",
-            chooses=True,
+            name="specsync", settings=asdict(self), roles=roles, servers=ServerPlan(1),
+            description=Description(
+                scored="the servers' parameters", rate="each push counts 1/workers",
+                samples="aborted batches are redone: every sample counts once per epoch",
+            ),
+            terms=TaskTerms(parts=self.parts, chooses=True),
             taxonomy=Taxonomy(
                 optimization="central", architecture="server", scheduling="asynchronous", exchange="ad hoc",
                 topology="parameter servers",

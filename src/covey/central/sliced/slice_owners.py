@@ -21,7 +21,7 @@ from covey.message import Address, Message
 from covey.model.optimizers import ELEMENTWISE
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import GROW, Role, Strategy, Taxonomy, workers
+from covey.strategy import GROW, ONCE, Description, Role, Strategy, TaskTerms, Taxonomy, workers
 from covey.vector import Vector, mean_
 
 NOTHING = Vector(())
@@ -205,8 +205,11 @@ def slices(name: str, codec: Codec, whole: bool = True, dropping: Dropping | Non
         ]
 
     return Strategy(
-        name=name, settings={}, roles=roles, scored="each worker's own slice",
-        rate="unchanged: the mean over all workers' samples", scaling=GROW, clips="each update",
+        name=name, settings={}, roles=roles,
+        description=Description(
+            scored="each worker's own slice", rate="unchanged: the mean over all workers' samples", scaling=GROW,
+        ),
+        terms=TaskTerms(clips="each update"),
         taxonomy=Taxonomy(
             optimization="central", architecture="peers", scheduling="synchronous", exchange="scatter-reduce",
             topology="distributed PS, k = n",
@@ -219,7 +222,7 @@ class Sliced:
     """Every worker owns 1/n of the parameters and of the optimizer: scatter-reduce, step the slice, all-gather."""
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
-        return replace(slices("sliced", codec), codec=codec.name)
+        return slices("sliced", codec)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,12 +243,17 @@ class BigDl:
         if self.parts < 1 or self.warmup < 0 or self.window < 1:
             raise PlanError("bigdl: 1 part or more, a warmup of 0 steps or more, a window of 1 or more")
         if self.drop == 0:
-            return replace(slices("bigdl", truncated(), whole=False), accept=accept)
+            found = slices("bigdl", truncated(), whole=False)
+            return replace(found, terms=replace(found.terms, accept=accept))
         dropping = Dropping(self.drop, most, self.parts, self.warmup, self.window)
+        found = slices("bigdl", truncated(), whole=False, dropping=dropping)
         return replace(
-            slices("bigdl", truncated(), whole=False, dropping=dropping), accept=accept, settings=asdict(dropping),
-            parts=self.parts, chooses=True, rate="unchanged: the mean over the samples that were ready in time",
-            samples=f"every sample once per epoch, but about {self.drop:.3g} of the parts of batches are dropped",
+            found, settings=asdict(dropping),
+            terms=replace(found.terms, accept=accept, parts=self.parts, chooses=True),
+            description=replace(
+                found.description, rate="unchanged: the mean over the samples that were ready in time",
+                samples=f"{ONCE}, but about {self.drop:.3g} of the parts of batches are dropped",
+            ),
         )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from covey.exchange.differences import model_coder, refuse_carrying
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
 WINDOW = 10  # rounds over which the tuner measures
@@ -216,9 +216,8 @@ class Crossbow:
 
         shown = {"learners": learners} if self.tune else {"learners": learners, "pull": pull}
         return Strategy(
-            name="crossbow", settings=written(self, **shown), roles=roles, codec=codec.name,
-            scored="the central model",
-            rate="unchanged: each learner's own",
+            name="crossbow", settings=written(self, **shown), roles=roles,
+            description=Description(scored="the central model", rate="unchanged: each learner's own"),
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="synchronous",
                 exchange="hierarchical all-reduce", topology="closed ring",

@@ -19,7 +19,7 @@ from covey.exchange.collectives.sums import Group, Pattern
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.strategy import GROW, Description, Role, Strategy, Taxonomy
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +146,10 @@ class LocalSgd:
             return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(
-            name="local_sgd", settings=written(self, period=self.period), roles=roles, codec=codec.name,
-            scored="the mean of the workers' models", rate="unchanged: each worker's own", scaling=GROW,
+            name="local_sgd", settings=written(self, period=self.period), roles=roles,
+            description=Description(
+                scored="the mean of the workers' models", rate="unchanged: each worker's own", scaling=GROW,
+            ),
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="synchronous", exchange="all-reduce",
                 topology=by_name.SHAPES[self.pattern],

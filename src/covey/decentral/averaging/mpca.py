@@ -16,7 +16,7 @@ from covey.exchange.differences import refuse_carrying
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
 FIRMEST = 10.0  # times the penalty: as hard as an old centre may pull
@@ -205,9 +205,8 @@ class Mpca:
             ]
 
         return Strategy(
-            name="mpca", settings=written(self, rho=self.rho, bound=self.bound), roles=roles, codec=codec.name,
-            scored="the centre",
-            rate="unchanged: each worker's own",
+            name="mpca", settings=written(self, rho=self.rho, bound=self.bound), roles=roles,
+            description=Description(scored="the centre", rate="unchanged: each worker's own"),
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="server", scheduling="soft", exchange="binomial tree",
                 topology="dedicated master",

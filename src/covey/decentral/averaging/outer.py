@@ -21,7 +21,7 @@ from covey.exchange.collectives.sums import Group, ring
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node, Program
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
 Block = dict[str, Vector]
@@ -148,8 +148,10 @@ def strategy(name: str, settings: dict[str, Any], program: Program, codec: Codec
         return [Role(Address("worker", rank), work, trains=True, scored=rank == 0) for rank in range(workers)]
 
     return Strategy(
-        name=name, settings=settings, roles=roles, codec=codec.name,
-        scored="the outer model at the end of the last block", rate="unchanged: each worker's own",
+        name=name, settings=settings, roles=roles,
+        description=Description(
+            scored="the outer model at the end of the last block", rate="unchanged: each worker's own",
+        ),
         taxonomy=Taxonomy(
             optimization="decentral", architecture="peers", scheduling="synchronous", exchange="all-reduce",
             topology="closed ring",

@@ -15,7 +15,7 @@ from covey.exchange.differences import Shadows, model_coder, refuse_carrying
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.vector import Vector, mean_
 
 MASTER = Address("master", 0)
@@ -170,9 +170,8 @@ class SparkNet:
             ]
 
         return Strategy(
-            name="sparknet", settings=written(self, period=self.period), roles=roles, codec=codec.name,
-            scored="the master's mean",
-            rate="unchanged: each worker's own",
+            name="sparknet", settings=written(self, period=self.period), roles=roles,
+            description=Description(scored="the master's mean", rate="unchanged: each worker's own"),
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="server", scheduling="synchronous", exchange="reduce",
                 topology="dedicated master",

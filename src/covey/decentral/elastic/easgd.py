@@ -16,7 +16,7 @@ from covey.exchange.differences import Gaps, Shadows, model_coder, refuse_carryi
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
 MASTER = Address("master", 0)
@@ -222,8 +222,10 @@ class Easgd:
         shown: dict[str, Any] = {"momentum": self.momentum} if name == "eamsgd" else {}
         return Strategy(
             name=name, settings=written(self, period=self.period, pull=pull, **shown), roles=roles,
-            codec=codec.name, scored="the centre",
-            rate="times 1 - momentum: it keeps its meaning" if self.momentum else "unchanged: each worker's own",
+            description=Description(
+                scored="the centre",
+                rate="times 1 - momentum: it keeps its meaning" if self.momentum else "unchanged: each worker's own",
+            ),
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="server",
                 scheduling="asynchronous" if self.mode == "asynchronous" else "synchronous", exchange="ad hoc",

@@ -13,7 +13,7 @@ from covey.exchange.differences import Gaps, Shadows, model_coder, refuse_laggin
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
 
@@ -119,8 +119,8 @@ class TreeEasgd:
 
         shown = written(self, fanout=self.fanout, up=self.up, down=self.down, pull=pull)
         return Strategy(
-            name="tree_easgd", settings=shown, roles=roles, codec=codec.name, scored="the root's model",
-            rate="unchanged: each worker's own", leaves_behind=True,
+            name="tree_easgd", settings=shown, roles=roles, leaves_behind=True,
+            description=Description(scored="the root's model", rate="unchanged: each worker's own"),
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="bounded", exchange="ad hoc",
                 topology="tree",

@@ -12,7 +12,7 @@ from covey.exchange.differences import Gaps, Shadows, model_coder, refuse_laggin
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Memory, Node
-from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.strategy import GROW, Description, Role, Strategy, Taxonomy
 from covey.topology import Graph
 from covey.vector import Vector
 
@@ -136,9 +136,10 @@ class Adpsgd:
             ]  # fmt: skip
 
         return Strategy(
-            name="adpsgd", settings={}, roles=roles, over=over, codec=codec.name,
-            scored="the mean of the workers' models",
-            rate="unchanged: each worker's own", scaling=GROW,
+            name="adpsgd", settings={}, roles=roles,
+            description=Description(
+                scored="the mean of the workers' models", rate="unchanged: each worker's own", scaling=GROW,
+            ),
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="asynchronous", exchange="pairwise",
                 topology="two sides" if over == "bipartite" else over,

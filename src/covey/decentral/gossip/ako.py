@@ -14,7 +14,7 @@ from covey.exchange.codec import Codec, dense, seed
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.vector import Piece, Vector, chunks
 
 
@@ -105,9 +105,10 @@ class Ako:
             return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(
-            name="ako", settings={"partitions": partitions}, roles=roles, codec=codec.name,
-            scored="the mean of the workers' models",
-            rate="every gradient counts 1/n, at each worker",
+            name="ako", settings={"partitions": partitions}, roles=roles,
+            description=Description(
+                scored="the mean of the workers' models", rate="every gradient counts 1/n, at each worker",
+            ),
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="asynchronous", exchange="partial gradients",
                 topology="peer-to-peer mesh",

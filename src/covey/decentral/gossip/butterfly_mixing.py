@@ -11,7 +11,7 @@ from covey.exchange.differences import Shadows, gain, model_coder, refuse_laggin
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.strategy import GROW, Description, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
 
@@ -79,8 +79,10 @@ class Butterfly:
             return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(
-            name="butterfly", settings={}, roles=roles, codec=codec.name, scored="the mean of the workers' models",
-            rate="unchanged: each worker's own", scaling=GROW,
+            name="butterfly", settings={}, roles=roles,
+            description=Description(
+                scored="the mean of the workers' models", rate="unchanged: each worker's own", scaling=GROW,
+            ),
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="synchronous", exchange="pairwise",
                 topology="butterfly",

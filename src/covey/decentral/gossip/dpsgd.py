@@ -11,7 +11,7 @@ from covey.exchange.differences import Shadows, gain, model_coder, refuse_laggin
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.strategy import GROW, Description, Role, Strategy, Taxonomy
 from covey.topology import Graph
 from covey.vector import Vector
 
@@ -85,9 +85,10 @@ class Dpsgd:
             return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(
-            name="dpsgd", settings={}, roles=roles, over=over, codec=codec.name,
-            scored="the mean of the workers' models",
-            rate="unchanged: each worker's own", scaling=GROW,
+            name="dpsgd", settings={}, roles=roles,
+            description=Description(
+                scored="the mean of the workers' models", rate="unchanged: each worker's own", scaling=GROW,
+            ),
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="synchronous", exchange="2:1 reduce",
                 topology="closed ring" if over == "ring" else over,

@@ -11,7 +11,7 @@ from covey.exchange.differences import Gaps, Shadows, model_coder, refuse_laggin
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Memory, Node
-from covey.strategy import Role, Strategy, Taxonomy
+from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.topology import Graph
 from covey.vector import Vector
 
@@ -112,8 +112,10 @@ class Gosgd:
             return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(
-            name="gosgd", settings=asdict(self), roles=roles, over=over, codec=codec.name,
-            scored="the mean of the workers' models, by their weights", rate="unchanged: each worker's own",
+            name="gosgd", settings=asdict(self), roles=roles,
+            description=Description(
+                scored="the mean of the workers' models, by their weights", rate="unchanged: each worker's own",
+            ),
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="soft", exchange="ad hoc",
                 topology="peer-to-peer mesh" if over == "complete" else over,

@@ -15,7 +15,7 @@ from covey.exchange.collectives.compressed import gradient_coder
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node, Program
-from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.strategy import GROW, Description, Role, Strategy, Taxonomy
 from covey.topology import Graph
 from covey.vector import Vector
 
@@ -197,11 +197,14 @@ class Malt:
             program = partial(work, graph=graph, share=share, fold=self.fold, codec=codec)
             return [Role(Address("worker", rank), program, trains=True, scored=True) for rank in range(workers)]
 
+        folded = "mean" if self.fold == "average" else "sum"
         return Strategy(
-            name="malt", settings={**asdict(self), "share": share}, roles=roles, over=over, codec=codec.name,
-            scored="the mean of the workers' models",
-            rate=f"unchanged: each worker's own, on the {'mean' if self.fold == 'average' else 'sum'} of what it has",
-            scaling=GROW if self.fold == "average" else "divide it by 1 + the peers",
+            name="malt", settings={**asdict(self), "share": share}, roles=roles,
+            description=Description(
+                scored="the mean of the workers' models",
+                rate=f"unchanged: each worker's own, on the {folded} of what it has",
+                scaling=GROW if self.fold == "average" else "divide it by 1 + the peers",
+            ),
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", exchange="scatter / gather",
                 scheduling="bounded" if self.bound else "synchronous" if work is together else "asynchronous",

@@ -12,7 +12,7 @@ from covey.exchange.differences import Gaps, Shadows, model_coder, refuse_laggin
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Memory, Node
-from covey.strategy import GROW, Role, Strategy, Taxonomy
+from covey.strategy import GROW, Description, Role, Strategy, Taxonomy
 from covey.topology import Graph
 from covey.vector import Vector
 
@@ -122,9 +122,11 @@ class Sgp:
             return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(
-            name="sgp", settings=asdict(self), roles=roles, over=over, codec=codec.name,
-            scored="the mean of the workers' x, over that of their weights",
-            rate="unchanged: each worker's own", scaling=GROW,
+            name="sgp", settings=asdict(self), roles=roles,
+            description=Description(
+                scored="the mean of the workers' x, over that of their weights", rate="unchanged: each worker's own",
+                scaling=GROW,
+            ),
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", scheduling="bounded" if self.overlap else "synchronous",
                 exchange="push-sum", topology="1-peer exponential" if over == "one_peer_exponential" else over,

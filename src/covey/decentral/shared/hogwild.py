@@ -14,7 +14,7 @@ from covey.errors import PlanError
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Effect, Memory, Node
-from covey.strategy import KEEP, Role, Strategy, Taxonomy
+from covey.strategy import KEEP, Description, Role, Strategy, TaskTerms, Taxonomy
 from covey.vector import Vector
 
 Momentum = Literal["refuse", "drop"]
@@ -263,6 +263,6 @@ def herding(
         return [Role(Address("worker", rank), program, trains=True, scored=True) for rank in range(workers)]
 
     return Strategy(
-        name=name, settings=settings, roles=roles, scored=scored, rate=rate, scaling=scaling, taxonomy=taxonomy,
-        accept=accept,
+        name=name, settings=settings, roles=roles, description=Description(scored=scored, rate=rate, scaling=scaling),
+        terms=TaskTerms(accept=accept), taxonomy=taxonomy,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from covey.strategy import Role, Strategy
 
 def meshed(strategy: Strategy, mesh: Mesh) -> Strategy:
     """The strategy among the replicas of a mesh, once for every stage."""
-    if strategy.chooses or strategy.parts > 1:
+    if strategy.terms.chooses or strategy.terms.parts > 1:
         raise PlanError(f"{strategy.name} chooses parts of batches itself, which a cut model cannot: use bsp or ssp")
     stages = mesh.stages
 
@@ -28,6 +28,7 @@ def meshed(strategy: Strategy, mesh: Mesh) -> Strategy:
 
     kind = "data" if stages == 1 else "model" if mesh.replica == 1 else "model + data"
     return replace(
-        strategy, roles=roles, mesh=mesh, parts=mesh.schedule.microbatches, grouped=None,
-        taxonomy=replace(strategy.taxonomy, parallelism=kind),
+        strategy, roles=roles, taxonomy=replace(strategy.taxonomy, parallelism=kind),
+        terms=replace(strategy.terms, parts=mesh.schedule.microbatches),
+        servers=replace(strategy.servers, grouped=None), composition=replace(strategy.composition, mesh=mesh),
     )  # fmt: skip

@@ -90,7 +90,7 @@ def join(
         with RoleLines(joined.me, joined.work.contacts) as lines:
             score_for(lines, joined.plan, ScoredModel(one_model(model), None))
         raise SystemExit(0)
-    replica = replica_of(model, optimizer, joined.strategy.accept)
+    replica = replica_of(model, optimizer, joined.strategy.terms.accept)
     if not joined.plan.role(joined.me).trains:
         with RoleLines(joined.me, joined.work.contacts) as lines:
             play(lines, joined.plan, replica, joined.kept, lambda compute_thread: compute_thread.serve())

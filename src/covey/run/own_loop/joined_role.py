@@ -64,7 +64,7 @@ class JoinedRole:
 
     def check_clip(self) -> None:
         """Refuse to clip where the strategy cannot."""
-        self.strategy.check_clip(self.strategy.servers if self.work.servers is None else self.work.servers)
+        self.strategy.check_clip(self.strategy.servers.count if self.work.servers is None else self.work.servers)
 
 
 JOINED: JoinedRole | None = None

@@ -69,9 +69,9 @@ def loop_of(script: Script, strategy: str | Spec, workers: int, given: Options, 
     """Refuse what a script's own loop cannot have."""
     spec = catalog.chosen(strategy, workers)
     chosen = catalog.resolve(spec, workers)
-    if chosen.mesh:
+    if chosen.composition.mesh:
         raise PlanError("`with mesh(…)` cuts the model, which works only for a Task: use covey run")
-    if chosen.chooses:
+    if chosen.terms.chooses:
         raise PlanError(
             f"{chosen.name} chooses the samples of each gradient itself, so it cannot run a script's own loop: give "
             "covey run a Task, or launch the script with another strategy, such as bsp or easgd"

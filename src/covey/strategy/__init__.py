@@ -1,0 +1,11 @@
+"""Where does it stand in the taxonomy? A strategy is a value; its entry says what the catalog knows of its name."""
+
+from covey.strategy.entry import Entry, Taken
+from covey.strategy.roles import Plan, Role, workers
+from covey.strategy.strategy import Clips, Composition, ModelMesh, ServerPlan, Strategy, TaskTerms
+from covey.strategy.taxonomy import GROW, KEEP, ONCE, Description, Scheduling, Taxonomy
+
+__all__ = [
+    "GROW", "KEEP", "ONCE", "Clips", "Composition", "Description", "Entry", "ModelMesh", "Plan", "Role", "Scheduling",
+    "ServerPlan", "Strategy", "Taken", "TaskTerms", "Taxonomy", "workers",
+]  # fmt: skip
