@@ -1,8 +1,13 @@
-"""What tests share: golden files, and an ear for Ctrl-C."""
+"""What tests share: golden files, commands that start warm, and an ear for Ctrl-C."""
 
 from __future__ import annotations
 
 import os
+
+# One thread, also in the library behind torch's products on ARM, which counts its threads when it is loaded. Two are
+# slower where two tests run on two cores: each waits for the other's.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path

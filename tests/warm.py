@@ -1,118 +1,213 @@
 """Commands without the seconds that importing torch takes: a process that has imported covey forks one child for each.
 
-A child is what `python -m covey …` or `python script.py` would be: its own process group, folder, environment and files
-for output. The parent imports and runs nothing else, so a fork of it has no threads that could be missing. A child
-begins by forking the fork server that its runs will need, so that this need not import torch either.
+A child is what `python -m covey …` or `python script.py` would be: its own session, folder, environment and files for
+output, and its own end. The parent imports and runs nothing else, so a fork of it has no threads that could be missing.
+A child begins by forking the fork server that its runs will need, so that this need not import torch either.
 """
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
+
+from covey.engines.process import inherited
+
+LONGEST = 1 << 17  # bytes of a wish: mostly environment
 
 
 class Warm:
-    """The process that forks, as its tests see it."""
+    """The process that forks, as its tests see it; it is started when it is needed."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.warm", " " * 64]  # room for the title of a fork server
+        self._process: subprocess.Popen[bytes] | None = None
+        self._environment = dict(os.environ)  # of now: tests mark theirs, to find what is left of it
+
+    def _start(self) -> None:
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         root = Path(__file__).parent.parent
-        path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root,
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        path = os.pathsep.join([str(root), *filter(None, [self._environment.get("PYTHONPATH")])])
+        own = {**self._environment, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        with theirs:
+            command = [sys.executable, "-m", "tests.warm", str(theirs.fileno()), " " * 64]  # room for titles
+            self._process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=root,
+                env=inherited.in_order({os.fsencode(name): os.fsencode(value) for name, value in own.items()}),
+            )  # fmt: skip
+
+    def start(
+        self, words: Sequence[str | Path], cwd: Path, env: Mapping[str, str] | None = None, stdin: bool = False
+    ) -> Command:
+        """`-m MODULE …` or `SCRIPT …`, as after `python`; with `stdin` it can be written to."""
+        if self._process is None:
+            self._start()
+        asked = {"words": list(map(str, words)), "cwd": str(cwd), "env": dict(os.environ if env is None else env)}
+        heard, told = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs, ours = os.pipe() if stdin else (os.open(os.devnull, os.O_RDONLY), None)
+        output = [os.memfd_create(name) for name in ("out", "err")]
+        with told:
+            socket.send_fds(self._line, [json.dumps(asked).encode()], [told.fileno(), theirs, *output])
+        os.close(theirs)
+        return Command(asked["words"], heard, None if ours is None else open(ours, "w"), output)
 
     def run(
         self, words: Sequence[str | Path], cwd: Path, timeout: float = 120, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """`-m MODULE …` or `SCRIPT …`, as after `python`; what it left running when the time was over is killed."""
-        assert self._process.stdin and self._process.stdout
-        with tempfile.TemporaryDirectory() as folder:
-            asked = {
-                "words": list(map(str, words)), "cwd": str(cwd), "timeout": timeout, "folder": folder,
-                "env": dict(os.environ if env is None else env),
-            }  # fmt: skip
-            self._process.stdin.write(json.dumps(asked).encode() + b"\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-            assert answer, "the warm process has ended"
-            code = json.loads(answer)
-            out, err = ((Path(folder) / name).read_text(errors="replace") for name in ("out", "err"))
-        if code is None:
-            raise subprocess.TimeoutExpired(list(words), timeout, out, err)
-        return subprocess.CompletedProcess(list(words), code, out, err)
+        """The same to its end; what it left running when the time was over is killed."""
+        command = self.start(words, cwd, env)
+        try:
+            out, err = command.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(command.pid, signal.SIGKILL)
+            raise
+        return subprocess.CompletedProcess(command.args, command.wait(), out, err)
 
     def close(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait(10)
+        if self._process is not None:
+            self._line.close()
+            self._process.wait(10)
 
 
-def serve() -> None:
+class Command:
+    """A command, as its tests see it: what they ask of a `subprocess.Popen`."""
+
+    def __init__(self, args: Sequence[str], line: socket.socket, stdin: IO[str] | None, output: list[int]) -> None:
+        self.args, self.stdin, self.returncode = args, stdin, None
+        self._line, self._output = line, output
+        self.pid = self._hear()
+
+    def _hear(self) -> Any:
+        word = self._line.recv(100)
+        assert word, "the warm process has ended"
+        return int(word)
+
+    def poll(self) -> int | None:
+        """Its exit status as `subprocess` has it, if it has ended."""
+        if self.returncode is None and select.select([self._line], [], [], 0)[0]:
+            self.returncode = self._hear()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            select.select([self._line], [], [], timeout)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0, *self._read())
+        return code
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """What it has written, when it has ended."""
+        if self.stdin:
+            self.stdin.close()
+        self.wait(timeout)
+        return self._read()
+
+    def _read(self) -> tuple[str, str]:
+        out, err = (os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace") for file in self._output)
+        return out, err
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def __del__(self) -> None:
+        for file in self._output:
+            os.close(file)
+        self._line.close()
+
+
+def serve(line: socket.socket) -> None:
+    """Fork a child for each wish, and tell its number and its end, until nobody can wish any more."""
     import covey.cli
-    from covey.engines.process.inherited import early
     from covey.engines.process.launcher.fork_server import import_all
 
     import_all("covey.run.roles")
     assert covey.cli and len(os.listdir("/proc/self/task")) == 1, "a fork would lack the other threads"
-    loaded = early(os.environb)
-    answers = os.dup(1)
-    os.dup2(2, 1)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        child = os.fork()
-        if not child:
-            become(asked, loaded)
-        os.write(answers, json.dumps(outcome(child, asked["timeout"])).encode() + b"\n")
+    gc.freeze()
+    loaded = inherited.early(os.environb)
+    children: dict[int, tuple[int, socket.socket]] = {}  # by what is readable when they have ended
+    poll = select.poll()
+    poll.register(line, select.POLLIN)
+    while True:
+        for ready, _ in poll.poll():
+            if ready != line.fileno():
+                poll.unregister(ready)
+                bury(ready, *children.pop(ready))
+                continue
+            wish, given, _, _ = socket.recv_fds(line, LONGEST, 4)
+            if not wish:
+                return
+            told, *files = given
+            child = os.fork()
+            if not child:
+                line.close()
+                for handle, (_, other) in children.items():
+                    os.close(handle)
+                    other.close()
+                os.close(told)
+                become(json.loads(wish), files, loaded)
+            for file in files:
+                os.close(file)
+            handle = os.pidfd_open(child)
+            children[handle] = child, socket.socket(fileno=told)
+            children[handle][1].send(str(child).encode())
+            poll.register(handle, select.POLLIN)
 
 
-def outcome(child: int, timeout: float) -> int | None:
-    """The child's exit status as a shell has it, or None when it had to be killed."""
-
-    def late(*_: Any) -> NoReturn:
-        raise TimeoutError
-
-    signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, timeout)
-    try:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    except TimeoutError:
-        os.killpg(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        return None
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+def bury(handle: int, child: int, told: socket.socket) -> None:
+    """Tell the exit status of a child that has ended, if anybody still hears."""
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.close(handle)
+    with told, suppress(OSError):
+        told.send(str(code).encode())
 
 
-def become(asked: dict[str, Any], loaded: dict[bytes, bytes]) -> NoReturn:
+def become(asked: dict[str, Any], files: list[int], loaded: dict[bytes, bytes]) -> NoReturn:
     """(In the child) Be the command."""
     code = 1
     try:
         os.setsid()
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        stdin, out, err = files
+        os.dup2(stdin, 0)
+        os.close(stdin)
         os.chdir(asked["cwd"])
-        os.environ.clear()
-        os.environ.update(asked["env"])
-        for number, name in ((1, "out"), (2, "err")):
-            file = os.open(Path(asked["folder"]) / name, os.O_WRONLY | os.O_CREAT)
-            os.dup2(file, number)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        given = {os.fsencode(name): os.fsencode(value) for name, value in asked["env"].items()}
+        folder = os.open(".", os.O_PATH | os.O_DIRECTORY)
+        inherited.Inherited(environment=given, path=sys.path[1:], umask=os.umask(0)).take(out, err, folder)
         have_fork_server(loaded)
         code = python(asked["words"])
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """(In the child) End as Python does, but without taking torch apart, which takes long."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
 
 
 class Forked:
@@ -136,7 +231,7 @@ class Forked:
 
 def have_fork_server(loaded: dict[bytes, bytes]) -> None:
     """(In the child) Fork the server that runs with one thread will use, where it would be what a new process is."""
-    from covey.engines.process import child_process, inherited
+    from covey.engines.process import child_process
     from covey.engines.process.launcher import fork_server_client, shared_fork_server
     from covey.model.threads import limited_to
 
@@ -174,12 +269,12 @@ def python(words: list[str]) -> int:
             return leaving.code or 0
         print(leaving.code, file=sys.stderr)
         return 1
-    except BaseException:
+    except BaseException as error:
         sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
-        return 1
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
 
 if __name__ == "__main__":
-    serve()
+    serve(socket.socket(fileno=int(sys.argv[1])))
     os._exit(0)  # without taking torch apart, which takes long

@@ -17,6 +17,7 @@ from covey.observe.result import Result
 from covey.task import load_task
 from tests.promises.traffic import EXTRA, FORMULAS, PERIODS, Job
 from tests.real.harness import SLOW, Room, Watch, differing, trained
+from tests.warm import Command
 
 DIGITS = "examples/digits.py"
 NUMBERS = 64 * 64 + 64 + 64 * 10 + 10
@@ -92,7 +93,7 @@ def names_the_dead(room: Room, engine: str, victim: str, strategy: str = "bsp", 
     return lost.value
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def finish(process: subprocess.Popen[str] | Command) -> tuple[int, str, str]:
     """Exit code and output; the process must end by itself. Starting takes long where many things run at once."""
     out, err = process.communicate(timeout=PATIENCE)
     return process.returncode, out, err

@@ -16,6 +16,7 @@ import pytest
 from covey.errors import PeerLost
 from tests.clusters.harness import GONE_WITHIN
 from tests.real.harness import SLOW, Room, Watch, fit, trained
+from tests.warm import Command
 
 
 class SharedRoom(Room):
@@ -40,7 +41,7 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def ended(process: subprocess.Popen[str] | Command) -> tuple[int, str, str]:
     """Exit code and output; a busy machine takes a minute and more to start an engine."""
     out, err = process.communicate(timeout=240)
     return process.returncode, out, err

@@ -21,6 +21,7 @@ from tests.clusters.harness import GONE_WITHIN, PATIENCE, finish
 from tests.clusters.machines import machines, needs_namespaces
 from tests.clusters.test_torchrun import on_machine
 from tests.real.harness import Room
+from tests.warm import Command
 
 TORCHRUN = ("-m", "torch.distributed.run", "--log-dir", os.devnull)
 MPIRUN = Path(sys.executable).parent / "mpirun"
@@ -61,7 +62,7 @@ def script(room: Room, strategy: str, **given: object) -> Path:
     return room.script(SCRIPT.format(**{**filled, "options": f"strategy={strategy!r}, {filled['options']}"}))
 
 
-def torchrun(room: Room, ranks: int, *command: str | Path) -> subprocess.Popen[str]:
+def torchrun(room: Room, ranks: int, *command: str | Path) -> Command:
     return room.start(*TORCHRUN, "--nproc-per-node", str(ranks), *command)
 
 

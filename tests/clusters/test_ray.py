@@ -22,15 +22,16 @@ from covey.errors import PlanError
 from tests.clusters.harness import DIGITS, GONE_WITHIN, every_strategy, keeps_promises, names_the_dead
 from tests.clusters.shared import SharedRoom, appears, ended, inside, its_own_goes_with_the_dead, names_the_dead_site
 from tests.real.harness import SLOW, Room, Watch, trained
+from tests.warm import Warm
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.xdist_group("ray")
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[SharedRoom]:
+def running(warm: Warm) -> Iterator[SharedRoom]:
     """A Ray of two CPUs that the tests share, as a notebook would have it."""
-    room = SharedRoom()
+    room = SharedRoom(warm)
     try:
         with inside(room), pytest.MonkeyPatch.context() as patch:
             patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -55,9 +56,9 @@ def shared(running: SharedRoom) -> Iterator[SharedRoom]:
 
 
 @pytest.fixture
-def cleared() -> Iterator[SharedRoom]:
+def cleared(warm: Warm) -> Iterator[SharedRoom]:
     """A room for a Ray that the test starts and ends itself."""
-    room = SharedRoom()
+    room = SharedRoom(warm)
     try:
         yield room
         room.wait_empty(GONE_WITHIN)

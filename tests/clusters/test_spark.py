@@ -22,6 +22,7 @@ from covey.errors import PlanError
 from tests.clusters.harness import DIGITS, GONE_WITHIN, every_strategy, keeps_promises, names_the_dead
 from tests.clusters.shared import SharedRoom, appears, ended, inside, its_own_goes_with_the_dead, names_the_dead_site
 from tests.real.harness import SLOW, Room
+from tests.warm import Warm
 
 pyspark = pytest.importorskip("pyspark")
 pytestmark = pytest.mark.xdist_group("spark")
@@ -30,11 +31,11 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[tuple[Any, SharedRoom]]:
+def session(warm: Warm) -> Iterator[tuple[Any, SharedRoom]]:
     """A session of two slots that the tests share."""
     from pyspark.sql import SparkSession
 
-    room = SharedRoom()
+    room = SharedRoom(warm)
     try:
         with inside(room), pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYSPARK_PYTHON", sys.executable)

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.real.harness import Room
+from tests.warm import Warm
 
 
 @pytest.fixture
-def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
-    room = Room()
+def room(monkeypatch: pytest.MonkeyPatch, warm: Warm) -> Iterator[Room]:
+    room = Room(warm)
     for name in ("COVEY_ROOM", "TMPDIR"):
         monkeypatch.setenv(name, room.environment[name])
     monkeypatch.setattr(tempfile, "tempdir", None)

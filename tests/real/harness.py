@@ -19,6 +19,7 @@ import covey
 from covey.engines.process.launcher import fork_server_client
 from covey.observe.progress import Progress
 from covey.observe.result import Result
+from tests.warm import Command, Warm
 
 GONE_WITHIN = 5.0  # seconds: the promise
 PATIENCE = 90.0  # seconds for things that only a busy machine makes slow
@@ -80,7 +81,8 @@ BATCH_NORM = "nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.
 class Room:
     """A directory, and a mark in the environment by which every process of the test's runs is known."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm: Warm) -> None:
+        self.warm = warm
         self.mark = uuid.uuid4().hex
         self.path = Path(tempfile.mkdtemp(prefix="room", dir="/tmp"))
         self.temporary = self.path / "tmp"
@@ -102,8 +104,12 @@ class Room:
         file.write_text(text)
         return file
 
-    def start(self, *arguments: str | Path, **given: Any) -> subprocess.Popen[str]:
-        """Python with these arguments, in a process group of its own, as a terminal would start it."""
+    def start(self, *arguments: str | Path, stdin: bool = False) -> Command:
+        """Python with these arguments, in a session of its own, in a fork of a process that has imported covey."""
+        return self.warm.start(arguments, self.path, self.environment, stdin)
+
+    def start_cold(self, *arguments: str | Path, **given: Any) -> subprocess.Popen[str]:
+        """The same in a new process, which has everything to import: for tests of how things start."""
         return subprocess.Popen(
             [sys.executable, *map(str, arguments)], env=self.environment, text=True, start_new_session=True,
             cwd=self.path, preexec_fn=_hear_interrupts,  # noqa: PLW1509
@@ -204,7 +210,7 @@ def fit(task: Any, strategy: str, workers: int = 2, **given: Any) -> Result:
     return covey.fit(task, strategy, workers, **{**usual, **given})
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def finish(process: subprocess.Popen[str] | Command) -> tuple[int, str, str]:
     """Exit code and output; the process must end by itself."""
     out, err = process.communicate(timeout=PATIENCE)
     return process.returncode, out, err

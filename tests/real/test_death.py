@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import time
 
 import pytest
@@ -77,7 +76,8 @@ def test_on_the_command_line_the_exit_code_tells(room: Room) -> None:
 @pytest.mark.parametrize("moment", ["starting", "training"])
 def test_a_dead_launcher_takes_its_roles_along(room: Room, moment: str) -> None:
     task = room.task(before_step=f"(HERE / 'training').touch(); {SLOW}")
-    process = room.start("-m", "covey", "run", task, "--workers", "2", "--steps", "5000", "--strategy", "local_sgd")
+    start = room.start_cold if moment == "starting" else room.start
+    process = start("-m", "covey", "run", task, "--workers", "2", "--steps", "5000", "--strategy", "local_sgd")
     room.appears("tmp/covey-*" if moment == "starting" else "training")
     os.kill(process.pid, signal.SIGKILL)
     room.wait_empty()
@@ -92,7 +92,7 @@ def test_a_launcher_that_dies_while_torch_is_imported(room: Room) -> None:
         "processes = RoleProcesses('script'); input()",
         "launcher.py",
     )
-    launcher = room.start(room.path / "launcher.py", stdin=subprocess.PIPE)
+    launcher = room.start(room.path / "launcher.py", stdin=True)
     room.appears("importing")
     launcher.kill()
     room.wait_empty()

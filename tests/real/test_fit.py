@@ -51,7 +51,7 @@ def test_from_a_script_with_classes_and_lambdas_of_its_own(room: Room) -> None:
 
 
 def test_from_standard_input_as_in_a_notebook(room: Room) -> None:
-    process = room.start("-", stdin=subprocess.PIPE)
+    process = room.start_cold("-", stdin=subprocess.PIPE)
     out, err = process.communicate(INLINE, timeout=90)
     assert (process.returncode, out, err) == (0, SAID, "")
 
@@ -215,15 +215,18 @@ def test_threads(room: Room) -> None:
 
 
 @pytest.mark.parametrize("engine", ["local", "torchrun"])
-def test_one_thread_is_one_in_convolutions_too(room: Room, engine: str) -> None:
+def test_one_thread_is_one_in_convolutions_too(
+    room: Room, engine: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those of torch for ARM have threads of their own, which listen to nothing but the environment."""
+    monkeypatch.delenv("OMP_NUM_THREADS")
     told = "print('threads', before, count(), os.environ.get('OMP_NUM_THREADS'))"
     parts = "convolve, image = nn.Conv2d(1, 16, 3, padding=1), torch.randn(64, 1, 28, 28)"
     count = "count = lambda: len(os.listdir('/proc/self/task'))"
     path = room.task(before_step=f"before = count(); convolve(image); CALLS[0] > 1 or {told}", more=f"{parts}; {count}")
-    script = f"import covey; covey.fit({str(path)!r}, 'allreduce', 1, engine={engine!r}, steps=2, threads=1)"
-    code, out, err = finish(room.start(room.script(script)))
-    assert (code, err) == (0, "")
+    fit(path, "allreduce", 1, engine=engine, steps=2)
+    out, err = capfd.readouterr()
+    assert err == ""
     before, after, given = next(line.split()[1:] for line in out.splitlines() if line.startswith("threads"))
     assert (int(before), given) == (int(after), "1")
 

@@ -195,7 +195,7 @@ covey.fit(sys.argv[1], "local_sgd", 1, steps=100_000, threads=1, stall="2s")
 @pytest.mark.parametrize("moment", ["between", "training"])
 def test_a_launcher_that_is_killed_takes_its_server_along(room: Room, moment: str) -> None:
     task = room.task(before_step=f"CALLS[0] > 5 and (HERE / 'training').touch(); {SLOW}")
-    process = room.start(room.script(TWICE), task, stdin=subprocess.PIPE)
+    process = room.start(room.script(TWICE), task, stdin=True)
     assert process.stdin
     room.appears("between")
     if moment == "training":
@@ -210,7 +210,7 @@ def test_a_launcher_that_is_killed_takes_its_server_along(room: Room, moment: st
 
 
 def test_a_command_ends_with_its_server(room: Room) -> None:
-    process = room.start("-m", "covey", "run", room.task(), "--workers", "2", "--steps", "3")
+    process = room.start_cold("-m", "covey", "run", room.task(), "--workers", "2", "--steps", "3")
     code, _, err = finish(process)
     assert code == 0, err
     assert sys.executable and not room.left()

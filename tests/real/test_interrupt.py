@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.real.harness import GONE_WITHIN, SLOW, Room, Watch, finish, fit, interrupt, trained
+from tests.warm import Command
 
 pytestmark = pytest.mark.alone
 
@@ -35,15 +36,15 @@ MOMENTS = {
 }
 
 
-def begin(room: Room, strategy: str, moment: str, options: str = "") -> subprocess.Popen[str]:
+def begin(room: Room, strategy: str, moment: str, options: str = "") -> Command:
     """A script in the middle of what the moment says."""
-    task = room.task(**MOMENTS.get(moment, {}))
+    task = room.task(**MOMENTS[moment])
     process = room.start(room.script(SCRIPT.format(task=task, strategy=strategy, options=options)))
     room.appears(moment)
     return process
 
 
-def press(process: subprocess.Popen[str], number: int = signal.SIGINT) -> None:
+def press(process: subprocess.Popen[str] | Command, number: int = signal.SIGINT) -> None:
     """What a terminal does: the signal goes to the whole group."""
     os.killpg(process.pid, number)
 
@@ -66,7 +67,8 @@ def test_once_ends_well(room: Room, strategy: str, moment: str) -> None:
 
 
 def test_while_it_starts_there_is_nothing_to_end_well(room: Room) -> None:
-    process = begin(room, "bsp", "tmp/covey-*")
+    process = room.start_cold(room.script(SCRIPT.format(task=room.task(), strategy="bsp", options="")))
+    room.appears("tmp/covey-*")
     pressed = time.monotonic()
     press(process)
     code, _, err = finish(process)

@@ -19,6 +19,7 @@ from covey.errors import PeerLost
 from covey.observe.progress import Progress
 from covey.run.own_loop.launching import launch
 from tests.real.harness import GONE_WITHIN, SLOW, Room, Watch, finish, fit, interrupt, trained
+from tests.warm import Command
 
 pytestmark = pytest.mark.alone
 
@@ -164,14 +165,14 @@ def test_a_long_start_with_a_short_patience(room: Room) -> None:
 # -- the launcher ------------------------------------------------------------------------------------------------------
 
 
-def begin(room: Room, moment: str, *more: str) -> subprocess.Popen[str]:
+def begin(room: Room, moment: str, *more: str) -> Command:
     task = room.task(**{"more": NAMED, **MOMENTS[moment]})
     process = room.start("-m", "covey", "run", task, "--strategy", "bsp", "--workers", "2", "--stall", "2s", *more)
     room.appears(moment)
     return process
 
 
-def others(room: Room, process: subprocess.Popen[str]) -> list[int]:
+def others(room: Room, process: Command) -> list[int]:
     return [pid for pid in room.processes() if pid != process.pid]
 
 
