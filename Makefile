@@ -24,14 +24,16 @@ $(engines): pyproject.toml constraints.txt
 run: setup  ## compare five strategies on the digits, with two workers
 	$(python) -m covey compare examples/digits.py --workers 2 --until 'accuracy>=0.95' --report report.html
 
-# Two at a time, but for what watches the clock on real processes.
+# Two at a time, but for what watches the clock on real processes; tests/test_house.py checks where that is.
+clock := tests/real tests/clusters tests/safety
+
 test: $(engines) check packages  ## lint, types, layers and the quick tests
 	$(python) -m pytest -m 'not full and not alone' -n 2 --dist loadgroup
-	$(python) -m pytest -m 'not full and alone'
+	$(python) -m pytest -m 'not full and alone' $(clock)
 
 test-full: $(engines) check packages  ## the same with the slow tests
 	$(python) -m pytest -m 'not alone' -n 2 --dist loadgroup
-	$(python) -m pytest -m 'alone'
+	$(python) -m pytest -m 'alone' $(clock)
 
 check: setup
 	$(python) -m ruff check

@@ -45,6 +45,12 @@ def test_a_room_says_which_question_it_answers_and_holds_at_most_20_files(room: 
     assert len(list(room.glob("*.py"))) <= 20
 
 
+def test_what_watches_the_clock_is_where_make_looks_for_it() -> None:
+    folders = re.findall(r"^clock := (.*)$", (ROOT / "Makefile").read_text(), re.M)[0].split()
+    marked = [file for file in (ROOT / "tests").rglob("*.py") if re.search(r"\bmark\.alone\b", file.read_text())]
+    assert marked and [file for file in marked if not any(file.is_relative_to(ROOT / one) for one in folders)] == []
+
+
 def test_files_have_at_most_300_lines_and_classes_250() -> None:
     assert [name(file) for file in FILES if len(file.read_text().splitlines()) > 300] == []
     large = [

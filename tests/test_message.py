@@ -128,6 +128,7 @@ def header(kind: str, *shapes: Shape, body: object = None) -> bytes:
         (header("test.message.quiet", *[Shape("float32", (0,))] * 5000), "tensors"),
         (bytes(2 << 20), "a message header of"),
     ],
+    ids=["kind", "size", "overflow", "negative", "type", "tensors", "header"],
 )
 def test_what_a_header_announces_is_checked(data: bytes, why: str) -> None:
     with pytest.raises(WireError, match=why):

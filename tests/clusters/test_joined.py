@@ -75,16 +75,13 @@ def mpirun(room: Room, ranks: int, *command: str | Path) -> subprocess.Popen[str
     )  # fmt: skip
 
 
-def srun(room: Room, rank: int, *command: str | Path) -> subprocess.Popen[str]:
+def srun(room: Room, rank: int, *command: str | Path) -> Command:
     """A task of a step, as SLURM's variables describe it."""
     variables = {
         "SLURM_PROCID": str(rank), "SLURM_NTASKS": "2", "SLURM_LOCALID": str(rank), "SLURM_NODELIST": "localhost",
         "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1", "SLURM_JOB_ID": str(os.getpid()),
     }  # fmt: skip
-    return subprocess.Popen(
-        [sys.executable, *command], env={**room.environment, **variables}, cwd=room.path, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+    return room.start(*command, **variables)
 
 
 def appears(room: Room, name: str) -> Path:

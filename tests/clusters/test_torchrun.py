@@ -31,6 +31,7 @@ from tests.clusters.harness import (
 )  # fmt: skip
 from tests.clusters.machines import Machines, machines, needs_namespaces
 from tests.real.harness import SLOW, Room, Watch, fit, trained
+from tests.warm import Command
 
 pytestmark = pytest.mark.xdist_group("torchrun")
 
@@ -91,15 +92,12 @@ def test_under_slurm_guests_do_not_wait_for_a_leader_that_refuses(room: Room) ->
     assert guest == (0, "", "")
 
 
-def start_under_slurm(room: Room, rank: int, command: list[str]) -> subprocess.Popen[str]:
+def start_under_slurm(room: Room, rank: int, command: list[str]) -> Command:
     variables = {
         "SLURM_PROCID": str(rank), "SLURM_NTASKS": "2", "SLURM_LOCALID": str(rank), "SLURM_NODELIST": "localhost",
         "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1", "SLURM_JOB_ID": str(os.getpid()),
     }  # fmt: skip
-    return subprocess.Popen(
-        [sys.executable, "-m", *command], env={**room.environment, **variables}, cwd=room.path, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+    return room.start("-m", *command, **variables)
 
 
 def test_native_sums_are_torchs_own_and_near(room: Room) -> None:

@@ -104,9 +104,9 @@ class Room:
         file.write_text(text)
         return file
 
-    def start(self, *arguments: str | Path, stdin: bool = False) -> Command:
+    def start(self, *arguments: str | Path, stdin: bool = False, **variables: str) -> Command:
         """Python with these arguments, in a session of its own, in a fork of a process that has imported covey."""
-        return self.warm.start(arguments, self.path, self.environment, stdin)
+        return self.warm.start(arguments, self.path, {**self.environment, **variables}, stdin)
 
     def start_cold(self, *arguments: str | Path, **given: Any) -> subprocess.Popen[str]:
         """The same in a new process, which has everything to import: for tests of how things start."""
