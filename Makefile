@@ -4,7 +4,7 @@ ready  := .venv/.ready
 engines := .venv/.engines
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full check packages bench docs clean
+.PHONY: help setup run test test-full check packages bench pages docs clean
 
 help:       ## show what make can do
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -51,6 +51,9 @@ packages:
 
 bench: $(engines)  ## run the benchmarks
 	$(python) -m benchmarks
+
+pages: setup  ## write docs/strategies.md and docs/compatibility.md from what the strategies' entries declare
+	$(python) -m tests.pages
 
 docs: setup  ## run every example in the docs
 	$(python) -m pytest -m 'full or not full' tests/test_docs.py

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from covey.errors import PlanError
 from covey.spec import SpecError, parse
 from covey.strategy import GROW, KEEP
 from covey.systems import CATEGORIES, ROWS, SYSTEMS
+from tests.promises.digits import counted, formula
 from tests.promises.specs import workable
 
 EIGHT = ["bsp", "ssp", "asynchronous", "allreduce", "local_sgd", "easgd", "gosgd", "dpsgd"]
@@ -46,12 +49,12 @@ def test_roles(name: str, workers: int) -> None:
 def test_how_the_learning_rate_scales() -> None:
     """Where a step is of n batches, or n models are averaged often, it may grow; where n updates add up, it shrinks."""
     others = {name: scaling for name in catalog.names() if (scaling := resolve(name, 4).description.scaling) != KEEP}
-    grow = [
-        "bsp", "quorum", "a_bsp", "gradient_coding", "sliced", "bigdl", "caffeonspark", "p3", "tictac",
-        "bytescheduler", "staggered", "firecaffe", "allreduce", "poseidon", "one_weird_trick", "local_sgd", "dpsgd",
-        "adpsgd", "sgp", "malt", "butterfly",
-    ]  # fmt: skip
-    assert [name for name, scaling in others.items() if scaling == GROW] == grow
+    places = {name: asdict(resolve(name, 4).taxonomy) for name in catalog.names()}
+    large_batch = {"optimization": "central", "scheduling": "synchronous"}
+    one_batch = {name for name, place in places.items() if place | large_batch == place}
+    often = {"local_sgd", "dpsgd", "adpsgd", "sgp", "malt", "butterfly"}
+    grow = {name for name, scaling in others.items() if scaling == GROW}
+    assert grow == one_batch - {"sandblaster"} | often
     assert {name: others[name] for name in others if name not in grow} == {
         "downpour": "gamma may be 10 times a good fixed rate, for any n", "sandblaster": "it is not used",
         "hogwild": "divide it by n", "hogwild++": "divide it by the workers of a cluster",
@@ -149,6 +152,44 @@ def test_who_waits_must_stop_together(name: str) -> None:
     strategy = resolve(name, 4)
     waits = strategy.taxonomy.scheduling in ("synchronous", "bounded") and name not in LEAVES_BEHIND
     assert strategy.lockstep == waits
+
+
+# -- what is declared -------------------------------------------------------------------------------------------------
+
+
+@every
+def test_an_entry_declares_all_that_pages_and_tests_need(name: str) -> None:
+    entry = STRATEGIES[name]
+    assert entry.use.endswith(".") and (not entry.details or entry.details.endswith("."))
+    assert entry.timelines and all(parse(spec).strategy.name == name for spec in entry.timelines)
+    assert bool(entry.codecs) != bool(entry.plain), "codecs, or why it takes none"
+    file, _, function = entry.test.partition("::")
+    assert f"def {function}(" in (Path(__file__).parent / file).read_text(), f"tests/{entry.test} is not there"
+
+
+def test_no_two_strategies_have_the_same_distinguishing_test() -> None:
+    tests = [entry.test for entry in STRATEGIES.values()]
+    assert len(set(tests)) == len(tests)
+
+
+MANY_STEPS = 4000  # a multiple of all periods
+
+
+@every
+def test_the_models_that_are_sent_are_those_of_the_formula(name: str) -> None:
+    """`2 (n-1)/n / period` is evaluated, and compared with the sum over all links; "at most" where layers decide."""
+    says, run = formula(name), counted(name, 4, MANY_STEPS)
+    expression = says.models.removeprefix("at most ")
+    if re.search(r"[a-z]{2,} [a-z]", expression):
+        assert says.counted or name == "one_weird_trick", "words are for what only chance or speed decides"
+        return
+    expression = re.sub(r"(\w|\)) \(", r"\1 * (", expression)
+    models = eval(expression, {"__builtins__": {}}, {"period": 1, **run.settings, "n": 4})  # noqa: S307
+    sent = sum(says.links(run).values()) / (run.steps * run.workers * run.model)
+    if says.models.startswith("at most"):
+        assert sent <= models + 1e-9
+    else:
+        assert sent == pytest.approx(models, rel=1e-3)
 
 
 # -- the systems of the surveys ---------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from covey.parallelism.marks import cut_here
     from covey.program import Node
     from covey.run import fit, join
-    from covey.strategy import Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
+    from covey.strategy import Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy, TrafficFormula
     from covey.task import Task, accuracy
     from covey.vector import Vector
 
@@ -30,6 +30,7 @@ _HOME = {
     "cut_here": "covey.parallelism.marks", "fit": "covey.run", "join": "covey.run",
     "Node": "covey.program", "Role": "covey.strategy", "Strategy": "covey.strategy", "Taxonomy": "covey.strategy",
     "Description": "covey.strategy", "ServerPlan": "covey.strategy", "TaskTerms": "covey.strategy",
+    "TrafficFormula": "covey.strategy",
     "Replica": "covey.model.replica", "Message": "covey.message", "Address": "covey.message",
     "Vector": "covey.vector", "Codec": "covey.exchange.codec", "Coder": "covey.exchange.codec",
     "register": "covey.catalog",
@@ -38,7 +39,8 @@ _HOME = {
 __all__ = [
     "Address", "CheckpointError", "Codec", "Coder", "CoveyError", "Description", "Message", "Node", "PeerLost",
     "PlanError", "Replica", "Result", "Role", "RoleFailed", "SaveError", "ServerPlan", "Stalled", "Strategy", "Task",
-    "TaskTerms", "Taxonomy", "Vector", "accuracy", "cut_here", "data", "fit", "join", "register", "spark",
+    "TaskTerms", "Taxonomy", "TrafficFormula", "Vector", "accuracy", "cut_here", "data", "fit", "join", "register",
+    "spark",
 ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from covey import faults
 from covey.errors import PlanError
 from covey.exchange.codecs.by_name import CODECS, WRAPPERS
 from covey.spec import parse_call
-from covey.strategy import Entry, Taken
+from covey.strategy import Entry, Taken, TrafficFormula
 from covey.systems import LATER, SYSTEMS
 from covey.task import import_file
 
@@ -33,8 +33,9 @@ _state = {"searched": False, "installing": False}
 
 
 def register(
-    name: str, *, paper: str = "", codecs: Taken = "", graph: str | None = None, example: str = "", cuts: bool = False
-) -> Callable[[T], T]:
+    name: str, *, paper: str = "", use: str = "", details: str = "", codecs: Taken = "", graph: str | None = None,
+    example: str = "", cuts: bool = False, traffic: TrafficFormula | None = None,
+) -> Callable[[T], T]:  # fmt: skip
     """Give a strategy or a codec of your own a name for SPECs.
 
     It goes over a dataclass whose fields are the settings: with a method `strategy(workers)` that gives a
@@ -43,10 +44,13 @@ def register(
     Args:
         name: What SPECs call it: small letters, digits and _.
         paper: Where it was published.
+        use: For which task, machines or network one would choose a strategy.
+        details: What the settings of a strategy do; `covey strategies NAME` shows it.
         codecs: What a strategy encodes: "pushes" to servers, "exchanges" among workers. Its method then takes `codec`.
         graph: The topology that a strategy runs over unless `over` names another. Its method takes `graph` and `over`.
         example: A SPEC that trains a small task, where the bare name does not.
         cuts: Whether a strategy works with models that are cut (`with mesh(…)`).
+        traffic: What a strategy sends; `covey check-strategy` compares.
 
     >>> from dataclasses import dataclass
     >>> @covey.register("half")
@@ -57,15 +61,22 @@ def register(
     if not isinstance(name, str):
         raise PlanError(f'{_called(name)} is registered without a name: write @covey.register("a_name") over it')
 
+    only_strategies = {
+        "use": use, "details": details, "codecs": codecs, "graph": graph, "example": example, "cuts": cuts,
+        "traffic": traffic,
+    }  # fmt: skip
+
     def over(kind: T) -> T:
         table = _table(kind)
         _check_name(name, kind)
         if table is STRATEGIES:
             whole = "" if cuts else "was registered without cuts=True, so its model stays whole: omit 'with mesh(...)'"
             table[name] = Entry(
-                kind, paper, graph=graph, codecs=codecs, plain="" if codecs else "was registered without codecs=…",
-                whole=whole, example=example,
+                kind, paper, use=use, details=details, graph=graph, codecs=codecs, traffic=traffic,
+                plain="" if codecs else "was registered without codecs=…", whole=whole, example=example,
             )  # fmt: skip
+        elif given := [key for key, value in only_strategies.items() if value]:
+            raise PlanError(f"{_called(kind)} is a codec, and {', '.join(given)} are for strategies: omit them")
         else:
             table[name] = kind
         _from_outside[kind] = name

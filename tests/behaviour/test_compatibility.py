@@ -12,7 +12,7 @@ from covey import catalog
 from covey.errors import PlanError
 from covey.exchange.codecs.by_name import CODECS
 from covey.task import Task
-from tests.behaviour.compatibility import OPTIMIZERS, PAGE, REFUSES, WORKERS, page, pairs, refused
+from tests.pages.compatibility import OPTIMIZERS, PAGE, REFUSES, WORKERS, page, pairs, refused
 from tests.promises.specs import SPECS
 from tests.worlds import mlp, run
 
@@ -66,4 +66,4 @@ def task(name: str, optimizer: str) -> Task:
 
 
 def test_the_page_is_what_the_code_says() -> None:
-    assert PAGE.read_text() == page(), "run: python -m tests.behaviour.compatibility"
+    assert PAGE.read_text() == page(), "run: make pages (python -m tests.pages)"

@@ -11,7 +11,7 @@ from covey import catalog
 from covey.central.hashing import owned
 from covey.errors import PlanError
 from covey.vector import chunk
-from tests.behaviour.compatibility import Lars
+from tests.pages.compatibility import Lars
 from tests.worlds import mlp, run, server
 
 LENGTH = 10_000

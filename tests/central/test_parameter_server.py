@@ -261,8 +261,8 @@ def thousand_bytes(samples: int = 64) -> Task:
 
 
 def test_picture_of_ssp_holding_back_a_worker_four_times_as_fast(golden: Golden) -> None:
-    golden("ssp_bound_2.txt", run(thousand_bytes(), "ssp(bound=2)", 2, steps=5, cluster=slowed(w0=4)).trace)
+    golden("traces/ssp_bound_2.txt", run(thousand_bytes(), "ssp(bound=2)", 2, steps=5, cluster=slowed(w0=4)).trace)
 
 
 def test_picture_of_bsp_with_a_slow_worker(golden: Golden) -> None:
-    golden("bsp_one_slow.txt", run(thousand_bytes(), "bsp", 3, steps=2, cluster=slowed(w1=3)).trace)
+    golden("traces/bsp_one_slow.txt", run(thousand_bytes(), "bsp", 3, steps=2, cluster=slowed(w1=3)).trace)

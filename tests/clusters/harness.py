@@ -15,12 +15,11 @@ import covey
 from covey.errors import PeerLost
 from covey.observe.result import Result
 from covey.task import load_task
-from tests.promises.traffic import EXTRA, FORMULAS, PERIODS, Job
+from tests.promises.digits import NUMBERS, counted, formula, positive
 from tests.real.harness import SLOW, Room, Watch, differing, trained
 from tests.warm import Command
 
 DIGITS = "examples/digits.py"
-NUMBERS = 64 * 64 + 64 + 64 * 10 + 10
 EPOCHS, SET, BATCH = 5, 1437, 32
 SAMPLES = EPOCHS * SET
 STEPS = 115  # of two workers in that time
@@ -55,13 +54,12 @@ def check(result: Result, name: str, engine: str, workers: int = 2) -> None:
     assert result.engine == engine and result.stopped == "budget"
     assert result.samples == SAMPLES
     assert result.history[-1]["accuracy"] > 0.85
-    traffic = result.traffic
-    if name in EXTRA:  # only chance knows how many
-        assert traffic.bytes == traffic.messages * (4 * NUMBERS + EXTRA[name])
+    traffic, says = result.traffic, formula(name)
+    if says.beside is not None:  # only chance knows how many
+        assert traffic.bytes == traffic.messages * (4 * NUMBERS + says.beside)
     else:
         steps = EPOCHS * ceil(ceil(SET / workers) / BATCH)
-        job = Job(workers=workers, steps=steps, numbers=NUMBERS, period=PERIODS.get(name, 1))
-        assert _positive(traffic.by_link) == _positive(FORMULAS[name](job))
+        assert positive(traffic.by_link) == positive(says.links(counted(name, workers, steps)))
     assert traffic.bytes == sum(traffic.by_link.values()) == sum(traffic.by_role.values())
 
 
@@ -97,7 +95,3 @@ def finish(process: subprocess.Popen[str] | Command) -> tuple[int, str, str]:
     """Exit code and output; the process must end by itself. Starting takes long where many things run at once."""
     out, err = process.communicate(timeout=PATIENCE)
     return process.returncode, out, err
-
-
-def _positive(links: dict[str, int]) -> dict[str, int]:
-    return {link: size for link, size in links.items() if size}

@@ -126,4 +126,4 @@ def test_an_unknown_graph_is_refused() -> None:
 
 def test_picture(golden: Golden) -> None:
     task = quadratic(size=250, dtype=torch.float32)
-    golden("dpsgd.txt", run(task, "dpsgd", 3, steps=2, cluster=slowed(w1=2)).trace)
+    golden("traces/dpsgd.txt", run(task, "dpsgd", 3, steps=2, cluster=slowed(w1=2)).trace)

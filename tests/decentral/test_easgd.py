@@ -108,7 +108,7 @@ def test_a_pull_that_would_oscillate_is_refused(pull: str) -> None:
 
 def test_picture(golden: Golden) -> None:
     task = quadratic(size=250, dtype=torch.float32)
-    golden("easgd.txt", run(task, "easgd(period=2)", 2, steps=3, cluster=CLUSTER).trace)
+    golden("traces/easgd.txt", run(task, "easgd(period=2)", 2, steps=3, cluster=CLUSTER).trace)
 
 
 # -- in order ---------------------------------------------------------------------------------------------------------

@@ -175,4 +175,4 @@ def test_probabilities_are_checked(probability: str) -> None:
 
 def test_picture(golden: Golden) -> None:
     task = quadratic(size=248, dtype=torch.float32)  # 992 bytes and a weight of 8
-    golden("gosgd.txt", run(task, "gosgd(probability=0.5)", 3, steps=3, cluster=CLUSTER).trace)
+    golden("traces/gosgd.txt", run(task, "gosgd(probability=0.5)", 3, steps=3, cluster=CLUSTER).trace)

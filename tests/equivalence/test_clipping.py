@@ -18,7 +18,7 @@ from covey.observe.instruments import Instrument
 from covey.run.options import options
 from covey.run.request import request
 from covey.task import Task
-from tests.behaviour.compatibility import OPTIMIZERS
+from tests.pages.compatibility import OPTIMIZERS
 from tests.promises.specs import ALONE_AS, PULLED
 from tests.worlds import alone, mlp, quadratic, run, sgd
 

@@ -10,7 +10,7 @@ import torch
 
 from covey import catalog
 from covey.task import Task
-from tests.behaviour.compatibility import OPTIMIZERS
+from tests.pages.compatibility import OPTIMIZERS
 from tests.promises.specs import ALONE_AS, PULLED
 from tests.worlds import CLUSTER, adam, alone, mlp, run, sgd, slowed
 

@@ -11,7 +11,6 @@ import torch
 
 import covey
 from covey import catalog
-from covey.central.cached.rows import Renewed
 from covey.check import laws
 from covey.decentral.gossip.gosgd import Gossip
 from covey.observe.instruments import Instrument
@@ -20,12 +19,11 @@ from covey.observe.trace import Trace
 from covey.simulate import Cluster, Seconds
 from covey.task import Task
 from tests.promises.declared import EPOCHS, LACKS, PARTS
+from tests.promises.digits import NUMBERS, counted, formula, positive
 from tests.promises.specs import SPECS, TRAINED_AS, workable
-from tests.promises.traffic import FORMULAS, PERIODS, UNPLANNED, Job
 from tests.worlds import Recorder, mlp, quadratic, sgd
 
 DIGITS = "examples/digits.py"
-DIGITS_NUMBERS = 64 * 64 + 64 + 64 * 10 + 10
 UNEVEN = Cluster(compute=Seconds(0.01), jitter=0.3, slowdowns={1: 2.0})
 
 every = pytest.mark.parametrize("name", catalog.names())
@@ -166,19 +164,12 @@ def test_samples_as_declared(name: str, samples: int) -> None:
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_payload_is_what_the_formula_says(name: str, workers: int) -> None:
     """19 steps: no multiple of a period. 4,810 numbers: no multiple of 3 or 4 workers."""
-    log, workers = Recorder(), workable(name, workers)
+    log, workers = laws.SentMessages(), workable(name, workers)
     cluster = Cluster(compute=Seconds(0.01), jitter=0.3)
     result = fit(DIGITS, name, workers, steps=19, instruments=[log], cluster=cluster)
-    gossips = Counter(f"{sent.sender}->{sent.to}" for sent in log.sends if type(sent.message) in UNPLANNED)
-    renewed = Counter[str]()
-    for sent in log.kinds(Renewed):
-        renewed[f"{sent.sender}->{sent.to}"] += sent.size
-    job = Job(
-        workers=workers, steps=19, numbers=DIGITS_NUMBERS, period=PERIODS.get(name, 1), gossips=gossips, renewed=renewed
-    )  # fmt: skip
-    links = FORMULAS[name](job)
-    assert {link: size for link, size in result.traffic.by_link.items() if size} == positive(links)
-    assert result.traffic.bytes == sum(links.values()) == sum(event.size for event in log.sends)
+    links = formula(name).links(log.counted(formula(name), counted(name, workers, 19)))
+    assert positive(result.traffic.by_link) == positive(links)
+    assert result.traffic.bytes == sum(links.values()) == sum(size for _, _, size in log.sends)
     assert sum(result.traffic.by_role.values()) == result.traffic.bytes
 
 
@@ -188,12 +179,8 @@ def test_more_servers_share_the_same_bytes(name: str) -> None:
     for rank in range(2):
         pieces = [result.traffic.by_link[f"worker {rank}->server {index}"] for index in range(3)]
         assert pieces == [result.traffic.by_link[f"server {index}->worker {rank}"] for index in range(3)]
-        assert sum(pieces) == 5 * 4 * DIGITS_NUMBERS
+        assert sum(pieces) == 5 * 4 * NUMBERS
         assert max(pieces) - min(pieces) <= 5 * 4
-
-
-def positive(links: dict[str, int]) -> dict[str, int]:
-    return {link: size for link, size in links.items() if size}
 
 
 def test_gossip_is_as_frequent_as_asked() -> None:
@@ -201,7 +188,3 @@ def test_gossip_is_as_frequent_as_asked() -> None:
     fit(quadratic(samples=400, batch_size=1), "gosgd(probability=0.25)", 4, steps=100, instruments=[log])
     assert 60 < len(log.kinds(Gossip)) < 140  # 100 expected, with a deviation of 9
     assert all(event.sender != event.to for event in log.kinds(Gossip))
-
-
-def test_every_strategy_has_a_formula() -> None:
-    assert set(FORMULAS) == set(catalog.names()), "write its formula into tests/promises/traffic.py"

@@ -18,12 +18,11 @@ from covey import catalog
 from covey.observe.progress import Progress
 from covey.observe.result import Result
 from tests.promises.declared import LACKS
+from tests.promises.digits import NUMBERS, counted, formula, positive
 from tests.promises.specs import SPECS, TRAINED_AS
-from tests.promises.traffic import EXTRA, FORMULAS, PERIODS, Job, cache, rows
 from tests.worlds import mlp
 
 DIGITS = "examples/digits.py"
-DIGITS_NUMBERS = 64 * 64 + 64 + 64 * 10 + 10
 MARK = "COVEY_TEST_MARK"
 
 SPINE = ("bsp", "ssp", "asynchronous", "allreduce", "local_sgd", "easgd", "gosgd", "dpsgd")
@@ -80,21 +79,16 @@ def test_payload_is_what_the_formula_says_and_the_budget_ends_it(name: str) -> N
     result = covey.fit(DIGITS, SPECS.get(name, name), 2, steps=19)
     assert result.stopped == "budget"
     assert result.samples == 2 * 19 * 32 or (name in LACKS and 19 * 32 <= result.samples < 2 * 19 * 32)
-    traffic = result.traffic
-    if name in EXTRA:  # only chance knows how many
-        assert traffic.bytes == traffic.messages * (4 * DIGITS_NUMBERS + EXTRA[name])
+    traffic, says, run = result.traffic, formula(name), counted(name, 2, 19)
+    if says.beside is not None:  # only chance knows how many
+        assert traffic.bytes == traffic.messages * (4 * NUMBERS + says.beside)
     else:
-        job = Job(workers=2, steps=19, numbers=DIGITS_NUMBERS, period=PERIODS.get(name, 1))
-        planned = positive(FORMULAS[name](job))
+        planned = positive(says.links(run))
         chance = {link: size for link, size in positive(traffic.by_link).items() if link not in planned}
         assert positive(traffic.by_link) == {**planned, **chance}
-        unit = {cache: job.model, rows: job.width}.get(FORMULAS[name])
+        unit = run.width if says.sized else run.model if says.counted else None
         assert not chance or (unit and all(size % unit == 0 for size in chance.values()))
     assert traffic.bytes == sum(traffic.by_link.values()) == sum(traffic.by_role.values())
-
-
-def positive(links: dict[str, int]) -> dict[str, int]:
-    return {link: size for link, size in links.items() if size}
 
 
 @each_in_full

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import torch
 from torch import nn
@@ -18,6 +19,7 @@ from covey.observe.trace import Trace
 from covey.registry import STRATEGIES
 from covey.run import fit
 from covey.simulate import Cluster, Seconds
+from covey.strategy import CountedRun, TrafficFormula
 from covey.task import Task
 from covey.vector import Vector
 
@@ -55,6 +57,24 @@ class Endings(Instrument):
 
     def ended(self, at: float, who: Address) -> None:
         self.ends.append(who)
+
+
+class SentMessages(Instrument):
+    """Every message that was sent, by its link."""
+
+    def __init__(self) -> None:
+        self.sends: list[tuple[str, type[Message], int]] = []
+
+    def sent(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+        self.sends.append((f"{sender}->{to}", type(message), size))
+
+    def counted(self, traffic: TrafficFormula, run: CountedRun) -> CountedRun:
+        """The run with the messages of which no formula knows how many there are, or how large."""
+        sizes = Counter[str]()
+        for link, kind, size in self.sends:
+            sizes[link] += size if kind in traffic.sized else 0
+        counts = Counter(link for link, kind, _ in self.sends if kind in traffic.counted)
+        return replace(run, counts=counts, sizes=+sizes)
 
 
 def unfinished(
@@ -134,10 +154,33 @@ def settings_shown(spec: str) -> str:
     return "" if again == strategy.text else f"{strategy.text!r} reads back as {again!r}"
 
 
+def bytes_as_declared(spec: str) -> str:
+    """On every link there are the bytes that the entry's formula says, if it has one."""
+    entry = STRATEGIES.get(catalog.chosen(spec, WORKERS).strategy.name)
+    if entry is None or entry.traffic is None:
+        return ""
+    for workers in (2, WORKERS):
+        log = SentMessages()
+        result = fit(task(), spec, workers, engine="simulated", steps=7, cluster=EVEN, instruments=[log])
+        numbers = sum(weight.numel() for weight in result.weights.values())
+        settings = catalog.resolve(spec, workers).settings
+        run = CountedRun(workers=workers, steps=7, numbers=numbers, width=8, settings=settings)
+        run = log.counted(entry.traffic, run)
+        links, said = result.traffic.by_link, entry.traffic.links(run)
+        for link in sorted({*links, *said}):
+            if links.get(link, 0) != said.get(link, 0):
+                return (
+                    f"with {workers} workers {links.get(link, 0)} bytes went {link} in {run.steps} steps of "
+                    f"{run.model} bytes, and traffic=… says {said.get(link, 0)}"
+                )
+    return ""
+
+
 STRATEGY_LAWS: Mapping[str, Callable[[str], str]] = {
     "settings shown": settings_shown, "same seed, same trace": same_seed_same_trace,
     "ends with uneven shares": ends_with_uneven_shares, "ends at a target": ends_at_a_target,
     "one and two workers": works_alone, "bounded while a worker is stuck": bounded,
+    "bytes as declared": bytes_as_declared,
 }  # fmt: skip
 
 

@@ -90,6 +90,9 @@ def describe(spec: str) -> dict[str, Any]:
         "name": strategy.name,
         "spec": entry.example if spec == strategy.name and entry.example else spec,
         "about": entry.about,
+        "use": entry.use,
+        "details": entry.details,
+        "traffic": entry.traffic.models if entry.traffic else "",
         "made_of": system.spec if system else None,
         "missing": system.missing if system else LACKING.get(strategy.name, ""),
         "printed": asdict(row) if row else None,
@@ -172,6 +175,8 @@ def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
     settings = "\n".join(_spoken(name, setting) for name, setting in told["settings"].items())
     return [
         ("about", told["about"]),
+        *([("use it for", told["use"])] if told["use"] else []),
+        *([("details", told["details"])] if told["details"] else []),
         *([("made of", told["made_of"])] if told["made_of"] else []),
         *([("missing", told["missing"])] if told["missing"] else []),
         *([("printed as", ", ".join(told["printed"].values()))] if told["printed"] else []),
@@ -180,6 +185,7 @@ def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
         ("settings", settings or "none"),
         ("over", topologies),
         ("codecs", _codecs(told)),
+        *([("models sent", f"{told['traffic']}, per step and worker; n workers")] if told["traffic"] else []),
         ("scored", told["scored"]),
         ("learning rate", told["rate"]),
         ("with n workers", told["scaling"]),

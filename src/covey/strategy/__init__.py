@@ -4,8 +4,10 @@ from covey.strategy.entry import Entry, Taken
 from covey.strategy.roles import Plan, Role, workers
 from covey.strategy.strategy import Clips, Composition, ModelMesh, ServerPlan, Strategy, TaskTerms
 from covey.strategy.taxonomy import GROW, KEEP, ONCE, Description, Scheduling, Taxonomy
+from covey.strategy.traffic import CountedRun, LinkBytes, TrafficFormula
 
 __all__ = [
-    "GROW", "KEEP", "ONCE", "Clips", "Composition", "Description", "Entry", "ModelMesh", "Plan", "Role", "Scheduling",
-    "ServerPlan", "Strategy", "Taken", "TaskTerms", "Taxonomy", "workers",
+    "GROW", "KEEP", "ONCE", "Clips", "Composition", "CountedRun", "Description", "Entry", "LinkBytes", "ModelMesh",
+    "Plan", "Role", "Scheduling", "ServerPlan", "Strategy", "Taken", "TaskTerms", "Taxonomy", "TrafficFormula",
+    "workers",
 ]  # fmt: skip

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
+from inspect import cleandoc
 from typing import Any, Literal
+
+from covey.strategy.traffic import TrafficFormula
 
 Taken = Literal["", "pushes", "exchanges"]
 """What a strategy has codecs for: nothing, what goes to servers (and back with `pull`), or both ways anyway."""
@@ -11,17 +14,52 @@ Taken = Literal["", "pushes", "exchanges"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A named strategy: the settings that make it, its paper, the graph it runs over by default, may it have codecs."""
+    """All that is declared of a named strategy, in one place.
+
+    Args:
+        settings: The dataclass that makes it; its docstring says in one sentence what the strategy does.
+        paper: Where it was published.
+        use: For which task, machines or network one would choose it.
+        details: What its settings do, as the documentation says it.
+        codecs: What it has codecs for.
+        plain: Why it takes none.
+        graph: The topology that it runs over unless `over` names another.
+        placed: Whether it has servers, which `over` places.
+        whole: Why its workers need the whole model, which then cannot be cut.
+        example: What trains the digits, where the bare name's defaults are for far longer runs or refuse them.
+        traffic: What it sends.
+        timelines: SPECs whose first steps are kept as pictures in tests/golden/strategies.
+        test: The test of covey that tells it from every other strategy: a file in tests, and a function.
+    """
 
     settings: type[Any]
     paper: str
+    use: str = ""
+    details: str = ""
+    codecs: Taken = ""
+    plain: str = ""
     graph: str | None = None
-    codecs: Taken = ""  # for what goes to servers, and back with `pull`; both ways anyway
-    plain: str = ""  # why it takes none
-    placed: bool = False  # has servers, which `over` places
-    whole: str = ""  # why its workers need the whole model, which then cannot be cut
-    example: str = ""  # what trains the digits, where the bare name's defaults are for far longer runs or refuse them
+    placed: bool = False
+    whole: str = ""
+    example: str = ""
+    traffic: TrafficFormula | None = None
+    timelines: tuple[str, ...] = ()
+    test: str = ""
 
     @property
     def about(self) -> str:
-        return (self.settings.__doc__ or "").strip()
+        """What it does, in one sentence."""
+        return cleandoc(self.settings.__doc__ or "")
+
+    def written(self, name: str) -> str:
+        """The name with all settings, and the defaults that do not follow from the number of workers."""
+        given = [
+            field.name if field.default in (None, MISSING) else f"{field.name}={_spoken(field.default)}"
+            for field in fields(self.settings)
+        ]
+        return f"{name}({', '.join(given)})" if given else name
+
+
+def _spoken(value: Any) -> str:
+    """A default as a SPEC would say it."""
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)

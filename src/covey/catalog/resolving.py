@@ -1,4 +1,4 @@
-"""What is it called? A table from name to strategy, and the way from a SPEC to a plan's strategy."""
+"""The way from a SPEC to a plan's strategy."""
 
 from __future__ import annotations
 
@@ -6,49 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from covey import compose, registry, topology
-from covey.central.cached.bosen import Bosen
-from covey.central.cached.petuum import Essp, Petuum
-from covey.central.cached.value_bound import Vap
-from covey.central.layers.outer_products import OuterProducts
-from covey.central.layers.poseidon import Poseidon
-from covey.central.layers.weird_trick import OneWeirdTrick
+from covey.catalog.entries import FAMILIES
 from covey.central.layouts import LAYOUTS
-from covey.central.lbfgs.sandblaster import Sandblaster
-from covey.central.replicated.allreduce import Allreduce
-from covey.central.replicated.firecaffe import FireCaffe
-from covey.central.replicated.gradient_coding import GradientCoding
-from covey.central.scheduled.priorities import P3, ByteScheduler, Staggered, TicTac
-from covey.central.server.aggressive import ABsp
-from covey.central.server.delayed import BoundedDelay
-from covey.central.server.downpour import Downpour
-from covey.central.server.parameter_server import (
-    Asynchronous,
-    BackupWorkers,
-    Bsp,
-    DelayCompensated,
-    Dssp,
-    Softsync,
-    Ssp,
-    ValueBound,
-)  # fmt: skip
-from covey.central.server.speculative import SpecSync
-from covey.central.sliced.slice_owners import BigDl, CaffeOnSpark, Sliced
-from covey.decentral.averaging.crossbow import Crossbow
-from covey.decentral.averaging.local_sgd import LocalSgd
-from covey.decentral.averaging.mpca import Mpca
-from covey.decentral.averaging.outer import Bmuf, Diloco
-from covey.decentral.averaging.sparknet import SparkNet
-from covey.decentral.elastic.easgd import Eamsgd, Easgd
-from covey.decentral.elastic.tree_easgd import TreeEasgd
-from covey.decentral.gossip.adpsgd import Adpsgd
-from covey.decentral.gossip.ako import Ako
-from covey.decentral.gossip.butterfly_mixing import Butterfly
-from covey.decentral.gossip.dpsgd import Dpsgd
-from covey.decentral.gossip.gosgd import Gosgd
-from covey.decentral.gossip.malt import Malt
-from covey.decentral.gossip.push_sum import Sgp
-from covey.decentral.shared.dogwild import Dogwild
-from covey.decentral.shared.hogwild import Hogwild, HogwildPlusPlus
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.parallelism.pipeline.hybrid import meshed
@@ -57,79 +16,8 @@ from covey.spec import Call, Made, Spec, SpecError, bind, parse, unknown
 from covey.strategy import Composition, Entry, Strategy, Taken
 from covey.systems import LATER, SYSTEMS, System
 
-ROWS_WAIT = "compresses already: rows of changes wait until its rate leaves room for them; petuum is it without rows"
-CODES_ADD = "adds and subtracts what comes until only the mean is left, which needs exact numbers"
-SEARCHES = "searches along a line, which needs exact losses and gradients"
-OWN_WIRE = "has its own wire; sliced is it with any codec"
-TREE_ADDS = "adds up on the way to its root, and nobody but the root could decode; use allreduce(pattern=binomial)"
-FACTORS = "sends factors, which must make the gradient to the bit; use allreduce"
-EXACT_FACTORS = "sends factors, which must make the gradient to the bit; use asynchronous"
-OUTPUTS = "sends what layers make, not their gradients; use allreduce"
-ONE_MEMORY = "writes into memory that all share: nothing travels"
-LOSSY = "loses blocks on the way, and what a codec carries on must arrive; use gosgd or malt"
-"""Why a strategy takes no codec."""
-
-GATES = "looks into one worker's whole forward and backward, of which a stage has a part: use bsp, sliced or allreduce"
-"""Why a strategy takes no cut models."""
-
-CUTS_ITSELF = "divides the layers of its model itself: omit 'with mesh(...)'"
-
 STRATEGIES = registry.STRATEGIES
-STRATEGIES |= {
-    "bsp":          Entry(Bsp, "Valiant 1990; Chen et al. 2016", codecs="pushes", placed=True),
-    "ssp":          Entry(Ssp, "Ho et al. 2013; Jiang et al. 2017 (damping)", codecs="pushes", placed=True),
-    "bounded_delay": Entry(BoundedDelay, "Li et al. 2014", codecs="pushes", placed=True),
-    "asynchronous": Entry(Asynchronous, "Agarwal & Duchi 2011; Lian et al. 2015", codecs="pushes", placed=True),
-    "dssp":         Entry(Dssp, "Zhao et al. 2019", codecs="pushes", placed=True),
-    "quorum":       Entry(BackupWorkers, "Chen et al. 2016; Abadi et al. 2016", codecs="pushes", placed=True),
-    "softsync":     Entry(Softsync, "Zhang, Gupta et al. 2016", codecs="pushes", placed=True),
-    "petuum":       Entry(Petuum, "Ho et al. 2013; Xing et al. 2015", placed=True, codecs="pushes"),
-    "essp":         Entry(Essp, "Dai et al. 2015", placed=True, codecs="pushes"),
-    "bosen":        Entry(Bosen, "Wei et al. 2015", placed=True, plain=ROWS_WAIT),
-    "dc_asgd":      Entry(DelayCompensated, "Zheng et al. 2017", codecs="pushes", placed=True),
-    "vap":          Entry(Vap, "Wei et al. 2013; Dai et al. 2015", codecs="exchanges"),
-    "value_bound":  Entry(ValueBound, "Langer et al. 2020", codecs="pushes"),
-    "a_bsp":        Entry(ABsp, "Wang et al. 2018", codecs="pushes"),
-    "specsync":     Entry(SpecSync, "Zhang et al. 2018", codecs="pushes"),
-    "gradient_coding": Entry(GradientCoding, "Tandon et al. 2017", plain=CODES_ADD),
-    "downpour":     Entry(Downpour, "Dean et al. 2012; Li et al. 2014 (filters)", codecs="pushes"),
-    "sandblaster":  Entry(Sandblaster, "Dean et al. 2012", plain=SEARCHES),
-    "sliced":       Entry(Sliced, "Dai et al. 2019; Feng et al. 2016", codecs="pushes"),
-    "bigdl":        Entry(BigDl, "Dai et al. 2019", plain=OWN_WIRE),
-    "caffeonspark": Entry(CaffeOnSpark, "Feng et al. 2016", plain=OWN_WIRE),
-    "p3":           Entry(P3, "Jayarajan et al. 2019", codecs="pushes", whole=GATES),
-    "tictac":       Entry(TicTac, "Hashemi et al. 2019", codecs="pushes", whole=GATES),
-    "bytescheduler": Entry(ByteScheduler, "Peng et al. 2019", codecs="pushes", whole=GATES),
-    "staggered":    Entry(Staggered, "Tsai et al. 2018", codecs="pushes", whole=GATES),
-    "firecaffe":    Entry(FireCaffe, "Iandola et al. 2015", plain=TREE_ADDS),
-    "allreduce":    Entry(Allreduce, "Patarasu & Yuan 2009; Li et al. 2020 (PyTorch DDP)", codecs="exchanges"),
-    "poseidon":     Entry(Poseidon, "Zhang et al. 2017", plain=FACTORS, whole=GATES),
-    "outer_products": Entry(OuterProducts, "Chilimbi et al. 2014", plain=EXACT_FACTORS, placed=True),
-    "one_weird_trick": Entry(OneWeirdTrick, "Krizhevsky 2014", plain=OUTPUTS, whole=CUTS_ITSELF),
-    "local_sgd":    Entry(LocalSgd, "Lin et al. 2018; Stich 2019", codecs="exchanges"),
-    "easgd":        Entry(Easgd, "Zhang, Choromanska & LeCun 2015", codecs="exchanges"),
-    "gosgd":        Entry(Gosgd, "Blot et al. 2016", graph="complete", codecs="exchanges"),
-    "dpsgd":        Entry(Dpsgd, "Lian et al. 2017", graph="ring", codecs="exchanges"),
-    "adpsgd":       Entry(Adpsgd, "Lian et al. 2018", graph="bipartite", codecs="exchanges"),
-    "sgp":          Entry(Sgp, "Assran et al. 2019", graph="one_peer_exponential", codecs="exchanges"),
-    "malt":         Entry(Malt, "Li et al. 2015", graph="complete", codecs="exchanges"),
-    "ako":          Entry(Ako, "Watcharapichat et al. 2016", codecs="exchanges"),
-    "hogwild":      Entry(Hogwild, "Recht et al. 2011", example="hogwild(momentum=drop)", plain=ONE_MEMORY),
-    "hogwild++":    Entry(
-        HogwildPlusPlus, "Zhang, Hsieh & Akella 2016", example="hogwild++(momentum=drop)", plain=ONE_MEMORY
-    ),
-    "dogwild":      Entry(Dogwild, "Noel & Osindero 2014", plain=LOSSY),
-    "bmuf":         Entry(Bmuf, "Chen & Huo 2016", codecs="exchanges"),
-    "diloco":       Entry(Diloco, "Douillard et al. 2023", example="diloco(period=8)", codecs="exchanges"),
-    "sparknet":     Entry(SparkNet, "Moritz et al. 2016", codecs="exchanges"),
-    "crossbow":     Entry(Crossbow, "Koliousis et al. 2019", codecs="exchanges"),
-    "butterfly":    Entry(Butterfly, "Zhao & Canny 2013", codecs="exchanges"),
-    "eamsgd":       Entry(
-        Eamsgd, "Zhang, Choromanska & LeCun 2015", example="eamsgd(momentum=0.9)", codecs="exchanges"
-    ),
-    "tree_easgd":   Entry(TreeEasgd, "Zhang 2016", codecs="exchanges"),
-    "mpca":         Entry(Mpca, "Langer et al. 2018", codecs="exchanges"),
-}  # fmt: skip
+STRATEGIES |= {name: entry for family in FAMILIES.values() for name, entry in family.items()}
 
 
 register = registry.register  # which must not be called before covey's own names are in the table

@@ -1,7 +1,4 @@
-"""Which strategy goes with which codec, graph, layout and optimizer: asked of the code itself.
-
-`python -m tests.behaviour.compatibility` writes docs/compatibility.md.
-"""
+"""docs/compatibility.md: which strategy goes with which codec, graph, layout, mesh and optimizer, asked of the code."""
 
 from __future__ import annotations
 
@@ -126,12 +123,13 @@ def page() -> str:
         f"Generated for {WORKERS} workers. Other combinations are refused before anything starts, with the reason.",
         "Every strategy runs on both engines (`local`, `simulated`). Every pair of these tables runs in",
         "`tests/behaviour/test_compatibility.py`. The codecs: " + ", ".join(f"`{name}`" for name in CODECS) + ".", "",
-        "| strategy | codecs | over |", "|---|---|---|",
+        "| strategy | codecs | over | `with mesh` |", "|---|---|---|---|",
     ]  # fmt: skip
     for name in catalog.names():
         codecs = [codec for codec in CODECS if refused(f"{name} + {codec}")]
         graphs = [graph for graph in over if not refused(f"{name} over {graph}")]
-        lines.append(f"| `{name}` | {_all_but(codecs)} | {', '.join(graphs) or '-'} |")
+        cuts = "-" if refused(f"{name} with mesh(stage=2)") else "yes"
+        lines.append(f"| `{name}` | {_all_but(codecs)} | {', '.join(graphs) or '-'} | {cuts} |")
     return "\n".join([*lines, *training()]) + "\n"
 
 
@@ -159,7 +157,3 @@ def training() -> list[str]:
         clips = CLIPS[strategy.terms.clips]
         lines.append(f"| `{name}` | {'; '.join(refuses) or '-'} | {clips} | {'yes' if synchronized else '-'} |")
     return lines
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

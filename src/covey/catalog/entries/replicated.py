@@ -1,0 +1,73 @@
+"""Workers hold the same model, and step together on the sum of their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from covey.catalog import formulas
+from covey.central.replicated.allreduce import Allreduce
+from covey.central.replicated.firecaffe import FireCaffe
+from covey.central.replicated.gradient_coding import Coded, Current, GradientCoding
+from covey.central.sliced.slice_owners import BigDl, CaffeOnSpark, Sliced
+from covey.strategy import Entry, TrafficFormula
+
+OWN_WIRE = "has its own wire; sliced is it with any codec"
+OWNERS = TrafficFormula("2 (n-1)/n", formulas.owners)
+
+ENTRIES: Mapping[str, Entry] = {
+    "allreduce": Entry(
+        Allreduce, "Patarasu & Yuan 2009; Li et al. 2020 (PyTorch DDP)", codecs="exchanges",
+        use="Equal machines, without servers: what most people use.",
+        details="`pattern` is how gradients are summed: `ring`, `binomial` tree, `star`, `chain`, recursive "
+        "`doubling`, `halving` (a ring's bytes in 2 log2 n rounds), `scatter`, `butterfly`, `bruck` (the fewest "
+        "rounds for any n), or `hierarchical`: first among `local` workers of one machine (`local=0`: of one host), "
+        "then between machines. `auto` measures the link and takes the fastest; the result's notes say which. Where "
+        "all live on one host, or with `native=true`, the engine's own sum comes first. With `bucket=4MB` gradients "
+        "leave in buckets of about that size while backward still runs; `auto` chooses their number, and no size "
+        "changes a bit.",
+        traffic=TrafficFormula("2 (n-1)/n", formulas.every_step),
+        timelines=("allreduce", "allreduce(pattern=halving)", "allreduce(pattern=hierarchical)"),
+        test="central/test_allreduce.py::test_every_worker_holds_the_whole_optimizer_and_the_same_bits",
+    ),
+    "sliced": Entry(
+        Sliced, "Dai et al. 2019; Feng et al. 2016", codecs="pushes",
+        use="As `allreduce`, with an nth of the optimizer's memory on each worker.",
+        traffic=OWNERS, timelines=("sliced",),
+        test="central/test_slice_owners.py::test_an_owner_alone_holds_the_optimizer_state_of_its_slice",
+    ),
+    "bigdl": Entry(
+        BigDl, "Dai et al. 2019", plain=OWN_WIRE,
+        use="As `sliced`, at half the bytes, and with `drop` without waiting for stragglers.",
+        details="With `drop=0.05` the time is learned, after `warmup + window` steps and every `window` again, that "
+        "all but that share of the parts of batches keep to; later parts do not count. A step that lacks more than "
+        "`most` of its parts (twice `drop`) makes no update.",
+        traffic=TrafficFormula("(n-1)/n", formulas.halved_owners), timelines=("bigdl",),
+        test="central/test_slice_owners.py::test_bigdl_cuts_toward_zero_on_the_wire",
+    ),
+    "caffeonspark": Entry(
+        CaffeOnSpark, "Feng et al. 2016", plain=OWN_WIRE,
+        use="The system of the surveys; otherwise use `sliced`.",
+        traffic=OWNERS, timelines=("caffeonspark",),
+        test="central/test_slice_owners.py::test_caffeonspark_has_no_server_and_sends_two_slices_to_everybody",
+    ),
+    "firecaffe": Entry(
+        FireCaffe, "Iandola et al. 2015",
+        plain="adds up on the way to its root, and nobody but the root could decode; use allreduce(pattern=binomial)",
+        use="Many workers and one server, whose link `bsp` would fill.",
+        traffic=TrafficFormula("2", formulas.tree), timelines=("firecaffe",),
+        test="central/test_firecaffe.py::test_a_step_takes_2_log2_transfers_one_after_the_other",
+    ),
+    "gradient_coding": Entry(
+        GradientCoding, "Tandon et al. 2017",
+        plain="adds and subtracts what comes until only the mean is left, which needs exact numbers",
+        use="Up to s stragglers, without staleness and without lost samples, for s + 1 times the compute.",
+        details="`scheme=blocks` lets as few workers as possible share parts, `cyclic` all of them, `fractional` "
+        "groups of `stragglers + 1`, which must divide the workers. The rounding that decoding adds is known before "
+        "the run; more than 1e-5 in float32 is refused.",
+        traffic=TrafficFormula(
+            "2; what comes late is left out", formulas.counted, (Coded, Current), beside=0
+        ),
+        timelines=("gradient_coding",),
+        test="central/test_gradient_coding.py::test_whoever_is_late_the_weights_are_those_of_bsp",
+    ),
+}  # fmt: skip
