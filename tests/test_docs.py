@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from _pytest.mark.structures import ParameterSet
 
 from covey.engines.lab import iproute
+from tests.tutorial import FENCE, follow
 from tests.warm import Warm
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -87,6 +90,43 @@ def test_the_first_loop_that_is_shown_is_the_example() -> None:
 
     shown, example = blocks(ROOT / "docs" / "own_loop.md", "python")[0], (ROOT / "examples" / "own_loop.py").read_text()
     assert [line for line in code(shown) if line not in code(example)] == []
+
+
+@pytest.fixture(scope="module")
+def with_new_rule(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project with the three files of the tutorial, as its reader has made them."""
+    project = tmp_path_factory.mktemp("tutorial") / "covey"
+    for part in ("src", "tests", "docs", "examples", "benchmarks"):
+        shutil.copytree(ROOT / part, project / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "README.md", "CONTRIBUTING.md", "SECURITY.md"):
+        shutil.copy(ROOT / file, project / file)
+    follow(project / "docs" / "new_rule.md", project)
+    return project
+
+
+def checked(project: Path, *words: str, **more: str) -> None:
+    """A command of the tutorial does its work in that copy."""
+    environment = {**os.environ, "PYTHONPATH": f"{project}/src", **more}
+    command = [sys.executable, "-m", *words]
+    done = subprocess.run(command, check=False, cwd=project, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+@pytest.mark.xdist_group("new_rule.md")
+def test_the_tutorial_on_a_new_rule_can_be_followed(with_new_rule: Path) -> None:
+    """Its commands, one after the other, and of what the last one runs the quick part."""
+    checked(with_new_rule, "tests.pages")
+    checked(with_new_rule, "pytest", "-q", "tests/behaviour/test_golden.py", "-k", "k_async", COVEY_GOLDEN="write")
+    asked = "k_async or every_file or page_on or the_page or 300"
+    files = ("behaviour/test_golden.py", "central/test_k_async.py", "test_catalog.py", "test_house.py")
+    pages = ("test_docs.py", "behaviour/test_compatibility.py::test_the_page_is_what_the_code_says")
+    checked(with_new_rule, "pytest", "-q", *(f"tests/{file}" for file in (*files, *pages)), "-k", asked)
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("new_rule.md")
+def test_a_rule_of_the_tutorial_keeps_all_promises(with_new_rule: Path) -> None:
+    checked(with_new_rule, "pytest", "-q", "-m", "not full and not alone", "tests", "-k", "k_async")
 
 
 def test_the_page_on_strategies_is_what_the_entries_declare() -> None:

@@ -70,6 +70,10 @@ def test_an_object_is_a_strategy_without_being_registered() -> None:
         ("@covey.register('topk')\n@dataclass\nclass A:\n    def codec(self): ...", "there is a codec 'topk' already"),
         ("@covey.register('a')\nclass A:\n    def codec(self): ...", "A cannot be registered: a dataclass is needed"),
         ("@covey.register('a')\n@dataclass\nclass A: ...", "A cannot be registered"),
+        (
+            "@covey.register('a', use='x')\n@dataclass\nclass A:\n    def codec(self): ...",
+            "A is a codec, and only strategies have use: omit that",
+        ),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_used_is_refused_in_one_line(text: str, said: str, tmp_path: Path) -> None:

@@ -59,7 +59,16 @@ def median(vectors: Sequence[Vector]) -> Vector:
     return Vector(torch.stack(parts).median(0).values for parts in zip(*(v.parts for v in vectors), strict=True))
 
 
-@register("median", paper="Yin et al. 2018")
+def both_ways(run: Any) -> dict[str, int]:
+    """The gradient to the server and the weights back, every step: bytes on each link."""
+    up = {f"worker {rank}->server 0": run.steps * run.model for rank in run.ranks}
+    return up | {f"server 0->worker {rank}": run.steps * run.model for rank in run.ranks}
+
+
+@register(
+    "median", paper="Yin et al. 2018", use="Workers that may send nonsense.",
+    traffic=covey.TrafficFormula("2", both_ways),
+)  # fmt: skip
 @dataclass(frozen=True, kw_only=True)
 class Median:
     """Every step waits for every worker, and takes the median of their gradients, number by number."""

@@ -76,7 +76,7 @@ def register(
                 plain="" if codecs else "was registered without codecs=…", whole=whole, example=example,
             )  # fmt: skip
         elif given := [key for key, value in only_strategies.items() if value]:
-            raise PlanError(f"{_called(kind)} is a codec, and {', '.join(given)} are for strategies: omit them")
+            raise PlanError(f"{_called(kind)} is a codec, and only strategies have {', '.join(given)}: omit that")
         else:
             table[name] = kind
         _from_outside[kind] = name

@@ -103,6 +103,19 @@ def test_a_planted_mistake_is_found(mistake: str, law: object, said: str, tmp_pa
     assert callable(law) and said in law("shifting")
 
 
+def test_traffic_that_is_declared_wrong_is_found(tmp_path: Path) -> None:
+    down = 'server 0->worker {rank}": '
+    registry.load(planted(tmp_path, (f"{down}run.steps", f"{down}2 * run.steps")))
+    said = laws.bytes_as_declared("median")
+    assert "with 2 workers 4648 bytes went server 0->worker 0 in 7 steps" in said and "says 9296" in said, said
+    assert not laws.bytes_as_declared("shifting"), "which declares nothing"
+
+
+@pytest.mark.parametrize("name", ["bsp", "petuum", "gosgd", "local_sgd", "firecaffe", "sgp"])
+def test_the_law_of_bytes_holds_for_strategies_of_covey(name: str) -> None:
+    assert not laws.bytes_as_declared(name)
+
+
 def test_a_worker_that_is_awaited_after_its_end_is_found(tmp_path: Path) -> None:
     registry.load(planted(tmp_path, BROKEN["endings"], ("len(node.members(step))", "len(node.members(0))")))
     with pytest.raises(Exception, match="wait"):

@@ -155,9 +155,10 @@ def settings_shown(spec: str) -> str:
 
 
 def bytes_as_declared(spec: str) -> str:
-    """On every link there are the bytes that the entry's formula says, if it has one."""
-    entry = STRATEGIES.get(catalog.chosen(spec, WORKERS).strategy.name)
-    if entry is None or entry.traffic is None:
+    """On every link there are the bytes that the entry's formula says, if it has one; a codec would change them."""
+    asked = catalog.chosen(spec, WORKERS)
+    entry = STRATEGIES.get(asked.strategy.name)
+    if entry is None or entry.traffic is None or asked.codecs:
         return ""
     for workers in (2, WORKERS):
         log = SentMessages()
