@@ -18,27 +18,21 @@ from covey.exchange.codecs.momentum import check_masked
 from covey.exchange.differences import refuse_carrying
 from covey.exchange.warm_up import warm
 from covey.spec import Call, Made, Spec, SpecError, bind, unknown
-from covey.strategy import Role, Strategy, Taken
+from covey.strategy import Entry, Role, Strategy
 
 PULL = "pull"
 
-TRYING = (
-    "bsp", "ssp", "asynchronous", "dssp", "quorum", "softsync", "dc_asgd", "value_bound", "allreduce", "local_sgd",
-    "bmuf", "diloco",
-)  # fmt: skip
-"""With `auto` these measure which codec pays."""
 
-
-def names(strategy: str, taken: Taken) -> list[str]:
+def names(entry: Entry) -> list[str]:
     """The codecs that a strategy takes, if it takes any."""
-    return [name for name in CODECS if name != "auto" or strategy in TRYING] if taken else []
+    return [name for name in CODECS if name != "auto" or entry.measures] if entry.codecs else []
 
 
-def codec(spec: Spec, takers: Mapping[str, Taken], plain: str = "") -> Codec | None:
-    """The codec that a SPEC names, if it does; `takers` says of every strategy what it takes, `plain` why none."""
+def codec(spec: Spec, entries: Mapping[str, Entry]) -> Codec | None:
+    """The codec that a SPEC names, if it does; of its strategy, and of all that would take one, there is an entry."""
     words = [call for call in spec.codecs if call.name == PULL]
-    found = _codec(replace(spec, codecs=tuple(call for call in spec.codecs if call.name != PULL)), takers, plain)
-    return _pulling(spec, words, found, takers, plain) if words else found
+    found = _codec(replace(spec, codecs=tuple(call for call in spec.codecs if call.name != PULL)), entries)
+    return _pulling(spec, words, found, entries) if words else found
 
 
 def bound(call: Call, text: str, own_name: Callable[[type[Any]], str]) -> Call:
@@ -75,14 +69,14 @@ def _prepared(strategy: Strategy, codec: Codec) -> Strategy:
     return replace(strategy, roles=preparing(strategy.roles), servers=servers)
 
 
-def _pulling(spec: Spec, words: list[Call], found: Codec | None, takers: Mapping[str, Taken], plain: str) -> Codec:
+def _pulling(spec: Spec, words: list[Call], found: Codec | None, entries: Mapping[str, Entry]) -> Codec:
     """The codec for both ways: `+ pull`."""
-    at, taken = words[0], takers[spec.strategy.name]
+    at, entry = words[0], entries[spec.strategy.name]
     if at.settings or len(words) > 1:
         raise SpecError(spec.text, at.at, "pull has no settings, and stands once")
-    if taken != "pushes":
-        why = "what comes back is encoded anyway" if taken else f"{spec.strategy.name} {plain}"
-        goes = ", ".join(name for name, other in takers.items() if other == "pushes")
+    if entry.codecs != "pushes":
+        why = "what comes back is encoded anyway" if entry.codecs else f"{spec.strategy.name} {entry.plain}"
+        goes = ", ".join(name for name, other in entries.items() if other.codecs == "pushes")
         raise SpecError(spec.text, at.at, f"{why}; pull goes with {goes}")
     if found is None:
         why = f"pull as what? say a codec too, such as '+ int8 + pull'; any of {', '.join(CODECS)}"
@@ -94,21 +88,21 @@ def _pulling(spec: Spec, words: list[Call], found: Codec | None, takers: Mapping
     return replace(found, pull=True, name=f"{found.name} + {PULL}")
 
 
-def _codec(spec: Spec, takers: Mapping[str, Taken], plain: str) -> Codec | None:
+def _codec(spec: Spec, entries: Mapping[str, Entry]) -> Codec | None:
     """What vectors travel as: one codec, and what is put around it. Of that the first written is the outermost."""
     if not spec.codecs:
         return None
     for call in spec.codecs:
         if not _is_codec(call) and call.name not in WRAPPERS:
             raise unknown(spec.text, call.at, "codec", call.name, [*CODECS, *WRAPPERS])
-    if not takers[spec.strategy.name]:
-        goes = ", ".join(name for name, taken in takers.items() if taken)
-        raise SpecError(spec.text, spec.codecs[0].at, f"{spec.strategy.name} {plain}; codecs go with {goes}")
+    if not (entry := entries[spec.strategy.name]).codecs:
+        goes = ", ".join(name for name, other in entries.items() if other.codecs)
+        raise SpecError(spec.text, spec.codecs[0].at, f"{spec.strategy.name} {entry.plain}; codecs go with {goes}")
     call, around = _one(spec), [call for call in spec.codecs if call.name in WRAPPERS]
     with _told_at(spec, call):
         found = _made(call, spec)
     if found.tries:
-        _check_trying(spec, call, around)
+        _check_trying(spec, call, around, entries)
     for wrapper in reversed(around):
         with _told_at(spec, wrapper):
             found = bind(wrapper, WRAPPERS[wrapper.name], "wrapper", spec.text).wrap(found)
@@ -140,12 +134,13 @@ def _one(spec: Spec) -> Call:
     return codecs[0]
 
 
-def _check_trying(spec: Spec, call: Call, around: list[Call]) -> None:
+def _check_trying(spec: Spec, call: Call, around: list[Call], entries: Mapping[str, Entry]) -> None:
     """Refuse `auto` where nothing can be tried out."""
     if around:
         raise SpecError(spec.text, around[0].at, f"{call.name} chooses among codecs as they are: name one")
-    if spec.strategy.name not in TRYING:
-        raise SpecError(spec.text, call.at, f"{call.name} goes with {', '.join(TRYING)}; name a codec here")
+    if not entries[spec.strategy.name].measures:
+        goes = ", ".join(name for name, entry in entries.items() if entry.measures)
+        raise SpecError(spec.text, call.at, f"{call.name} goes with {goes}; name a codec here")
 
 
 @contextmanager

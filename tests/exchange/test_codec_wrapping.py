@@ -33,7 +33,7 @@ TOP = TopK(density=0.1).codec()
 def named(spec: str) -> Codec:
     """The codec that a SPEC's strategy is given."""
     asked = parse(f"bsp + {spec}")
-    found = compose.codec(asked, {"bsp": "pushes"})
+    found = compose.codec(asked, catalog.STRATEGIES)
     assert found is not None
     return found
 

@@ -13,7 +13,7 @@ from covey.exchange.codec import Codec, dense
 from covey.parallelism.pipeline.hybrid import meshed
 from covey.parallelism.plan.mesh import Mesh
 from covey.spec import Call, Made, Spec, SpecError, bind, parse, unknown
-from covey.strategy import Composition, Entry, Strategy, Taken
+from covey.strategy import Composition, Entry, Strategy
 from covey.systems import LATER, SYSTEMS, System
 
 STRATEGIES = registry.STRATEGIES
@@ -83,7 +83,7 @@ def resolve(spec: str | Spec | Any, workers: int) -> Strategy:
     if spec.mesh:
         return _meshed(spec, spec.mesh, entry, workers)
     settings = bind(spec.strategy, entry.settings, "strategy", spec.text)
-    codec = compose.codec(spec, {**_takers(), spec.strategy.name: entry.codecs}, entry.plain)
+    codec = compose.codec(spec, {**STRATEGIES, spec.strategy.name: entry})
     try:
         given = _graph(spec, entry, workers)
         strategy: Strategy = settings.strategy(workers, **({"codec": codec} if codec else {}), **given)
@@ -139,12 +139,7 @@ def codec(text: str) -> Codec:
     """The codec that a strategy says it has."""
     if text == dense.name:
         return dense
-    return compose.codec(parse(f"bsp + {text}"), _takers()) or dense
-
-
-def _takers() -> dict[str, Taken]:
-    """What each strategy has codecs for."""
-    return {name: entry.codecs for name, entry in STRATEGIES.items()}
+    return compose.codec(parse(f"bsp + {text}"), STRATEGIES) or dense
 
 
 def _system(spec: Spec, system: System, workers: int) -> Strategy:

@@ -107,7 +107,7 @@ def describe(spec: str) -> dict[str, Any]:
         "servers": strategy.servers.count,
         "over": strategy.composition.over,
         "topologies": list(topology.GRAPHS) if entry.graph else list(LAYOUTS) if entry.placed else [],
-        "codecs": compose.names(made_of, entry.codecs),
+        "codecs": compose.names(entry),
         "pull": entry.codecs == "pushes",
         "plain": entry.plain,
         "paper": system.paper if system else entry.paper,

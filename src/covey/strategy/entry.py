@@ -22,6 +22,7 @@ class Entry:
         use: For which task, machines or network one would choose it.
         details: What its settings do, as the documentation says it.
         codecs: What it has codecs for.
+        measures: Whether `+ auto` finds out by measuring which codec pays.
         plain: Why it takes none.
         graph: The topology that it runs over unless `over` names another.
         placed: Whether it has servers, which `over` places.
@@ -37,6 +38,7 @@ class Entry:
     use: str = ""
     details: str = ""
     codecs: Taken = ""
+    measures: bool = False
     plain: str = ""
     graph: str | None = None
     placed: bool = False

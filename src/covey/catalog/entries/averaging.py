@@ -27,7 +27,7 @@ def _learners(run: CountedRun) -> LinkBytes:
 
 ENTRIES: Mapping[str, Entry] = {
     "local_sgd": Entry(
-        LocalSgd, "Lin et al. 2018; Stich 2019", codecs="exchanges",
+        LocalSgd, "Lin et al. 2018; Stich 2019", codecs="exchanges", measures=True,
         use="A slow network between equal machines.",
         details="The k-th period is `round(period · growth^k)` steps long. Before step `after` all step together on "
         "the mean gradient (post-local SGD). At an average the optimizers' own state is left alone (`momentum=keep`), "
@@ -43,7 +43,7 @@ ENTRIES: Mapping[str, Entry] = {
         test="decentral/test_sparknet.py::test_only_models_travel_and_only_between_workers_and_master",
     ),
     "bmuf": Entry(
-        Bmuf, "Chen & Huo 2016", codecs="exchanges",
+        Bmuf, "Chen & Huo 2016", codecs="exchanges", measures=True,
         use="As `local_sgd`, with many workers, whose plain mean would move too little.",
         details="The block momentum is 1 - 1/n unless given; `reset=true` clears the local optimizers' state after "
         "every block. A last block may be short.",
@@ -51,7 +51,7 @@ ENTRIES: Mapping[str, Entry] = {
         test="decentral/test_outer.py::test_block_momentum_comes_to_the_sum_of_a_geometric_series",
     ),
     "diloco": Entry(
-        Diloco, "Douillard et al. 2023", example="diloco(period=8)", codecs="exchanges",
+        Diloco, "Douillard et al. 2023", example="diloco(period=8)", codecs="exchanges", measures=True,
         use="Workers that can hardly speak to each other, on long runs.",
         details="The local optimizers' state stays. A last block may be short.",
         traffic=BLOCKS, timelines=("diloco(period=2)",),

@@ -16,7 +16,7 @@ OWNERS = TrafficFormula("2 (n-1)/n", formulas.owners)
 
 ENTRIES: Mapping[str, Entry] = {
     "allreduce": Entry(
-        Allreduce, "Patarasu & Yuan 2009; Li et al. 2020 (PyTorch DDP)", codecs="exchanges",
+        Allreduce, "Patarasu & Yuan 2009; Li et al. 2020 (PyTorch DDP)", codecs="exchanges", measures=True,
         use="Equal machines, without servers: what most people use.",
         details="`pattern` is how gradients are summed: `ring`, `binomial` tree, `star`, `chain`, recursive "
         "`doubling`, `halving` (a ring's bytes in 2 log2 n rounds), `scatter`, `butterfly`, `bruck` (the fewest "

@@ -28,13 +28,13 @@ BOTH_WAYS = TrafficFormula("2", formulas.servers)
 
 ENTRIES: Mapping[str, Entry] = {
     "bsp": Entry(
-        Bsp, "Valiant 1990; Chen et al. 2016", codecs="pushes", placed=True,
+        Bsp, "Valiant 1990; Chen et al. 2016", codecs="pushes", measures=True, placed=True,
         use="Equal machines on a fast network; the reference for all others.",
         traffic=BOTH_WAYS, timelines=("bsp",),
         test="central/test_parameter_server.py::test_bsp_takes_the_time_of_the_slowest_and_the_weights_of_any",
     ),
     "ssp": Entry(
-        Ssp, "Ho et al. 2013; Jiang et al. 2017 (damping)", codecs="pushes", placed=True,
+        Ssp, "Ho et al. 2013; Jiang et al. 2017 (damping)", codecs="pushes", measures=True, placed=True,
         use="Workers whose speed varies from step to step.",
         details="Right after its own push a worker may be `bound + 1` ahead. It pulls every step. `ssp(bound=0)` "
         "waits exactly as `bsp` does and, with plain SGD and equal batches, ends with the same weights.",
@@ -51,7 +51,7 @@ ENTRIES: Mapping[str, Entry] = {
         test="central/test_delayed.py::test_a_fast_worker_leads_by_the_delay_and_no_more",
     ),
     "asynchronous": Entry(
-        Asynchronous, "Agarwal & Duchi 2011; Lian et al. 2015", codecs="pushes", placed=True,
+        Asynchronous, "Agarwal & Duchi 2011; Lian et al. 2015", codecs="pushes", measures=True, placed=True,
         use="Machines of very different speed.",
         details="`momentum=0.9` is the total momentum: asynchrony contributes 1 - 1/n of it, and the optimizer gets "
         "the rest, which may be negative.",
@@ -59,14 +59,14 @@ ENTRIES: Mapping[str, Entry] = {
         test="central/test_parameter_server.py::test_asynchronous_workers_of_equal_speed_are_stale_by_all_the_others",
     ),
     "dssp": Entry(
-        Dssp, "Zhao et al. 2019", codecs="pushes", placed=True,
+        Dssp, "Zhao et al. 2019", codecs="pushes", measures=True, placed=True,
         use="As `ssp`, where no single bound suits the whole run.",
         traffic=BOTH_WAYS, timelines=("dssp(low=0, extra=2)",),
         test="central/test_rules_at_work.py"
         "::test_dssp_goes_beyond_its_low_bound_where_that_saves_waiting_and_ssp_does_not",
     ),
     "quorum": Entry(
-        BackupWorkers, "Chen et al. 2016; Abadi et al. 2016", codecs="pushes", placed=True,
+        BackupWorkers, "Chen et al. 2016; Abadi et al. 2016", codecs="pushes", measures=True, placed=True,
         use="A few stragglers, now one machine and now another.",
         details="`size` is all workers but one unless given. `count=gradients` gives out n tokens a step, as "
         "TensorFlow does: a fast worker may take the one that a slow worker leaves, and supply two; `size` may then "
@@ -75,13 +75,13 @@ ENTRIES: Mapping[str, Entry] = {
         test="central/test_rules_at_work.py::test_quorum_takes_the_time_of_the_qth_fastest",
     ),
     "softsync": Entry(
-        Softsync, "Zhang, Gupta et al. 2016", codecs="pushes", placed=True,
+        Softsync, "Zhang, Gupta et al. 2016", codecs="pushes", measures=True, placed=True,
         use="Between `bsp` and `asynchronous`: fewer updates, of less noise.",
         traffic=BOTH_WAYS, timelines=("softsync",),
         test="central/test_rules_at_work.py::test_softsync_applies_mixed_versions_together",
     ),
     "dc_asgd": Entry(
-        DelayCompensated, "Zheng et al. 2017", codecs="pushes", placed=True,
+        DelayCompensated, "Zheng et al. 2017", codecs="pushes", measures=True, placed=True,
         use="As `asynchronous`, where staleness costs accuracy and servers have memory to spare.",
         details="The correction is the gradient's own square times the way that the weights have moved. Servers keep "
         "what each worker was given. `strength` is 0.04, or 2 with `adaptive=true`, unless given.",
@@ -89,7 +89,7 @@ ENTRIES: Mapping[str, Entry] = {
         test="central/test_rules_at_work.py::test_compensation_uses_what_this_worker_was_given",
     ),
     "value_bound": Entry(
-        ValueBound, "Langer et al. 2020", codecs="pushes",
+        ValueBound, "Langer et al. 2020", codecs="pushes", measures=True,
         use="As `ssp`, where steps say little about how far the weights move.",
         details="The server keeps every version in use. Needs 1 server.",
         traffic=BOTH_WAYS, timelines=("value_bound(bound=0.1)",),
