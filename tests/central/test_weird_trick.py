@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from covey.catalog import formulas
 from covey.central.layers.rounds import Activations, Errors, Outputs
 from covey.central.layers.weird_trick import Scheme, rounds
 from covey.data import Shards
@@ -21,9 +22,9 @@ from covey.message import Message
 from covey.model import build
 from covey.model.threads import one_thread
 from covey.parallelism.units.unit_replica import UnitReplica
+from covey.strategy import CountedRun
 from covey.task import Task
 from covey.vector import chunk
-from tests.promises.traffic import Job, rings
 from tests.worlds import World, adam, alone, run, sgd, slowed, worker
 
 FRONT = 4 * 9 + 4  # numbers of the convolution
@@ -183,7 +184,7 @@ def test_a_worker_has_its_units_and_no_others(workers: int) -> None:
 def test_fully_connected_weights_never_move_and_the_front_is_summed() -> None:
     """Links of a run of 2 steps with 3 workers and batches of 8, in numbers of 8 bytes."""
     links = {scheme: traffic(run(task(96), f"one_weird_trick(scheme={scheme})", 3, steps=2)) for scheme in SCHEMES}
-    expected: Counter[str] = Counter(rings(Job(workers=3, steps=2, numbers=FRONT, width=8), 2))
+    expected: Counter[str] = Counter(formulas.ring(CountedRun(workers=3, steps=2, numbers=FRONT, width=8), 2))
     for one in range(3):
         for other in range(3):
             if one != other:

@@ -22,7 +22,7 @@ from covey.exchange.codecs.strom import Strom
 from covey.exchange.codecs.wrappers import clipped, warmed_up, with_momentum
 from covey.run.options import options
 from covey.run.request import request
-from covey.spec import parse
+from covey.spec import SpecError, parse
 from covey.vector import Vector
 from tests.exchange.coders import flat, form, matrix, normal, places, together, waiting, whole
 from tests.worlds import adam, cloud, mlp, sgd
@@ -89,7 +89,7 @@ def _waits(memory: Any) -> list[float]:
     ],
 )
 def test_what_cannot_work_is_said_at_its_place(spec: str, at: int, why: str) -> None:
-    with pytest.raises(catalog.SpecError, match=why) as refused:
+    with pytest.raises(SpecError, match=why) as refused:
         catalog.resolve(spec, 2)
     assert refused.value.at == at
 
