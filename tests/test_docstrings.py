@@ -64,8 +64,9 @@ PUBLIC = dict(public())
 
 
 def arguments(thing: Any) -> set[str]:
-    """What a caller may give; of exceptions, results, nodes and replicas, which users do not make, nothing."""
-    if isinstance(thing, type) and issubclass(thing, Exception | covey.Result | covey.Node | covey.Replica):
+    """What a caller may give; of exceptions, results, nodes, replicas and configs, which users do not make, nothing."""
+    made_by_covey = Exception | covey.Result | covey.Node | covey.Replica | covey.SiteConfig
+    if isinstance(thing, type) and issubclass(thing, made_by_covey):
         return set()
     if thing is covey.data.Partitions:
         return {"counts"}

@@ -10,6 +10,9 @@ from covey.version import __version__ as __version__
 if TYPE_CHECKING:
     from covey import data, spark
     from covey.catalog import register
+    from covey.engines.cluster.places import Places
+    from covey.engines.cluster.site_messages import SiteConfig
+    from covey.engines.entries import Engine
     from covey.errors import CheckpointError, CoveyError, PeerLost, PlanError, RoleFailed, SaveError, Stalled
     from covey.exchange.codec import Codec, Coder
     from covey.message import Address, Message
@@ -33,14 +36,15 @@ _HOME = {
     "TrafficFormula": "covey.strategy",
     "Replica": "covey.model.replica", "Message": "covey.message", "Address": "covey.message",
     "Vector": "covey.vector", "Codec": "covey.exchange.codec", "Coder": "covey.exchange.codec",
-    "register": "covey.catalog",
+    "register": "covey.catalog", "Engine": "covey.engines.entries", "Places": "covey.engines.cluster.places",
+    "SiteConfig": "covey.engines.cluster.site_messages",
 }  # fmt: skip
 
 __all__ = [
-    "Address", "CheckpointError", "Codec", "Coder", "CoveyError", "Description", "Message", "Node", "PeerLost",
-    "PlanError", "Replica", "Result", "Role", "RoleFailed", "SaveError", "ServerPlan", "Stalled", "Strategy", "Task",
-    "TaskTerms", "Taxonomy", "TrafficFormula", "Vector", "accuracy", "cut_here", "data", "fit", "join", "register",
-    "spark",
+    "Address", "CheckpointError", "Codec", "Coder", "CoveyError", "Description", "Engine", "Message", "Node",
+    "PeerLost", "Places", "PlanError", "Replica", "Result", "Role", "RoleFailed", "SaveError", "ServerPlan",
+    "SiteConfig", "Stalled", "Strategy", "Task", "TaskTerms", "Taxonomy", "TrafficFormula", "Vector", "accuracy",
+    "cut_here", "data", "fit", "join", "register", "spark",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Which names are known? The table of strategies, and how strategies and codecs from outside get into the tables."""
+"""Which names are known? The table of strategies, and how those from outside get into the tables of names."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from covey import faults
+from covey.engines.entries import ENGINES, HERE, Engine
 from covey.errors import PlanError
 from covey.exchange.codecs.by_name import CODECS, WRAPPERS
 from covey.spec import parse_call
@@ -21,8 +22,8 @@ from covey.task import import_file
 STRATEGIES: dict[str, Entry] = {}
 """Every strategy by its name: the catalog's, and those from outside."""
 
-GROUPS = ("covey.strategies", "covey.codecs")
-"""The entry points by which an installed package offers strategies and codecs."""
+GROUPS = ("covey.strategies", "covey.codecs", "covey.engines")
+"""The entry points by which an installed package offers strategies, codecs and engines."""
 
 T = TypeVar("T", bound=type[Any])
 
@@ -36,10 +37,10 @@ def register(
     name: str, *, paper: str = "", use: str = "", details: str = "", codecs: Taken = "", graph: str | None = None,
     example: str = "", cuts: bool = False, traffic: TrafficFormula | None = None,
 ) -> Callable[[T], T]:  # fmt: skip
-    """Give a strategy or a codec of your own a name for SPECs.
+    """Give a strategy, a codec or an engine of your own a name for SPECs and `--engine`.
 
     It goes over a dataclass whose fields are the settings: with a method `strategy(workers)` that gives a
-    `covey.Strategy`, or with a method `codec()` that gives a `covey.Codec`.
+    `covey.Strategy`, with a method `codec()` that gives a `covey.Codec`, or over a subclass of `covey.Engine`.
 
     Args:
         name: What SPECs call it: small letters, digits and _.
@@ -68,7 +69,7 @@ def register(
 
     def over(kind: T) -> T:
         table = _table(kind)
-        _check_name(name, kind)
+        _check_name(name, kind, table)
         if table is STRATEGIES:
             whole = "" if cuts else "was registered without cuts=True, so its model stays whole: omit 'with mesh(...)'"
             table[name] = Entry(
@@ -76,7 +77,8 @@ def register(
                 plain="" if codecs else "was registered without codecs=…", whole=whole, example=example,
             )  # fmt: skip
         elif given := [key for key, value in only_strategies.items() if value]:
-            raise PlanError(f"{_called(kind)} is a codec, and only strategies have {', '.join(given)}: omit that")
+            what = "an engine" if table is ENGINES else "a codec"
+            raise PlanError(f"{_called(kind)} is {what}, and only strategies have {', '.join(given)}: omit that")
         else:
             table[name] = kind
         _from_outside[kind] = name
@@ -96,7 +98,7 @@ def load(file: str | Path) -> list[str]:
     if not found:
         raise PlanError(
             f'{file} registers nothing: put @covey.register("a_name") over a dataclass with a method '
-            "strategy(workers) or codec()"
+            "strategy(workers) or codec(), or that is a covey.Engine"
         )
     return found
 
@@ -143,7 +145,7 @@ def _install(point: EntryPoint) -> None:
     package = point.dist.name if point.dist else "an unknown package"
     with _refused(f"entry point {point.name} = {point.value} of {package}"):
         kind = point.load()
-        if point.name not in {**STRATEGIES, **CODECS}:
+        if registered(kind) != point.name:  # it may have been, as its module was imported
             register(point.name)(kind)
 
 
@@ -160,15 +162,19 @@ def _refused(where: str) -> Iterator[None]:
 
 def _table(kind: type[Any]) -> dict[str, Any]:
     methods = [name for name in ("strategy", "codec") if callable(getattr(kind, name, None))]
-    if len(methods) != 1 or not isinstance(kind, type) or not is_dataclass(kind):
+    engine = isinstance(kind, type) and issubclass(kind, Engine)
+    if len(methods) + engine != 1 or not isinstance(kind, type) or not is_dataclass(kind):
         raise PlanError(
             f"{_called(kind)} cannot be registered: a dataclass is needed, its fields the settings, with a method "
-            "strategy(workers) that gives a covey.Strategy or a method codec() that gives a covey.Codec"
+            "strategy(workers) that gives a covey.Strategy, with a method codec() that gives a covey.Codec, or that is "
+            "a covey.Engine"
         )
-    return STRATEGIES if methods == ["strategy"] else CODECS
+    if engine and kind.__abstractmethods__:
+        raise PlanError(f"{_called(kind)} lacks {', '.join(sorted(kind.__abstractmethods__))}: see covey.Engine")
+    return ENGINES if engine else STRATEGIES if methods == ["strategy"] else CODECS
 
 
-def _check_name(name: str, kind: type[Any]) -> None:
+def _check_name(name: str, kind: type[Any], table: dict[str, Any]) -> None:
     try:
         fits = parse_call(name).name == name
     except PlanError:
@@ -176,8 +182,10 @@ def _check_name(name: str, kind: type[Any]) -> None:
     if not fits:
         raise PlanError(f"{name!r} cannot be the name of {_called(kind)}: use small letters, digits and _")
     again = any(known == name and _home(other) == _home(kind) for other, known in _from_outside.items())
-    if not again and (what := taken(name)):
-        raise PlanError(f"there is a {what} '{name}' already: give {_called(kind)} another name")
+    what = ("engine" if name in (*HERE, *ENGINES) else "") if table is ENGINES else taken(name)
+    if not again and what:
+        article = "an" if what == "engine" else "a"
+        raise PlanError(f"there is {article} {what} '{name}' already: give {_called(kind)} another name")
 
 
 def _home(kind: type[Any]) -> tuple[str, str]:

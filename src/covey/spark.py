@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any
 
 from covey import catalog
+from covey.engines.entries.spark import SparkEngine
 from covey.errors import PlanError
 from covey.observe.result import Result
-from covey.run.clusters import at, module
+from covey.run.clusters import at
 from covey.run.options import check, options
 from covey.run.request import request
 from covey.task import Task
@@ -44,14 +45,14 @@ def fit(
     >>> result.samples
     200
     """
-    module("spark")  # says what to install
+    SparkEngine.require("spark")
     from covey.engines.spark import SparkPlaces
     from covey.engines.spark.table import table
 
     if "engine" in given:
         raise PlanError("covey.spark.fit has no option 'engine': the Spark of the data is the engine")
     asked = options({**given, "engine": "spark"})
-    check(asked, "spark")
+    check(asked, "spark", SparkEngine)
     if "worker" in asked.place:
         raise PlanError(f"place={asked.place!r}: workers live where their rows are; other roles can be placed")
     with table(data, workers, tuple(features), label, partial(catalog.resolve, strategy)) as rows:

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import covey
 from covey import doctor
 from covey.cli import app
-from covey.doctor import engines
+from covey.engines.entries import ENGINES, engine, mpi, spark
+from covey.engines.entries.lab import LabEngine
+from covey.engines.entries.trouble import Trouble
+from covey.errors import PlanError
 
 
 def test_this_machine_can_train(runner: CliRunner, tmp_path: Path) -> None:
@@ -18,7 +23,7 @@ def test_this_machine_can_train(runner: CliRunner, tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     assert "ready to train" in shown.stdout
     found = {one["name"]: one for one in json.loads(file.read_text())}
-    assert list(found) == list(doctor.CHECKS)
+    assert list(found) == [*doctor.CHECKS, *ENGINES], "each engine has its line"
     assert found["processes"]["state"] == "ok"
 
 
@@ -27,20 +32,17 @@ def test_dependencies_are_those_of_the_package() -> None:
     assert dict(one.split(">=") for one in wanted) == doctor.DEPENDENCIES
 
 
-@pytest.mark.parametrize(("engine", "package"), [("ray", "ray"), ("spark", "pyspark"), ("mpi", "mpi4py")])
-def test_a_missing_extra_comes_with_its_command(monkeypatch: pytest.MonkeyPatch, engine: str, package: str) -> None:
+@pytest.mark.parametrize("name", [name for name, kind in ENGINES.items() if kind.needs])
+def test_a_missing_extra_comes_with_its_command(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    package = ENGINES[name].needs
     extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
-    monkeypatch.setattr(engines, "find_spec", lambda name: None)
-    with pytest.raises(doctor.Trouble, match=f"{package} is not installed") as raised:
-        doctor.CHECKS[engine][1]()
-    assert raised.value.fix.endswith(f"pip install 'covey[{engine}]'")
-    assert any(one.startswith(package) for one in extras[engine])
-
-
-def test_every_engine_has_its_line() -> None:
-    from covey.run.clusters import CLUSTERS
-
-    assert set(CLUSTERS) <= set(doctor.CHECKS)
+    monkeypatch.setattr(engine, "find_spec", lambda name: None)
+    with pytest.raises(Trouble, match=f"{package} is not installed") as raised:
+        ENGINES[name].check()
+    assert raised.value.fix.endswith(f"pip install 'covey[{name}]'")
+    assert any(one.startswith(package) for one in extras[name])
+    with pytest.raises(PlanError, match=re.escape(f"--engine {name} needs {package}: pip install 'covey[{name}]'")):
+        covey.fit("examples/digits.py", engine=name)
 
 
 def test_spark_wants_a_new_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -49,37 +51,37 @@ def test_spark_wants_a_new_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setattr(engines, "_installed", lambda package, extra: None)
-    with pytest.raises(doctor.Trouble, match="Java 11.0.2; PySpark needs 17") as raised:
-        engines.spark()
+    monkeypatch.setattr(engine, "find_spec", lambda name: True)
+    with pytest.raises(Trouble, match="Java 11.0.2; PySpark needs 17") as raised:
+        spark.SparkEngine.check()
     assert "openjdk-17" in raised.value.fix
     java.unlink()
-    with pytest.raises(doctor.Trouble, match="no Java at"):
-        engines.spark()
+    with pytest.raises(Trouble, match="no Java at"):
+        spark.SparkEngine.check()
 
 
 def test_mpi_without_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(code: str) -> str:
-        raise doctor.Trouble("RuntimeError: cannot load MPI library", "")
+        raise Trouble("RuntimeError: cannot load MPI library", "")
 
-    monkeypatch.setattr(engines, "_installed", lambda package, extra: None)
-    monkeypatch.setattr(engines, "_in_child", broken)
-    with pytest.raises(doctor.Trouble, match="finds no MPI library") as raised:
-        engines.mpi()
+    monkeypatch.setattr(engine, "find_spec", lambda name: True)
+    monkeypatch.setattr(mpi, "in_child", broken)
+    with pytest.raises(Trouble, match="finds no MPI library") as raised:
+        mpi.MpiEngine.check()
     assert "pip install 'covey[mpi]'" in raised.value.fix
 
 
 def test_a_lab_wants_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda tool: f"/sbin/{tool}")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    with pytest.raises(doctor.Trouble, match="only root") as raised:
-        engines.lab()
+    with pytest.raises(Trouble, match="only root") as raised:
+        LabEngine.check()
     assert "sudo" in raised.value.fix
 
 
 def test_a_missing_dependency_comes_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "DEPENDENCIES", {"rich": "13", "covey-does-not-exist": "2", "typer": "999"})
-    with pytest.raises(doctor.Trouble) as raised:
+    with pytest.raises(Trouble) as raised:
         doctor.dependencies()
     assert raised.value.fix == "pip install 'covey-does-not-exist>=2' 'typer>=999'"
 
@@ -88,7 +90,7 @@ def test_a_long_temporary_folder_is_found(monkeypatch: pytest.MonkeyPatch, tmp_p
     deep = tmp_path / ("x" * 60) / ("y" * 60)
     deep.mkdir(parents=True)
     monkeypatch.setattr("tempfile.tempdir", str(deep))
-    with pytest.raises(doctor.Trouble, match="no socket can be made") as raised:
+    with pytest.raises(Trouble, match="no socket can be made") as raised:
         doctor.sockets()
     assert "TMPDIR" in raised.value.fix
 
@@ -96,7 +98,7 @@ def test_a_long_temporary_folder_is_found(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_a_child_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_CHILD", "raise SystemExit('zmq is broken here')")
     monkeypatch.setattr(doctor, "PATIENCE", 1.0)
-    with pytest.raises(doctor.Trouble, match="did not answer") as raised:
+    with pytest.raises(Trouble, match="did not answer") as raised:
         doctor.processes()
     assert "zmq is broken here" in raised.value.fix
 
@@ -106,13 +108,13 @@ def test_only_the_essential_decides(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch, essential: bool, code: int
 ) -> None:
     def broken() -> str:
-        raise doctor.Trouble("it is broken", "mend it")
+        raise Trouble("it is broken", "mend it")
 
     def surprising() -> str:
         raise RuntimeError("nobody expected this")
 
     checks = {"python": (True, doctor.python), "thing": (essential, broken), "other": (False, surprising)}
-    monkeypatch.setattr(doctor, "CHECKS", checks)
+    monkeypatch.setattr(doctor, "checks", lambda: checks)
     shown = runner.invoke(app, ["doctor"])
     assert shown.exit_code == code
     assert "it is broken" in shown.stdout and "mend it" in shown.stdout and "nobody expected this" in shown.stdout

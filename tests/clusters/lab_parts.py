@@ -32,8 +32,8 @@ class Net(NamedTuple):
 
 
 @contextmanager
-def network(**settings: object) -> Iterator[Net]:
-    with bare(read(2, settings).rates) as (lab, nets):
+def network(hosts: int | None = None, rate: str = "unshaped") -> Iterator[Net]:
+    with bare(read(2, hosts, rate).rates) as (lab, nets):
         yield Net(lab, nets.data)
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from covey.engines.cluster import site
+from covey.engines.cluster.places import Places
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.process.launcher.role_processes import describe
 
 PATIENCE = 8.0  # seconds that a site has to leave by itself
 
 
-class SpawnedPlaces:
+class SpawnedPlaces(Places):
     """One site for each host, started as `prefix… python -m covey.engines.cluster.site`."""
 
     def __init__(self, hosts: Sequence[str], address: str, prefixes: Sequence[Sequence[str]] = ()) -> None:
@@ -30,16 +28,15 @@ class SpawnedPlaces:
         return [child.pid for child in self.sites]
 
     def invite(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         for config, prefix in zip(configs, self.prefixes, strict=True):
             child = subprocess.Popen(
-                [*prefix, sys.executable, "-m", site.__name__],
-                stdin=subprocess.PIPE, env=environment, process_group=0,
+                [*prefix, *config.command],
+                stdin=subprocess.PIPE, env=config.environment, process_group=0,
             )  # fmt: skip
             self.sites.append(child)
             assert child.stdin is not None
             with child.stdin:
-                child.stdin.write(site.posted(config, handed))
+                child.stdin.write(config.packed(handed))
 
     def lost(self) -> str:
         for host, child in zip(self.hosts, self.sites, strict=False):

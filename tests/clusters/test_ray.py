@@ -119,9 +119,9 @@ def test_a_dead_actor_is_named(shared: SharedRoom) -> None:
 @pytest.mark.parametrize(
     ("engine", "words"),
     [
-        ("ray(adress=auto)", "ray has no setting 'adress'; it has: address"),
+        ("ray(adress=auto)", "'ray' has no setting 'adress'; did you mean 'address'"),
         ("ray(placement=heap)", "spread or pack"),
-        ("ray(cpus=many)", "a number is needed"),
+        ("ray(cpus=many)", "cpus must be a number, not many"),
         ("ray(sites=1.5)", "a whole number"),
     ],
 )

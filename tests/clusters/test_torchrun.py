@@ -113,7 +113,7 @@ def test_native_sums_are_torchs_own_and_near(room: Room) -> None:
 def test_settings_and_hosts_that_make_no_sense_are_refused() -> None:
     with pytest.raises(PlanError, match="has no setting 'nodes'"):
         covey.fit(DIGITS, engine="torchrun(nodes=2)")
-    with pytest.raises(PlanError, match="native is true or false"):
+    with pytest.raises(PlanError, match="native must be true or false, not 2"):
         covey.fit(DIGITS, engine="torchrun(native=2)")
     with pytest.raises(PlanError, match="torchrun --nnodes 2"):
         covey.fit(DIGITS, engine="torchrun", hosts="hosts")

@@ -7,42 +7,51 @@ from pathlib import Path
 
 import pytest
 
-from covey.engines import lab
+from covey.engines.entries.lab import LabEngine
 from covey.engines.lab import quota
 from covey.engines.lab.name import Name, named, new
-from covey.engines.lab.settings import read
+from covey.engines.lab.settings import LabSettings
 from covey.errors import PlanError
+from covey.run.clusters import engine_of
+from covey.run.options import Options
+
+
+def read(workers: int, written: str) -> LabSettings:
+    """The settings of a lab as they are written on the command line."""
+    engine = engine_of(Options(engine=f"lab({written})"))
+    assert isinstance(engine, LabEngine)
+    return engine.settings(workers)
 
 
 def test_as_many_hosts_as_workers_with_equal_shares() -> None:
-    found = read(4, {})
+    found = read(4, "")
     assert found.hosts == ["h0", "h1", "h2", "h3"]
     assert found.rates == (None,) * 4
     assert found.cpus == (len(os.sched_getaffinity(0)) / 4,) * 4
 
 
 def test_one_value_for_all_or_one_for_each() -> None:
-    found = read(2, {"rate": "100mbit, 100mbit,10mbit", "cpu": 0.5})
+    found = read(2, 'rate="100mbit, 100mbit,10mbit", cpu=0.5')
     assert found.rates == (12.5e6, 12.5e6, 1.25e6)
     assert found.cpus == (0.5, 0.5, 0.5)
-    assert read(2, {"hosts": 3, "cpu": "1,all,0.25"}).cpus == (1.0, None, 0.25)
-    assert read(2, {"rate": "unshaped,1gbit"}).rates == (None, 125e6)
+    assert read(2, 'hosts=3, cpu="1,all,0.25"').cpus == (1.0, None, 0.25)
+    assert read(2, 'rate="unshaped,1gbit"').rates == (None, 125e6)
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"hosts": 0}, "from 1 to 200"),
-        ({"hosts": "many"}, "from 1 to 200"),
-        ({"hosts": 2, "rate": "1mbit,2mbit,3mbit"}, "3 values for 2 hosts"),
-        ({"rate": "fast"}, r"lab\(rate=fast\): cannot read the rate"),
-        ({"rate": "1kbit"}, "too slow"),
-        ({"cpu": 0}, "such as 0.5"),
-        ({"cpu": "half"}, "such as 0.5"),
-        ({"latency": "10ms"}, "there are hosts, rate, cpu"),
+        ("hosts=0", "from 1 to 200"),
+        ("hosts=many", "hosts must be a whole number, not many"),
+        ('hosts=2, rate="1mbit,2mbit,3mbit"', "3 values for 2 hosts"),
+        ("rate=fast", r"lab\(rate=fast\): cannot read the rate"),
+        ("rate=1kbit", "too slow"),
+        ("cpu=0", "such as 0.5"),
+        ("cpu=half", "such as 0.5"),
+        ("latency=10ms", "It has: hosts .*, rate=unshaped, cpu="),
     ],
 )
-def test_what_cannot_be(given: dict[str, object], words: str) -> None:
+def test_what_cannot_be(given: str, words: str) -> None:
     with pytest.raises(PlanError, match=words):
         read(2, given)
 
@@ -51,18 +60,24 @@ def test_only_root_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda tool: f"/sbin/{tool}")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(PlanError, match="only root .* sudo"):
-        lab.places(2, None, hosts=2)
+        LabEngine(hosts=2).places(2, None)
 
 
 def test_without_iproute2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda tool: None)
     with pytest.raises(PlanError, match="apt-get install iproute2"):
-        lab.places(2, None)
+        LabEngine().places(2, None)
 
 
 def test_a_file_of_hosts_is_for_others() -> None:
-    with pytest.raises(PlanError, match="the lab makes its hosts itself"):
-        lab.places(2, "hosts.txt")
+    with pytest.raises(PlanError, match="--hosts is not for lab, which makes its hosts itself: --engine 'lab.hosts=4"):
+        engine_of(Options(engine="lab", hosts="hosts.txt"))
+
+
+def test_an_interface_is_for_others() -> None:
+    """It was refused only once the hosts were made."""
+    with pytest.raises(PlanError, match="--interface is not for lab, whose roles use its shaped links"):
+        engine_of(Options(engine="lab", interface="eth0"))
 
 
 def test_names_say_whose_they_are() -> None:

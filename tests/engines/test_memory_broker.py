@@ -207,7 +207,7 @@ def test_all_sites_of_the_launchers_machine_share_with_its_scorer(secret: bytes)
     assert sharing.alone and set(sharing.places().values()) == {0}
     inodes = [[os.fstat(one).st_ino for one in held] for held in (sharing.handles, sites[0].handles, sites[1].handles)]
     assert inodes[0] == inodes[1] == inodes[2] and len(inodes[0]) == 2 * 4 + 2
-    assert not sharing.lines(str, apart=False)
+    assert not sharing.lines(str, separate=False)
     closed(sharing, sites)
 
 
@@ -229,7 +229,7 @@ def test_where_one_site_cannot_none_does_and_a_line_says_so(secret: bytes) -> No
     sharing, sites = settled({0: HERE, 1: HERE, 2: NODE, 3: NODE}, {A: 0, B: 1, C: 2}, secret, refusing=1)
     assert sharing.roles(0) == sharing.roles(1) == sharing.scorers == [] and not sharing.handles
     assert len(set(sharing.places().values())) == 3
-    (line,) = sharing.lines(lambda number: f"site {number}", apart=True)
+    (line,) = sharing.lines(lambda number: f"site {number}", separate=True)
     assert line.startswith("site 0, site 1: roles on one machine share no memory (") and "refused" in line
     closed(sharing, sites)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from inspect import Parameter, signature
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from covey.engines.entries import ENGINES, names
 from covey.errors import PlanError
 from covey.observe.instruments import Instrument
 from covey.observe.progress import Progress
-from covey.run import ENGINES, fit, launch
+from covey.run import fit, launch
 from covey.run.clusters import terms_of
 from covey.run.fitting import fit_with
 from covey.run.options import HOSTS, READ, Options, check, options
@@ -38,7 +40,7 @@ OTHER: dict[str, Any] = {
     "place": "servers:node0", "interface": "eth0", "insecure": True, "cluster": Cluster(), "timing_only": True,
     "instruments": [Instrument()],
 }  # fmt: skip
-KINDS = {engine: engine if engine in ("local", "simulated") else "cluster" for engine in ENGINES}
+KINDS = {engine: "cluster" if engine in ENGINES else engine for engine in names()}
 
 
 def keywords(function: Any) -> dict[str, Parameter]:
@@ -56,15 +58,20 @@ def test_the_table_and_fit_have_every_option() -> None:
             assert (parameter.default, parameter.annotation) == (field.default, field.type), name
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", KINDS)
 @pytest.mark.parametrize("name", [name for name in OTHER if name != "engine"])
 def test_an_option_is_read_or_refused(name: str, engine: str) -> None:
     given = Options(**{name: OTHER[name]}, **({"checkpoint": "kept"} if name == "every" else {}))
-    if KINDS[engine] in READ[name]:
-        check(given, engine)
-        return
-    with pytest.raises(PlanError, match=f"--{name.replace('_', '-')} is for .*, not for {engine}|--checkpoint is for"):
-        fit(mlp(), "bsp", 2, engine=engine, **{name: OTHER[name]})
+    kind = ENGINES.get(engine)
+    if kind and name in kind.refuses:
+        with pytest.raises(PlanError, match=re.escape(f"--{name} is not for {engine}, {kind.refuses[name]}")):
+            check(given, engine, kind)
+    elif KINDS[engine] in READ[name]:
+        check(given, engine, kind)
+    else:
+        refused = f"--{name.replace('_', '-')} is for .*, not for {engine}|--checkpoint is for"
+        with pytest.raises(PlanError, match=refused):
+            fit(mlp(), "bsp", 2, engine=engine, **{name: OTHER[name]})
 
 
 @pytest.mark.parametrize("name", ["timing_only", "cluster", "instruments"])

@@ -15,6 +15,7 @@ from covey.calibrate.roles import Assignment
 from covey.calibrate.roles import __name__ as probes
 from covey.engines.cluster.cluster_processes import ClusterProcesses
 from covey.engines.cluster.places import MeetingTerms
+from covey.engines.entries.lab import LabEngine
 from covey.engines.local import LocalProcesses
 from covey.engines.process.contacts import Contacts
 from covey.errors import PlanError
@@ -23,7 +24,7 @@ from covey.exchange.codec_costs import prices
 from covey.run.request import threads_each
 from covey.simulate import BytesPerSecond, Cluster, Link, Machine, Seconds
 from covey.simulate.machines import machine_name
-from covey.spec import parse_call
+from covey.spec import bind, parse_call
 from covey.task import Task, load_task
 
 if TYPE_CHECKING:
@@ -54,9 +55,7 @@ def calibrate(
         return _priced(_local(measure(given, LocalProcesses(probes, asked.threads), asked), asked))
     if call.name != "lab":
         raise PlanError(f"covey calibrates --engine local and --engine 'lab(…)', not {engine}: describe others by hand")
-    from covey.engines.lab.settings import read
-
-    return _priced(_lab(given, asked, read(2, call.settings)))
+    return _priced(_lab(given, asked, bind(call, LabEngine, "engine", engine).settings(2)))
 
 
 def _priced(cluster: Cluster) -> Cluster:

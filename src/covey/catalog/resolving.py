@@ -20,7 +20,7 @@ STRATEGIES = registry.STRATEGIES
 STRATEGIES |= {name: entry for family in FAMILIES.values() for name, entry in family.items()}
 
 
-register = registry.register  # which must not be called before covey's own names are in the table
+register, search = registry.register, registry.search  # not to be called before covey's own names are in the table
 
 
 def names() -> list[str]:

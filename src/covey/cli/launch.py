@@ -12,7 +12,7 @@ from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.options import voice
 from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, train
-from covey.engines.launch_environment import only_hosts
+from covey.engines.entries import only_hosts
 from covey.errors import PlanError
 
 Script = Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file that calls covey.join.")]

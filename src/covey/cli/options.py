@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from covey.engines import entries as engines
+
 Voice = Literal["quiet", "normal", "verbose"]
 
 RUN, BUDGET, KEEP, HOSTS, OUTPUT = "What to run", "When to stop", "What to keep", "Many hosts", "Output"
@@ -24,14 +26,14 @@ Strategy = Annotated[
     str, flag("--strategy", "SPEC", "How the workers train together, such as bsp or 'ssp(bound=3)'.", RUN)
 ]
 Plugins = Annotated[
-    list[Path] | None, flag("--plugin", "FILE", "A file that registers strategies or codecs of yours.", RUN)
+    list[Path] | None, flag("--plugin", "FILE", "A file that registers strategies, codecs or engines of yours.", RUN)
 ]
 Workers = Annotated[int, flag("--workers", "N", "How many workers train.", RUN, least=1)]
 Servers = Annotated[
     int | None, flag("--servers", "K", "How many servers hold the parameters, where there are any.", RUN, least=1)
 ]
 Engine = Annotated[
-    str, flag("--engine", "ENGINE", "Where it runs: local, simulated, torchrun, mpi, ray, spark, lab.", RUN)
+    str, flag("--engine", "ENGINE", f"Where it runs: {', '.join(engines.names())}, or one of yours.", RUN)
 ]
 Seed = Annotated[int, flag("--seed", "SEED", "What all chance comes from.", RUN, least=0)]
 Threads = Annotated[int | None, flag("--threads", "T", "Threads of torch in each role.", RUN, least=1)]

@@ -6,7 +6,7 @@ from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.options import voice
 from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, train
-from covey.engines.launch_environment import only_hosts
+from covey.engines.entries import only_hosts
 
 
 def command(

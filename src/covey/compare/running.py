@@ -16,7 +16,7 @@ from covey.compare.outcomes import ComparedRun, Comparison
 from covey.errors import CoveyError
 from covey.observe.progress import Watcher
 from covey.run import fit
-from covey.run.fitting import engine_of
+from covey.run.clusters import engine_of
 from covey.run.options import options as options_of
 from covey.target import parse_target
 from covey.task import Task, load_task, task_file

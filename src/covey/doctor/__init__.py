@@ -12,12 +12,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from covey.doctor import engines
-from covey.doctor.finding import Finding, Trouble
+from covey.doctor.finding import Finding
+from covey.engines.entries import ENGINES
+from covey.engines.entries.trouble import Trouble
+from covey.errors import PlanError
 from covey.version import __version__
 
 DEPENDENCIES: Mapping[str, str] = {
@@ -39,16 +42,28 @@ assert socket.recv() == b"welcome"
 
 def examine() -> Iterator[Finding]:
     """Every check of the table, one after the other; none keeps the next from being made."""
-    for name, (essential, check) in CHECKS.items():
+    for name, (essential, check) in checks().items():
         try:
             yield Finding(name, "ok", check(), essential=essential)
         except Trouble as trouble:
             yield Finding(name, trouble.state, trouble.found, trouble.fix, essential)
+        except PlanError as error:
+            found, _, fix = str(error).partition(": ")
+            yield Finding(name, "failed", found, fix, essential)
         except ImportError as error:
             yield Finding(name, "failed", str(error), "install it: see the line dependencies", essential)
         except Exception as error:
             fix = "covey did not expect this; please report it"
             yield Finding(name, "failed", f"{type(error).__name__}: {error}", fix, essential)
+
+
+def checks() -> dict[str, tuple[bool, Callable[[], str]]]:
+    """The checks of this machine, then one for each engine: covey's own, and those of installed packages."""
+    with suppress(ImportError, OSError):  # torch is missing or broken, which its own line says
+        from covey import catalog
+
+        catalog.search()
+    return {**CHECKS, **{name: (OPTIONAL, kind.check) for name, kind in ENGINES.items()}}
 
 
 def python() -> str:
@@ -219,11 +234,6 @@ CHECKS: Mapping[str, tuple[bool, Callable[[], str]]] = {
     "fork":          (ESSENTIAL, fork),
     "shared memory": (OPTIONAL, shared_memory),
     "open files":    (OPTIONAL, open_files),
-    "torchrun":      (OPTIONAL, engines.torchrun),
-    "mpi":           (OPTIONAL, engines.mpi),
-    "ray":           (OPTIONAL, engines.ray),
-    "spark":         (OPTIONAL, engines.spark),
-    "lab":           (OPTIONAL, engines.lab),
     "digits":        (OPTIONAL, digits),
     "fashion":       (OPTIONAL, fashion),
 }  # fmt: skip

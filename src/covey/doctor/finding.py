@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-State = Literal["ok", "missing", "failed"]
+from covey.engines.entries.trouble import State
 
 
 class Finding(NamedTuple):
@@ -20,11 +20,3 @@ class Finding(NamedTuple):
     def fatal(self) -> bool:
         """Whether covey cannot train without it."""
         return self.essential and self.state != "ok"
-
-
-class Trouble(Exception):
-    """A check that did not go well: what was found, and the fix."""
-
-    def __init__(self, found: str, fix: str, state: State = "failed") -> None:
-        super().__init__(found)
-        self.found, self.fix, self.state = found, fix, state

@@ -67,9 +67,6 @@ def by_mpi(environment: Mapping[str, str] = os.environ) -> LaunchEnvironment | N
     return None
 
 
-ENGINES = {"torchrun": by_torchrun, "mpi": by_mpi}
-
-
 def world(environment: Mapping[str, str] = os.environ) -> tuple[str, LaunchEnvironment] | None:
     """The engine whose world this process was started into, and its place there.
 
@@ -90,12 +87,6 @@ def half_a_world(environment: Mapping[str, str] = os.environ) -> str:
         if environment.get(name, "1").strip() not in ("", "0", "1"):
             return f"{name}={environment[name]}"
     return ""
-
-
-def only_hosts(engine: str) -> bool:
-    """Whether another process leads the run for which this one was started with the engine of this name."""
-    place = ENGINES[engine]() if engine in ENGINES else None
-    return place is not None and not place.leads
 
 
 def first_node(nodes: str) -> str:

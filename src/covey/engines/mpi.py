@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,29 +19,18 @@ import msgspec
 from covey.decoding import WireFormat
 from covey.engines.cluster import this_host
 from covey.engines.cluster.places import Places
-from covey.engines.cluster.ranks import (
-    Presence,
-    RankPlaces,
-    attend,
-    call_off,
-    machine,
-    presence,
-    presences,
-    read_native,
-)
-from covey.engines.launch_environment import LaunchEnvironment, by_mpi, choose_gpu
+from covey.engines.cluster.ranks import Presence, Ranks, machine, presence, presences
+from covey.engines.launch_environment import LaunchEnvironment, by_mpi
 from covey.engines.native.mpi_service import NATIVE, Service
 from covey.engines.process.liveness import Silence
 from covey.errors import PeerLost, PlanError
 
 LOOK = 0.02  # seconds between two looks: MPI's own waiting keeps a core busy
 DOORS, HERE, CONFIG = 1, 2, 3  # tags
-LED: list[LaunchEnvironment] = []  # the runs that this process has led
 
 
-def places(workers: int, hosts: Any, **settings: object) -> Places:
+def places(workers: int, hosts: Path | None, native: bool) -> Places:
     """The ranks of the job that this process belongs to; else those of one that mpirun starts, on `hosts` if given."""
-    native = read_native("mpi", settings)
     started = by_mpi()
     if started is None:
         from covey.engines.mpirun import MpirunPlaces
@@ -48,38 +38,16 @@ def places(workers: int, hosts: Any, **settings: object) -> Places:
         return MpirunPlaces(workers, hosts, native)
     if hosts:
         raise PlanError("--hosts is for covey's own mpirun; this process was started by one: give it the --hostfile")
-    if LED:
-        raise PlanError("the other ranks ended with the first run: call covey.fit once per mpirun")
-    LED.append(started)
-    return RankPlaces(channel(started), started.size, (lambda address: NATIVE) if native else None)
-
-
-def guest(handed: Callable[[], bytes]) -> bool:
-    """Whether rank 0 leads and this rank only hosts; then it does so in here. `handed` gives a task of its memory."""
-    started = by_mpi()
-    if started is None:
-        return False
-    choose_gpu(started.local)
-    way = channel(started)  # every rank opens MPI, the leader too
-    if started.leads:
-        return False
-    attend(way, handed)
-    return True
-
-
-def refuse() -> None:
-    """(The leader) What was asked cannot run: the others need not wait."""
-    started = by_mpi()
-    if started is not None and not LED:
-        LED.append(started)
-        call_off(channel(started), started.size)
-        channel(started).close(True)
+    return RANKS.places(started, (lambda address: NATIVE) if native else None)
 
 
 @cache
 def channel(started: LaunchEnvironment, coming: float = 0.0) -> MpiChannel:
     """The way to the other ranks. (`coming` is for a rendezvous: mpirun has brought them together already.)"""
     return MpiChannel(started)
+
+
+RANKS = Ranks("mpirun", by_mpi, channel)
 
 
 def world() -> Any:
@@ -118,6 +86,9 @@ class MpiChannel:
         self.users = "mpi4py.MPI" in sys.modules  # MPI is not ours to end
         self.comm = world()
         self.service = Service(self.comm, first)
+
+    def lead(self) -> None:
+        """mpirun has brought the ranks together already."""
 
     def gather(self, patience: float) -> list[Presence]:
         """Everybody, having tried which of the leader's addresses leads here."""
@@ -158,6 +129,9 @@ class MpiChannel:
         data = bytearray(status.Get_count(MPI.BYTE))
         self.comm.Recv([data, MPI.BYTE], source=source, tag=tag)
         return bytes(data)
+
+    def dismiss(self) -> None:
+        self.close(True)
 
     def close(self, well: bool) -> None:
         self.service.close()

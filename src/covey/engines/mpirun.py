@@ -16,10 +16,9 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from covey.engines.cluster import this_host
-from covey.engines.cluster.ranks import HERE
+from covey.engines.cluster.places import Places
 from covey.engines.cluster.site_config import CONFIGS, ConfigMemory
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.native.mpi_service import NATIVE
@@ -33,12 +32,12 @@ OPEN_MPI = ("--bind-to", "none", "--map-by", "slot", "--enable-recovery")
 HYDRA = ("-disable-auto-cleanup",)  # both: when a rank dies the others stay, and the launcher finds out which it was
 
 
-class MpirunPlaces:
+class MpirunPlaces(Places):
     """So many sites, started by mpirun."""
 
-    def __init__(self, workers: int, hosts: Any, native: bool) -> None:
+    def __init__(self, workers: int, hosts: Path | None, native: bool) -> None:
         self.program, self.open_mpi = find_mpirun()
-        self.file = Path(hosts) if hosts else None
+        self.file = hosts
         self.hosts = read_hosts(self.file, workers) if self.file else ["localhost"] * workers
         if self.file and self.open_mpi and " " in self.program:
             raise PlanError(
@@ -46,10 +45,13 @@ class MpirunPlaces:
                 "move the environment, or use the system's mpirun"
             )
         self.hosts.sort(key=lambda host: not this_host.is_here(host))  # the relay comes first, and with it its machine
-        self.address = HERE
-        self.native = NATIVE if native else ""
+        self._native = NATIVE if native else ""
         self.config_memory: ConfigMemory | None = None
         self.mpirun: subprocess.Popen[bytes] | None = None
+
+    @property
+    def native(self) -> str:
+        return self._native
 
     def pids(self) -> list[int]:
         return [self.mpirun.pid] if self.mpirun else []

@@ -11,9 +11,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -25,6 +23,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from covey.engines.cluster import shipping, site, this_host
 from covey.engines.cluster.daemon_directory import DaemonDirectory, inhabitants, same_handlers
+from covey.engines.cluster.places import Places
 from covey.engines.cluster.site_messages import SiteConfig, configs
 from covey.errors import PlanError
 
@@ -33,41 +32,6 @@ LOOK = 0.2  # seconds between two looks at the actors
 PATIENCE = 8.0  # seconds that a site has to leave by itself when all went well
 HASTE = 4.0  # and when it did not; an actor that Ray ends has its children killed, which leaves their files
 WORDY = 300  # characters of an error of Ray's
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RaySettings:
-    """`ray(address=auto, placement=pack, sites=2, cpus=1, gpus=0)`"""
-
-    address: str = ""
-    placement: Literal["spread", "pack"] = "spread"
-    sites: int = 0  # as many as there are workers
-    cpus: float = 1  # of each site, as Ray counts them
-    gpus: float = 0
-
-    def __post_init__(self) -> None:
-        if self.placement not in ("spread", "pack"):
-            raise PlanError(f"ray(placement={self.placement}): write spread or pack")
-        for name in ("sites", "cpus", "gpus"):
-            value = getattr(self, name)
-            if isinstance(value, str) or value < 0:
-                raise PlanError(f"ray({name}={value}): a number is needed")
-        if self.sites != int(self.sites):
-            raise PlanError(f"ray(sites={self.sites}): a whole number is needed")
-        if str(self.address).startswith("ray://") and find_spec("grpc") is None:
-            raise PlanError(f"ray(address={self.address}) needs Ray's client: pip install 'ray[client]'")
-
-
-def places(workers: int, hosts: Any, **settings: Any) -> RayPlaces:
-    """The nodes of a Ray."""
-    if hosts:
-        raise PlanError("--hosts is not for ray, which knows its nodes: --engine 'ray(address=HOST:PORT)'")
-    known = RaySettings.__slots__
-    for name in settings:
-        if name not in known:
-            raise PlanError(f"ray has no setting {name!r}; it has: {', '.join(known)}")
-    wanted = RaySettings(**settings)
-    return RayPlaces(wanted, int(wanted.sites) or workers)
 
 
 class RaySite:
@@ -83,11 +47,12 @@ class RaySite:
         site.host(configs.read(config, "the launcher"), handed)
 
 
-class RayPlaces:
+class RayPlaces(Places):
     """One actor for each site, in a placement group."""
 
-    def __init__(self, settings: RaySettings, sites: int) -> None:
-        self.settings, self.sites, self.address = settings, sites, "127.0.0.1"
+    def __init__(self, sites: int, address: str, placement: str, cpus: float, gpus: float) -> None:
+        self.sites, self.wanted, self.placement = sites, address, placement
+        self.cpus, self.gpus = cpus, gpus  # of each site
         self.daemons: DaemonDirectory | None = None  # of a Ray that covey has started
         self.joined = False  # covey has called ray.init
         self.away = False  # there are nodes that may not have the task's file
@@ -112,7 +77,7 @@ class RayPlaces:
     def invite(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
         assert self.group is not None, "open comes first"
         run = f"covey-{uuid4().hex[:8]}"
-        need: Any = {"num_cpus": self.settings.cpus, "num_gpus": self.settings.gpus, "max_restarts": 0}
+        need: Any = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_restarts": 0}
         kind: Any = ray.remote(**need)(RaySite)
         task = ray.put(handed)
         for config in shipping.with_code(configs) if self.away else configs:
@@ -145,7 +110,7 @@ class RayPlaces:
         """Use the Ray that this process is in, the one that is named, or one of our own."""
         if ray.is_initialized():
             return
-        address = str(self.settings.address or os.environ.get("RAY_ADDRESS", ""))
+        address = self.wanted or os.environ.get("RAY_ADDRESS", "")
         if address and address != "local":
             try:
                 with same_handlers():
@@ -154,7 +119,7 @@ class RayPlaces:
                 raise PlanError(f"no Ray at {address} ({_words(error)}); start one with: ray start --head") from None
         else:
             self.daemons = DaemonDirectory("ray")
-            cores = max(os.cpu_count() or 1, -(-self.sites * self.settings.cpus // 1))
+            cores = max(os.cpu_count() or 1, -(-self.sites * self.cpus // 1))
             told = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
             with _on_loopback() as alone, self.daemons.births(**told, **alone):
                 ray.init(
@@ -165,8 +130,8 @@ class RayPlaces:
 
     def _nodes(self) -> list[str]:
         """The node of each site, once the cluster has room for them all."""
-        need = {"CPU": self.settings.cpus, **({"GPU": self.settings.gpus} if self.settings.gpus else {})}
-        self.group = placement_group([need] * self.sites, strategy=self.settings.placement.upper())
+        need = {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
+        self.group = placement_group([need] * self.sites, strategy=self.placement.upper())
         if not self.group.wait(ROOM):
             free = {name: count for name, count in ray.available_resources().items() if name in ("CPU", "GPU")}
             raise PlanError(
@@ -183,7 +148,7 @@ class RayPlaces:
     def _address(self, nodes: Sequence[str]) -> str:
         """Where this process is found from the sites."""
         if self._client:
-            return this_host.address_towards("tcp://" + str(self.settings.address).removeprefix("ray://"))
+            return this_host.address_towards("tcp://" + self.wanted.removeprefix("ray://"))
         if set(nodes) == {ray.get_runtime_context().get_node_id()}:
             return "127.0.0.1"
         return str(ray.util.get_node_ip_address())

@@ -8,71 +8,42 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
-from typing import Any
 
 import msgspec
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from covey.engines.cluster.places import Places
-from covey.engines.cluster.ranks import HERE, Presence, RankPlaces, attend, call_off, presence, presences, read_native
-from covey.engines.launch_environment import LaunchEnvironment, by_torchrun, choose_gpu
+from covey.engines.cluster.places import HERE, Places
+from covey.engines.cluster.ranks import Presence, Ranks, presence, presences
+from covey.engines.launch_environment import LaunchEnvironment, by_torchrun
 from covey.engines.process.liveness import Silence
-from covey.errors import PeerLost, PlanError
+from covey.errors import PeerLost
 
 COMING = 90.0  # seconds until the rendezvous must be there
 LEAVING = 30.0  # seconds that a leader which refuses waits for the others to hear of it
 LOOK = 0.05  # seconds between two looks into the store
-LED: list[LaunchEnvironment] = []  # the runs that this process has led
 
 
-def places(workers: int, hosts: Any, **settings: object) -> Places:
+def places(workers: int, native: bool) -> Places:
     """The ranks of the rendezvous that this process belongs to; else those of one that is opened on this machine."""
-    if hosts:
-        raise PlanError(
-            "--hosts is not for torchrun, which has its own way: torchrun --nnodes 2 --rdzv-endpoint HOST:PORT … "
-            "-m covey run … --engine torchrun, on each host"
-        )
-    collective = NativeStore() if read_native("torchrun", settings) else None
+    collective = NativeStore() if native else None
     started = by_torchrun()
     if started is None:
         from covey.engines.torchrun_agent import TorchrunPlaces
 
         return TorchrunPlaces(workers, collective)
-    if LED:
-        raise PlanError("the other ranks ended with the first run: call covey.fit once per torchrun")
-    LED.append(started)
-    return RankPlaces(channel(started), started.size, collective)
-
-
-def guest(handed: Callable[[], bytes]) -> bool:
-    """Whether rank 0 leads and this rank only hosts; then it does so in here. `handed` gives a task of its memory."""
-    started = by_torchrun()
-    if started is None:
-        return False
-    choose_gpu(started.local)
-    if started.leads:
-        channel(started).store.set("led", "true")  # the others may find it from now on
-        return False
-    attend(channel(started), handed)
-    return True
-
-
-def refuse() -> None:
-    """(The leader) What was asked cannot run: the others need not wait."""
-    started = by_torchrun()
-    if started is not None and not LED:
-        LED.append(started)
-        call_off(channel(started), started.size)
-        channel(started).see_off()
+    return RANKS.places(started, collective)
 
 
 @cache
 def channel(started: LaunchEnvironment, coming: float = COMING) -> StoreChannel:
     """The way to the other ranks, which must be there within `coming` seconds."""
     return StoreChannel(started, coming)
+
+
+RANKS = Ranks("torchrun", by_torchrun, channel)
 
 
 class StoreChannel:
@@ -101,6 +72,9 @@ class StoreChannel:
         )  # fmt: skip
         return PrefixStore(f"covey/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
+    def lead(self) -> None:
+        self.store.set("led", "true")  # the others may find it from now on
+
     def gather(self, patience: float) -> list[Presence]:
         return [presence(HERE), *(self._presence(rank, patience) for rank in range(1, self.started.size))]
 
@@ -117,7 +91,7 @@ class StoreChannel:
         for rank, config in enumerate(configs, start=1):
             self.store.set(f"config/{rank}", config.hex())
 
-    def see_off(self) -> None:
+    def dismiss(self) -> None:
         """Wait until the configs are taken: a store of this process goes with it, and the others may still start."""
         until = time.monotonic() + LEAVING
         keys = [f"config/{rank}" for rank in range(1, self.started.size)]

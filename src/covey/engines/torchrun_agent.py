@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from covey.engines.cluster import site, site_config
-from covey.engines.cluster.ranks import HERE
+from covey.engines.cluster.places import HERE, Places
 from covey.engines.cluster.site_config import CONFIGS, ConfigMemory
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.interrupt import ENDING
@@ -22,17 +22,14 @@ from covey.engines.launch_environment import by_torchrun, choose_gpu
 from covey.engines.process.launcher.die_with_parent import leashed
 from covey.engines.process.launcher.role_processes import describe, forked
 from covey.errors import CoveyError
-from covey.model.threads import limited_to
 
 PATIENCE = 8.0  # seconds that the agent has to leave by itself when all went well
 HASTE = 3.0  # and when it did not
 MODULE = "covey.engines.torchrun_agent"
 
 
-class TorchrunPlaces:
+class TorchrunPlaces(Places):
     """Sites on this machine, started by torchrun's agent."""
-
-    address = HERE
 
     def __init__(self, workers: int, native: Callable[[str], str] | None = None) -> None:
         self.workers, self._native = workers, native
@@ -51,10 +48,7 @@ class TorchrunPlaces:
 
     def invite(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
         self.config_memory = ConfigMemory(configs, handed)
-        environment = {
-            **os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            **limited_to(configs[0].threads), CONFIGS: self.config_memory.path,
-        }  # fmt: skip
+        environment = {**configs[0].environment, CONFIGS: self.config_memory.path}
         self.agent = subprocess.Popen(
             leashed([sys.executable, "-m", MODULE, str(self.workers)]),
             stdin=subprocess.DEVNULL, env=environment, process_group=0,

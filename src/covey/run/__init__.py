@@ -1,7 +1,7 @@
 """How does a plan meet an engine?"""
 
-from covey.run.fitting import ENGINES, fit
+from covey.run.fitting import fit
 from covey.run.options import Options
 from covey.run.own_loop import join, launch
 
-__all__ = ["ENGINES", "Options", "fit", "join", "launch"]
+__all__ = ["Options", "fit", "join", "launch"]

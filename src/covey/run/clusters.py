@@ -1,48 +1,27 @@
-"""Engines that start roles on the hosts of a cluster: each is a module of `engines/`, imported when it is asked for."""
+"""Runs on the hosts of a cluster: which engine was asked for, with which settings, and what its sites must know."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib import import_module
-from importlib.util import find_spec
-from types import ModuleType
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
-from covey import catalog
+from covey import catalog, registry
 from covey.engines import handover, launch_environment
 from covey.engines.cluster.cluster_processes import ClusterProcesses
 from covey.engines.cluster.places import MeetingTerms, Places
+from covey.engines.entries import ENGINES, HERE, Engine, names
 from covey.errors import PlanError
 from covey.observe.result import Result
-from covey.run.options import Options
+from covey.run.options import Options, check
 from covey.run.processes import on_processes
 from covey.run.request import Request, at_rate
 from covey.simulate import parse_duration
+from covey.spec import Call, SpecError, bind, parse_call, unknown
 from covey.task import Task
-
-
-class EngineEntry(NamedTuple):
-    """Where an engine's code is, and what must be installed for it."""
-
-    module: str
-    needs: str = ""  # a package
-    extra: str = ""  # of covey's, which brings it
-
-
-CLUSTERS: Mapping[str, EngineEntry] = {
-    "torchrun": EngineEntry("covey.engines.torchrun"),
-    "mpi": EngineEntry("covey.engines.mpi", needs="mpi4py", extra="mpi"),
-    "ray": EngineEntry("covey.engines.ray", needs="ray", extra="ray"),
-    "spark": EngineEntry("covey.engines.spark", needs="pyspark", extra="spark"),
-    "lab": EngineEntry("covey.engines.lab"),
-}
-"""Each module has `places(workers, hosts, **settings)`, which checks the settings and opens nothing yet, and, where
-processes of the engine run the same command as the launcher, `guest(handed)`, whether this is one of them that only
-hosts (`handed` gives a task of its own memory to its roles), and `refuse()`: they need not wait for this launcher."""
-
 
 INSECURE = (
     "--insecure: what roles say to each other is neither encrypted nor signed; whoever is on this network can read the "
@@ -50,27 +29,51 @@ INSECURE = (
 )
 
 
-def module(name: str) -> ModuleType:
-    """The engine's code; without its extra, the command that installs it."""
-    engine = CLUSTERS[name]
-    if engine.needs and find_spec(engine.needs) is None:
-        raise PlanError(f"--engine {name} needs {engine.needs}: pip install 'covey[{engine.extra}]'")
-    return import_module(engine.module)
+def engine_of(given: Options) -> Engine | None:
+    """The engine of a cluster that is asked for, if it reads all that was given; None for those of this machine."""
+    call = parse_call(given.engine)
+    engine = None
+    if call.name not in HERE:
+        engine = bind(call, _kind(call, given.engine), "engine", given.engine)
+    elif call.settings:
+        raise PlanError(f"the engine {call.name} has no settings: write --engine {call.name}")
+    check(given, call.name, engine)
+    return engine
 
 
-def cluster(asked: Request, name: str, settings: Mapping[str, Any]) -> Result:
+def _kind(call: Call, text: str) -> type[Engine]:
+    if call.name not in ENGINES:
+        registry.search()
+    if call.name not in ENGINES:
+        if why := registry.why_unusable(call.name):
+            raise SpecError(text, call.at, why)
+        raise unknown(text, call.at, "engine", call.name, names())
+    ENGINES[call.name].require(call.name)
+    return ENGINES[call.name]
+
+
+def places_of(engine: Engine, workers: int, given: Options) -> Places:
+    """Where an engine has the sites of a run; nothing starts yet."""
+    return engine.places(workers, Path(given.hosts) if given.hosts else None)
+
+
+def cluster(asked: Request, engine: Engine) -> Result:
     """Roles on the hosts of a cluster."""
-    return at(asked, module(name).places(len(asked.plan.limits), asked.options.hosts, **settings))
+    return _at(asked, lambda: places_of(engine, len(asked.plan.limits), asked.options))
 
 
 def at(asked: Request, places: Places) -> Result:
     """Roles at the places of an engine."""
+    return _at(asked, lambda: places)
+
+
+def _at(asked: Request, places: Callable[[], Places]) -> Result:
     given = asked.options
     task = os.path.abspath(asked.name) if asked.name else ""
     terms = terms_of(given, asked.threads)
 
     def muster(asked: Request, warm: str, handed: bytes) -> ClusterProcesses:
-        return ClusterProcesses(places, terms, warm, task, handed, asked.plan.roles)
+        return ClusterProcesses(places(), terms, warm, task, handed, asked.plan.roles)
 
     return on_processes(asked, given.engine, muster)
 
@@ -86,22 +89,21 @@ def terms_of(given: Options, threads: int) -> MeetingTerms:
     return replace(terms, say=given.watcher.say) if given.watcher else terms
 
 
-def host_only(name: str, task: Task | str, strategy: str | Any, workers: int, rate: float = 1.0) -> bool:
-    """If this process only hosts roles, because another one leads the run: host them, until the run is over."""
-    guest = getattr(module(name), "guest", None)
+def host_only(engine: Engine, task: Task | str, strategy: str | Any, workers: int, rate: float = 1.0) -> bool:
+    """If another process leads the run: host the roles that it places here, until the run is over."""
 
     def handed() -> bytes:
         spec = catalog.chosen(strategy, workers)
         mine = None if isinstance(task, str) else at_rate(task, rate)
         return handover.pack(mine, spec if spec.from_outside else None)
 
-    return guest is not None and guest(handed)
+    return engine.environment() is not None and engine.ranks().guest(handed)
 
 
-def refuse_ranks(name: str, instead: str = "") -> None:
+def refuse_ranks(instead: str = "") -> None:
     """Refuse a run on this machine in each of several ranks: they would train unrelated models."""
     found = launch_environment.world()
-    if name == "local" and found and found[1].size > 1:
+    if found and found[1].size > 1:
         raise PlanError(
             f"this is rank {found[1].rank} of {found[1].size} of {found[0]}, and each rank would start a run of its "
             f"own: add --engine {found[0]}{instead}"
@@ -109,11 +111,11 @@ def refuse_ranks(name: str, instead: str = "") -> None:
 
 
 @contextmanager
-def refusing(name: str) -> Iterator[None]:
-    """If what is inside fails, the processes that wait for this launcher need not wait any longer."""
+def refusing(engine: Engine) -> Iterator[None]:
+    """If the run fails before it starts, processes that wait for this launcher need not wait any longer."""
     try:
         yield
     except BaseException:
-        if name in CLUSTERS:
-            getattr(module(name), "refuse", lambda: None)()
+        if engine.environment() is not None:
+            engine.ranks().refuse()
         raise

@@ -6,22 +6,20 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from covey.errors import PlanError
 from covey.observe.instruments import Instrument
 from covey.observe.progress import Watcher
 from covey.observe.result import Result
-from covey.run.clusters import CLUSTERS, host_only, refuse_ranks, refusing
-from covey.run.clusters import cluster as cluster_run
-from covey.run.options import Options, check
+from covey.run.clusters import cluster as on_cluster
+from covey.run.clusters import engine_of, host_only, refuse_ranks, refusing
+from covey.run.options import Options
 from covey.run.processes import local
 from covey.run.request import Request, request
 from covey.run.simulated import simulated
 from covey.simulate import Cluster
-from covey.spec import Call, parse_call, unknown
+from covey.spec import parse_call
 from covey.task import Task
 
-HERE: Mapping[str, Callable[[Request], Result]] = {"local": local, "simulated": simulated}
-ENGINES = (*HERE, *CLUSTERS)
+RUNNERS: Mapping[str, Callable[[Request], Result]] = {"local": local, "simulated": simulated}
 
 
 def fit(
@@ -66,7 +64,7 @@ def fit(
             a method `strategy(workers)` that gives a `covey.Strategy`.
         workers: The number of workers.
         servers: The number of servers, for strategies that have servers.
-        engine: "local", "simulated", "torchrun", "mpi", "ray", "spark" or "lab(hosts=…)".
+        engine: "local", "simulated", "torchrun", "mpi", "ray", "spark", "lab(hosts=…)", or one of your own.
         epochs: End each worker after this number of passes over its shard.
         steps: End each worker after this number of steps; in place of `epochs`.
         until: End the run when a metric reaches a target, such as "accuracy>=0.95".
@@ -108,20 +106,12 @@ def fit(
 def fit_with(task: Task | str, strategy: str | Any, workers: int, given: Options) -> Result:
     """The same, with the options in one."""
     engine = engine_of(given)
-    if engine.name in HERE and engine.settings:
-        raise PlanError(f"the engine {engine.name} has no settings: write --engine {engine.name}")
-    refuse_ranks(engine.name)
-    if engine.name in CLUSTERS and host_only(engine.name, task, strategy, workers, given.rate):
+    if engine is None:
+        name = parse_call(given.engine).name
+        if name == "local":
+            refuse_ranks()
+        return RUNNERS[name](request(task, strategy, workers, given))
+    if host_only(engine, task, strategy, workers, given.rate):
         raise SystemExit(0)
-    with refusing(engine.name):
-        asked = request(task, strategy, workers, given)
-    return HERE[engine.name](asked) if engine.name in HERE else cluster_run(asked, engine.name, engine.settings)
-
-
-def engine_of(given: Options) -> Call:
-    """The engine that is asked for, if there is one of that name and it reads all that was given."""
-    engine = parse_call(given.engine)
-    if engine.name not in ENGINES:
-        raise unknown(given.engine, 0, "engine", engine.name, ENGINES)
-    check(given, engine.name)
-    return engine
+    with refusing(engine):
+        return on_cluster(request(task, strategy, workers, given), engine)

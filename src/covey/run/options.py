@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from covey.engines.entries import ENGINES, Engine
 from covey.errors import PlanError
 from covey.names import meant
 from covey.observe.instruments import Instrument
@@ -81,17 +82,20 @@ READ: Mapping[str, frozenset[Kind]] = {
 
 FOR: Mapping[frozenset[Kind], str] = {
     REAL: "real processes",
-    HOSTS: "engines with several hosts (torchrun, mpi, ray, spark, lab)",
+    HOSTS: f"engines with several hosts ({', '.join(ENGINES)})",
     VIRTUAL: "virtual time (--engine simulated, or covey simulate)",
 }
 
 
-def check(given: Options, engine: str) -> None:
-    """Refuse what this engine does not read."""
-    kind: Kind = "local" if engine == "local" else "simulated" if engine == "simulated" else "cluster"
-    for name in given.given():
-        if kind not in READ[name]:
-            raise PlanError(f"--{name.replace('_', '-')} is for {FOR[READ[name]]}, not for {engine}")
+def check(given: Options, name: str, engine: Engine | type[Engine] | None) -> None:
+    """Refuse what the engine of this name does not read; `engine` is that of a cluster."""
+    kind: Kind = "cluster" if engine else "simulated" if name == "simulated" else "local"
+    refused = engine.refuses if engine else {}
+    for option in given.given():
+        if kind not in READ[option]:
+            raise PlanError(f"--{option.replace('_', '-')} is for {FOR[READ[option]]}, not for {name}")
+        if option in refused:
+            raise PlanError(f"--{option.replace('_', '-')} is not for {name}, {refused[option]}")
     if "every" in given.given() and given.checkpoint is None:
         raise PlanError(f"--every {given.every} says how often to write a checkpoint; say where with --checkpoint DIR")
 

@@ -58,7 +58,7 @@ def _fit(value: object, hint: Any) -> Any:
     if typing.get_origin(hint) is Literal:
         return value if value in _options(hint) else None
     if hint is bool:
-        return _TRUTH.get(value) if isinstance(value, str) else None
+        return _TRUTH.get(value.lower()) if isinstance(value, str) else None
     if hint is float:
         return float(value) if isinstance(value, int | float) else None
     assert hint in (int, str), f"a setting cannot be a {hint}"

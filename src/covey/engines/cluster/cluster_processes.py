@@ -160,8 +160,8 @@ class ClusterProcesses:
         return self.states.get(who, "") if who in self.away else self.processes.state(who)
 
     def begin(self) -> None:
-        """Training begins; an engine that wants to know (the lab, whose quotas hold from here) has `begin` too."""
-        getattr(self.places, "begin", lambda: None)()
+        """Training begins."""
+        self.places.begin()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.error = error
@@ -232,7 +232,7 @@ class ClusterProcesses:
         shared = Sharing(homes, machines, this_host.machine())
         self.stack.callback(shared.close)
         shared.settle(self.secret, self._ask)
-        for line in shared.lines(self._called, getattr(self.places, "apart", False)):
+        for line in shared.lines(self._called, self.places.separate):
             self.terms.say(line)
         return shared
 
@@ -258,7 +258,7 @@ class ClusterProcesses:
 
     def _native(self) -> str:
         """How roles may sum without covey's links, if the engine offers it and that is safe."""
-        native: str = getattr(self.places, "native", "")
+        native = self.places.native
         if native and len(set(self.hosts)) > 1 and not self.terms.insecure:
             raise PlanError(
                 "native=true: collectives of torch and MPI are neither encrypted nor authenticated between hosts; "

@@ -2,38 +2,76 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.process.liveness import STALL
 
+HERE = "127.0.0.1"
 
-class Places(Protocol):
-    """As many sites as the engine has names of hosts, and news of those that died."""
 
-    address: str  # at which the launcher is found from the sites
+class Places(ABC):
+    """The places of a run are its sites: processes of covey on the hosts of an engine, which start the roles.
 
+    A subclass must have `open`, `invite`, `lost` and `close`. All else it may have: `address`, at which sites find the
+    launcher; `pids` and `begin`; `native`, collectives of the engine's own; `separate`, whether networks of this
+    machine count as different machines.
+
+    >>> class Jobs(covey.Places):
+    ...     def open(self, patience: float) -> list[str]:
+    ...         return ["node1", "node2"]
+    ...     def invite(self, configs: "list[covey.SiteConfig]", handed: bytes) -> None: ...
+    ...     def lost(self) -> str:
+    ...         return ""
+    ...     def close(self, well: bool) -> None: ...
+    """
+
+    address: str = HERE
+    separate: bool = False
+
+    @abstractmethod
     def open(self, patience: float) -> list[str]:
-        """The host of each site, which will be invited; those that come by themselves do so in `patience` seconds."""
-        ...
+        """Get the hosts, and return the name of each site's host.
 
+        Args:
+            patience: The seconds within which hosts that come by themselves must be there.
+        """
+
+    @abstractmethod
     def invite(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
-        """Have one site begin for each config."""
-        ...
+        """Start one site for each config, in the order of `open`, without waiting for them.
 
+        Args:
+            configs: What each site must know. It holds secrets: give it to nobody else.
+            handed: A task of the launcher's memory, for every site; empty if the task is in a file.
+        """
+
+    @abstractmethod
     def lost(self) -> str:
-        """What the engine itself knows to have died, in words; nothing if all is well."""
-        ...
+        """Say which site has ended, in words that follow no other; empty if all is well. It must not wait."""
+
+    @abstractmethod
+    def close(self, well: bool) -> None:
+        """End all sites and remove what `open` and `invite` made, even if one of them failed or was not called.
+
+        Args:
+            well: Whether the run ended well. Its sites have been asked to leave, and need a moment for it.
+        """
 
     def pids(self) -> list[int]:
-        """The processes of this machine by which the engine runs its sites, as far as covey has started them."""
-        ...
+        """The processes of this machine that covey has started for the engine: a stopped one is reported."""
+        return []
 
-    def close(self, well: bool) -> None:
-        """The run is over: leave nothing behind. Sites were told to leave if all went `well`."""
-        ...
+    def begin(self) -> None:
+        """Training begins: all roles are ready."""
+        return
+
+    @property
+    def native(self) -> str:
+        """The module by which roles sum without covey's links, and its arguments; empty if there is none."""
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Protocol
 
@@ -17,10 +17,11 @@ import msgspec
 
 from covey.decoding import WireFormat
 from covey.engines.cluster import site, this_host
+from covey.engines.cluster.places import HERE, Places
 from covey.engines.cluster.site_messages import SiteConfig, configs
+from covey.engines.launch_environment import LaunchEnvironment, choose_gpu
 from covey.errors import PeerLost, PlanError
 
-HERE = "127.0.0.1"
 PATIENCE = 8.0  # seconds that the leader's own site has to leave
 
 
@@ -38,6 +39,10 @@ presences: WireFormat[Presence] = WireFormat("presence of a rank", Presence, "js
 class Channel(Protocol):
     """How the ranks of a job reach each other before covey's own links are there."""
 
+    def lead(self) -> None:
+        """(The leader) this process is there."""
+        ...
+
     def gather(self, patience: float) -> list[Presence]:
         """(The leader) everybody, in order of rank, if they come within so many seconds."""
         ...
@@ -50,24 +55,32 @@ class Channel(Protocol):
         """(The others) tell that this rank is there, and wait for its config."""
         ...
 
+    def dismiss(self) -> None:
+        """(The leader) close it after a run that was called off, when the others have heard so."""
+        ...
+
     def close(self, well: bool) -> None:
         """It is not needed any more; all ranks come here if all went `well`."""
         ...
 
 
-class RankPlaces:
+class ChannelOpener(Protocol):
+    """Opens the channel of a rank, once."""
+
+    def __call__(self, started: LaunchEnvironment, coming: float = ..., /) -> Channel:
+        """The channel; the others must be there within `coming` seconds."""
+        ...
+
+
+class RankPlaces(Places):
     """The places of a run that is led by rank 0 of a job."""
 
     def __init__(self, channel: Channel, size: int, native: Callable[[str], str] | None = None) -> None:
         self.channel, self.size = channel, size
-        self.address = HERE
         self._native = native
         self.invited = False
         self.trouble = ""
         self.own: threading.Thread | None = None
-
-    def pids(self) -> list[int]:
-        return []  # somebody else has started them
 
     def open(self, patience: float) -> list[str]:
         present = self.channel.gather(patience)
@@ -99,6 +112,44 @@ class RankPlaces:
         if self.own is not None:
             self.own.join(PATIENCE)
         self.channel.close(well)
+
+
+class Ranks:
+    """The ranks of a job that another program has started, each with the launcher's command: one leads, all host."""
+
+    def __init__(
+        self, starter: str, environment: Callable[[], LaunchEnvironment | None], channel: ChannelOpener
+    ) -> None:
+        self.starter, self.environment, self.channel = starter, environment, channel
+        self.led = False  # this process has led a run
+
+    def places(self, started: LaunchEnvironment, native: Callable[[str], str] | None) -> RankPlaces:
+        """(The leader) the places of the one run that a job can have."""
+        if self.led:
+            raise PlanError(f"the other ranks ended with the first run: call covey.fit once per {self.starter}")
+        self.led = True
+        return RankPlaces(self.channel(started), started.size, native)
+
+    def guest(self, handed: Callable[[], bytes]) -> bool:
+        """If another rank leads the run: host roles here until it is over. `handed` packs a task of this process."""
+        started = self.environment()
+        if started is None:
+            return False
+        choose_gpu(started.local)
+        channel = self.channel(started)
+        if started.leads:
+            channel.lead()
+        else:
+            attend(channel, handed)
+        return not started.leads
+
+    def refuse(self) -> None:
+        """(The leader) the run cannot start: the others need not wait for it."""
+        started = self.environment()
+        if started is not None and started.leads and not self.led:
+            self.led = True
+            call_off(self.channel(started), started.size)
+            self.channel(started).dismiss()
 
 
 def call_off(channel: Channel, size: int) -> None:
@@ -158,14 +209,3 @@ def names(present: Sequence[Presence]) -> list[str]:
     if len(set(called.values())) < len(machines):
         called = {name: f"{called[name]}.{number}" for number, name in enumerate(machines)}
     return [called[one.machine] for one in present]
-
-
-def read_native(engine: str, settings: Mapping[str, object]) -> bool:
-    """The only setting of engines with ranks: whether roles sum by the engine's own collectives."""
-    for name in settings:
-        if name != "native":
-            raise PlanError(f"--engine {engine} has no setting {name!r}; it has: native (true or false)")
-    value = settings.get("native", False)
-    if str(value).lower() not in ("true", "false"):
-        raise PlanError(f"--engine {engine}(native={value}): native is true or false")
-    return str(value).lower() == "true"

@@ -105,13 +105,13 @@ class Sharing:
         first = {number: group.sites[0] for group in self.settled for number in group.sites}
         return {str(who): first.get(site.number, site.number) for who, site in self.homes.items()}
 
-    def lines(self, called: Callable[[int], str], apart: bool) -> list[str]:
-        """What a person should know; where networks stand for machines (`apart`), that they do goes without saying."""
+    def lines(self, called: Callable[[int], str], separate: bool) -> list[str]:
+        """What a person should know; not that networks are `separate` machines, where they are meant to be."""
         found = [
             f"{', '.join(map(called, group.sites))}: roles on one machine share no memory ({group.why}); {SLOWLY}"
             for group in self.groups if group.why
         ]  # fmt: skip
-        if why := separated([self.mine, *self.machines.values()], apart):
+        if why := separated([self.mine, *self.machines.values()], separate):
             found.append(f"not all roles of this machine share memory ({why}): {SLOWLY}")
         return found
 
@@ -133,12 +133,12 @@ def grouped(homes: Mapping[Address, Site], machines: Mapping[int, HostIdentity],
     return [group for group in found.values() if len(group.sites) + group.leads > 1]
 
 
-def separated(machines: Sequence[HostIdentity], apart: bool) -> str:
+def separated(machines: Sequence[HostIdentity], separate: bool) -> str:
     """Why processes of one kernel may not share memory, if that is so."""
     kernels = {machine.kernel for machine in machines}
     networks = {(machine.kernel, machine.network) for machine in machines}
     if len(networks) < len(set(machines)):
         return "they run as different users"
-    if len(kernels) < len(networks) and not apart:
+    if len(kernels) < len(networks) and not separate:
         return "they live in networks of their own, as containers do"
     return ""

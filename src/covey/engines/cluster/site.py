@@ -17,7 +17,6 @@ from threading import Thread
 from types import TracebackType
 from typing import Protocol
 
-import msgspec
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
@@ -216,12 +215,6 @@ def main() -> None:
     handed = sys.stdin.buffer.read()
     with suppress(KeyboardInterrupt):
         host(config, handed)
-
-
-def posted(config: SiteConfig, handed: bytes) -> bytes:
-    """What `main` reads."""
-    data = msgspec.msgpack.encode(config)
-    return len(data).to_bytes(8, "big") + data + handed
 
 
 if __name__ == "__main__":

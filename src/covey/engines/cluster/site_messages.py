@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import msgspec
 
 from covey.decoding import WireFormat
@@ -11,10 +14,20 @@ from covey.engines.transport.keys import Pair
 from covey.engines.transport.secretive import Secretive
 from covey.engines.transport.token import NONE
 from covey.message import Address
+from covey.model.threads import limited_to
+
+SITE = "covey.engines.cluster.site"
 
 
 class SiteConfig(Secretive, frozen=True, kw_only=True):
-    """What a site must know to come: it travels through the engine's own channel, for it holds the site's key."""
+    """What a site must know to start; the engine's own channel carries it, for it holds the site's key.
+
+    An engine starts `command` with the variables of `environment`, and writes `packed(handed)` to its standard input.
+    `called` names the site and the roles that will live there.
+
+    >>> def start(config: covey.SiteConfig, handed: bytes) -> None:
+    ...     subprocess.run(config.command, env=config.environment, input=config.packed(handed))
+    """
 
     site: int
     token: bytes = NONE  # of the run
@@ -33,6 +46,22 @@ class SiteConfig(Secretive, frozen=True, kw_only=True):
     @property
     def called(self) -> str:
         return f"site {self.site}" + (f": {', '.join(self.roles)}" if self.roles else "")
+
+    @property
+    def command(self) -> list[str]:
+        """A site: it reads its config from its standard input."""
+        return [sys.executable, "-m", SITE]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of a site on this machine, which finds the modules that this process finds."""
+        path = os.pathsep.join(path for path in sys.path if path)
+        return {**os.environ, **limited_to(self.threads), "PYTHONPATH": path}
+
+    def packed(self, handed: bytes = b"") -> bytes:
+        """The config and what was handed over, as a site reads them."""
+        data = msgspec.msgpack.encode(self)
+        return len(data).to_bytes(8, "big") + data + handed
 
 
 class SiteMessage(msgspec.Struct, frozen=True, tag=True):

@@ -7,23 +7,20 @@ latency setting, for that would need netem.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
+    from covey.engines.lab.settings import LabSettings
     from covey.engines.lab.sites import LabPlaces
 
 
-def places(workers: int, file: Any, /, **settings: Any) -> LabPlaces:
-    """The hosts of a lab, checked and not yet made; `settings` are those of `settings.Settings`."""
+def places(wanted: LabSettings) -> LabPlaces:
+    """The hosts of a lab, checked and not yet made."""
     from covey.engines.lab import iproute
-    from covey.engines.lab.settings import read
     from covey.engines.lab.sites import LabPlaces  # torch comes with it, which `covey lab` does without
 
-    if file is not None:
-        raise PlanError(f"--hosts {file}: the lab makes its hosts itself; write --engine 'lab(hosts=4)'")
-    wanted = read(workers, settings)
     if missing := iproute.missing():
         raise PlanError(f"a lab cannot be made here: {missing}")
     return LabPlaces(wanted)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from covey.errors import PlanError
 from covey.simulate.units import BytesPerSecond, parse_rate
@@ -14,7 +14,6 @@ from covey.simulate.units import BytesPerSecond, parse_rate
 MOST = 200  # hosts, so that each finds its address in a network of 254
 UNSHAPED, WHOLE = "unshaped", "all"
 SLOWEST = BytesPerSecond(1000.0)
-KNOWN = ("hosts", "rate", "cpu")
 
 T = TypeVar("T")
 
@@ -31,20 +30,18 @@ class LabSettings:
         return [f"h{number}" for number in range(len(self.rates))]
 
 
-def read(workers: int, given: Mapping[str, Any]) -> LabSettings:
+def read(workers: int, hosts: int | None = None, rate: str = UNSHAPED, cpu: str = "") -> LabSettings:
     """The settings as they were written; a list of one value per host also says how many hosts there are."""
-    for name in given:
-        if name not in KNOWN:
-            raise PlanError(f"lab({name}=…): no such setting; there are {', '.join(KNOWN)} (a latency cannot be set)")
-    rates, cpus = _list(given.get("rate", UNSHAPED)), _list(given.get("cpu", ""))
-    count = given.get("hosts", max(len(rates), len(cpus)) if max(len(rates), len(cpus)) > 1 else workers)
-    if not isinstance(count, int) or not 1 <= count <= MOST:
+    rates, cpus = _list(rate), _list(cpu)
+    listed = max(len(rates), len(cpus))
+    count = hosts if hosts is not None else listed if listed > 1 else workers
+    if not 1 <= count <= MOST:
         raise PlanError(f"lab(hosts={count}): write how many, from 1 to {MOST}")
     return LabSettings(_each("rate", rates, count, _rate), _each("cpu", cpus, count, lambda text: _cpu(text, count)))
 
 
-def _list(value: Any) -> list[str]:
-    return [part.strip() for part in str(value).split(",")]
+def _list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
 
 
 def _each(name: str, texts: list[str], count: int, convert: Callable[[str], T]) -> tuple[T, ...]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from covey.engines.cluster.places import Places
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.lab import fork_server, name, networks, quota, running
 from covey.engines.lab.fork_server import Invitation, ends
@@ -21,19 +22,17 @@ from covey.engines.lab.running import Lab
 from covey.engines.lab.settings import LabSettings
 from covey.engines.process.child_process import read, write
 from covey.engines.process.launcher.role_processes import describe
-from covey.errors import PlanError
-from covey.model.threads import limited_to
 
 PATIENCE, HASTE = 8.0, 1.0  # seconds that sites have to leave by themselves, after a good run and after a bad one
 
 
-class LabPlaces:
+class LabPlaces(Places):
     """A lab, from its making to its end."""
 
-    apart = True  # its networks stand for machines
+    separate = True  # its networks stand for machines
 
     def __init__(self, settings: LabSettings) -> None:
-        self.settings, self.hosts, self.address = settings, settings.hosts, ""
+        self.settings, self.hosts = settings, settings.hosts
         self.lab: Lab | None = None
         self.groups: dict[str, Path] = {}
         self.parent: subprocess.Popen[bytes] | None = None  # of all sites
@@ -55,8 +54,6 @@ class LabPlaces:
         return self.hosts
 
     def invite(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
-        if configs[0].interface:
-            raise PlanError(f"--interface {configs[0].interface}: in the lab roles speak on its shaped links")
         assert self.lab is not None, "a lab is opened first"
         self.line = self._start(configs[0])
         self.living = set(self.hosts)
@@ -95,14 +92,12 @@ class LabPlaces:
                 self.lab.remove()
 
     def _start(self, config: SiteConfig) -> socket.socket:
-        path = os.pathsep.join(path for path in sys.path if path)
-        environment = {**os.environ, **limited_to(config.threads), "PYTHONPATH": path}
         ours, theirs = socket.socketpair()
         with theirs:
             told = [str(theirs.fileno()), config.warm, " " * 32]  # the last is room for a title
             self.parent = subprocess.Popen(
                 [sys.executable, "-m", fork_server.__name__, *told],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment, process_group=0,
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=config.environment, process_group=0,
             )  # fmt: skip
         return ours
 

@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from covey.data import RowInfo
 from covey.engines import handover
 from covey.engines.cluster import shipping, site
+from covey.engines.cluster.places import Places
 from covey.engines.cluster.site_messages import SiteConfig, configs
 from covey.engines.spark import rows as tables
 from covey.engines.spark.session import OwnSpark, check_java, is_here, running, this_python
@@ -29,16 +30,11 @@ MISSING = "covey must be installed on every executor, for the Python that Spark 
 CANCELLED = 6.0  # seconds until a cancelled job has ended
 
 
-def places(workers: int, hosts: Any, **settings: Any) -> SparkPlaces:
+def places(workers: int, master: str) -> SparkPlaces:
     """Tasks of the Spark of this program, or of one that is started."""
-    if hosts:
-        raise PlanError("--hosts is not for spark, which knows its executors: --engine 'spark(master=\"spark://…\")'")
-    for name in settings:
-        if name != "master":
-            raise PlanError(f"spark has no setting {name!r}; it has: master")
     if running() is None:
         check_java()
-    return SparkPlaces(workers, str(settings.get("master", "")))
+    return SparkPlaces(workers, master)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +46,11 @@ class PartitionTable:
     ranks: Sequence[int]  # which worker has each partition
 
 
-class SparkPlaces:
+class SparkPlaces(Places):
     """A barrier job in a thread of this program."""
 
     def __init__(self, sites: int, master: str = "", table: PartitionTable | None = None) -> None:
-        self.sites, self.master, self.table, self.address = sites, master, table, "127.0.0.1"
+        self.sites, self.master, self.table = sites, master, table
         self.own: OwnSpark | None = None
         self.group = f"covey-{uuid4().hex[:8]}"
         self.away = False  # there are executors that may not have the task's file

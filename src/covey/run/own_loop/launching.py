@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from covey.engines.cluster.cluster_processes import ClusterProcesses
+from covey.engines.entries import Engine
 from covey.engines.interrupt import Interrupt, interruptible
 from covey.engines.local import LocalProcesses
 from covey.engines.process.contacts import Contacts
@@ -20,17 +21,16 @@ from covey.model import scored
 from covey.observe.progress import Watcher
 from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
-from covey.run.clusters import CLUSTERS, host_only, module, refuse_ranks, refusing, terms_of
-from covey.run.options import Options, check
+from covey.run.clusters import engine_of, host_only, places_of, refuse_ranks, refusing, terms_of
+from covey.run.options import Options
 from covey.run.own_loop import joined_role
 from covey.run.own_loop.request import Loop, Script, loop_of
 from covey.run.processes import StartableProcesses, checkpoints_of, kept_run
 from covey.run.request import facts_of, threads_each
 from covey.run.saving import check_save, save_model
 from covey.simulate import parse_duration
-from covey.spec import parse_call, unknown
+from covey.spec import parse_call
 
-ENGINES = ("local", *CLUSTERS)
 BEFORE = "importing torch, or in the script before covey.join"
 ALIKE = "every role runs the script up to covey.join, and must draw the same weights: call torch.manual_seed first"
 
@@ -75,40 +75,31 @@ def launch_with(
 ) -> Result:
     """The same, with the options in one."""
     path = Path(script).resolve()
-    engine = parse_call(asked.engine)
-    _check_engine(engine.name, asked.engine, path)
-    check(asked, engine.name)
-    if engine.name in CLUSTERS and host_only(engine.name, str(path), strategy, workers):
+    if parse_call(asked.engine).name == "simulated":
+        raise PlanError(
+            "--engine simulated: a script's own loop takes real time; covey simulate FILE.py:task runs a Task in "
+            "virtual time, and --engine local runs the script"
+        )
+    engine = engine_of(asked)
+    if engine is None:
+        refuse_ranks(", or start the script itself: its covey.join finds the other ranks")
+    elif host_only(engine, str(path), strategy, workers):
         raise SystemExit(0)
-    with refusing(engine.name):
+    with refusing(engine) if engine else nullcontext():
         if not path.is_file():
             raise PlanError(f"there is no script {script}")
         check_save(asked.save)
         wanted = Script(path=str(path), name=str(script), arguments=tuple(arguments))
         loop = loop_of(wanted, strategy, workers, asked, asked.threads or threads_each(workers))
-
-    def muster() -> StartableProcesses:
-        if engine.name == "local":
-            return LocalProcesses(joined_role.__name__, loop.threads, parse_duration(asked.stall))
-        places = module(engine.name).places(workers, asked.hosts, **engine.settings)
-        return ClusterProcesses(
-            places, terms_of(asked, loop.threads), joined_role.__name__, str(path), loop.handed, loop.plan.roles
-        )
-
-    return lead(loop, muster, Interrupt())
+        return lead(loop, lambda: _processes(engine, loop), Interrupt())
 
 
-def _check_engine(name: str, written: str, script: Path) -> None:
-    if name == "simulated":
-        raise PlanError(
-            "--engine simulated: a script's own loop takes real time; covey simulate FILE.py:task runs a Task in "
-            "virtual time, and --engine local runs the script"
-        )
-    if name not in ENGINES:
-        raise unknown(written, 0, "engine", name, ENGINES)
-    if name == "local" and written != "local":
-        raise PlanError("the engine local has no settings: write --engine local")
-    refuse_ranks(name, ", or start the script itself: its covey.join finds the other ranks")
+def _processes(engine: Engine | None, loop: Loop) -> StartableProcesses:
+    if engine is None:
+        return LocalProcesses(joined_role.__name__, loop.threads, parse_duration(loop.options.stall))
+    places = places_of(engine, len(loop.plan.limits), loop.options)
+    terms = terms_of(loop.options, loop.threads)
+    return ClusterProcesses(places, terms, joined_role.__name__, loop.script.path, loop.handed, loop.plan.roles)
 
 
 def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interrupt) -> Result:

@@ -29,12 +29,12 @@ from covey.engines.cluster.rank_roles import RankRoles
 from covey.engines.cluster.ranks import Channel, call_off, leader_address, names
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.cluster.site_messages import configs as config_format
+from covey.engines.entries import ENGINES
 from covey.engines.interrupt import ENDING
 from covey.engines.launch_environment import LaunchEnvironment
 from covey.engines.process.child_process import read, write
 from covey.errors import CoveyError, PlanError
 from covey.message import Address
-from covey.run.clusters import module
 from covey.run.options import Options, check
 from covey.run.own_loop.joined_role import JoinedRole
 from covey.run.own_loop.request import Loop, Script, loop_of
@@ -73,7 +73,9 @@ def enter(strategy: str, given: Options) -> JoinedRole | None:
         refuse_half_worlds()
         return None
     script = script_here()
-    check(given, found[0])
+    engine = ENGINES[found[0]]
+    engine.require(found[0])
+    check(given, found[0], engine)
     loop = loop_of(script, strategy, found[1].size, given, torch.get_num_threads())  # every rank refuses alike
     if loop.spec.from_outside:
         raise PlanError(
@@ -112,7 +114,7 @@ class WorldRank:
     def __init__(self, engine: str, place: LaunchEnvironment) -> None:
         self.engine, self.place = engine, place
         self.me = Address("worker", place.rank)
-        self.channel: Channel = module(engine).channel(place, COMING)
+        self.channel: Channel = ENGINES[engine].ranks().channel(place, COMING)
         self.launcher: subprocess.Popen[bytes] | None = None
         self.line: socket.socket | None = None  # to the launcher
         self.over = False

@@ -17,6 +17,7 @@ from dataclasses import replace
 import msgspec
 
 from covey.engines.cluster.cluster_processes import ClusterProcesses
+from covey.engines.cluster.places import Places
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.interrupt import ENDING, Interrupt
 from covey.engines.process.child_process import entitle, read, write
@@ -35,16 +36,13 @@ GONE = (
 )
 
 
-class WorldPlaces:
+class WorldPlaces(Places):
     """The ranks of a world; rank 0 hands their configs out, and this process hears when it is gone."""
 
     def __init__(self, brief: RankRequest, line: socket.socket, interrupt: Interrupt) -> None:
         self.hosts, self.address = brief.hosts, brief.address
         self.line, self.interrupt = line, interrupt
         self.gone = False
-
-    def pids(self) -> list[int]:
-        return []  # somebody else has started them
 
     def open(self, patience: float) -> list[str]:
         return self.hosts
