@@ -158,7 +158,7 @@ def run(
     }
     before(replicas)
     trace, log = Trace(), Recorder()
-    score = ScoredModel(build.model(task, asked.options.seed), task.evaluate)
+    score = ScoredModel(build.model(task, asked.options.training.seed), task.evaluate)
     referee = Referee(asked.deal.samples, asked.target)
     engine = VirtualEngine(
         asked.plan, replicas, cluster, [trace, log, *watch], referee, score.score if task.evaluate else None

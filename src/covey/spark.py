@@ -53,8 +53,8 @@ def fit(
         raise PlanError("covey.spark.fit has no option 'engine': the Spark of the data is the engine")
     asked = options({**given, "engine": "spark"})
     check(asked, "spark", SparkEngine)
-    if "worker" in asked.place:
-        raise PlanError(f"place={asked.place!r}: workers live where their rows are; other roles can be placed")
+    if "worker" in asked.network.place:
+        raise PlanError(f"place={asked.network.place!r}: workers live where their rows are; other roles can be placed")
     with table(data, workers, tuple(features), label, partial(catalog.resolve, strategy)) as rows:
         wanted = request(task, strategy, len(rows.rows.counts), asked, rows.rows)
         return at(wanted, SparkPlaces(len(rows.rows.counts), table=rows))

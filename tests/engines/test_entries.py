@@ -19,7 +19,7 @@ from covey.engines.entries import ENGINES, engine, names, only_hosts, table
 from covey.errors import PlanError
 from covey.run import clusters, fit
 from covey.run.clusters import engine_of
-from covey.run.options import Options
+from covey.run.options import Options, options
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "examples/plugins/own_engine.py"
@@ -73,7 +73,7 @@ def test_a_file_brings_an_engine_with_its_settings() -> None:
     with pytest.raises(PlanError, match="'subprocesses' has no setting 'site'; did you mean 'sites'. It has: sites=0"):
         engine_of(Options(engine="subprocesses(site=3)"))
     with pytest.raises(PlanError, match="--hosts is not for subprocesses, which finds its hosts itself: omit it"):
-        engine_of(Options(engine="subprocesses", hosts="hosts.txt"))
+        engine_of(options({"engine": "subprocesses", "hosts": "hosts.txt"}))
     assert doctor.checks()["subprocesses"][1]() == "ready"
 
 

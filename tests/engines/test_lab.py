@@ -13,7 +13,7 @@ from covey.engines.lab.name import Name, named, new
 from covey.engines.lab.settings import LabSettings
 from covey.errors import PlanError
 from covey.run.clusters import engine_of
-from covey.run.options import Options
+from covey.run.options import Options, options
 
 
 def read(workers: int, written: str) -> LabSettings:
@@ -71,13 +71,13 @@ def test_without_iproute2(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_file_of_hosts_is_for_others() -> None:
     with pytest.raises(PlanError, match="--hosts is not for lab, which makes its hosts itself: --engine 'lab.hosts=4"):
-        engine_of(Options(engine="lab", hosts="hosts.txt"))
+        engine_of(options({"engine": "lab", "hosts": "hosts.txt"}))
 
 
 def test_an_interface_is_for_others() -> None:
     """It was refused only once the hosts were made."""
     with pytest.raises(PlanError, match="--interface is not for lab, whose roles use its shaped links"):
-        engine_of(Options(engine="lab", interface="eth0"))
+        engine_of(options({"engine": "lab", "interface": "eth0"}))
 
 
 def test_names_say_whose_they_are() -> None:

@@ -14,10 +14,11 @@ from covey.engines.entries import ENGINES, names
 from covey.errors import PlanError
 from covey.observe.instruments import Instrument
 from covey.observe.progress import Progress
-from covey.run import fit, launch
+from covey.run import fit, fitting, launch
 from covey.run.clusters import terms_of
 from covey.run.fitting import fit_with
-from covey.run.options import HOSTS, READ, Options, check, options
+from covey.run.options import HOSTS, PARTS, OptionPart, Options, check, options
+from covey.run.own_loop import launching
 from covey.simulate import Cluster
 from tests.worlds import mlp
 
@@ -43,25 +44,42 @@ OTHER: dict[str, Any] = {
 KINDS = {engine: "cluster" if engine in ENGINES else engine for engine in names()}
 
 
+FIELDS = {one.name: one for kind in PARTS.values() for one in fields(kind)}  # type: ignore[arg-type]
+READ = {one.name: kind.read_by for kind in PARTS.values() for one in fields(kind)}  # type: ignore[arg-type]
+
+
 def keywords(function: Any) -> dict[str, Parameter]:
     return {name: p for name, p in signature(function).parameters.items() if p.kind is Parameter.KEYWORD_ONLY}
 
 
 def test_the_table_and_fit_have_every_option() -> None:
-    names = [field.name for field in fields(Options)]
-    assert sorted(READ) == sorted(names) == sorted(OTHER)
-    assert list(keywords(fit)) == names
-    assert set(keywords(launch)) == set(names) - OWN
+    assert [one.name for one in fields(Options)] == ["engine", *PARTS]
+    assert sum(len(fields(kind)) for kind in PARTS.values()) == len(FIELDS), "an option belongs to one part"  # type: ignore[arg-type]
+    assert {"engine", *FIELDS} == set(Options().flat()) == set(OTHER) == set(keywords(fit))
+    assert set(keywords(launch)) == set(OTHER) - OWN
     for function in (fit, launch):
         for name, parameter in keywords(function).items():
-            field = next(field for field in fields(Options) if field.name == name)
-            assert (parameter.default, parameter.annotation) == (field.default, field.type), name
+            one = FIELDS.get(name) or next(one for one in fields(Options) if one.name == name)
+            assert (parameter.default, parameter.annotation) == (one.default, one.type), name
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_fit_and_launch_put_every_option_in_its_place(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Options] = []
+    monkeypatch.setattr(fitting, "fit_with", lambda task, strategy, workers, given: found.append(given))
+    monkeypatch.setattr(launching, "launch_with", lambda script, args, strategy, workers, given: found.append(given))
+    value = OTHER[name]
+    fit(mlp(), "bsp", 2, **{name: value})
+    if name not in OWN:
+        launch("script.py", [], "bsp", 2, **{name: value})
+    for given in found:
+        assert given == options({name: value}) and given.given() == [name] and given.flat()[name] == value
 
 
 @pytest.mark.parametrize("engine", KINDS)
 @pytest.mark.parametrize("name", [name for name in OTHER if name != "engine"])
 def test_an_option_is_read_or_refused(name: str, engine: str) -> None:
-    given = Options(**{name: OTHER[name]}, **({"checkpoint": "kept"} if name == "every" else {}))
+    given = options({name: OTHER[name], **({"checkpoint": "kept"} if name == "every" else {})})
     kind = ENGINES.get(engine)
     if kind and name in kind.refuses:
         with pytest.raises(PlanError, match=re.escape(f"--{name} is not for {engine}, {kind.refuses[name]}")):
@@ -81,8 +99,8 @@ def test_virtual_time_is_not_for_processes(name: str) -> None:
 
 
 def test_as_nobody_says_anything_is_not_given() -> None:
-    assert Options(instruments=[], seed=0, every="60s", until=None).given() == []
-    assert Options(steps=4, instruments=[Instrument()]).given() == ["steps", "instruments"]
+    assert options({"instruments": [], "seed": 0, "every": "60s", "until": None}).given() == []
+    assert options({"steps": 4, "instruments": [Instrument()]}).given() == ["steps", "instruments"]
 
 
 def test_how_often_to_keep_needs_a_place() -> None:
@@ -96,24 +114,28 @@ def test_a_misspelt_option_is_told_the_nearest() -> None:
 
 
 class Watched:
-    """Options that know which of them were read."""
+    """Options, or a part of them, that know which were read."""
 
-    def __init__(self, given: Options) -> None:
-        self._given, self.read = given, set[str]()
+    def __init__(self, given: Options | OptionPart, read: set[str]) -> None:
+        self._given, self._read = given, read
 
     def __getattr__(self, name: str) -> Any:
-        self.read.add(name)
+        if name in PARTS:
+            return Watched(getattr(self._given, name), self._read)
+        self._read.add(name)
         return getattr(self._given, name)
 
 
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_what_an_engine_does_not_refuse_it_looks_at(engine: str, tmp_path: Path) -> None:
-    given: Any = Watched(Options(engine=engine, steps=2, save=tmp_path / "model"))
+    read = set[str]()
+    given: Any = Watched(options({"engine": engine, "steps": 2, "save": tmp_path / "model"}), read)
     fit_with(mlp(), "bsp", 2, given)
-    assert {name for name, kinds in READ.items() if engine in kinds} - {"epochs"} <= given.read
+    assert {name for name, kinds in READ.items() if engine in kinds} - {"epochs"} <= read
 
 
 def test_hosts_are_looked_at_where_there_are_several() -> None:
-    given: Any = Watched(Options(place="servers:node0", interface="eth0"))
+    read = set[str]()
+    given: Any = Watched(options({"place": "servers:node0", "interface": "eth0"}), read)
     terms_of(given, 1)
-    assert {name for name, kinds in READ.items() if kinds == HOSTS} - {"hosts"} <= given.read
+    assert {name for name, kinds in READ.items() if kinds == HOSTS} - {"hosts"} <= read

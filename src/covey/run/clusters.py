@@ -54,7 +54,7 @@ def _kind(call: Call, text: str) -> type[Engine]:
 
 def places_of(engine: Engine, workers: int, given: Options) -> Places:
     """Where an engine has the sites of a run; nothing starts yet."""
-    return engine.places(workers, Path(given.hosts) if given.hosts else None)
+    return engine.places(workers, Path(given.network.hosts) if given.network.hosts else None)
 
 
 def cluster(asked: Request, engine: Engine) -> Result:
@@ -81,12 +81,12 @@ def _at(asked: Request, places: Callable[[], Places]) -> Result:
 def terms_of(given: Options, threads: int) -> MeetingTerms:
     """How the hosts of a run meet, as it was asked for; what is insecure is said."""
     terms = MeetingTerms(
-        place=given.place, interface=given.interface, insecure=given.insecure, threads=threads,
-        stall=parse_duration(given.stall),
+        place=given.network.place, interface=given.network.interface, insecure=given.network.insecure, threads=threads,
+        stall=parse_duration(given.processes.stall),
     )  # fmt: skip
-    if given.watcher and given.insecure:
-        given.watcher.say(INSECURE)
-    return replace(terms, say=given.watcher.say) if given.watcher else terms
+    if given.output.watcher and given.network.insecure:
+        given.output.watcher.say(INSECURE)
+    return replace(terms, say=given.output.watcher.say) if given.output.watcher else terms
 
 
 def host_only(engine: Engine, task: Task | str, strategy: str | Any, workers: int, rate: float = 1.0) -> bool:

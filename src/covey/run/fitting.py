@@ -11,7 +11,16 @@ from covey.observe.progress import Watcher
 from covey.observe.result import Result
 from covey.run.clusters import cluster as on_cluster
 from covey.run.clusters import engine_of, host_only, refuse_ranks, refusing
-from covey.run.options import Options
+from covey.run.options import (
+    BudgetOptions,
+    CheckpointOptions,
+    NetworkOptions,
+    Options,
+    OutputOptions,
+    ProcessOptions,
+    TrainingOptions,
+    VirtualOptions,
+)
 from covey.run.processes import local
 from covey.run.request import Request, request
 from covey.run.simulated import simulated
@@ -94,12 +103,15 @@ def fit(
     'target'
     """
     given = Options(
-        servers=servers, engine=engine, epochs=epochs, steps=steps, until=until, scores=scores, seed=seed, rate=rate,
-        threads=threads, save=save, checkpoint=checkpoint, every=every, resume=resume, stall=stall, hosts=hosts,
-        place=place, interface=interface, insecure=insecure, link_rate=link_rate, cluster=cluster,
-        timing_only=timing_only,
-        traced=traced, command=command, watcher=watcher, instruments=instruments,
-    )  # fmt: skip
+        engine=engine,
+        training=TrainingOptions(servers=servers, seed=seed, rate=rate, link_rate=link_rate),
+        budget=BudgetOptions(epochs=epochs, steps=steps, until=until, scores=scores),
+        processes=ProcessOptions(threads=threads, stall=stall),
+        network=NetworkOptions(hosts=hosts, place=place, interface=interface, insecure=insecure),
+        virtual=VirtualOptions(cluster=cluster, timing_only=timing_only, instruments=instruments),
+        checkpoints=CheckpointOptions(checkpoint=checkpoint, every=every, resume=resume),
+        output=OutputOptions(save=save, traced=traced, command=command, watcher=watcher),
+    )
     return fit_with(task, strategy, workers, given)
 
 
@@ -111,7 +123,7 @@ def fit_with(task: Task | str, strategy: str | Any, workers: int, given: Options
         if name == "local":
             refuse_ranks()
         return RUNNERS[name](request(task, strategy, workers, given))
-    if host_only(engine, task, strategy, workers, given.rate):
+    if host_only(engine, task, strategy, workers, given.training.rate):
         raise SystemExit(0)
     with refusing(engine):
         return on_cluster(request(task, strategy, workers, given), engine)

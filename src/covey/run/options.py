@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal
 
 from covey.engines.entries import ENGINES, Engine
 from covey.errors import PlanError
@@ -17,68 +17,10 @@ from covey.simulate import Cluster
 
 Kind = Literal["local", "cluster", "simulated"]
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
-    """What else a person may ask of a run."""
-
-    servers: int | None = None
-    engine: str = "local"
-    epochs: int | None = None
-    steps: int | None = None
-    until: str | None = None
-    scores: int = 1  # of the model, in a pass over the data
-    seed: int = 0
-    rate: float = 1.0  # a factor on the task's learning rate
-    threads: int | None = None
-    save: str | os.PathLike[str] | None = None
-    checkpoint: str | os.PathLike[str] | None = None
-    every: str = "60s"
-    resume: str | os.PathLike[str] | None = None
-    stall: str = "30s"
-    hosts: str | os.PathLike[str] | None = None  # a file of hosts, for engines that take one
-    place: str = ""
-    interface: str = ""
-    insecure: bool = False
-    link_rate: str | None = None  # of each link, such as 50mbit
-    cluster: Cluster | None = None
-    timing_only: bool = False
-    traced: bool = False  # keep a recording of what each role did when
-    command: str = ""
-    watcher: Watcher | None = None
-    instruments: Sequence[Instrument] = ()
-
-    def __post_init__(self) -> None:
-        if self.epochs is not None and self.steps is not None:
-            raise PlanError("give --epochs or --steps, not both: each says when a worker ends")
-        for name in ("epochs", "steps", "scores", "threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise PlanError(f"--{name} {value}: at least 1 is needed")
-        if not 0 < self.rate < math.inf:
-            raise PlanError(f"rate {self.rate}: the factor on the task's learning rate must be more than 0")
-        if self.timing_only and (self.until or self.save):
-            raise PlanError("--timing-only trains nothing: use --steps or --epochs, without --until and --save")
-
-    def given(self) -> list[str]:
-        """The options that are not as they are by default anything."""
-        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
-        return [name for name, (value, usual) in values.items() if (value or None) != (usual or None)]
-
-
 ALL: frozenset[Kind] = frozenset({"local", "cluster", "simulated"})
 REAL: frozenset[Kind] = frozenset({"local", "cluster"})
 HOSTS: frozenset[Kind] = frozenset({"cluster"})
 VIRTUAL: frozenset[Kind] = frozenset({"simulated"})
-
-READ: Mapping[str, frozenset[Kind]] = {
-    "servers": ALL, "engine": ALL, "epochs": ALL, "steps": ALL, "until": ALL, "scores": ALL, "seed": ALL, "rate": ALL,
-    "save": ALL, "link_rate": ALL, "traced": ALL, "command": ALL, "watcher": ALL,
-    "threads": REAL, "checkpoint": REAL, "every": REAL, "resume": REAL, "stall": REAL,
-    "hosts": HOSTS, "place": HOSTS, "interface": HOSTS, "insecure": HOSTS,
-    "cluster": VIRTUAL, "timing_only": VIRTUAL, "instruments": VIRTUAL,
-}  # fmt: skip
-"""Which kinds of engines read an option of a task's run; the others refuse it."""
 
 FOR: Mapping[frozenset[Kind], str] = {
     REAL: "real processes",
@@ -87,23 +29,182 @@ FOR: Mapping[frozenset[Kind], str] = {
 }
 
 
+class OptionPart:
+    """Options that belong together: the same kinds of engines read all of them."""
+
+    __slots__ = ()
+
+    read_by: ClassVar[frozenset[Kind]] = ALL
+
+    def check(self) -> None:
+        """Refuse options that contradict each other, once the engine is known to read them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingOptions(OptionPart):
+    """What to train with."""
+
+    servers: int | None = None
+    seed: int = 0
+    rate: float = 1.0  # a factor on the task's learning rate
+    link_rate: str | None = None  # of each link, such as 50mbit
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < math.inf:
+            raise PlanError(f"rate {self.rate}: the factor on the task's learning rate must be more than 0")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BudgetOptions(OptionPart):
+    """How long to train, and how often to score."""
+
+    epochs: int | None = None
+    steps: int | None = None
+    until: str | None = None
+    scores: int = 1  # of the model, in a pass over the data
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.steps is not None:
+            raise PlanError("give --epochs or --steps, not both: each says when a worker ends")
+        _at_least_one(epochs=self.epochs, steps=self.steps, scores=self.scores)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessOptions(OptionPart):
+    """How processes compute, and how long one may be silent."""
+
+    read_by = REAL
+
+    threads: int | None = None
+    stall: str = "30s"
+
+    def __post_init__(self) -> None:
+        _at_least_one(threads=self.threads)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkOptions(OptionPart):
+    """Where roles live, and how hosts reach each other."""
+
+    read_by = HOSTS
+
+    hosts: str | os.PathLike[str] | None = None  # a file of hosts, for engines that take one
+    place: str = ""
+    interface: str = ""
+    insecure: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VirtualOptions(OptionPart):
+    """What virtual time needs."""
+
+    read_by = VIRTUAL
+
+    cluster: Cluster | None = None
+    timing_only: bool = False
+    instruments: Sequence[Instrument] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointOptions(OptionPart):
+    """What to keep for another run, and what to go on from."""
+
+    read_by = REAL
+
+    checkpoint: str | os.PathLike[str] | None = None
+    every: str = "60s"
+    resume: str | os.PathLike[str] | None = None
+
+    def check(self) -> None:
+        if "every" in _given(self) and self.checkpoint is None:
+            raise PlanError(
+                f"--every {self.every} says how often to write a checkpoint; say where with --checkpoint DIR"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutputOptions(OptionPart):
+    """What to keep of the result, and what to show."""
+
+    save: str | os.PathLike[str] | None = None
+    traced: bool = False  # keep a recording of what each role did when
+    command: str = ""
+    watcher: Watcher | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What else a person may ask of a run."""
+
+    engine: str = "local"
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+    budget: BudgetOptions = field(default_factory=BudgetOptions)
+    processes: ProcessOptions = field(default_factory=ProcessOptions)
+    network: NetworkOptions = field(default_factory=NetworkOptions)
+    virtual: VirtualOptions = field(default_factory=VirtualOptions)
+    checkpoints: CheckpointOptions = field(default_factory=CheckpointOptions)
+    output: OutputOptions = field(default_factory=OutputOptions)
+
+    def __post_init__(self) -> None:
+        if self.virtual.timing_only and (self.budget.until or self.output.save):
+            raise PlanError("--timing-only trains nothing: use --steps or --epochs, without --until and --save")
+
+    @property
+    def parts(self) -> tuple[OptionPart, ...]:
+        return tuple(getattr(self, part) for part in PARTS)
+
+    def flat(self) -> dict[str, Any]:
+        """Every option by its name."""
+        return {"engine": self.engine} | {name: getattr(part, name) for part in self.parts for name in _names(part)}
+
+    def given(self) -> list[str]:
+        """The names of options that differ from their defaults."""
+        return ["engine"] * (self.engine != "local") + [name for part in self.parts for name in _given(part)]
+
+
+PARTS: Mapping[str, type[OptionPart]] = {
+    "training": TrainingOptions, "budget": BudgetOptions, "processes": ProcessOptions, "network": NetworkOptions,
+    "virtual": VirtualOptions, "checkpoints": CheckpointOptions, "output": OutputOptions,
+}  # fmt: skip
+
+
+def options(given: Mapping[str, Any]) -> Options:
+    """Options by name, each in its part; one that does not exist is refused."""
+    known = {name: part for part, kind in PARTS.items() for name in _names(kind)}
+    parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+    for name, value in given.items():
+        if name not in known and name != "engine":
+            raise PlanError(f"there is no option {name!r}{meant(name, ['engine', *known])}")
+        if name in known:
+            parts[known[name]][name] = value
+    engine = {"engine": given["engine"]} if "engine" in given else {}
+    return Options(**engine, **{part: PARTS[part](**values) for part, values in parts.items()})  # type: ignore[arg-type]
+
+
 def check(given: Options, name: str, engine: Engine | type[Engine] | None) -> None:
     """Refuse what the engine of this name does not read; `engine` is that of a cluster."""
     kind: Kind = "cluster" if engine else "simulated" if name == "simulated" else "local"
     refused = engine.refuses if engine else {}
-    for option in given.given():
-        if kind not in READ[option]:
-            raise PlanError(f"--{option.replace('_', '-')} is for {FOR[READ[option]]}, not for {name}")
-        if option in refused:
-            raise PlanError(f"--{option.replace('_', '-')} is not for {name}, {refused[option]}")
-    if "every" in given.given() and given.checkpoint is None:
-        raise PlanError(f"--every {given.every} says how often to write a checkpoint; say where with --checkpoint DIR")
+    for part in given.parts:
+        for option in _given(part):
+            if kind not in part.read_by:
+                raise PlanError(f"--{option.replace('_', '-')} is for {FOR[part.read_by]}, not for {name}")
+            if option in refused:
+                raise PlanError(f"--{option.replace('_', '-')} is not for {name}, {refused[option]}")
+    for part in given.parts:
+        part.check()
 
 
-def options(given: dict[str, Any]) -> Options:
-    """The options by name, where they come as a table; one that does not exist is told what does."""
-    known = [field.name for field in fields(Options)]
-    for name in given:
-        if name not in known:
-            raise PlanError(f"there is no option {name!r}{meant(name, known)}")
-    return Options(**given)
+def _names(part: OptionPart | type[OptionPart]) -> list[str]:
+    return [one.name for one in fields(part)]  # type: ignore[arg-type]  # every part is a dataclass
+
+
+def _given(part: OptionPart) -> list[str]:
+    values = {one.name: (getattr(part, one.name), one.default) for one in fields(part)}  # type: ignore[arg-type]
+    return [name for name, (value, usual) in values.items() if (value or None) != (usual or None)]
+
+
+def _at_least_one(**numbers: int | None) -> None:
+    for name, value in numbers.items():
+        if value is not None and value < 1:
+            raise PlanError(f"--{name} {value}: at least 1 is needed")

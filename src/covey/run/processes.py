@@ -24,7 +24,7 @@ from covey.observe.recording import joined
 from covey.observe.result import Result, conclude
 from covey.run import roles
 from covey.run.kept import changed_settings, same_cut, settings_of, uncut
-from covey.run.options import Options
+from covey.run.options import CheckpointOptions
 from covey.run.request import Request, facts, referee
 from covey.run.roles import RoleWork
 from covey.run.saving import save_model
@@ -50,7 +50,7 @@ Muster = Callable[[Request, str, bytes], StartableProcesses]
 
 def local(asked: Request) -> Result:
     """Roles as processes of this machine."""
-    stall = parse_duration(asked.options.stall)
+    stall = parse_duration(asked.options.processes.stall)
     return on_processes(asked, "local", lambda asked, warm, handed: LocalProcesses(warm, asked.threads, stall))
 
 
@@ -58,8 +58,8 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     """Train with the crew of an engine."""
     given = asked.options
     here = _run(asked)
-    kept, run = kept_run(given, here)
-    checkpoints = checkpoints_of(given)
+    kept, run = kept_run(given.checkpoints, here)
+    checkpoints = checkpoints_of(given.checkpoints)
     judge = referee(asked)
     interrupt = Interrupt()
     handed = handover.pack(None if asked.name else asked.task, asked.spec if asked.spec.from_outside else None)
@@ -73,8 +73,8 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
         wishes = RunWishes(
             score=asked.task.evaluate is not None or asked.target is not None,
             first=asked.task.evaluate is not None and run is None, model=file,
-            checkpoints=checkpoints, keep_every=parse_duration(given.every),
-            run=here, stall=parse_duration(given.stall), budget=asked.budget, watcher=given.watcher,
+            checkpoints=checkpoints, keep_every=parse_duration(given.checkpoints.every),
+            run=here, stall=parse_duration(given.processes.stall), budget=asked.budget, watcher=given.output.watcher,
             interrupt=interrupt,
         )  # fmt: skip
         supervisor = Supervisor(asked.plan, board, processes, judge, wishes)
@@ -88,9 +88,9 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
             seconds=outcome.seconds, stopped=outcome.stopped, usage=outcome.usage, failures=outcome.refused,
         )  # fmt: skip
         result.keep_weights(scored.read(file))
-        if given.traced:
+        if given.output.traced:
             result.keep_recording(joined(supervisor.roster.lanes, supervisor.roles, result.strategy, result.engine))
-        unsaved = save_model(result, given.save)
+        unsaved = save_model(result, given.output.save)
         result.failures += supervisor.monitor.left()
     if unsaved:
         raise unsaved
@@ -98,7 +98,7 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
 
 
 def _work(asked: Request, contacts: Contacts, kept: Path | None, run: RunRecord | None) -> RoleWork:
-    given = asked.options
+    given = asked.options.training
     return RoleWork(
         task=os.path.abspath(asked.name) if asked.name else "",
         strategy=None if asked.spec.from_outside else asked.spec, text=asked.strategy.text,
@@ -106,21 +106,22 @@ def _work(asked: Request, contacts: Contacts, kept: Path | None, run: RunRecord 
         servers=given.servers, limits=list(asked.plan.limits), seed=given.seed, rate=given.rate,
         threads=asked.threads, budget=asked.budget, contacts=contacts, rows=asked.rows, samples=asked.deal.samples,
         kept=str(kept.resolve()) if kept else "",
-        traced=given.traced, allowance=asked.plan.allowance,
+        traced=asked.options.output.traced, allowance=asked.plan.allowance,
         recut=run.strategy if run and not same_cut(run.strategy, asked.strategy.text) else "",
     )  # fmt: skip
 
 
 def _run(asked: Request) -> RunRecord:
+    kept = asked.options.checkpoints
     return RunRecord(
-        strategy=asked.strategy.text, workers=len(asked.plan.limits), servers=asked.servers, seed=asked.options.seed,
-        samples=asked.deal.samples, batch_size=asked.task.batch_size,
+        strategy=asked.strategy.text, workers=len(asked.plan.limits), servers=asked.servers,
+        seed=asked.options.training.seed, samples=asked.deal.samples, batch_size=asked.task.batch_size,
         limits=list(asked.plan.limits),
-        optimizer=settings_of(build.optimizer(asked.task)) if asked.options.checkpoint or asked.options.resume else [],
+        optimizer=settings_of(build.optimizer(asked.task)) if kept.checkpoint or kept.resume else [],
     )  # fmt: skip
 
 
-def checkpoints_of(given: Options) -> CheckpointDirectory | None:
+def checkpoints_of(given: CheckpointOptions) -> CheckpointDirectory | None:
     """Where this run is kept; a folder with the checkpoints of another run stays as it is."""
     if given.checkpoint is None:
         return None
@@ -133,7 +134,7 @@ def checkpoints_of(given: Options) -> CheckpointDirectory | None:
     return CheckpointDirectory(place)
 
 
-def kept_run(given: Options, here: RunRecord) -> tuple[Path | None, RunRecord | None]:
+def kept_run(given: CheckpointOptions, here: RunRecord) -> tuple[Path | None, RunRecord | None]:
     """The checkpoint to go on from, if it is one of this very run."""
     if given.resume is None:
         return None, None

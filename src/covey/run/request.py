@@ -17,7 +17,7 @@ from covey.errors import PlanError
 from covey.model import build
 from covey.observe.referee import Referee
 from covey.observe.result import RunFacts
-from covey.run.options import Options
+from covey.run.options import BudgetOptions, Options
 from covey.run.saving import check_save
 from covey.simulate import parse_rate
 from covey.spec import Spec
@@ -47,7 +47,7 @@ class Request:
 
     @property
     def threads(self) -> int:
-        return self.options.threads or threads_each(len(self.plan.limits))
+        return self.options.processes.threads or threads_each(len(self.plan.limits))
 
 
 def threads_each(workers: int) -> int:
@@ -61,36 +61,37 @@ def request(
     """Check everything that can be checked before a process starts; `rows` replace the task's own data."""
     spec = catalog.chosen(strategy, workers)
     chosen = catalog.resolve(spec, workers)
-    check_save(given.save)
+    check_save(given.output.save)
     _check_mesh(chosen, given, rows)
     if rows and chosen.terms.chooses:
         raise PlanError(
             f"{chosen.name} says itself which samples a gradient is of, so every worker needs them all; with rows that "
             "stay where they are, use a strategy that leaves the batches to the worker, such as bsp or sparknet"
         )
-    if given.until:
-        parse_target(given.until)
+    if given.budget.until:
+        parse_target(given.budget.until)
     name = task if isinstance(task, str) else ""
-    say = given.watcher.say if given.watcher else None
+    say = given.output.watcher.say if given.output.watcher else None
     task = load_task(task, say) if isinstance(task, str) else task
-    target = parse_target(given.until, task.better) if given.until else None
+    target = parse_target(given.budget.until, task.better) if given.budget.until else None
     task = build.with_rows(task, rows) if rows else task
     if target and task.evaluate is None and target.metric != "loss":
         raise PlanError(f"--until {target}: the task has no evaluate=…, so only the training loss can be a target")
     if chosen.terms.accept:
         chosen.terms.accept(build.optimizer(task))
-    task = at_rate(task, given.rate)
-    stretch = given.timing_only and given.steps is not None
-    deal = build.shards(task, chosen.replicas(workers), given.seed, rows, stretch=stretch)
+    task = at_rate(task, given.training.rate)
+    stretch = given.virtual.timing_only and given.budget.steps is not None
+    deal = build.shards(task, chosen.replicas(workers), given.training.seed, rows, stretch=stretch)
     spec, chosen = _cut(spec, chosen, task, workers, deal, given)
-    roles = chosen.layout(workers, given.servers)
-    limits = budgets(deal, given)
-    if not given.timing_only:
+    roles = chosen.layout(workers, given.training.servers)
+    limits = budgets(deal, given.budget)
+    if not given.virtual.timing_only:
         build.check_batches(task, deal, limits, chosen.terms.parts)
-    allowance = parse_rate(given.link_rate) if given.link_rate else None
+    allowance = parse_rate(given.training.link_rate) if given.training.link_rate else None
     group = workers // deal.workers
     each = tuple(limit for limit in limits for _ in range(group))
-    plan = Plan(roles=tuple(roles), limits=each, lockstep=chosen.lockstep, seed=given.seed, allowance=allowance)
+    seed = given.training.seed
+    plan = Plan(roles=tuple(roles), limits=each, lockstep=chosen.lockstep, seed=seed, allowance=allowance)
     servers = sum(role.address.role == "server" for role in roles)
     if task.clip_norm is not None:
         chosen.check_clip(servers)
@@ -105,7 +106,7 @@ def _check_mesh(chosen: Strategy, given: Options, rows: RowInfo | None) -> None:
     """Refuse what a cut model cannot have."""
     if chosen.composition.mesh and rows:
         raise PlanError("two stages of a cut model need the same samples, and rows stay where they are: use covey.fit")
-    if chosen.composition.mesh and given.timing_only:
+    if chosen.composition.mesh and given.virtual.timing_only:
         raise PlanError("--timing-only has no model that could be cut: omit it, or see `covey cut`")
 
 
@@ -118,8 +119,9 @@ def _cut(
     from covey.run.cutting import settled  # tracing models takes long to import
 
     simulated = given.engine == "simulated"
-    bandwidth = given.cluster.link.bandwidth if simulated and given.cluster else math.inf
-    before = CheckpointDirectory(Path(given.resume)).newest()[1].strategy if given.resume else ""
+    bandwidth = given.virtual.cluster.link.bandwidth if simulated and given.virtual.cluster else math.inf
+    resume = given.checkpoints.resume
+    before = CheckpointDirectory(Path(resume)).newest()[1].strategy if resume else ""
     return settled(spec, chosen, task, workers, deal, counted=simulated, bandwidth=bandwidth, before=before)
 
 
@@ -131,7 +133,7 @@ def at_rate(task: Task, factor: float) -> Task:
     return replace(task, rate=lambda progress: factor * usual(progress))
 
 
-def budgets(deal: Shards, given: Options) -> tuple[int, ...]:
+def budgets(deal: Shards, given: BudgetOptions) -> tuple[int, ...]:
     """Each worker's own number of steps."""
     if given.steps is not None:
         return (given.steps,) * deal.workers
@@ -147,7 +149,7 @@ def samples_of(deal: Shards, rank: int, steps: int) -> int:
 
 def referee(asked: Request) -> Referee:
     """Score once per pass over the data, of all workers together, or as often as was asked for."""
-    every = -(-asked.deal.samples // asked.options.scores)
+    every = -(-asked.deal.samples // asked.options.budget.scores)
     return Referee(min(every, asked.budget or every), asked.target, total=asked.budget)
 
 
@@ -161,8 +163,8 @@ def facts(asked: Request, engine: str) -> RunFacts:
     known.settings["batch_size"] = asked.task.batch_size
     if asked.target:
         known.settings["until"] = str(asked.target)
-    if asked.options.link_rate:
-        known.settings["link_rate"] = asked.options.link_rate
+    if asked.options.training.link_rate:
+        known.settings["link_rate"] = asked.options.training.link_rate
     return known
 
 
@@ -176,10 +178,10 @@ def facts_of(
         taxonomy={key: getattr(strategy.taxonomy, key) for key in strategy.taxonomy.__slots__},
         engine=engine,
         workers=len(limits),
-        servers=strategy.servers.count if given.servers is None else given.servers,
+        servers=strategy.servers.count if given.training.servers is None else given.training.servers,
         threads=threads,
-        seed=given.seed,
-        command=given.command,
+        seed=given.training.seed,
+        command=given.output.command,
         settings={**strategy.settings, "steps": list(limits)},
         machine=machine.describe(),
         versions=machine.versions(),

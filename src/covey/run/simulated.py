@@ -33,14 +33,14 @@ def simulated(asked: Request) -> Result:
     with one_thread(), failing():
         score, replicas = _replicas(asked)
         judge = referee(asked)
-        watching = [ProgressWatch(given.watcher, judge, asked.budget)] if given.watcher else []
+        watching = [ProgressWatch(given.output.watcher, judge, asked.budget)] if given.output.watcher else []
         scoring = _of("scorer 0", score.score) if score and asked.task.evaluate else None
-        recorders = [Recorder()] if given.traced else []
-        instruments = [*given.instruments, *watching, *recorders]
+        recorders = [Recorder()] if given.output.traced else []
+        instruments = [*given.virtual.instruments, *watching, *recorders]
         # what is only timed has no numbers to add up: the sums of large groups may be charged by their formula
         outcome = engine(
-            asked.plan, replicas, given.cluster or Cluster(), instruments, judge, scoring,
-            formulas_from=LARGE if given.timing_only and not given.link_rate else None,
+            asked.plan, replicas, given.virtual.cluster or Cluster(), instruments, judge, scoring,
+            formulas_from=LARGE if given.virtual.timing_only and not given.training.link_rate else None,
         ).run()  # fmt: skip
         for shown in watching:
             shown.conclude(outcome.seconds)
@@ -53,7 +53,7 @@ def simulated(asked: Request) -> Result:
         if score:
             score.assemble(outcome.snapshots)
             result.keep_weights(score.state())
-            if unsaved := save_model(result, given.save):
+            if unsaved := save_model(result, given.output.save):
                 raise unsaved
         return result
 
@@ -84,13 +84,13 @@ def _of(who: str, function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _replicas(asked: Request) -> tuple[ScoredModel | None, dict[Address, Replica]]:
-    if asked.options.timing_only:
+    if asked.options.virtual.timing_only:
         shapes = build.shapes(asked.task)
         shapes = build.in_one(shapes) if asked.strategy.composition.codec == "dense" else shapes
         return None, {
             role.address: build.stand_in(shapes, role.address, role.trains, asked.deal) for role in asked.plan.roles
         }
-    score = ScoredModel(build.model(asked.task, asked.options.seed), asked.task.evaluate)
+    score = ScoredModel(build.model(asked.task, asked.options.training.seed), asked.task.evaluate)
     return score, {
         role.address: _of(str(role.address), build.replica)(
             asked.task, role.address, role.trains, asked.deal, asked.budget, role.part

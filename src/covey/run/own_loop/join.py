@@ -14,7 +14,7 @@ from covey.engines.process.role.role_process import RoleLines, play
 from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PlanError
 from covey.model.scored import ScoredModel
-from covey.run.options import Options
+from covey.run.options import CheckpointOptions, NetworkOptions, Options, ProcessOptions, TrainingOptions
 from covey.run.own_loop import joined_role as here
 from covey.run.own_loop import world
 from covey.run.own_loop.joined_role import JoinedRole
@@ -73,9 +73,11 @@ def join(
     ...         member.step(loss)
     """
     given = Options(
-        servers=servers, seed=seed, checkpoint=checkpoint, every=every, resume=resume, stall=stall,
-        interface=interface, insecure=insecure,
-    )  # fmt: skip
+        training=TrainingOptions(servers=servers, seed=seed),
+        processes=ProcessOptions(stall=stall),
+        network=NetworkOptions(interface=interface, insecure=insecure),
+        checkpoints=CheckpointOptions(checkpoint=checkpoint, every=every, resume=resume),
+    )
     if here.JOINED is None:
         here.JOINED = world.enter(strategy or USUAL, given)
     joined = here.JOINED
@@ -105,8 +107,8 @@ def check_launched(joined: JoinedRole, strategy: str | None, given: Options) -> 
             f"covey.join(strategy={strategy!r}) in a run of {joined.work.text}: the roles of a strategy are "
             f"laid out before the script runs, so give it to the launcher: covey launch --strategy {strategy!r} …"
         )
-    for name in ("servers", "seed", "checkpoint", "every", "resume", "stall", "interface", "insecure"):
-        if not joined.work.world and getattr(given, name) != getattr(Options(), name):
+    for name in given.given():
+        if not joined.work.world:
             raise PlanError(f"covey.join({name}=…): covey launch has started this run; give it --{name}")
 
 
@@ -115,9 +117,9 @@ def check_alone(strategy: str | None, given: Options) -> None:
     known = [*catalog.names(), *SYSTEMS]
     if strategy and (call := parse(strategy).strategy).name not in known:
         raise unknown(strategy, call.at, "strategy", call.name, known)
-    for name in ("checkpoint", "resume"):
-        if getattr(given, name):
+    for name, folder in (("checkpoint", given.checkpoints.checkpoint), ("resume", given.checkpoints.resume)):
+        if folder:
             raise PlanError(
                 f"covey.join({name}=…): a script that runs alone keeps nothing; start it with: "
-                f"covey launch {sys.argv[0]} --workers 1 --{name} {getattr(given, name)}"
+                f"covey launch {sys.argv[0]} --workers 1 --{name} {folder}"
             )

@@ -22,7 +22,15 @@ from covey.observe.progress import Watcher
 from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
 from covey.run.clusters import engine_of, host_only, places_of, refuse_ranks, refusing, terms_of
-from covey.run.options import Options
+from covey.run.options import (
+    BudgetOptions,
+    CheckpointOptions,
+    NetworkOptions,
+    Options,
+    OutputOptions,
+    ProcessOptions,
+    TrainingOptions,
+)
 from covey.run.own_loop import joined_role
 from covey.run.own_loop.request import Loop, Script, loop_of
 from covey.run.processes import StartableProcesses, checkpoints_of, kept_run
@@ -63,10 +71,14 @@ def launch(
     The keywords are the flags of `covey launch`. Options that need a Task, such as a target, do not exist here.
     """
     asked = Options(
-        servers=servers, engine=engine, steps=steps, seed=seed, threads=threads, save=save, checkpoint=checkpoint,
-        every=every, resume=resume, stall=stall, hosts=hosts, place=place, interface=interface, insecure=insecure,
-        command=command, watcher=watcher,
-    )  # fmt: skip
+        engine=engine,
+        training=TrainingOptions(servers=servers, seed=seed),
+        budget=BudgetOptions(steps=steps),
+        processes=ProcessOptions(threads=threads, stall=stall),
+        network=NetworkOptions(hosts=hosts, place=place, interface=interface, insecure=insecure),
+        checkpoints=CheckpointOptions(checkpoint=checkpoint, every=every, resume=resume),
+        output=OutputOptions(save=save, command=command, watcher=watcher),
+    )
     return launch_with(script, arguments, strategy, workers, asked)
 
 
@@ -88,15 +100,15 @@ def launch_with(
     with refusing(engine) if engine else nullcontext():
         if not path.is_file():
             raise PlanError(f"there is no script {script}")
-        check_save(asked.save)
+        check_save(asked.output.save)
         wanted = Script(path=str(path), name=str(script), arguments=tuple(arguments))
-        loop = loop_of(wanted, strategy, workers, asked, asked.threads or threads_each(workers))
+        loop = loop_of(wanted, strategy, workers, asked, asked.processes.threads or threads_each(workers))
         return lead(loop, lambda: _processes(engine, loop), Interrupt())
 
 
 def _processes(engine: Engine | None, loop: Loop) -> StartableProcesses:
     if engine is None:
-        return LocalProcesses(joined_role.__name__, loop.threads, parse_duration(loop.options.stall))
+        return LocalProcesses(joined_role.__name__, loop.threads, parse_duration(loop.options.processes.stall))
     places = places_of(engine, len(loop.plan.limits), loop.options)
     terms = terms_of(loop.options, loop.threads)
     return ClusterProcesses(places, terms, joined_role.__name__, loop.script.path, loop.handed, loop.plan.roles)
@@ -105,8 +117,8 @@ def _processes(engine: Engine | None, loop: Loop) -> StartableProcesses:
 def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interrupt) -> Result:
     """Run the loop with the crew of an engine, to the end of all its processes."""
     given, plan = loop.options, loop.plan
-    kept, run = kept_run(given, loop.run)
-    checkpoints = checkpoints_of(given)
+    kept, run = kept_run(given.checkpoints, loop.run)
+    checkpoints = checkpoints_of(given.checkpoints)
     judge = Referee(sys.maxsize)
     with checkpoints or nullcontext(), interruptible(interrupt), muster() as processes:
 
@@ -116,8 +128,9 @@ def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interr
         board = processes.start(plan.roles, f"{joined_role.__name__}:enter", pack, loop.handed)
         file = processes.directory / "model.safetensors"
         wishes = RunWishes(
-            score=False, before=BEFORE, model=file, checkpoints=checkpoints, keep_every=parse_duration(given.every),
-            run=loop.run, stall=parse_duration(given.stall), watcher=given.watcher, interrupt=interrupt, alike=ALIKE,
+            score=False, before=BEFORE, model=file, checkpoints=checkpoints, alike=ALIKE,
+            keep_every=parse_duration(given.checkpoints.every), run=loop.run,
+            stall=parse_duration(given.processes.stall), watcher=given.output.watcher, interrupt=interrupt,
         )  # fmt: skip
         supervisor = Supervisor(plan, board, processes, judge, wishes)
         if run is not None:
@@ -129,7 +142,7 @@ def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interr
             seconds=outcome.seconds, stopped=outcome.stopped, usage=outcome.usage, failures=outcome.refused,
         )  # fmt: skip
         result.keep_weights(scored.read(file))
-        unsaved = save_model(result, given.save)
+        unsaved = save_model(result, given.output.save)
         supervisor.see_off()
     if unsaved:
         raise unsaved

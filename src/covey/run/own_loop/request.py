@@ -44,8 +44,8 @@ class Loop:
         """What a checkpoint says of it."""
         servers = sum(role.address.role == "server" for role in self.plan.roles)
         return RunRecord(
-            strategy=self.strategy.text, workers=len(self.plan.limits), servers=servers, seed=self.options.seed,
-            samples=0, batch_size=0, limits=list(self.plan.limits), loop=True,
+            strategy=self.strategy.text, workers=len(self.plan.limits), servers=servers,
+            seed=self.options.training.seed, samples=0, batch_size=0, limits=list(self.plan.limits), loop=True,
         )  # fmt: skip
 
     @property
@@ -58,9 +58,9 @@ class Loop:
         return RoleWork(
             task=self.script.path, module=self.script.module, arguments=list(self.script.arguments),
             strategy=None if self.spec.from_outside else self.spec, text=self.strategy.text,
-            workers=len(self.plan.limits), servers=self.options.servers,
-            limits=list(self.plan.limits), seed=self.options.seed, threads=self.threads, contacts=contacts,
-            kept=str(kept.resolve()) if kept else "", checkpoint=self.options.checkpoint is not None,
+            workers=len(self.plan.limits), servers=self.options.training.servers,
+            limits=list(self.plan.limits), seed=self.options.training.seed, threads=self.threads, contacts=contacts,
+            kept=str(kept.resolve()) if kept else "", checkpoint=self.options.checkpoints.checkpoint is not None,
             world=self.world,
         )  # fmt: skip
 
@@ -76,8 +76,9 @@ def loop_of(script: Script, strategy: str | Spec, workers: int, given: Options, 
             f"{chosen.name} chooses the samples of each gradient itself, so it cannot run a script's own loop: give "
             "covey run a Task, or launch the script with another strategy, such as bsp or easgd"
         )
-    roles = tuple(chosen.layout(workers, given.servers))
+    roles = tuple(chosen.layout(workers, given.training.servers))
     plan = Plan(
-        roles=roles, limits=(given.steps,) * workers, lockstep=chosen.lockstep, in_step=chosen.in_step, seed=given.seed
-    )
+        roles=roles, limits=(given.budget.steps,) * workers, lockstep=chosen.lockstep, in_step=chosen.in_step,
+        seed=given.training.seed,
+    )  # fmt: skip
     return Loop(script=script, spec=spec, strategy=chosen, plan=plan, options=given, threads=threads)

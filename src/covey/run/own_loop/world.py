@@ -243,6 +243,6 @@ def reminded(line: str) -> Iterator[None]:
 
 def plain(given: Options) -> dict[str, str | int | bool | None]:
     """What `covey.join` can ask for, as it travels to the launcher."""
-    paths = {name: os.path.abspath(value) for name in ("checkpoint", "resume") if (value := getattr(given, name))}
-    names = ("servers", "seed", "every", "stall", "interface", "insecure")
-    return {**{name: getattr(given, name) for name in names}, **paths}
+    named = given.flat()
+    paths = {name: os.path.abspath(named[name]) for name in ("checkpoint", "resume") if named[name]}
+    return {name: named[name] for name in given.given()} | paths

@@ -24,7 +24,7 @@ from covey.engines.process.child_process import entitle, read, write
 from covey.errors import CoveyError, PlanError, RoleFailed
 from covey.observe.progress import Progress
 from covey.run.clusters import terms_of
-from covey.run.options import Options
+from covey.run.options import options
 from covey.run.own_loop import joined_role
 from covey.run.own_loop.launching import lead
 from covey.run.own_loop.request import Script, loop_of
@@ -94,7 +94,7 @@ def main(handle: int) -> int:
 
 
 def _lead(brief: RankRequest, line: socket.socket) -> None:
-    given = Options(engine=brief.engine, watcher=StderrWatcher(), **brief.options)  # type: ignore[arg-type]  # checked by rank 0
+    given = options({"engine": brief.engine, "watcher": StderrWatcher(), **brief.options})
     script = Script(path=brief.path, name=brief.path, module=brief.module, arguments=brief.arguments)
     loop = replace(loop_of(script, brief.strategy, len(brief.hosts), given, brief.threads), world=True)
     interrupt = Interrupt()
