@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import covey
 from benchmarks.push_pull import free_port
-from covey.data import Feed
+from covey.data.feed import Feed
 from covey.model import build
 from covey.task import Task, load_task
 

@@ -22,7 +22,7 @@ def bare() -> float:
     """Seconds of STEPS steps of the plain loop, after a warm-up."""
     import torch
 
-    from covey.data import Feed
+    from covey.data.feed import Feed
     from covey.model import build
     from covey.task import load_task
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from _pytest.mark.structures import ParameterSet
 
+import covey
 from covey.engines.lab import iproute
 from tests.tutorial import FENCE, follow
 from tests.warm import Warm
@@ -64,6 +67,46 @@ def test_commands(page: str, command: str, desk: Path, warm: Warm) -> None:
     done = warm.run(["-m", *words], cwd=desk)
     assert done.returncode == expected, done.stdout[-1000:] + done.stderr[-2000:]
     assert "Traceback" not in done.stderr
+
+
+EXAMPLES = [*sorted((ROOT / "examples").rglob("*.py"))]
+SHOWN = [
+    *(
+        pytest.param(text, id=f"{page.name} {number}")
+        for page in PAGES
+        for number, text in enumerate(blocks(page, "python"))
+    ),
+    *(pytest.param(file.read_text(), id=file.name) for file in EXAMPLES),
+]
+
+
+@pytest.mark.parametrize("text", SHOWN)
+def test_examples_use_only_public_names(text: str) -> None:
+    assert [name for name in covey_names(ast.parse(text)) if not public(name)] == []
+
+
+def covey_names(tree: ast.Module) -> set[str]:
+    """What a program uses of covey, with all dots: `covey.fit`, `covey.simulate.from_flags`."""
+    found = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name for name in found if re.fullmatch(r"covey(\.\w+)+", name)}
+
+
+def public(name: str) -> bool:
+    """Whether covey lists a name; what an object of covey has is its own."""
+    _, first, *rest = name.split(".")
+    if first not in covey.MODULES or not rest:
+        return first in covey.__all__
+    return rest[0] in import_module(f"covey.{first}").__all__
+
+
+def test_public_names_are_told_from_others() -> None:
+    assert public("covey.fit") and public("covey.simulate.from_flags") and public("covey.Result.write")
+    assert not public("covey.task.load_task") and not public("covey.data.Shards") and not public("covey.run")
 
 
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs" / "history").glob("*.md"))]

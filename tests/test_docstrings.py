@@ -19,7 +19,7 @@ from tests.warm import Warm
 ROOT = Path(__file__).parent.parent
 SKIPPED = {
     "errors": ("CheckpointError", "CoveyError", "PeerLost", "RoleFailed", "SaveError", "Stalled"),
-    "modules": ("data", "spark"),
+    "modules": covey.MODULES,
 }
 
 RUN = """
@@ -68,8 +68,6 @@ def arguments(thing: Any) -> set[str]:
     made_by_covey = Exception | covey.Result | covey.Node | covey.Replica | covey.SiteConfig
     if isinstance(thing, type) and issubclass(thing, made_by_covey):
         return set()
-    if thing is covey.data.Partitions:
-        return {"counts"}
     return set(inspect.signature(thing).parameters) - {"self"}
 
 

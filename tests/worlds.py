@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from covey.data import Shards
+from covey.data.shards import Shards
 from covey.engines.virtual import VirtualEngine, VirtualOutcome
 from covey.message import Address, Message
 from covey.model import build

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from covey.data import Feed
+from covey.data.feed import Feed
 from covey.engines.lab.networks import DATA
 from covey.model import build
 from covey.task import load_task

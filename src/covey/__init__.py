@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from covey.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from covey import data, spark
+    from covey import advise, compare, data, parallelism, report, simulate, spark
     from covey.catalog import register
     from covey.engines.cluster.places import Places
     from covey.engines.cluster.site_messages import SiteConfig
@@ -40,17 +40,20 @@ _HOME = {
     "SiteConfig": "covey.engines.cluster.site_messages",
 }  # fmt: skip
 
+MODULES = ("advise", "compare", "data", "parallelism", "report", "simulate", "spark")
+"""The public modules; in each, the names of its `__all__` are public."""
+
 __all__ = [
     "Address", "CheckpointError", "Codec", "Coder", "CoveyError", "Description", "Engine", "Message", "Node",
     "PeerLost", "Places", "PlanError", "Replica", "Result", "Role", "RoleFailed", "SaveError", "ServerPlan",
     "SiteConfig", "Stalled", "Strategy", "Task", "TaskTerms", "Taxonomy", "TrafficFormula", "Vector", "accuracy",
-    "cut_here", "data", "fit", "join", "register", "spark",
+    "advise", "compare", "cut_here", "data", "fit", "join", "parallelism", "register", "report", "simulate", "spark",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for when it is asked for: `covey --help` needs no torch."""
-    if name in ("data", "spark"):
+    if name in MODULES:
         return import_module(f"covey.{name}")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)

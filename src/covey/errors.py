@@ -21,9 +21,9 @@ class CoveyError(Exception):
 class PlanError(CoveyError):
     """The request cannot run as written; the message says what would work.
 
-    >>> covey.data.Shards(samples=100, workers=0, batch_size=10)
+    >>> covey.fit("examples/digits.py", "bsp", workers=2, steps=0)
     Traceback (most recent call last):
-    covey.errors.PlanError: workers must be at least 1, not 0
+    covey.errors.PlanError: --steps 0: at least 1 is needed
     """
 
 

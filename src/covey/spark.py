@@ -15,6 +15,8 @@ from covey.run.options import check, options
 from covey.run.request import request
 from covey.task import Task
 
+__all__ = ["fit"]
+
 
 def fit(
     data: Any, task: Task | str, strategy: str = "sparknet", *, workers: int | None = None,

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from covey.catalog import formulas
 from covey.central.layers.rounds import Activations, Errors, Outputs
 from covey.central.layers.weird_trick import Scheme, rounds
-from covey.data import Shards
+from covey.data.shards import Shards
 from covey.errors import PlanError
 from covey.exchange.collectives.sums import Chunk
 from covey.message import Message

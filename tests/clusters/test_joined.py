@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from covey.data import Feed, Shards
+from covey.data.feed import Feed
+from covey.data.shards import Shards
 from covey.errors import PlanError
 from covey.run import launch
 from tests.clusters.harness import GONE_WITHIN, PATIENCE, finish

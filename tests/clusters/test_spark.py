@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import covey
-from covey.data import Partitions, RowInfo
+from covey.data.partitions import Partitions, RowInfo
 from covey.engines.cluster import daemon_directory
 from covey.engines.spark.rows import PartitionCount, Pick, known, ranks
 from covey.errors import PlanError

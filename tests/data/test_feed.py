@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from covey.data import Feed, Shards
+from covey.data.feed import Feed
+from covey.data.shards import Shards
 from covey.errors import PlanError
 
 X = torch.arange(46).reshape(23, 2).float()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from covey.data import Partitions, RowInfo
+from covey.data.partitions import Partitions, RowInfo
 from covey.engines.virtual import VirtualEngine
 from covey.model import build
 from covey.model.scored import ScoredModel

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.data import Shards
+from covey.data.shards import Shards
 from covey.errors import PlanError
 
 quick = settings(deadline=None, max_examples=60)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from covey import catalog
-from covey.data import Shards
+from covey.data.shards import Shards
 from covey.decentral.averaging.outer import Block, block_momentum, fresh, nesterov_sgd
 from covey.errors import PlanError
 from covey.exchange.collectives.sums import Chunk

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import covey
 from covey import catalog
+from covey.data.shards import Shards
 from covey.errors import PeerLost, PlanError
 from covey.model.norm import BatchMoments, SynchronizedNorm
 from covey.simulate.units import Seconds
@@ -176,7 +177,7 @@ class Odd(nn.Module):
 @pytest.mark.timeout(120)
 def test_a_failure_on_processes_is_told_although_others_wait() -> None:
     x, y = cloud(64)
-    x[covey.data.Shards(64, 2, 8, 0).indices(1, 1)] = 1e6
+    x[Shards(64, 2, 8, 0).indices(1, 1)] = 1e6
     with pytest.raises(Exception, match="too large"):
         covey.fit(task(model=Odd, data=(x, y)), "allreduce", workers=2, steps=20)
 

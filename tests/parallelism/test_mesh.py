@@ -13,7 +13,8 @@ from torch.func import functional_call
 
 import covey
 from covey.catalog import resolve
-from covey.data import Feed, Shards
+from covey.data.feed import Feed
+from covey.data.shards import Shards
 from covey.decentral.gossip.gosgd import Gossip
 from covey.errors import PlanError
 from covey.message import Address

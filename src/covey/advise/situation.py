@@ -13,7 +13,7 @@ import torch
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from covey.advise.world import slowness
-from covey.data import Shards
+from covey.data.shards import Shards
 from covey.exchange.auto import options
 from covey.exchange.codec_costs import prices
 from covey.message import Address

@@ -23,10 +23,6 @@ class Feed:
         shards: Which samples each worker sees.
         rank: The worker.
         loaders: The number of processes that load samples, for data that is not tensors.
-
-    >>> feed = covey.data.Feed((torch.arange(10),), covey.data.Shards(10, workers=2, batch_size=3), rank=0)
-    >>> [len(batch) for batch, in itertools.islice(feed.start(), 3)]
-    [3, 2, 3]
     """
 
     data: Dataset[Any] | tuple[Tensor, ...]

@@ -19,10 +19,6 @@ class RowInfo:
     Args:
         counts: The number of rows of each worker.
         columns: For each tensor of a row, its shape and its dtype.
-
-    >>> info = covey.data.RowInfo(counts=(3, 2), columns=(((4,), "float32"), ((), "int64")))
-    >>> [column.shape for column in info.stand_in()]
-    [torch.Size([3, 4]), torch.Size([3])]
     """
 
     counts: tuple[int, ...]
@@ -40,10 +36,6 @@ class Partitions(Shards):
 
     Args:
         counts: The number of rows of each worker; `Partitions.of(counts, batch_size, seed)` fills in the rest.
-
-    >>> rows = covey.data.Partitions.of((5, 3), batch_size=2, seed=0)
-    >>> sorted(rows.shard(epoch=0, rank=1).tolist()), rows.steps(rank=0)
-    ([0, 1, 2], 3)
     """
 
     counts: tuple[int, ...] = ()

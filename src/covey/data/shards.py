@@ -23,10 +23,6 @@ class Shards:
         workers: The number of workers.
         batch_size: The number of samples in a batch of one worker.
         seed: The seed of the permutations.
-
-    >>> shards = covey.data.Shards(samples=10, workers=2, batch_size=3)
-    >>> len(shards.shard(epoch=0, rank=1)), shards.steps(rank=1)
-    (5, 2)
     """
 
     samples: int

@@ -15,7 +15,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.optim import Optimizer
 
-from covey.data import Feed, Partitions, RowInfo, Shards
+from covey.data.feed import Feed
+from covey.data.partitions import Partitions, RowInfo
+from covey.data.shards import Shards
 from covey.errors import PlanError
 from covey.faults import in_task
 from covey.message import Address

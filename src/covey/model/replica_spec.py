@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from covey.data import Shards
+from covey.data.shards import Shards
 from covey.message import Address
 from covey.task import Task
 

@@ -10,7 +10,8 @@ from functools import partial
 import torch
 
 from covey import catalog
-from covey.data import Feed, Shards
+from covey.data.feed import Feed
+from covey.data.shards import Shards
 from covey.errors import PlanError
 from covey.model import build
 from covey.parallelism.chain import Chain, chain_of

@@ -11,7 +11,8 @@ from typing import Any
 
 from covey import catalog
 from covey.checkpoint import CheckpointDirectory
-from covey.data import RowInfo, Shards
+from covey.data.partitions import RowInfo
+from covey.data.shards import Shards
 from covey.engines import machine
 from covey.errors import PlanError
 from covey.model import build

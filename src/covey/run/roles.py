@@ -8,7 +8,7 @@ import msgspec
 import torch
 
 from covey import catalog
-from covey.data import RowInfo
+from covey.data.partitions import RowInfo
 from covey.decoding import WireFormat
 from covey.engines import handover
 from covey.engines.process.contacts import Contacts

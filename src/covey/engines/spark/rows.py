@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.data import RowInfo
+from covey.data.partitions import RowInfo
 from covey.errors import PlanError
 
 Array = npt.NDArray[Any]

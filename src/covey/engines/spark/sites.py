@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark import BarrierTaskContext, InheritableThread, SparkContext
 from pyspark.errors import PySparkException
 
-from covey.data import RowInfo
+from covey.data.partitions import RowInfo
 from covey.engines import handover
 from covey.engines.cluster import shipping, site
 from covey.engines.cluster.places import Places

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from covey.data import Feed, Shards
+from covey.data.feed import Feed
+from covey.data.shards import Shards
 from covey.model.batches import backward
 from covey.model.randomness import Chance, seed_of, sow
 from covey.parallelism.ends import Entrance, loss_of

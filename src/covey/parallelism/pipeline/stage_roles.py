@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from covey.data import Feed
+from covey.data.feed import Feed
 from covey.errors import PlanError
 from covey.model.batches import BatchSource
 from covey.model.flat import Flat

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from covey.data import Feed
+from covey.data.feed import Feed
 from covey.errors import PlanError
 from covey.model.batches import BatchSource, backward
 from covey.model.compute_shares import BACKWARD, FORWARD

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from covey.data import Shards
+from covey.data.shards import Shards
 from covey.errors import PlanError
 from covey.run.own_loop.counting import LoaderCounts, watching
 from covey.run.own_loop.keeping import Stateful

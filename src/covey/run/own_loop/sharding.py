@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from covey.data import Feed, Shards
+from covey.data.feed import Feed
+from covey.data.shards import Shards
 from covey.run.own_loop.loading import LoaderWorker, Sizes
 from covey.task import Data
 
