@@ -77,12 +77,13 @@ def command(
     )  # fmt: skip
     own = arguments or []
     own = own[1:] if own[:1] == ["--"] else own
-    with explained(request.voice, guest=only_hosts(engine.partition("(")[0].strip())):
+    guest = only_hosts(engine.partition("(")[0].strip())
+    with explained(request.voice, guest=guest):
         if not script.is_file():
             raise PlanError(f"there is no file {script}; give the Python script that calls covey.join")
         refuse_early(request, checkpoint=checkpoint, every=every, stall=stall)
         load_plugins(plugin, request.voice)
-        with importing(request.voice):
+        with importing("quiet" if guest else request.voice):
             from covey.run import launch
 
         train(

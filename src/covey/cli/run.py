@@ -44,10 +44,11 @@ def command(
         strategy=strategy, workers=workers, engine=engine, until=until, json=json, voice=voice(quiet, verbose),
         files={"model": save, "checkpoint": checkpoint},
     )  # fmt: skip
-    with explained(request.voice, guest=only_hosts(engine.partition("(")[0].strip())):
+    guest = only_hosts(engine.partition("(")[0].strip())
+    with explained(request.voice, guest=guest):
         refuse_early(request, checkpoint=checkpoint, every=every, stall=stall)
         load_plugins(plugin, request.voice)
-        with importing(request.voice):
+        with importing("quiet" if guest else request.voice):
             from covey.run import fit
 
         train(
