@@ -16,7 +16,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
-    """Remembers that a person asked for the end; whoever leads the run looks when it can."""
+    """Remembers that a person asked for the end; the launcher looks when it can."""
 
     def __init__(self) -> None:
         self.asked = False

@@ -91,7 +91,7 @@ class MpiChannel:
         """mpirun has brought the ranks together already."""
 
     def gather(self, patience: float) -> list[Presence]:
-        """Everybody, having tried which of the leader's addresses leads here."""
+        """All ranks, each having tried which of the leader's addresses it can reach."""
         with socket.create_server(("::", 0), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True) as door:
             doors = msgspec.json.encode((machine(), this_host.addresses(), door.getsockname()[1]))
             for rank in range(1, self.started.size):
@@ -140,7 +140,7 @@ class MpiChannel:
 
 
 def reachable(addresses: Sequence[str], port: int) -> str:
-    """The first of the addresses at which somebody hears."""
+    """The first of the addresses that accepts a connection."""
     for address in addresses:
         try:
             with socket.create_connection((address, port), timeout=2):

@@ -117,7 +117,7 @@ def environment() -> dict[str, str]:
         **os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }  # fmt: skip
     given.setdefault("OMPI_MCA_btl", "self,tcp")  # shared memory is left behind by ranks that are killed
-    if os.geteuid() == 0:  # Open MPI refuses root unless it is told twice
+    if os.geteuid() == 0:  # Open MPI refuses root unless two variables allow it
         for name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
             given[name] = given[f"{name}_CONFIRM"] = "1"
     return given

@@ -182,7 +182,7 @@ class RayPlaces(Places):
 
 @contextmanager
 def _on_loopback() -> Iterator[dict[str, str]]:
-    """Have a Ray that is started in here listen on this machine's loopback only; what its processes must be told.
+    """Have a Ray that starts inside listen only on this machine's loopback; yields the variables for its processes.
 
     It would replace 127.0.0.1 by an address that others can reach, and listen on all of them; not so where it takes
     itself for one that has no cluster, as on other systems than Linux.

@@ -47,7 +47,7 @@ RANKS = Ranks("torchrun", by_torchrun, channel)
 
 
 class StoreChannel:
-    """The store of a c10d rendezvous as a channel. Whoever reaches its port can read it: torchrun trusts networks."""
+    """The store of a c10d rendezvous as a channel. All who reach its port can read it: torchrun trusts networks."""
 
     def __init__(self, started: LaunchEnvironment, coming: float = COMING) -> None:
         self.started, self.coming = started, coming

@@ -21,7 +21,7 @@ def waits(effect: Send) -> bool:
 def idle(unread: int, window: int) -> bool:
     """Whether a message of any size may leave, so many bytes having been sent and not taken by the receiver's program.
 
-    Less than half a window never holds anybody up: so a receiver need not tell more than twice per window what it took.
+    Less than half a window never delays a sender, so a receiver acknowledges at most twice per window.
     """
     return 2 * unread < window
 

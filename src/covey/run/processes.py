@@ -45,7 +45,7 @@ class StartableProcesses(monitor.RunProcesses, Protocol):
 
 
 Muster = Callable[[Request, str, bytes], StartableProcesses]
-"""How an engine calls up its crew: for this request, with the module that roles need, and the handed-over task."""
+"""How an engine makes its processes: for this request, with the module that roles need, and the handed-over task."""
 
 
 def local(asked: Request) -> Result:
@@ -55,7 +55,7 @@ def local(asked: Request) -> Result:
 
 
 def on_processes(asked: Request, name: str, muster: Muster) -> Result:
-    """Train with the crew of an engine."""
+    """Train with the processes of an engine."""
     given = asked.options
     here = _run(asked)
     kept, run = kept_run(given.checkpoints, here)
@@ -145,7 +145,7 @@ def kept_run(given: CheckpointOptions, here: RunRecord) -> tuple[Path | None, Ru
         raise CheckpointError(f"{place} is of {kinds[run.loop]}, and this is {kinds[here.loop]}")
     past, here = uncut(run), uncut(here)
     if run.ended and past.limits != here.limits and (earlier := checkpoints.unended()):
-        place, run = checkpoints.checked(earlier)  # a longer run: nobody may have said goodbye yet
+        place, run = checkpoints.checked(earlier)  # a longer run: no worker may have said goodbye yet
         past = uncut(run)
     for name in ("strategy", "workers", "servers", "seed", "samples", "batch_size"):
         if getattr(past, name) != getattr(here, name):

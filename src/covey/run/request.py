@@ -127,7 +127,7 @@ def _cut(
 
 
 def at_rate(task: Task, factor: float) -> Task:
-    """The task with so many times its learning rate."""
+    """The task with its learning rate multiplied by this factor."""
     if factor == 1:
         return task
     usual = task.rate or (lambda progress: 1.0)
@@ -143,7 +143,7 @@ def budgets(deal: Shards, given: BudgetOptions) -> tuple[int, ...]:
 
 
 def samples_of(deal: Shards, rank: int, steps: int) -> int:
-    """How many samples a worker sees in so many steps."""
+    """The number of samples that a worker sees in this number of steps."""
     whole, rest = divmod(steps, deal.steps(rank))
     return whole * deal.size(rank) + min(rest * deal.batch_size, deal.size(rank))
 

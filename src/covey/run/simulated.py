@@ -60,7 +60,7 @@ def simulated(asked: Request) -> Result:
 
 @contextmanager
 def failing() -> Iterator[None]:
-    """What a role's code raises inside is told as on any engine: by whom, in its own words, once."""
+    """What a role's code raises is reported as on any engine: the role, then its own traceback, once."""
     try:
         yield
     except (CoveyError, KeyboardInterrupt):

@@ -45,7 +45,7 @@ from covey.message import Address
 from covey.strategy import Role
 
 COMING = 3  # times the silence that is allowed: until all sites must be there
-PACE = 3  # as often as long as the parent of this machine's roles took to import everything, whatever is allowed
+PACE = 3  # times the seconds in which this machine's fork server imported everything: the least that sites have
 
 W = TypeVar("W")
 
@@ -137,7 +137,7 @@ class ClusterProcesses:
         return board
 
     def exits(self) -> list[tuple[Address, str]]:
-        """Who has ended: told by a site, or lost with it."""
+        """The roles that have ended: reported by a site, or lost with it."""
         gone = self.processes.exits()
         for _, word in self._hear():
             if isinstance(word, ProcessGone):
@@ -170,7 +170,7 @@ class ClusterProcesses:
     # -- sites -------------------------------------------------------------------------------------------------------
 
     def _await(self) -> dict[int, Arrived]:
-        """Everybody's arrival; hosts with other versions than this one are named."""
+        """The arrival of every site; hosts with other versions than this one are named."""
         patience = COMING * self.terms.stall
         arrived = self._gather(Arrived, range(len(self.sites)), patience)
         if missing := [self._called(n) for n in range(len(self.sites)) if n not in arrived]:
@@ -287,7 +287,7 @@ class ClusterProcesses:
         return None if self.terms.insecure else self._ring(LAUNCHER)
 
     def _with_keys(self, contacts: Contacts, mine: Sequence[Address]) -> Contacts:
-        """The contacts with everybody's public keys, and the secret ones of these roles only."""
+        """The contacts with all public keys, and the secret keys of these roles only."""
         if self.terms.insecure:
             return contacts
         public = {str(who): pair.public for who, pair in self.pairs.items()}

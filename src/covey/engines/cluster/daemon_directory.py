@@ -26,7 +26,7 @@ PATIENCE = 5.0  # seconds until what was killed is gone
 
 
 class DaemonDirectory:
-    """Made before the daemons start, closed when they have been told to go."""
+    """Made before the daemons start, closed when they have been asked to end."""
 
     def __init__(self, engine: str) -> None:
         sweep(engine)
@@ -93,7 +93,7 @@ def inhabitants(path: Path) -> list[int]:
     mark = f"{MARK}={path}\0".encode()
     found = []
     for place in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has just ended, or is somebody else's
+        with suppress(OSError):  # it has just ended, or belongs to another user
             if int(place.name) != os.getpid() and mark in (place / "environ").read_bytes() + b"\0":
                 found.append(int(place.name))
     return found

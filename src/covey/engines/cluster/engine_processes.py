@@ -23,7 +23,7 @@ class EngineProcesses:
         self.silence.every = self.silence.stall / 4  # to look at them all takes some milliseconds
 
     def check(self) -> None:
-        """End what has been stopped for too long, and tell of it."""
+        """End what has been stopped for too long, and report it."""
         if not self.silence.due:
             return
         stopped = {pid: liveness.state(pid) for pid in self.below(self.pids())}
@@ -32,7 +32,7 @@ class EngineProcesses:
             names = {pid: title(pid) for pid in silent}
             for pid in silent:
                 with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)  # whoever waits for it goes on
+                    os.kill(pid, signal.SIGKILL)  # processes that wait for it go on
             told = [still(f"{name} (process {pid})", stopped[pid], self.silence.stall) for pid, name in names.items()]
             raise PeerLost("\n".join(told))
 

@@ -33,7 +33,7 @@ def new_secret() -> bytes:
 
 
 class MemoryBroker:
-    """Has laid memory for these roles, and hands it to whoever may have it until it is closed."""
+    """Has made memory for these roles, and hands it to sites that may have it until it is closed."""
 
     def __init__(self, roles: Sequence[Address], secret: bytes, common: bool) -> None:
         """With `common` there is one more file, for what all roles of the run have in common."""
@@ -58,7 +58,7 @@ class MemoryBroker:
                 line, _ = self.socket.accept()
             except OSError:  # closed
                 return
-            with line, suppress(OSError):  # it left, was somebody else, or was too slow
+            with line, suppress(OSError):  # it left, was a stranger, or was too slow
                 line.settimeout(PATIENCE)
                 self._hand(line)
 
@@ -73,7 +73,7 @@ class MemoryBroker:
         handles.give(line, self.handles)
 
     def close(self) -> None:
-        """Whoever has fetched it has it; nobody else will."""
+        """Sites that have fetched it keep it; no other will get it."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)  # ends the thread's waiting
         self.thread.join()
@@ -118,7 +118,7 @@ def check_proof(proof: bytes, secret: bytes, who: bytes, asked: bytes) -> None:
 
 
 class SiteMemory:
-    """A site's part in the memory of its machine: laid by it, or fetched from whoever has laid it."""
+    """A site's part in the memory of its machine: made by it, or fetched from the site that made it."""
 
     def __init__(self, secret: bytes) -> None:
         self.secret = secret
@@ -141,14 +141,14 @@ class SiteMemory:
             return MemoryShared(why=error.strerror or str(error) or type(error).__name__)
 
     def passed_on(self) -> SiteMemory:
-        """All of it, for somebody else to close."""
+        """All of it; the caller closes it."""
         other = SiteMemory(self.secret)
         other.broker, other.fetched = self.broker, self.fetched
         self.broker, self.fetched = None, []
         return other
 
     def close(self) -> None:
-        """Whoever was born with it has it."""
+        """The roles that were started with it keep it."""
         if self.broker:
             self.broker.close()
         handles.close(self.fetched)

@@ -83,4 +83,4 @@ class MeetingTerms:
     insecure: bool = False
     threads: int = 1  # with which a role computes
     stall: float = STALL  # seconds for which a process may give no sign of life
-    say: Callable[[str], None] = lambda line: None  # tells a person
+    say: Callable[[str], None] = lambda line: None  # shows a line to the person

@@ -26,7 +26,7 @@ PATIENCE = 8.0  # seconds that the leader's own site has to leave
 
 
 class Presence(msgspec.Struct, frozen=True):
-    """What a rank tells the leader of itself."""
+    """What a rank reports to the leader."""
 
     host: str
     machine: str  # the same for ranks that reach each other without a network
@@ -44,7 +44,7 @@ class Channel(Protocol):
         ...
 
     def gather(self, patience: float) -> list[Presence]:
-        """(The leader) everybody, in order of rank, if they come within so many seconds."""
+        """(The leader) all ranks in order, if they arrive within this many seconds."""
         ...
 
     def hand_out(self, configs: Sequence[bytes]) -> None:
@@ -52,7 +52,7 @@ class Channel(Protocol):
         ...
 
     def take(self) -> bytes:
-        """(The others) tell that this rank is there, and wait for its config."""
+        """(The others) report that this rank is there, and wait for its config."""
         ...
 
     def dismiss(self) -> None:
@@ -158,7 +158,7 @@ def call_off(channel: Channel, size: int) -> None:
 
 
 def attend(channel: Channel, handed: Callable[[], bytes]) -> None:
-    """(The others) host what rank 0 places here until the run is over; say nothing, that is the leader's part."""
+    """(The others) host what rank 0 places here until the run is over; only the leader prints."""
     heard = _Signals()
     data = channel.take()
     if not data:
@@ -187,7 +187,7 @@ class _Signals:
 
 
 def presence(leader: str = "") -> Presence:
-    """What this rank tells of itself."""
+    """What this rank reports."""
     return Presence(socket.gethostname(), machine(), leader)
 
 

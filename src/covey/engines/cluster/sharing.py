@@ -18,7 +18,7 @@ from covey.engines.transport.shared_segment import MOST, too_many
 from covey.message import Address
 
 Ask = Callable[[Mapping[int, LayMemory | FetchMemory]], Mapping[int, MemoryShared]]
-"""Tells sites to do something; what each of them answers."""
+"""Sends commands to sites, and returns the answer of each."""
 
 SLOWLY = "what they send each other goes through sockets, more slowly"
 
@@ -82,7 +82,7 @@ class Sharing:
         return [group for group in self.groups if not group.why]
 
     def roles(self, number: int) -> list[Address]:
-        """With whom the roles of a site share memory; nobody: only with one another."""
+        """The roles with which those of a site share memory; empty: only with one another."""
         return next((group.roles for group in self.settled if number in group.sites), [])
 
     @property
@@ -116,7 +116,7 @@ class Sharing:
         return found
 
     def close(self) -> None:
-        """Whoever should have the memory has it."""
+        """All that should have the memory have it."""
         if self.broker:
             self.broker.close()
 

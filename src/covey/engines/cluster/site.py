@@ -47,7 +47,7 @@ from covey.message import Address
 BEAT = 0.5  # seconds between signs of life
 COMING = 3  # times the silence that is allowed: to reach the launcher for the first time
 GONE = 5.0  # seconds without a connection, after which the launcher is taken for dead
-REFUSED = 2.0  # the same where its machine says that nobody hears there any more
+REFUSED = 2.0  # the same where its machine refuses connections
 EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 
 
@@ -72,13 +72,13 @@ class Roles(Protocol):
 
 
 def host(config: SiteConfig, handed: bytes = b"", start: Start | None = None) -> bool:
-    """Be a site until the run is over, and tell whether all went well; `handed` is a task of the launcher's memory."""
+    """Be a site until the run is over; whether all went well. `handed` is a task of the launcher's memory."""
     with RoleProcesses(config.warm, config.threads, start, config.stall) as processes:
         return host_in(processes, config, handed).well
 
 
 def host_in(processes: Roles, config: SiteConfig, handed: bytes = b"") -> LeaveRun:
-    """Be a site whose roles are borne like this, and tell how the run ended."""
+    """Be a site with these processes for its roles; how the run ended."""
     with SiteLine(config) as line:
         try:
             config, handed = shipping.settled(config, handed, processes.directory / "task")
@@ -123,7 +123,7 @@ def _stay(line: SiteLine, processes: Roles, share: SiteMemory, handed: bytes) ->
 
 def _start_roles(processes: Roles, job: RoleJob, share: SiteMemory) -> None:
     """(Beside the signs of life) A fork server that still imports torch, or a large task, can take longer than that."""
-    with closing(share), suppress(PeerLost, OSError):  # `exits` tells of a dead fork server
+    with closing(share), suppress(PeerLost, OSError):  # `exits` reports a dead fork server
         processes.start_roles(job, share.handles if job.sharing else ())
 
 

@@ -10,7 +10,7 @@ import msgspec
 from covey.decoding import WireFormat
 from covey.engines.cluster.site_messages import SiteConfig
 
-CONFIGS = "COVEY_SITE_CONFIGS"  # the environment of a site tells where the configs lie
+CONFIGS = "COVEY_SITE_CONFIGS"  # the variable of a site with the place of the configs
 
 
 class SiteConfigs(msgspec.Struct, frozen=True):

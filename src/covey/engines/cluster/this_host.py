@@ -124,7 +124,7 @@ def endpoint(address: str, port: str = "*") -> str:
 def _kernel() -> str:
     try:
         return BOOT.read_text().strip()
-    except OSError:  # a sandbox that does not tell: as if this process had a kernel of its own
+    except OSError:  # a sandbox that hides it: as if this process had its own kernel
         return UNKNOWN
 
 

@@ -36,7 +36,7 @@ def batch(tool: Literal["ip", "tc"], lines: Iterable[str], namespace: str = "") 
 
 
 def show(*words: str, namespace: str = "") -> Any:
-    """What `ip` tells."""
+    """The output of `ip`."""
     within = ["-n", namespace] if namespace else []
     done = subprocess.run(["ip", *within, "-json", *words], capture_output=True, text=True, check=False)
     if done.returncode:

@@ -45,7 +45,7 @@ def free() -> Networks:
 
 
 def lay(name: Name, rates: Sequence[BytesPerSecond | None], nets: Networks) -> None:
-    """Make everything; what was made before a failure is removed by whoever called."""
+    """Make everything; after a failure the caller removes what was made."""
     hosts = range(len(rates))
     batch("ip", [f"netns add {name.switch}", *(f"netns add {name.host(f'h{n}')}" for n in hosts)])
     batch("ip", _switch(name, len(rates)), name.switch)

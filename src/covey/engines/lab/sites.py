@@ -63,12 +63,12 @@ class LabPlaces(Places):
                 namespace=self.lab.name.host(host), group=str(self.groups.get(host, "")),
             ) for config, host in zip(configs, self.hosts, strict=True)
         ]  # fmt: skip
-        with suppress(OSError):  # it has died at once: `lost` will tell
+        with suppress(OSError):  # it has died at once: `lost` will say so
             write(self.line, msgspec.msgpack.encode(invitations))
             write(self.line, handed)
 
     def begin(self) -> None:
-        """Everybody is ready; only now do the quotas hold, for a slow host shall not be slow to import torch."""
+        """All roles are ready. The quotas hold from now on, so that a slow host does not import torch slowly."""
         for host, share in zip(self.hosts, self.settings.cpus, strict=True):
             if share is not None:
                 quota.limit(self.groups[host], share)

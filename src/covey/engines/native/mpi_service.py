@@ -21,7 +21,7 @@ from covey.decoding import WireFormat
 from covey.errors import WireError
 
 NATIVE = "covey.engines.native.mpi"  # the roles' side
-WHERE = "COVEY_SUMS"  # the environment of a site's roles tells them the socket's name
+WHERE = "COVEY_SUMS"  # the variable with the socket's name, for a site's roles
 MOST = 1 << 20  # bytes of one request
 SIZES = {"FLOAT": 4, "DOUBLE": 8, "INT64_T": 8, "INT32_T": 4, "C_FLOAT_COMPLEX": 8, "C_DOUBLE_COMPLEX": 16}
 """Bytes of a number of each type."""

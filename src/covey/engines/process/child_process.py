@@ -20,7 +20,7 @@ PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 
 
 class Launcher:
-    """The process for which this one works: the launcher itself, or a site; its parent, unless told otherwise.
+    """The process for which this one works: the launcher itself, or a site; by default its parent.
 
     `handles` are of processes without which this one has no work: readable when they have ended.
     """
@@ -42,7 +42,7 @@ def left_alone(line: socket.socket, launcher: Launcher, leave: Callable[[], None
 
     def wait() -> None:
         poll = select.poll()
-        poll.register(line, 0)  # tells of a hang-up only
+        poll.register(line, 0)  # reports only a hang-up
         for handle in (done, *launcher.handles):
             poll.register(handle, select.POLLIN)
         while not (ready := [handle for handle, _ in poll.poll(launcher.pause)]):
@@ -56,7 +56,7 @@ def left_alone(line: socket.socket, launcher: Launcher, leave: Callable[[], None
     watcher.start()
     yield
     os.eventfd_write(done, 1)
-    watcher.join()  # whoever forks has one thread
+    watcher.join()  # a process that forks must have one thread
     os.close(done)
 
 

@@ -13,7 +13,7 @@ ANY = ":*"  # the end of an endpoint whose port is not known before its role has
 
 
 class Contacts(Secretive, frozen=True, kw_only=True):
-    """What a role must know to speak: everybody's endpoint by name, and the launcher's."""
+    """What a role must know to communicate: the endpoint of every role by name, and the launcher's."""
 
     book: dict[str, str]
     launcher: str
@@ -29,7 +29,7 @@ class Contacts(Secretive, frozen=True, kw_only=True):
 
     @property
     def open(self) -> bool:
-        """Whether endpoints are still to be told."""
+        """Whether the endpoints are not known yet."""
         return any(endpoint.endswith(ANY) for endpoint in self.book.values())
 
 

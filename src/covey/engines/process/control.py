@@ -66,7 +66,7 @@ class Settled(ControlMessage, frozen=True):
 
 
 class NextStep(ControlMessage, frozen=True):
-    """The step that would begin next; the role goes no further until told. None: it will begin no more."""
+    """The step that would begin next; the role waits there for an answer. None: it will begin no more."""
 
     step: int | None
 
@@ -156,13 +156,13 @@ class Scored(ControlMessage, frozen=True):
 
 
 class Endpoints(ControlMessage, frozen=True):
-    """Where everybody hears, by name."""
+    """The endpoint of every role, by name."""
 
     endpoints: dict[str, str]
 
 
 class Go(ControlMessage, frozen=True):
-    """Everybody is ready: train."""
+    """All roles are ready: train."""
 
 
 class Freeze(ControlMessage, frozen=True):
@@ -176,7 +176,7 @@ class Thaw(ControlMessage, frozen=True):
 
 
 class Skip(ControlMessage, frozen=True):
-    """The given seconds, which have just passed, were not training: everybody was stopped."""
+    """The given seconds, which have just passed, were not training: all processes were stopped."""
 
     seconds: float
 

@@ -46,7 +46,7 @@ class RoleLine:
         self.socket.send(seal(self.token, word))
 
     def hand(self, word: control.Upward) -> None:
-        """(Any thread) Something to be told as soon as the line's own thread comes by."""
+        """(Any thread) Something to send as soon as the line's own thread runs."""
         self._handed.append(word)
 
     def tell_handed(self) -> None:
@@ -57,7 +57,7 @@ class RoleLine:
         """The next thing that the launcher says."""
         while True:
             while not self.socket.poll(LISTEN):
-                pass  # whoever does nothing at all is taken for stopped
+                pass  # a role that does nothing at all counts as stopped
             try:
                 return unseal(self.token, self.socket.recv(), control.downward)
             except WireError as error:
@@ -69,7 +69,7 @@ class RoleLine:
             yield self.wait()
 
     def confess(self, now: bool = False) -> None:
-        """Tell what was refused, if anything was; at most every so often unless it must be `now`."""
+        """Report what was refused, if anything was; at limited intervals unless it must be `now`."""
         if (now or time.monotonic() - self.confessed > CONFESS_EVERY) and (counts := self.refusals.news()):
             self.confessed = time.monotonic()
             self.tell(control.Refused(counts))
@@ -97,7 +97,7 @@ class Switchboard:
         self.socket.bind(endpoint)
         self.endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         private(self.endpoint)
-        self.introduces = self.endpoint.startswith("tcp://")  # roles choose their ports, and are told the others'
+        self.introduces = self.endpoint.startswith("tcp://")  # roles choose their ports, and must learn the others'
 
     def tell(self, roles: Iterable[Address], word: control.Downward) -> None:
         data = seal(self.token, word)

@@ -78,7 +78,7 @@ def files() -> Iterator[list[int]]:
         for number in (1, 2):
             try:
                 found.append(os.dup(number))
-            except OSError:  # somebody has closed it
+            except OSError:  # it is closed
                 found.append(os.open(os.devnull, os.O_WRONLY))
         found.append(os.open(".", os.O_PATH | os.O_DIRECTORY))
         yield found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from covey.message import Address
 
-STALL = 30.0  # seconds that a process may be silent, unless told otherwise
+STALL = 30.0  # seconds that a process may be silent, by default
 SHORTEST = 1.0  # seconds: an idle role wakes up ten times in it
 LOOKS, LOOK = 8, 0.5  # a process is looked at so often while it may be silent, but at least every so many seconds
 TICK = 0.05  # seconds of CPU that count as a sign in what a process has started: idle helpers wake up now and then
@@ -118,7 +118,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def still(who: Address | str, how: str, stall: float) -> str:
-    """That somebody stands still, in words; `how` is its state as Linux tells it, if that is known."""
+    """That a process does nothing, in words; `how` is its state as Linux reports it, if that is known."""
     doing = STATES.get(how, "stands still")
     advice = "" if how in STOPPED else "; if it may be silent for so long, give a longer --stall"
     return f"{who} {doing}: no report came and no CPU was used for {stall:g} s{advice}"

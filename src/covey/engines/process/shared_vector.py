@@ -14,7 +14,7 @@ FILE: list[int] = []  # inherited by the roles; without a name, so that nothing 
 
 
 def create(file: int | None = None) -> None:
-    """Make the file, or take one that others have too; it takes no memory before somebody shares a vector."""
+    """Make the file, or take one that others have too; it takes no memory until a vector is shared."""
     FILE.append(new_file() if file is None else file)
 
 
@@ -31,5 +31,5 @@ def share(vector: Vector, place: int) -> Vector:
 def _region(size: int, place: int) -> MappedSpan:
     end = size * (place + 1)
     if os.fstat(FILE[0]).st_size < end:
-        os.posix_fallocate(FILE[0], 0, end)  # grows and never cuts, whoever comes first; fails here if there is no room
+        os.posix_fallocate(FILE[0], 0, end)  # grows and never shrinks; fails here if there is no room
     return MappedSpan(FILE[0], FileSpan(size * place, size))

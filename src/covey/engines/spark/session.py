@@ -43,7 +43,7 @@ def is_here(context: SparkContext) -> bool:
 
 @contextmanager
 def this_python(context: SparkContext) -> Iterator[None]:
-    """On this machine tasks run on this very Python, where nobody has said otherwise: Spark would take any python3."""
+    """Run tasks of this machine on this very Python, unless one is configured: Spark would take any python3."""
     usual = context.pythonExec
     if is_here(context) and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable

@@ -10,7 +10,7 @@ from covey.message import Address, Message
 
 
 class Credits:
-    """The receiving end of all windows of a role: bytes that came, lie unread, and were told to their senders."""
+    """The receiving end of all windows of a role: bytes that arrived, are unread, and were acknowledged."""
 
     def __init__(self, window: int) -> None:
         self.window = window
@@ -28,7 +28,7 @@ class Credits:
             self.unread[message.sender] += weight(message)
 
     def taken(self, message: Message) -> None:
-        """A program has it, or nobody ever will. What no peer sent does not count."""
+        """A program has taken it, or none ever will. What no peer sent does not count."""
         sender = message.sender
         if sender in self.unread:
             self.unread[sender] -= weight(message)
@@ -36,7 +36,7 @@ class Credits:
                 del self.unread[sender]
 
     def due(self, sender: Address, waives: Callable[[Address], bool]) -> int | None:
-        """What to tell the sender, if that is half a window more than it knows: all bytes that it need not count.
+        """What to acknowledge, if it is half a window more than the sender knows: all bytes that it need not count.
 
         What lies unread is not among those, unless the role waives that.
         """

@@ -43,16 +43,16 @@ def new_pair() -> Pair:
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """What one member holds: its own key, and the public half of everybody's."""
+    """What one member holds: its own key, and the public keys of all."""
 
     mine: Pair
     public: Mapping[Address, str]
 
     def lock(self, door: zmq.Socket[bytes]) -> None:
-        """Before `bind`: only whoever holds a welcome key comes in."""
+        """Before `bind`: admit only holders of a known key."""
         door.curve_server = 1
         door.zap_domain = b"covey"
-        door.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody comes in while there is nobody to ask
+        door.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a checker no connection is accepted
         door.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE)
         self._own(door)
 
@@ -110,7 +110,7 @@ class KeyChecker:
         _expect_a_crowd()
 
     def watch(self, door: zmq.Socket[bytes], broken: Callable[[], None] = lambda: None) -> None:
-        """Before `bind`: count whoever does not even come to the question, for want of a key or of manners.
+        """Before `bind`: count connections that fail before the check, without a key or without the protocol.
 
         More connections than the run can need are broken off. `broken` hears of each connection that has ended.
         """
@@ -137,7 +137,7 @@ class KeyChecker:
             self._listen(wakeup, door)
             broken_off = door.clear(2 * len(self.names) + STRANGERS)
             if broken_off:
-                self.left -= broken_off  # they will be told of as gone
+                self.left -= broken_off  # they will be reported as gone
                 self.refusals.note("a connection: too many have not proved to be of this run", broken_off)
 
     def _answer(self) -> None:
@@ -163,7 +163,7 @@ class KeyChecker:
                 door.open.pop(number, None)
                 door.broken()
             self.left += 1 if event & GONE else -1
-            if event & RUDE or self.left > 0:  # ZeroMQ does not tell of those that spoke no ZeroMQ at all
+            if event & RUDE or self.left > 0:  # ZeroMQ does not report peers that do not speak ZeroMQ
                 self.left = min(self.left, 0)
                 self.refusals.note("a connection that did not speak as members of this run do")
 

@@ -22,7 +22,7 @@ class PeerLink:
         self.token = token
         self.offered = 0  # bytes of all messages, as windows count them
         self.credited = 0  # of these, what the peer's programs have taken
-        self.receipt: Frame | None = None  # what to tell the peer of its own messages, before anything else leaves
+        self.receipt: Frame | None = None  # acknowledges the peer's own messages, before anything else leaves
         self.blocked = False
         self.bucket: LeakyBucket | None = None  # where no more than so much may leave
         self.socket = socket
@@ -46,11 +46,11 @@ class PeerLink:
         return self.offered - self.credited
 
     def tell(self, place: int, taken: int) -> None:
-        """Tell the peer how many bytes of its messages have been taken; a newer number makes an older one void."""
+        """Acknowledge how many bytes of the peer's messages have been taken; a newer number replaces an older one."""
         self.receipt = Frame(TAKEN, place, 0, taken, 0, self.token)
 
     def credit(self, taken: int) -> bool:
-        """What the peer tells; False if it cannot be."""
+        """Take the peer's acknowledgement; False if it cannot be true."""
         if not self.credited <= taken <= self.offered:
             return False
         self.credited = taken

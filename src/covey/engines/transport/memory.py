@@ -29,7 +29,7 @@ def read_places(data: bytes | memoryview, sender: Address) -> TensorPlaces:
 
 
 class Neighbour:
-    """The memory of another role of this host, as far as it has told of it."""
+    """The memory of another role of this host, as far as it is announced."""
 
     def __init__(self, who: Address, file: int) -> None:
         self.who, self.file = who, file
@@ -49,7 +49,7 @@ class Neighbour:
         return self.regions[span]
 
     def lent(self, span: FileSpan) -> Tensor:
-        """All bytes of a block, which is given back when nobody holds any of them any more."""
+        """All bytes of a block, which is given back when no tensor holds any of them."""
         region = self.region(span)
         if not Semaphore(region.map, 0).sound():
             raise WireError(f"{self.who} speaks of a block where it has none")
@@ -114,7 +114,7 @@ class HostMemory:
     def shelving(self, to: Address, most: int) -> Callable[[Sequence[Tensor], bool], TensorPlaces | None] | None:
         """How tensors are brought where this peer can read them, if it lives on this host.
 
-        Not while it holds on to `most` bytes or more: nobody waits for a reader, which may itself wait to send.
+        Not while it holds `most` bytes or more: no sender waits for a reader, which may itself wait to send.
         """
         here = to in self.neighbours and self.blocks.outstanding(to) < most
         return partial(self.blocks.place_tensors, to) if here else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-MOST = 32  # reasons that are told apart
+MOST = 32  # reasons that are counted separately
 LONGEST = 200  # characters of a reason, part of which a stranger may have chosen
 OTHERS = "for yet other reasons"
 
@@ -19,7 +19,7 @@ class Refusals:
         self._news: Counter[str] = Counter()
 
     def note(self, reason: str, times: int = 1) -> str:
-        """Count it; the reason under which it is counted, one for all beyond those that are told apart."""
+        """Count it, and return the reason under which it is counted; further reasons share one."""
         line = shown(reason)
         if line not in self.counts and len(self.counts) >= MOST:
             line = OTHERS
@@ -44,7 +44,7 @@ class Refusals:
         return news
 
     def lines(self) -> list[str]:
-        """Everything, for whoever reads the result."""
+        """All of them, for the result."""
         return [line(reason, times) for reason, times in self.counts.items()]
 
 

@@ -25,7 +25,7 @@ LEAST = 64 << 10  # bytes of the smallest block
 
 
 class FileSpan(msgspec.Struct, array_like=True, frozen=True):
-    """A stretch of a role's file, mapped as a whole by whoever reads in it."""
+    """A stretch of a role's file, which each reader maps as a whole."""
 
     start: int
     size: int
@@ -86,7 +86,7 @@ class SharedBlock(MappedSpan):
         return TensorPlace(self.span, offset)
 
     def free(self) -> bool:
-        """Whether nobody reads here any more."""
+        """Whether no reader is left."""
         if self.reader is not None and self.back.take():
             self.reader = None
         return self.reader is None
@@ -147,7 +147,7 @@ class SharedBlocks:
         return TensorPlaces(found, block.span)
 
     def take_back(self, places: TensorPlaces | None) -> None:
-        """Nobody will read this."""
+        """No role will read this."""
         for block in self.blocks:
             if places and block.span == places.block:
                 block.reader = None

@@ -24,7 +24,7 @@ WITHOUT: list[str] = []  # why there is none
 
 
 class SharedSegment:
-    """A file of memory and a bell for each role; and a table, where they tell each other what they have done."""
+    """A file of memory and a bell for each role, and a table in which they show each other what they have done."""
 
     def __init__(self, roles: Sequence[Address], handles: Sequence[int] = ()) -> None:
         """For these roles and those who inherit it; or what was `laid` elsewhere for the same roles, by its handles."""
@@ -43,7 +43,7 @@ class SharedSegment:
                 self.sign(here, there).clear()
 
     def sign(self, giver: Address, taker: Address) -> Semaphore:
-        """By which one role tells another that it has come one step further."""
+        """By which one role shows another that it has come one step further."""
         place = self.places[giver] * len(self.places) + self.places[taker]
         return Semaphore(self._table, SIZE * place)
 
@@ -56,7 +56,7 @@ class SharedSegment:
         return self.files[self.places[who]]
 
     def wakeup(self, who: Address) -> int:
-        """Readable after somebody rang it."""
+        """Readable after a role rang it."""
         return self.wakeups[self.places[who]]
 
     def ring(self, who: Address) -> None:
@@ -96,7 +96,7 @@ def too_many(roles: Sequence[Address]) -> str:
 
 
 def new_file() -> int:
-    """Memory with a handle and no name, for whoever is given the handle; it takes none before it is grown."""
+    """Memory with a handle and no name, for processes that get the handle; it is empty until it is grown."""
     file = os.memfd_create("covey", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.fchmod(file, 0o600)
     fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # what others have mapped stays

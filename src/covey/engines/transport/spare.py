@@ -10,7 +10,7 @@ NO_LIMIT = 1 << 60
 
 
 def spare_memory(groups: Path = GROUPS, machine: Path = Path("/proc/meminfo")) -> int:
-    """Bytes that can be taken before somebody is killed for it."""
+    """Bytes that can be taken before the kernel kills a process for them."""
     available = next(line.split()[1] for line in machine.read_text().splitlines() if line.startswith("MemAvailable"))
     return round((1 - KEPT) * max(0, min(int(available) << 10, _allowed(groups))))
 

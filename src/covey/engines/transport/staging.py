@@ -48,5 +48,5 @@ def pin(address: int, size: int) -> None:
     if size < LEAST or not torch.cuda.is_initialized():
         return
     if int(torch.cuda.cudart().cudaHostRegister(address, size, 0)):
-        with suppress(RuntimeError):  # the same failure, told again to whoever comes next: now it is told
+        with suppress(RuntimeError):  # the same failure, which CUDA reports again to the next caller: this one
             torch.zeros(1, device="cuda")

@@ -139,7 +139,7 @@ class ZmqTransport:
         return to not in self.links or fits(before - self.links[to].credited, size, self.window)
 
     def taken(self, message: Message) -> None:
-        """A program has this message, or nobody ever will: its sender may send another."""
+        """A program has taken this message, or none ever will: its sender may send another."""
         self.credits.taken(message)
         if message.sender in self.book and message.sender != self.me:
             self._tell(message.sender)

@@ -60,5 +60,5 @@ class GroupSums:
         for place, (thread, end, size) in enumerate(zip(members, ends, ring_sent(sizes), strict=True)):
             onward = members[(place + 1) % len(members)].actor.address
             self._watch.sent(now, thread.actor.address, onward, RingSum(), size)
-            # nobody has the sum before the last has come
+            # no member has the sum before the last has come
             self._agenda.at(max(end, now), self._wake, thread, True)

@@ -27,7 +27,7 @@ class Through(NamedTuple):
 
 
 class WorkClosed(Exception):
-    """The run is over; nobody answers work any more."""
+    """The run is over; no more work is answered."""
 
 
 class InterruptedWork:

@@ -33,7 +33,7 @@ def obituary(now: float, lost: VirtualActor, actors: Mapping[Address, VirtualAct
 
 
 def blame(error: BaseException, name: str, now: float) -> None:
-    """Note on an error whose it is, once; a request that cannot work is nobody's in particular."""
+    """Note on an error which role raised it, once; a request that cannot work belongs to no role."""
     if not hasattr(error, ROLE) and not isinstance(error, PlanError):
         with suppress(AttributeError):  # an exception of the user's own may have no room for it
             setattr(error, ROLE, name)
@@ -41,7 +41,7 @@ def blame(error: BaseException, name: str, now: float) -> None:
 
 
 def clock(seconds: float) -> str:
-    """A time as the stories of a run tell it: `4.98 s`."""
+    """A time as reports show it: `4.98 s`."""
     return f"{round(seconds, 4)} s"
 
 
@@ -69,7 +69,7 @@ def _peer(thread: RoleProgram) -> Address | None:
 
 
 def _circle(waits: Mapping[Address, Address]) -> list[Address]:
-    """The first circle of `who -> whom`, told from its lowest rank on and back to it."""
+    """The first circle of `who -> whom`, from its lowest rank on and back to it."""
     for start in waits:
         path = [start]
         while (onward := waits.get(path[-1])) is not None:

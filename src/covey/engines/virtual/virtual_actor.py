@@ -155,7 +155,7 @@ class VirtualActor:
         self.actors: Mapping[Address, VirtualActor] = {}  # of all roles
 
     def open(self, program: Coroutine[Effect[Any], Any, None], main: bool) -> RoleProgram:
-        """Seat a program; somebody has to start it."""
+        """Add a program; the caller must start it."""
         thread = RoleProgram(self, program, main)
         self.threads.append(thread)
         return thread

@@ -27,7 +27,7 @@ class VirtualLinks:
         self._network, self._window, self._agenda, self._watch = network, window, agenda, watch
         self._actors: Mapping[Address, VirtualActor] = {}
         self._serial = count()
-        self._full: dict[VirtualLink, None] = {}  # on which somebody waits for room
+        self._full: dict[VirtualLink, None] = {}  # on which a sender waits for room
         self._arrived: Callable[[MessageInFlight], None]
         self._admitted: Callable[[RoleProgram], None]
 
@@ -37,7 +37,7 @@ class VirtualLinks:
         arrived: Callable[[MessageInFlight], None],
         admitted: Callable[[RoleProgram], None],
     ) -> None:
-        """Whom messages go to, and whom to tell that one arrived or that a waiting sender may go on."""
+        """Where messages go, and what to notify when one arrives or a waiting sender may continue."""
         self._actors, self._arrived, self._admitted = actors, arrived, admitted
 
     def send(self, thread: RoleProgram, effect: Send) -> bool:
@@ -130,7 +130,7 @@ class VirtualLinks:
         self._look(link)
 
     def taken(self, actor: VirtualActor, message: Message) -> None:
-        """A program has it, or nobody ever will."""
+        """A program has taken it, or none ever will."""
         sender = self._actors.get(message.sender)
         link = sender.links.get(actor.address) if sender else None
         if link is not None:

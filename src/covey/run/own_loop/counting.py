@@ -14,7 +14,7 @@ from covey.run.own_loop.loading import Sizes, watch
 
 @dataclass(frozen=True, slots=True)
 class StepSamples:
-    """The samples of one step; `divided`: somebody has seen to it that workers have different ones."""
+    """The samples of one step; `divided`: workers are known to have different ones."""
 
     mine: int
     everybody: int | None  # None: the others must be asked
@@ -36,7 +36,7 @@ class LoaderCounts:
         self._everybody: int | None = 0
         self._pulled, self._alike = 0, True
         self._given = self._looked = 0
-        self._told = False  # somebody has told the samples of a batch
+        self._told = False  # the samples of a batch are known
 
     def pulled(self, sizes: Sizes) -> None:
         """A batch comes from a loader; one that is only looked at, without gradients, is of no step."""
@@ -53,7 +53,7 @@ class LoaderCounts:
         self._looked = max(self._looked, samples)
 
     def add(self, samples: int | None) -> None:
-        """One of several batches of a step is through, of as many samples as the loop tells or models were given."""
+        """One of several batches of a step is through, of as many samples as the loop says or models were given."""
         self._told = self._told or samples is not None
         self._given, self._looked = self._given + (self._looked if samples is None else checked(samples)), 0
 
@@ -63,7 +63,7 @@ class LoaderCounts:
         return self._mine * self.workers / self._everybody if self._mine and self._everybody else 1.0
 
     def take(self, samples: int | None) -> StepSamples:
-        """The step's samples, where they can be found; the loop may tell them."""
+        """The step's samples, where they can be found; the loop may give them."""
         if samples is None and self._last and not (self._pulled or self._looked or self._given or self._told):
             return self._last  # another optimizer steps on the same batches
         self.add(samples)

@@ -72,7 +72,7 @@ JOINED: JoinedRole | None = None
 
 def enter(data: bytes, handed: bytes, me: Address) -> None:
     """A role's own process begins here: it runs the user's script."""
-    global JOINED  # noqa: PLW0603  # the script finds its run without being told
+    global JOINED  # noqa: PLW0603  # the script finds its run here
     work = works.read(data, "the launcher")
     torch.set_num_threads(work.threads)
     seed_all(work.seed)

@@ -115,7 +115,7 @@ def _processes(engine: Engine | None, loop: Loop) -> StartableProcesses:
 
 
 def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interrupt) -> Result:
-    """Run the loop with the crew of an engine, to the end of all its processes."""
+    """Run the loop with the processes of an engine, until all have ended."""
     given, plan = loop.options, loop.plan
     kept, run = kept_run(given.checkpoints, loop.run)
     checkpoints = checkpoints_of(given.checkpoints)

@@ -93,7 +93,7 @@ class SampleShare:
 
     @property
     def plain(self) -> BatchSampler | None:
-        """What makes batches of samples, where nobody has an opinion of their own about what belongs in one."""
+        """What makes batches of samples, unless the loader has a batch sampler of its own."""
         sampler = self.loader.batch_sampler
         return sampler if type(sampler) is BatchSampler else None
 

@@ -26,7 +26,7 @@ class LoopTurns:
         self.mine = self.over = False
 
     def start(self, lines: Callable[[], RoleLines], ended: Callable[[], None]) -> None:
-        """Run the role beside the user's loop; a failure is told by the role, and ends the process."""
+        """Run the role beside the user's loop; the role reports a failure, and ends the process."""
 
         def run() -> None:
             try:

@@ -1,7 +1,7 @@
 """The world that started this process (torchrun, mpirun, srun): `covey.join` joins it, with one worker in each rank.
 
 The user's loop stays in the rank's own process. Rank 0 starts the launcher beside itself; servers are born beside the
-ranks, and run the script up to `join`. A thread of each rank hears when the run has failed, and ends it.
+ranks, and run the script up to `join`. A thread of each rank ends the rank when the run has failed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _many: WireFormat[list[SiteConfig]] = WireFormat("list of configs of sites", lis
 
 
 def enter(strategy: str, given: Options) -> JoinedRole | None:
-    """This process's place in the world that started it; None if there is none, or nobody else in it."""
+    """This process's place in the world that started it; None without a world, or alone in it."""
     found = launch_environment.world()
     if found is None or found[1].size == 1:
         refuse_half_worlds()
@@ -181,7 +181,7 @@ class WorldRank:
         self.over = True
 
     def _end(self, why: str) -> NoReturn:
-        """The run has failed: rank 0's launcher tells the story, and every rank ends with its name."""
+        """The run has failed: rank 0's launcher reports why, and every rank ends with its name."""
         if self.launcher:
             with suppress(subprocess.TimeoutExpired):
                 self.launcher.wait(LAST_WORDS)

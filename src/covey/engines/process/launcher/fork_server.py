@@ -108,7 +108,7 @@ def _raise_roles(line: socket.socket, job: RoleJob, children: dict[int, Address]
 
 
 def _tell(line: socket.socket, word: ServerWarm | RolesStarted | RoleExit) -> None:
-    """Tell the launcher; if it is gone, whoever listens next will find that out."""
+    """Send this to the launcher; if it is gone, the next read finds that out."""
     with suppress(OSError):
         write(line, msgspec.msgpack.encode(word))
 
@@ -129,7 +129,7 @@ def _fork(line: socket.socket, job: RoleJob, entry: Callable[[bytes, bytes, Addr
         line.close()
         die_with_parent()
         entitle(f"covey: {who}")
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the launcher, which stops everybody in order
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the launcher, which stops all roles in order
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         entry(job.work, job.handed, who)

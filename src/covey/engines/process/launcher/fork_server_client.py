@@ -95,7 +95,7 @@ class ForkedParent:
         self.born = 0  # its number
         self.process = -1  # readable when it has ended
         self.end = ""
-        self.hears = True  # the server may tell more
+        self.hears = True  # the server may report more
         self.hearing = False  # just now
 
     @property
@@ -127,7 +127,7 @@ class ForkedParent:
         """How the parent of roles ended, or the server before it, which takes everything along."""
         while self.hears and not self.end:
             if not self._hear(HASTE):
-                return f"{PARENT} has ended"  # and the server says nothing: somebody has stopped it
+                return f"{PARENT} has ended"  # and the server says nothing: it was stopped
         if self.end:
             return self.end
         return f"{SERVER} {describe(self.server.process.wait())}"
@@ -158,7 +158,7 @@ class ForkedParent:
         return bool(poll.poll(patience * 1000))
 
     def _hear(self, patience: float) -> bool:
-        """Hear what the server tells, if it says something in time; whether it did."""
+        """Receive what the server reports, if anything comes in time; whether it did."""
         heard = False
         while self.hears and select.select([self.report], [], [], 0.0 if heard else patience)[0]:
             heard = self.hearing = True

@@ -22,7 +22,7 @@ from covey.message import Address
 from covey.observe.progress import Phase
 
 W = TypeVar("W", bound=control.ControlMessage)
-LAST_WORD = 0.5  # seconds that a dead role's last word, which tells more than its exit code, may be on its way
+LAST_WORD = 0.5  # seconds to wait for a dead role's last message, which says more than its exit code
 LEAVING = 0.02  # seconds between two looks at who is still there
 REFUSALS: dict[str, type[CoveyError]] = {kind.__name__: kind for kind in (PlanError, CheckpointError, WireError)}
 
@@ -40,7 +40,7 @@ class RunProcesses(Protocol):
 
     @property
     def paused(self) -> float:
-        """Seconds in all for which a person has stopped everybody, with Ctrl-Z."""
+        """The total seconds for which a person has stopped all processes with Ctrl-Z."""
         ...
 
     def exits(self) -> list[tuple[Address, str]]:
@@ -56,7 +56,7 @@ class RunProcesses(Protocol):
         ...
 
     def begin(self) -> None:
-        """Everybody is ready, and will be told to train."""
+        """All roles are ready, and training begins."""
         ...
 
 
@@ -67,7 +67,7 @@ class Monitor:
         self, roster: Roster, board: Switchboard, processes: RunProcesses, stall: float, say: Callable[[str], None],
         meanwhile: Callable[[], None], in_step: bool = False, before: str = "importing torch",
     ) -> None:  # fmt: skip
-        """`say` tells the person something; `meanwhile` is done again and again, whatever is waited for.
+        """`say` shows a line to the person; `meanwhile` is called repeatedly during every wait.
 
         `before` is what roles do until they say something.
         """
@@ -101,7 +101,7 @@ class Monitor:
         return time.monotonic()
 
     def wait_for(self, missing: Callable[[], list[Address]]) -> None:
-        """Hear until nobody is missing; after `stall` seconds say once who is. A score may take its time.
+        """Receive until no role is missing; after `stall` seconds say once which are. A score may take longer.
 
         While roles start it is said what they do instead.
         """
@@ -167,7 +167,7 @@ class Monitor:
             self.say(line)
 
     def note_cramped(self, by: Address, why: str) -> None:
-        """Say once that memory is short, whoever is the first to find out."""
+        """Say once that memory is short, when the first role reports it."""
         if not self.cramped:
             self.say(f"{by} can share no more memory ({why}): what does not fit goes through sockets, more slowly")
         self.cramped = True
@@ -185,14 +185,14 @@ class Monitor:
         raise PeerLost(f"{address} {how}; {self.roster.last(address)}")
 
     def explained(self, lost: PeerLost) -> PeerLost:
-        """The same, or why: whoever sees no sign of its launcher for so long takes its roles and goes."""
+        """The same, or why: a site that has no sign of its launcher for so long ends with its roles."""
         if (pause := self.silence.overslept()) and self.phase != "ended":
             limit = f"{self.silence.stall:g} s"
             return PeerLost(f"the launcher itself was stopped for {pause:.0f} s, longer than {limit}: its roles ended")
         return lost
 
     def silent(self) -> list[Address]:
-        """The roles that have neither said anything nor used the CPU for too long; also tells of long waits."""
+        """The roles that have neither sent anything nor used the CPU for too long; also reports long waits."""
         signs: dict[tuple[str, Address], object] = {}
         for who in self.processes.alive:
             seen = self.seen[who]
@@ -205,7 +205,7 @@ class Monitor:
         return silent
 
     def left(self) -> list[str]:
-        """Wait until everybody has left. The run has its result: who stands still is only told of, and killed."""
+        """Wait until all roles have left. The run has its result: a stopped role is only reported, and killed."""
         told = ""
         try:
             while self.processes.alive and not told:
@@ -221,13 +221,13 @@ class Monitor:
         return left
 
     def named(self, silent: list[Address]) -> str:
-        """Who stands still, in words; those that somebody has stopped, if there are such: others may wait for them."""
+        """Which roles do nothing, in words: those that were stopped, if any, since others may wait for them."""
         states = {who: self.processes.state(who) for who in sorted(silent)}
         told = {who: how for who, how in states.items() if how in STATES} or states
         return "\n".join(f"{still(who, how, self.silence.stall)}; {self.roster.last(who)}" for who, how in told.items())
 
     def check_stall(self) -> None:
-        """Say who waits too long; when nobody does anything else, the run cannot go on."""
+        """Say who waits too long; if all roles only wait, the run cannot continue."""
         stall, seen = self.stall, self.seen
         present = [address for address in self.roster.tallies if not seen[address].ended]
         waits = {a: min(seen[a].since, self.silence.quiet(("wait", a))) for a in present if seen[a].waiting}

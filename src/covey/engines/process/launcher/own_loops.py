@@ -69,7 +69,7 @@ class OwnLoops:
                 )
 
     def check_present(self) -> None:
-        """Nobody has left who would have to vote."""
+        """All workers that must vote are still there."""
         for number, votes in self.votes.items():
             for gone, left in self.left.items():
                 if left.votes < number:
@@ -80,7 +80,7 @@ class OwnLoops:
                     )
 
     def check_step(self, who: Address) -> None:
-        """Where workers wait for one another, nobody takes a step that another will not."""
+        """Where workers wait for one another, none takes a step that another will not take."""
         if not self.in_step or who in self.left or who in self.over:
             return
         for gone, left in self.left.items():
@@ -106,7 +106,7 @@ class OwnLoops:
                 self.tell(votes, control.VoteResult(number, COUNT[cast[0].how]([vote.value for vote in cast])))
 
     def waits_for_votes(self, workers: Iterable[Address]) -> bool:
-        """Whether all of these wait for somebody else's vote."""
+        """Whether all of these wait for another worker's vote."""
         return bool(self.votes) and all(any(who in votes for votes in self.votes.values()) for who in workers)
 
     def compare(self, who: Address, order: control.SampleOrder) -> None:

@@ -1,4 +1,4 @@
-"""How do all roles come to a point at which nothing moves? There a run can be kept, or told its last step."""
+"""How do all roles reach a point at which nothing moves? There a run can be saved, or given its last step."""
 
 from __future__ import annotations
 

@@ -31,14 +31,14 @@ from covey.errors import PeerLost
 from covey.message import Address
 from covey.model.threads import limited_to
 
-PATIENCE = 5.0  # seconds that the roles have to end by themselves, once told to, and their parent after them
+PATIENCE = 5.0  # seconds that the roles have to end by themselves when asked to, and their parent after them
 HASTE = 1.0  # the same for one that may still be importing torch, after a failure
 PARENT = "the parent of all roles"
 LONG = 64  # bytes: a directory for temporary files with a longer name leaves no room for a socket's path
 
 
 class ForkServer(Protocol):
-    """The fork server, as whoever started it holds it."""
+    """The fork server, as the process that started it sees it."""
 
     @property
     def pid(self) -> int: ...
@@ -80,7 +80,7 @@ class RoleProcesses:
         self.line, theirs = socket.socketpair()
         with theirs, _undisturbed():
             self.fork_server = (start or partial(spawned, threads))(self.line, theirs, self.directory, warm, stall)
-        try:  # last, because whoever is killed here leaves it to the fork server to remove
+        try:  # last: if this process is killed here, the fork server removes it
             self.directory.mkdir(mode=0o700)  # the sockets in it are this user's alone
         except OSError:
             self.line.close()
@@ -110,7 +110,7 @@ class RoleProcesses:
             raise self._lost() from None
 
     def abandon(self) -> None:
-        """Nobody has told the roles to go, so there is nothing to wait for when the block ends."""
+        """The roles were not asked to leave, so there is nothing to wait for when the block ends."""
         self.alive.clear()
 
     def exits(self) -> list[tuple[Address, str]]:
@@ -145,7 +145,7 @@ class RoleProcesses:
         return liveness.sign(self.pids[who]) if who in self.pids else liveness.cpu(self.fork_server.pid)
 
     def state(self, who: Address) -> str:
-        """What a role's process does, as Linux tells it."""
+        """The state of a role's process, as Linux reports it."""
         return liveness.state(self.pids.get(who, self.fork_server.pid))
 
     def signal(self, number: signal.Signals) -> None:

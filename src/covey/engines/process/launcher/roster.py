@@ -87,7 +87,7 @@ class Roster:
         return f"is at step {seen.step}; {heard}" if seen.step >= 0 else heard
 
     def progress(self, phase: Phase, seconds: float, budget: int | None, metrics: dict[str, float]) -> Progress:
-        """The run as it is now, for whoever watches."""
+        """The state of the run now, for its watchers."""
         tallies = self.tallies.values()
         batches = sum(tally.batches for tally in tallies)
         if batches:

@@ -10,12 +10,12 @@ from covey.settings.values import MOST_GROUPS, MOST_OPTIMIZERS
 
 
 class SettingsCheck:
-    """What each worker has told so far."""
+    """What each worker has reported so far."""
 
     def __init__(self) -> None:
         self.agreement = Agreement()
         self.now: dict[Address, Settings] = {}
-        self.reached: dict[Address, int] = {}  # the first step of which a worker has not told
+        self.reached: dict[Address, int] = {}  # the first step that a worker has not reported
 
     def hear(self, who: Address, word: control.Settled) -> None:
         """Compare a worker's settings with what others had at these steps; raises where they differ."""
@@ -24,7 +24,7 @@ class SettingsCheck:
                 self._extend(who, change.step)
             groups = len(self.now[who].groups) if who in self.now else 1 + max([row[0] for row in change.rows] + [0])
             if groups > MOST_GROUPS:
-                raise WireError(f"{who} told settings of more than {MOST_GROUPS} parameter groups")
+                raise WireError(f"{who} reported settings of more than {MOST_GROUPS} parameter groups")
             self.now[who] = after(change, self.now.get(who), groups, MOST_OPTIMIZERS)
             self.reached.setdefault(who, change.step)
         if who in self.now:

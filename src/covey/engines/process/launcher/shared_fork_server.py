@@ -130,12 +130,12 @@ class Server:
         if not pid:
             self.become(wish, rest, told)
         with suppress(OSError):
-            os.setpgid(pid, pid)  # here and there, whoever is first: a signal to its group must find it
+            os.setpgid(pid, pid)  # in both processes, in any order: a signal to its group must find it
         handles.close(rest)
         run = Run(pid, os.pidfd_open(pid), told, wish.directory)
         self.runs.append(run)
         self.poll.register(run.process, select.POLLIN)
-        self.poll.register(told, 0)  # tells of a hang-up only
+        self.poll.register(told, 0)  # reports only a hang-up
         with suppress(OSError):
             tell(told, Forked(pid))
             handles.give(told, [run.process])
@@ -162,7 +162,7 @@ class Server:
             os._exit(0)  # no role was born, or all have ended
 
     def look_after(self, run: Run, ended: bool) -> None:
-        """Tell how it ended, and bury it when nobody needs its number any more."""
+        """Report how it ended, and reap it when its process number is no longer needed."""
         if ended:
             end = os.waitid(os.P_PIDFD, run.process, os.WEXITED | os.WNOWAIT)
             assert end is not None
@@ -240,11 +240,11 @@ def main(handle: int, pid: int, directory: str) -> None:
 
 
 def ready(line: socket.socket, launcher: Launcher) -> Server:
-    """(When everything is imported) Hold nothing that others may wait for, and tell the launcher."""
+    """(When everything is imported) Hold nothing that others may wait for, and notify the launcher."""
     os.chdir("/")
     null = os.open(os.devnull, os.O_WRONLY)
     for number in (1, 2):
-        os.dup2(null, number)  # whoever reads what the launcher writes must not wait for this process, too
+        os.dup2(null, number)  # a reader of the launcher's output must not wait for this process, too
     os.close(null)
     gc.freeze()
     with suppress(OSError):

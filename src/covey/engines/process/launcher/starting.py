@@ -1,4 +1,4 @@
-"""Descriptions of what roles do while they start, so that a long start can be told from a hang."""
+"""Descriptions of what roles do while they start, so that a long start can be distinguished from a hang."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from covey.message import Address
 
-FIRST = 5.0  # seconds of a start after which a person is told what is being done; then after twice as long, and so on
+FIRST = 5.0  # seconds of a start after which a line says what is being done; then after twice as long, and so on
 
 
 class Starting:

@@ -106,7 +106,7 @@ class Supervisor:
         return self.finish()
 
     def assemble(self) -> None:
-        """Wait until everybody is built, and check that all start from the same weights."""
+        """Wait until all roles are built, and check that all start from the same weights."""
         if self.board.introduces:
             bound = self.collect(control.Bound, [*self.roles, SCORER])
             book = {str(address): word.endpoint for address, word in bound.items()}
@@ -129,7 +129,7 @@ class Supervisor:
         return True
 
     def begin(self) -> None:
-        """Let everybody go together."""
+        """Start all roles together."""
         self.processes.begin()
         self.board.tell(self.roles, control.Go())
         self.watch.start()
@@ -151,7 +151,7 @@ class Supervisor:
 
     @contextmanager
     def standing_still(self, phase: Phase) -> Iterator[None]:
-        """No compute runs and no training time passes inside; afterwards everybody has stood still equally long."""
+        """Inside, no compute runs and no training time passes; afterwards all roles have paused equally long."""
         before, self.monitor.phase = self.monitor.phase, phase
         self.board.tell(self.roles, control.Freeze())
         first = self.monitor.first(control.Frozen, self.trainers)
@@ -207,17 +207,17 @@ class Supervisor:
         return self.seen[worker].ended or (limit is not None and self.seen[worker].step >= limit)
 
     def stop(self) -> None:
-        """Tell every worker its last step: a common one where they wait for one another."""
+        """Send every worker its last step: a common one where they wait for one another."""
         self.stopping, self.monitor.phase = True, "stopping"
         if self.wishes.checkpoints and self.stopped == "interrupted":
-            return self.keep(go_on=False)  # whoever interrupts a run that is kept may want to go on from here
+            return self.keep(go_on=False)  # an interrupted run with checkpoints can continue from here
         steps = self.quiescence.where()
         last = max(steps.values(), default=0) + 1  # a worker may have begun the step that it would begin next
         for address, step in steps.items():
             self.board.tell([address], control.Stop(last if self.plan.lockstep else step + 1))
 
     def finish(self) -> ProcessOutcome:
-        """Everybody has ended: the last score, the model, goodbye."""
+        """All roles have ended: the last score, the model, goodbye."""
         self.watch.stop()
         self.stopped = self.stopped or "budget"
         if self.stopped != "target" and (self.wishes.score or self.wishes.model):
@@ -240,7 +240,7 @@ class Supervisor:
                 raise KeyboardInterrupt
 
     def skip_pause(self) -> None:
-        """The time for which a person has stopped everybody is not training time."""
+        """The time for which a person has stopped all processes is not training time."""
         pause, self.paused = self.processes.paused - self.paused, self.processes.paused
         if pause > 0:
             self.watch.skip(pause)

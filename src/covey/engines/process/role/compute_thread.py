@@ -37,7 +37,7 @@ class Question(NamedTuple):
 
 
 class ComputeClosed(Exception):
-    """The run is over; nobody answers work any more."""
+    """The run is over; no more work is answered."""
 
 
 class ComputeThread:

@@ -100,7 +100,7 @@ class Driver:
             except StopIteration:
                 return self.finish(running)
             except Exception as failure:
-                if isinstance(value, Message):  # whoever sent nonsense should be known
+                if isinstance(value, Message):  # the error names the sender
                     failure.add_note(f"(it had just been given a {type(value).__name__} of {value.sender})")
                 raise
             running.wants(effect)
@@ -266,7 +266,7 @@ class Driver:
         self.line.tell(control.Frozen())
 
     def complain(self) -> None:
-        """Tell once that there is no more memory to share."""
+        """Report once that there is no more memory to share."""
         if self.links.memory and (why := self.links.memory.cramped()):
             self.line.tell(control.MemoryShort(why))
 

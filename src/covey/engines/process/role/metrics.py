@@ -68,7 +68,7 @@ class Metrics:
         return late and self.watch.started and not self.closed
 
     def report(self, step: int, main: RunningProgram | None, now: bool = False, given: int = 0) -> None:
-        """Tell how it goes, at most every so often unless it must be `now`; `main` is what the role is busy with."""
+        """Report the progress, at limited intervals unless it must be `now`; `main` is what the role is busy with."""
         if not self.due(now):
             return
         moment = self.reported = time.monotonic()

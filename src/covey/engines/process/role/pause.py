@@ -8,7 +8,7 @@ import time
 class Pause:
     """Roles stop one after another, each at the end of its work, and go on in the same order.
 
-    So nobody loses the lead that it had. A role stands still from the moment in which it would have gone on: one that
+    So no role loses the lead that it had. A role stands still from the moment in which it would have gone on: one that
     waits for a message does so until the message is there.
     """
 
@@ -35,7 +35,7 @@ class Pause:
         return self.on and self._since is not None
 
     def end(self, pause: float) -> None:
-        """Everybody stands still for so long."""
+        """All roles stand still for this long."""
         now = time.monotonic()
         self._until = now if self._since is None else self._since + pause
 

@@ -37,7 +37,7 @@ LONGEST = 100_000  # characters of a failure's story
 
 
 class RoleLines:
-    """A role's lines: to the launcher at once, to its peers once it is built. Failures inside are told, then raised."""
+    """A role's lines: to the launcher at once, to its peers once it is built. Failures inside are sent, then raised."""
 
     def __init__(self, me: Address, contacts: Contacts) -> None:
         keep_memory()
@@ -50,7 +50,7 @@ class RoleLines:
         return self
 
     def doing(self, what: str) -> None:
-        """Tell the launcher what takes this role's time before it is ready."""
+        """Report to the launcher what takes this role's time before it is ready."""
         self.line.tell(control.Doing(what))
 
     def ready(self, parameters: int, fingerprint: str = "") -> None:
@@ -80,11 +80,11 @@ class RoleLines:
         self.context.term()
         if error is not None:
             sys.stdout.flush()
-            os._exit(1)  # told already; a second traceback on the terminal would be one too many
+            os._exit(1)  # it is reported already; the terminal needs no second traceback
 
 
 def tell_failure(me: Address, contacts: Contacts, error: Exception) -> NoReturn:
-    """Tell the launcher of a failure outside any post, and end the process."""
+    """Report to the launcher a failure outside any post, and end the process."""
     with RoleLines(me, contacts):
         raise error
     raise AssertionError("a post does not let a failure through")

@@ -61,7 +61,7 @@ class SharedSum:
         self.spare = len(os.sched_getaffinity(0)) >= len(segment.places)
         self.under_way: Steps | None = None
         self.missing: Group = ()
-        self.readers: Group = ()  # of what was laid out last, who will tell when they have read it
+        self.readers: Group = ()  # of what was laid out last; each will say when it has read it
 
     def take(self, program: Any, effect: Collective) -> bool:
         """Whether the sum is under way; `advance` at once, and again when the bell rings."""
@@ -85,7 +85,7 @@ class SharedSum:
         return finished
 
     def _go_on(self, effect: Collective) -> bool | None:
-        """Go on with a sum; whether it came about, or None while it waits for somebody."""
+        """Continue a sum: whether it was made, or None while it waits for a member."""
         if self.under_way is None:
             parts = [part.view(-1) for part in effect.vector.parts if part.numel()]
             small = HEAD + sum(rounded(part.nbytes) for part in parts) <= SLOT
@@ -100,7 +100,7 @@ class SharedSum:
         return None
 
     def _all_there(self) -> bool:
-        """Whether nobody's sign is missing; looks for a moment."""
+        """Whether no member's sign is missing; looks for a moment."""
         until = time.monotonic() + SPIN
         while True:
             self.missing = tuple(who for who in self.missing if not self.signs[who][1].take())
@@ -119,7 +119,7 @@ class SharedSum:
     # -- the two ways ------------------------------------------------------------------------------------------------
 
     def _laid_out(self, parts: list[Tensor], group: Group, share: float) -> Steps:
-        """Everybody lays its numbers out, and sums what all have laid out."""
+        """Every member lays its numbers out, and sums what all have laid out."""
         yield self.readers
         self.readers = others = tuple(who for who in group if who != self.me)
         _share.pack_into(self.segment.slot(self.me), 0, share)
@@ -145,7 +145,7 @@ class SharedSum:
         return found
 
     def _sliced(self, parts: list[Tensor], group: Group, share: float) -> Steps:
-        """Everybody sums its slice of all, then takes the others' slices. Where anybody has no room, nobody does."""
+        """Every member sums its slice of all, then takes the others' slices. If one has no room, none does."""
         yield self.readers
         others, me, size = tuple(who for who in group if who != self.me), group.index(self.me), len(group)
         blocks = self.memory.blocks
@@ -169,7 +169,7 @@ class SharedSum:
                 start, stop = chunk(part.numel(), size, place)
                 if part.data_ptr() != theirs_there.data_ptr():  # what one has summed oneself may be in place
                     part[start:stop].copy_(theirs_there[start:stop])
-        yield self._tell(others)  # nobody changes its numbers before all have taken them
+        yield self._tell(others)  # no member changes its numbers before all have taken them
         blocks.take_back(places)
         return True
 
@@ -187,7 +187,7 @@ class SharedSum:
         return offer
 
     def _tensors(self, who: Address, offer: SumOffer, parts: list[Tensor]) -> list[Tensor]:
-        """Somebody's numbers, in place."""
+        """The numbers of a member, in place."""
         places = offer.places.places if offer.places else []
         if len(places) != len(parts):
             raise WireError(f"{who} sums {len(places)} tensors where {self.me} sums {len(parts)}")
@@ -215,7 +215,7 @@ def add_up(given: list[Tensor], shares: list[float], into: Tensor, group: Group)
     for start in range(0, into.numel(), STRETCH):
         pieces = [tensor[start : start + STRETCH] for tensor in given]
         total = into[start : start + STRETCH]
-        if narrow:  # so that it can be told who contributed NaN or infinity, and when only the sum is none
+        if narrow:  # so that a report can name who contributed NaN or infinity, or say that only the sum has none
             pieces = [piece.clone() if piece.data_ptr() == total.data_ptr() else piece for piece in pieces]
         both = zip(pieces, shares, strict=True)
         counted = pieces if alike is not None else [_times(piece, share) for piece, share in both if share]
