@@ -96,7 +96,7 @@ def first_node(nodes: str) -> str:
 
 
 def choose_gpu(local: int) -> None:
-    """Leave this process, and the roles that it will bear, one GPU: before torch looks at them."""
+    """Leave one GPU to this process and the roles that it starts, before torch looks for GPUs."""
     given = os.environ.get(GPUS)
     if given is not None:
         gpus = [name.strip() for name in given.split(",") if name.strip()]

@@ -52,7 +52,7 @@ class LocalProcesses:
     def start(
         self, roles: Sequence[Role], entry: str, pack: Callable[[Contacts], bytes], handed: bytes = b""
     ) -> Switchboard:
-        """Have the roles born; each calls `entry` with what `pack` makes of the contacts, and its own address."""
+        """Start the roles; each calls `entry` with what `pack` makes of the contacts, and its own address."""
         everybody = [*(role.address for role in roles), SCORER]
         book = {str(who): f"ipc://{self.directory}/{who.role}-{who.rank}" for who in everybody}
         contacts = Contacts(book=book, launcher=f"ipc://{self.directory}/launcher", token=new_token())

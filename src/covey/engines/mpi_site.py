@@ -52,4 +52,4 @@ def main(kind: str) -> bool:
 
 
 if __name__ == "__main__":
-    os._exit(0 if main(sys.argv[1]) else 1)  # a sum that hangs for want of a dead peer must not hold the process
+    os._exit(0 if main(sys.argv[1]) else 1)  # a sum that waits for a dead peer must not keep the process alive

@@ -35,7 +35,7 @@ WORDY = 300  # characters of an error of Ray's
 
 
 class RaySite:
-    """The actor: covey's process on a node, which bears roles."""
+    """The actor: covey's process on a node, which starts roles."""
 
     def __init__(self, called: str) -> None:
         self.called = called

@@ -27,5 +27,5 @@ def idle(unread: int, window: int) -> bool:
 
 
 def fits(unread: int, size: int, window: int) -> bool:
-    """Whether so many more bytes may leave."""
+    """Whether this many more bytes may leave."""
     return idle(unread, window) or unread + size <= window

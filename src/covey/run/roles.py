@@ -48,7 +48,7 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
     traced: bool = False
     allowance: float | None = None
     kept: str = ""
-    checkpoint: bool = False  # the run is kept as it goes
+    checkpoint: bool = False  # the run writes checkpoints
     recut: str = ""  # the strategy of what was kept, where that has another cut
     rows: RowInfo | None = None  # of the workers, where each has its own
     samples: int = 0  # of the data, as the launcher found it

@@ -1,1 +1,1 @@
-"""How do roles come to live on many machines? An engine opens sites, and every site bears the roles placed there."""
+"""How do roles come to live on many machines? An engine opens sites, and every site starts the roles placed there."""

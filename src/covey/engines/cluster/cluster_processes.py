@@ -106,7 +106,7 @@ class ClusterProcesses:
     def start(
         self, roles: Sequence[Role], entry: str, pack: Callable[[Contacts], bytes], handed: bytes = b""
     ) -> Switchboard:
-        """Have the roles born where they belong; each calls `entry` with what `pack` makes of the contacts."""
+        """Start the roles where they belong; each calls `entry` with what `pack` makes of the contacts."""
         homes = place(roles, self.sites, self.terms.place)
         everybody = [*homes, SCORER]
         self.pairs.update({who: new_pair() for who in everybody})

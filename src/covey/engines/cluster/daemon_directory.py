@@ -54,7 +54,7 @@ class DaemonDirectory:
                     os.environ[name] = value
 
     def close(self) -> None:
-        """Nothing is left of what was born here."""
+        """Nothing is left of what was started here."""
         clear(self.path)
         os.close(self.lock)
 

@@ -50,7 +50,7 @@ class Places(ABC):
 
     @abstractmethod
     def lost(self) -> str:
-        """Say which site has ended, in words that follow no other; empty if all is well. It must not wait."""
+        """Say in a sentence which site has ended; return an empty text if none has. It must not wait."""
 
     @abstractmethod
     def close(self, well: bool) -> None:

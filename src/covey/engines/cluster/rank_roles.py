@@ -24,7 +24,7 @@ WELL = "exited with code 0"
 
 
 class RankRoles:
-    """What a site bears in a rank's process: `born` has the work of the role that is played here."""
+    """The roles of a site in a rank's process: `born` has the work of the role that runs here."""
 
     directory = Path(os.devnull)  # nothing is shipped here: every rank has run the script
 
@@ -50,7 +50,7 @@ class RankRoles:
             self.others.abandon()
 
     def start_roles(self, job: RoleJob, memory: Sequence[int] = ()) -> None:
-        """Have the other roles born, and let the user's thread have the work of its own."""
+        """Start the other roles, and give the user's thread the work of its own."""
         beside = [who for who in job.roles if who != self.me]
         self.playing = True
         if beside:

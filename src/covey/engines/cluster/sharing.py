@@ -122,7 +122,7 @@ class Sharing:
 
 
 def grouped(homes: Mapping[Address, Site], machines: Mapping[int, HostIdentity], mine: HostIdentity) -> list[Group]:
-    """Who could share memory: by machine, where more than one process bears roles."""
+    """Which roles could share memory: by machine, where more than one process has roles."""
     found = {mine: Group(leads=True)}
     for who, site in homes.items():
         group = found.setdefault(machines[site.number], Group())

@@ -155,7 +155,7 @@ class SiteLine:
         self.socket.setsockopt(zmq.IDENTITY, f"site/{config.site}".encode())
         self.socket.setsockopt(zmq.LINGER, 1000)
         self.silence: Silence[str] = Silence(config.stall)
-        # a host that vanished, or a launcher that was stopped, sends no farewell
+        # a host that vanished, or a launcher that was stopped, does not close the connection
         self.socket.setsockopt(zmq.HEARTBEAT_IVL, round(min(2.0, self.silence.stall / 4) * 1000))
         self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(self.silence.stall * 1000))
         self.socket.ipv6 = True

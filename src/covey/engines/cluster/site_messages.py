@@ -37,7 +37,7 @@ class SiteConfig(Secretive, frozen=True, kw_only=True):
     warm: str  # the module that roles need
     threads: int = 1  # with which a role computes
     task: str = ""  # the file that must be the same everywhere
-    interface: str = ""  # where the roles shall hear: the name of an interface, or an address
+    interface: str = ""  # where the roles listen: the name of an interface, or an address
     code: bytes = b""  # the task's file and the modules beside it, for a host that does not have them
     roles: list[str] = msgspec.field(default_factory=list)  # who will live there, for engines that show names
     stall: float = STALL  # seconds for which a process may give no sign of life
@@ -120,13 +120,13 @@ class FetchMemory(SiteMessage, frozen=True):
 
 
 class StartRoles(Secretive, SiteMessage, frozen=True):
-    """Have these roles born."""
+    """Start these roles."""
 
     entry: str
     roles: list[Address]
     work: bytes  # with the keys of these roles
-    alone: bool  # all roles of the run are born here, or share memory with these
-    sharing: list[Address] = []  # the roles that share the memory of this machine; none: those that are born here
+    alone: bool  # all roles of the run start here, or share memory with these
+    sharing: list[Address] = []  # the roles that share the memory of this machine; empty: those that start here
 
 
 class LeaveRun(SiteMessage, frozen=True):

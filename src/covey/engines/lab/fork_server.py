@@ -31,7 +31,7 @@ CLONE_NEWNET = 0x40000000
 
 
 class Invitation(msgspec.Struct, frozen=True, kw_only=True):
-    """The config of a site, and where its site shall live."""
+    """The config of a site, and where the site runs."""
 
     config: SiteConfig
     host: str

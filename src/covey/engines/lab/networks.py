@@ -96,7 +96,7 @@ def _shape(rate: BytesPerSecond) -> str:
 
 
 def _settle(namespace: str) -> None:
-    """TCP's oldest congestion control, which every kernel has, whatever this machine prefers: labs shall be alike."""
+    """TCP's oldest congestion control, which every kernel has, for labs that are alike."""
     line = f"echo reno > {CONGESTION}"
     inside = ["ip", "netns", "exec", namespace, "sh", "-c", line]
     done = subprocess.run(inside, capture_output=True, text=True, check=False)

@@ -55,7 +55,7 @@ def make(lab: str, hosts: list[str], found: Groups) -> dict[str, Path]:
 
 
 def limit(group: Path, share: float) -> None:
-    """From now on the processes of this group get so many cores together."""
+    """From now on the processes of this group share this number of cores."""
     period = max(PERIOD, round(LEAST / share))
     quota = max(LEAST, round(period * share))
     if (group / "cpu.max").exists():

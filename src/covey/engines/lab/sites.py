@@ -102,7 +102,7 @@ class LabPlaces(Places):
         return ours
 
     def _news(self, patience: float) -> str:
-        """What has ended, in words, within so many seconds."""
+        """What has ended within `patience` seconds, in words."""
         if self.line is None or not select.select([self.line], [], [], patience)[0]:
             return ""
         try:

@@ -26,7 +26,7 @@ def bare(rates: Sequence[BytesPerSecond | None]) -> Iterator[tuple[Lab, Networks
 
 
 def make_one() -> str:
-    """What labs can have here, in words: one host is made, with all that a lab uses, and taken away."""
+    """What labs can have here, in words: one host is made, with all that a lab uses, and removed."""
     with bare([BytesPerSecond(1e6)]) as (lab, _):
         return f"hosts with shaped links, {_quotas(lab)}"
 

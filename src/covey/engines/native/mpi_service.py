@@ -28,7 +28,7 @@ SIZES = {"FLOAT": 4, "DOUBLE": 8, "INT64_T": 8, "INT32_T": 4, "C_FLOAT_COMPLEX":
 
 
 class SumRequest(msgspec.Struct, frozen=True):
-    """A sum over these sites, of so many numbers of a type at the beginning of the memory."""
+    """A sum over these sites, of `count` numbers of a type at the beginning of the memory."""
 
     sites: tuple[int, ...]
     type: str  # as MPI calls it

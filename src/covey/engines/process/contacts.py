@@ -18,7 +18,7 @@ class Contacts(Secretive, frozen=True, kw_only=True):
     book: dict[str, str]
     launcher: str
     public: dict[str, str] = msgspec.field(default_factory=dict)  # none: links private to one user of one machine
-    pairs: dict[str, Pair] = msgspec.field(default_factory=dict)  # of the roles born from this very copy
+    pairs: dict[str, Pair] = msgspec.field(default_factory=dict)  # of the roles that start from this copy
     token: bytes = NONE  # of the run, in front of everything that its roles say
     native: str = ""  # "module arguments": a way to sum over roles that is not covey's own
     sites: dict[str, int] = msgspec.field(default_factory=dict)  # the number of the site where each role lives

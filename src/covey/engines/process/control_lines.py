@@ -16,7 +16,7 @@ from covey.errors import WireError
 from covey.message import Address
 
 MOST_UP, MOST_DOWN = 1 << 20, 16 << 20  # bytes of a word; ZeroMQ refuses more before it takes memory
-AT_ONCE = 1000  # words that are heard in one go, so that a flood of them does not keep the launcher from the rest
+AT_ONCE = 1000  # messages received in one go, so that many of them do not keep the launcher from its other work
 CONFESS_EVERY = 0.2  # seconds
 LISTEN = 100  # milliseconds after which a waiting role wakes up for a moment
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 STALL = 30.0  # seconds that a process may be silent, by default
 SHORTEST = 1.0  # seconds: an idle role wakes up ten times in it
-LOOKS, LOOK = 8, 0.5  # a process is looked at so often while it may be silent, but at least every so many seconds
+LOOKS, LOOK = 8, 0.5  # checks of a process while it may be silent, and the most seconds between two
 TICK = 0.05  # seconds of CPU that count as a sign in what a process has started: idle helpers wake up now and then
 STATES = {
     "T": "was stopped by a signal",

@@ -17,7 +17,7 @@ def give(line: socket.socket, handles: Sequence[int]) -> None:
 
 
 def take(line: socket.socket, count: int) -> list[int]:
-    """Receive so many; OSError if fewer come, and then none stays open."""
+    """Receive this many; OSError if fewer come, and then none stays open."""
     found: list[int] = []
     try:
         while len(found) < count:

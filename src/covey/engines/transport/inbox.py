@@ -100,7 +100,7 @@ class Inbox:
         self.arrivals: list[dict[int, IncomingMessage]] = [{} for _ in book]
 
     def expect(self, want: Receive) -> None:
-        """The next message that fits shall be received straight into `want.into`."""
+        """Receive the next message that fits directly into `want.into`."""
         if want.into is not None:
             self.wants.append(want)
 

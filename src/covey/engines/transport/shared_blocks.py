@@ -32,7 +32,7 @@ class FileSpan(msgspec.Struct, array_like=True, frozen=True):
 
 
 class TensorPlace(msgspec.Struct, array_like=True, frozen=True):
-    """Where a tensor lies: so many bytes from the beginning of a span."""
+    """Where a tensor lies: its offset in bytes from the beginning of a span."""
 
     span: FileSpan
     offset: int
@@ -118,7 +118,7 @@ class SharedBlocks:
         return None
 
     def block(self, size: int, reader: Address) -> SharedBlock | None:
-        """Room for so many bytes until the reader gives it back; None when there is no more."""
+        """Room for this many bytes until the reader gives it back; None if there is none."""
         wanted = _generous(max(LEAST, size + SIZE))
         found = [block for block in self.blocks if wanted <= block.span.size <= 2 * wanted and block.free()]
         if not found and (span := self._grow(wanted)):

@@ -19,7 +19,7 @@ from covey.message import Address
 MOST = 128  # roles that share memory; every one of them holds two files of each
 SLOT = 128 << 10  # bytes that a role can lay out for the others
 
-SEGMENT: list[SharedSegment] = []  # the host's, in the parent and in all that are born of it
+SEGMENT: list[SharedSegment] = []  # the host's, in the fork server and in all that it forks
 WITHOUT: list[str] = []  # why there is none
 
 
@@ -68,7 +68,7 @@ class SharedSegment:
 
 
 def create(roles: Sequence[Address], handles: Sequence[int] = ()) -> None:
-    """(In the parent of roles, before they are born) Give these memory to share, or what others have laid for them."""
+    """(In the fork server, before it forks) Give these roles memory to share, or what others have made for them."""
     if len(roles) > MOST:
         WITHOUT.append(too_many(roles))
     elif len(roles) > 1:
@@ -104,7 +104,7 @@ def new_file() -> int:
 
 
 def _for_each(count: int) -> list[int]:
-    """The files of so many roles, then their bells."""
+    """The files of this number of roles, then their bells."""
     found: list[int] = []
     try:
         found.extend(new_file() for _ in range(count))

@@ -32,7 +32,7 @@ def brought(tensor: Tensor, to: Tensor) -> Tensor:
 
 
 def arrival(tensors: Sequence[Tensor], size: int) -> torch.cuda.Event | None:
-    """When the copies of these, so many bytes, will have come; None where there is nothing to wait for."""
+    """When the copies of these will be complete; None where there is nothing to wait for."""
     device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
     if device is None:
         return None
@@ -44,7 +44,7 @@ def arrival(tensors: Sequence[Tensor], size: int) -> torch.cuda.Event | None:
 
 
 def pin(address: int, size: int) -> None:
-    """Let a GPU that this process uses reach so many bytes by itself; where that cannot be, it only takes longer."""
+    """Pin this memory, so that this process's GPU reads it directly; if that fails, copies only take longer."""
     if size < LEAST or not torch.cuda.is_initialized():
         return
     if int(torch.cuda.cudart().cudaHostRegister(address, size, 0)):

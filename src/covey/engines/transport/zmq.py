@@ -135,7 +135,7 @@ class ZmqTransport:
         return self.links[to].offered if to in self.links else 0
 
     def passes(self, to: Address, before: int, size: int) -> bool:
-        """Whether a message of this size, with so many bytes offered before it, has its place in the window."""
+        """Whether a message of this size, with these bytes offered before it, fits into the window."""
         return to not in self.links or fits(before - self.links[to].credited, size, self.window)
 
     def taken(self, message: Message) -> None:

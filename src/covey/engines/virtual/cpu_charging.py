@@ -25,7 +25,7 @@ from covey.program import Effect, Note, Now, SavePoint, Send
 from covey.simulate import Network
 from covey.simulate.machines import FREE, CpuTime, machine_name
 
-REPORTS = 0.02  # seconds between two words of a role to its launcher
+REPORTS = 0.02  # seconds between two reports of a role to its launcher
 PIECE = 2 << 20  # bytes: larger messages are worked on piece by piece, while others of their pieces travel
 
 

@@ -78,7 +78,7 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
     seed_all(work.seed)
     given = handover.opened(handed)
     JOINED = JoinedRole(work, work.chosen(handover.of_memory(given).strategy), me)
-    if not work.world:  # the ranks of a world have one already, and what is born beside a rank has that
+    if not work.world:  # the ranks of a world have one already, and a process beside a rank has that one
         os.environ["LOCAL_RANK"] = str(JOINED.local_rank)
     path = given.file or work.task  # where it lies on this host, if it came along
     ended = "ended without calling"

@@ -140,7 +140,7 @@ def check_state(thing: Stateful) -> None:
 
 
 def is_scheduler(thing: Stateful) -> bool:
-    """Whether it looks like one of learning rates; those of other libraries are of no class of torch's."""
+    """Whether it looks like a schedule of learning rates; those of other libraries have no class of torch."""
     return hasattr(thing, "step") and not isinstance(thing, GradScaler)
 
 

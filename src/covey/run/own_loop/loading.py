@@ -58,7 +58,7 @@ class SampleShare:
         self.epoch = self.skip = 0
 
     def begin(self, epoch: int, skip: int = 0) -> None:
-        """Another pass over the data begins, of which so many batches were given before the run was kept."""
+        """Another pass over the data begins, of which this many batches were given before the checkpoint."""
         self.epoch, self.skip = epoch, skip
         self.sizes.clear()
         inside = (self.loader.sampler, self.loader.batch_sampler, getattr(self.loader.batch_sampler, "sampler", None))

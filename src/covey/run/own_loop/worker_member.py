@@ -176,7 +176,7 @@ class WorkerMember(Member):
         self._replica.updates.clip_norm = max_norm
 
     def _set_aside(self, chosen: Optimizer) -> list[tuple[nn.Parameter, Tensor | None]]:
-        """Gradients of what another optimizer steps are of no concern to this step, and wait for theirs."""
+        """Gradients of parameters that another optimizer steps wait for that optimizer's step."""
         others = [each for each in self.optimizers if each is not chosen]
         mine = {id(parameter) for parameter in parameters_of(chosen)}
         found = [(p, p.grad) for each in others for p in parameters_of(each) if id(p) not in mine]

@@ -34,13 +34,13 @@ from covey.message import Address
 
 
 class RoleJob(Secretive, frozen=True, kw_only=True):
-    """What the fork server must know: who is born, which function each of them runs, on what."""
+    """What the fork server must know: which roles to fork, which function each runs, on what."""
 
     entry: str  # "module:function", called with the work, what was handed over, and the role's address
     roles: list[Address]
     work: bytes
-    alone: bool = True  # all roles of the run are born here, or share memory with these
-    sharing: list[Address] = msgspec.field(default_factory=list)  # all that share memory; none: those born here
+    alone: bool = True  # all roles of the run start here, or share memory with these
+    sharing: list[Address] = msgspec.field(default_factory=list)  # all that share memory; empty: those that start here
     handles: int = 0  # of that memory, which follow; the last one is of what all roles of the run have in common
     handed: bytes = b""  # a task of the launcher's memory; it came through pipes, never through a socket of covey's
 
@@ -114,7 +114,7 @@ def _tell(line: socket.socket, word: ServerWarm | RolesStarted | RoleExit) -> No
 
 
 def create_shared_memory(job: RoleJob, memory: list[int]) -> None:
-    """What the roles of this process, or those that are born of it, share with each other."""
+    """What the roles of this process, or those forked from it, share with each other."""
     if job.alone:
         shared_vector.create(memory.pop() if memory else None)
     shared_segment.create(job.sharing or job.roles, memory)

@@ -100,7 +100,7 @@ class ForkedParent:
 
     @property
     def pid(self) -> int:
-        """Its number; before it is born the server's."""
+        """Its process number; before it is forked, the server's."""
         self._hear(0.0)
         return self.born or self.server.process.pid
 
@@ -146,7 +146,7 @@ class ForkedParent:
             self.server.process.wait()
 
     def _pid_known(self, patience: float) -> bool:
-        """Whether it was born; a server that is about to fork is waited for, and one that imports is not."""
+        """Whether it was forked; waits for a server that is about to fork, not for one that imports."""
         self._hear(0.0)
         if not self.born and not self.server.imports():
             self._hear(patience)

@@ -51,7 +51,7 @@ class ForkServer(Protocol):
         ...
 
     def loss(self) -> str:
-        """How it ended, in words; it is not buried yet, so that its number stays ours."""
+        """How it ended, in words; it is not reaped yet, so that its process number stays taken."""
         ...
 
     def wait(self, patience: float) -> None:
@@ -101,7 +101,7 @@ class RoleProcesses:
         return (self.line.fileno(),)
 
     def start_roles(self, job: RoleJob, memory: Sequence[int] = ()) -> None:
-        """Have roles born; `memory` are the handles of what they share with others of this machine."""
+        """Start roles; `memory` are the handles of what they share with others of this machine."""
         self.roles, self.alive = job.roles, set(job.roles)
         try:
             write(self.line, msgspec.msgpack.encode(msgspec.structs.replace(job, handles=len(memory))))
@@ -141,7 +141,7 @@ class RoleProcesses:
             raise self._lost() from None
 
     def sign(self, who: Address) -> object:
-        """What changes while a role works; before it is born, its parent does so for it."""
+        """What changes while a role works; before it starts, that of its parent."""
         return liveness.sign(self.pids[who]) if who in self.pids else liveness.cpu(self.fork_server.pid)
 
     def state(self, who: Address) -> str:
@@ -246,7 +246,7 @@ def forked(ours: socket.socket, theirs: socket.socket, directory: Path, warm: st
     except Exception:
         traceback.print_exc()
     finally:
-        os._exit(0)  # no role was born, or all have ended
+        os._exit(0)  # no role was forked, or all have ended
 
 
 @contextmanager

@@ -159,7 +159,7 @@ class Server:
         except Exception:
             traceback.print_exc()
         finally:
-            os._exit(0)  # no role was born, or all have ended
+            os._exit(0)  # no role was forked, or all have ended
 
     def look_after(self, run: Run, ended: bool) -> None:
         """Report how it ended, and reap it when its process number is no longer needed."""

@@ -62,7 +62,7 @@ class ComputeRequests:
         self.driver.metrics.computing()
         effect = self.running.effect
         assert isinstance(effect, Compute)
-        # while programs do something besides, nothing of theirs shall wait for a GPU that is behind
+        # while programs do something besides, they must not wait for a GPU that is behind
         self.driver.compute_thread.put(effect.work, through=len(self.driver.programs.running) > 1)
 
     def hear(self) -> None:

@@ -255,7 +255,7 @@ class Driver:
         self.start()
 
     def leave(self, votes: int) -> None:
-        """The user's own loop has ended after so many votes."""
+        """The user's own loop has ended after this number of votes."""
         self.line.tell(control.Left(self.replica.losses.count, votes))
         self.close_down()
 

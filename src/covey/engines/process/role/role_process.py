@@ -131,7 +131,7 @@ def play(
 
 
 def told(error: BaseException) -> control.ProgramRaised:
-    """A failure as the launcher hears of it; where covey itself says no, its words are enough."""
+    """A failure as the launcher receives it; an error of covey's own needs no traceback."""
     if isinstance(error, CoveyError):
         return control.ProgramRaised(_cut(str(error)), _cut(faults.story(error)), type(error).__name__)
     return control.ProgramRaised(_cut(faults.words(error)), _cut(faults.story(error)))
