@@ -89,7 +89,7 @@ def test_the_page_shows_the_file() -> None:
         ("@covey.register('local')\n@dataclass\nclass A(Works): ...", "there is an engine 'local' already"),
         ("@covey.register('a')\nclass A(Works): ...", "A cannot be registered: a dataclass is needed"),
         ("@covey.register('a')\n@dataclass\nclass A(covey.Engine): ...", "A lacks places: see covey.Engine"),
-        ("@covey.register('a', cuts=True)\n@dataclass\nclass A(Works): ...", "A is an engine, and only strategies have cuts"),
+        ("@covey.register('a', cuts=True)\n@dataclass\nclass A(Works): ...", "only strategies have cuts: omit that"),
     ],
 )  # fmt: skip
 def test_an_engine_that_cannot_be_used_is_refused_in_one_line(text: str, said: str, tmp_path: Path) -> None:
