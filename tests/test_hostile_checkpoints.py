@@ -147,7 +147,10 @@ def test_there_are_fifty_of_them() -> None:
     assert len(WRONG) >= 50
 
 
-@pytest.mark.parametrize("latest", ["../checkpoint-000001", "/etc", "", "x" * 5000, "checkpoint-1", "\x00", "é"], ids=lambda name: name[:20])
+NAMES = ["../checkpoint-000001", "/etc", "", "x" * 5000, "checkpoint-1", "\x00", "é"]
+
+
+@pytest.mark.parametrize("latest", NAMES, ids=lambda name: name[:20])
 def test_latest_stays_inside(tmp_path: Path, latest: str) -> None:
     """One that names nothing of the kind is passed over for the newest that is there."""
     outside = keep(CheckpointDirectory(tmp_path / "outside"))
