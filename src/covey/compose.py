@@ -10,13 +10,13 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from covey.central.roles import holding_whole
 from covey.errors import PlanError
 from covey.exchange.codec import Codec
 from covey.exchange.codecs.by_name import CODECS, WRAPPERS
 from covey.exchange.codecs.momentum import check_masked
 from covey.exchange.differences import refuse_carrying
 from covey.exchange.warm_up import warm
+from covey.servers.roles import holding_whole
 from covey.spec import Call, Made, Spec, SpecError, bind, unknown
 from covey.strategy import Entry, Role, Strategy
 

@@ -68,6 +68,9 @@ class Message(msgspec.Struct, kw_only=True):
     wire_name: ClassVar[str]
     """What it is called on a wire and in a checkpoint: declared by every kind, and the same wherever its file lies."""
 
+    formerly: ClassVar[tuple[str, ...]] = ()
+    """What older checkpoints, and members of an older version, call it."""
+
     counted: ClassVar[bool] = True
     """Whether the payload is exchange; snapshots and control are not."""
 
@@ -82,12 +85,13 @@ class Message(msgspec.Struct, kw_only=True):
                 f"the message {cls.__module__}.{cls.__qualname__} needs a name on the wire: write "
                 'wire_name = "family.word" into it, in small letters, digits, _ and dots, at most 40'
             )
-        if (other := KINDS.get(name)) is not None and _home(other) != _home(cls):
-            raise TypeError(
-                f"the messages {other.__module__}.{other.__qualname__} and {cls.__module__}.{cls.__qualname__} have "
-                f"one wire_name, {name!r}: give one of them another"
-            )
-        KINDS[name] = cls
+        for known in (name, *cls.__dict__.get("formerly", ())):
+            if (other := KINDS.get(known)) is not None and _home(other) != _home(cls):
+                raise TypeError(
+                    f"the messages {other.__module__}.{other.__qualname__} and {cls.__module__}.{cls.__qualname__} "
+                    f"have one wire_name, {known!r}: give one of them another"
+                )
+            KINDS[known] = cls
 
 
 def _home(kind: type[Message]) -> tuple[object, str]:

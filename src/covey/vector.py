@@ -183,6 +183,11 @@ def mean_(into: Vector, vectors: Sequence[Vector], weights: Sequence[float]) -> 
     return into
 
 
+def mean(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
+    """The weighted mean of `vectors`, in a vector of its own."""
+    return mean_(vectors[0].map(lambda part: part.new_empty(part.shape)), vectors, weights)
+
+
 def _mean(into: Tensor, given: Sequence[Tensor], shares: Sequence[float]) -> None:
     """A stretch at a time, and only the last addition is written where one of those given may lie."""
     step = STRETCH if into.device.type == "cpu" else max(1, into.numel())

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from covey import catalog
-from covey.central.pulls import Pulls
 from covey.central.server.shard import Params
 from covey.central.sliced.slice_owners import FreshSlice
 from covey.errors import PlanError
@@ -23,6 +22,7 @@ from covey.model.flat import Form
 from covey.model.replica import Replica
 from covey.observe.instruments import Instrument
 from covey.program import Node
+from covey.servers.pulls import Pulls
 from covey.strategy import workers
 from covey.vector import Vector
 from tests.exchange.plain_codecs import Few, plain_codecs

@@ -39,18 +39,18 @@ def sent(program: Coroutine[Effect[Any], Any, None]) -> list[Send]:
 
 def table(kept: Kept) -> TableServer:
     node = Node(server(0), (9, 9), cast(Host, kept), Random(0), 0)
-    return TableServer(node, Replica(Point(2, torch.float64), sgd()), 0, eager=True)
+    return TableServer(node, Replica(Point(2, torch.float64), sgd()), count=1, eager=True)
 
 
 def test_after_a_restart_a_reader_is_given_one_copy() -> None:
     kept = Kept()
     before = table(kept)
     for rank in range(2):
-        sent(before.add(rank, CachedChange(0, 4, Vector([torch.ones(2).double()]), Vector(()), sender=worker(rank))))
-    sent(before.answer())
+        sent(before.add(CachedChange(0, 4, Vector([torch.ones(2).double()]), Vector(()), sender=worker(rank))))
+    sent(before.settle())
     after = table(kept)
     assert after.clocks.slowest == 1
     after.parked[0] = ReadParameters(1, sender=worker(0))
     after.readers.add(0)
-    copies = sent(after.answer())
+    copies = sent(after.settle())
     assert [(copy.to, type(copy.body)) for copy in copies] == [(worker(0), ParameterCopy)]

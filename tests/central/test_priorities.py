@@ -59,15 +59,15 @@ def test_statistics_of_two_steps_are_never_mixed() -> None:
     """Worker 0 may be a step ahead when worker 1's float buffers of the step before are still on a slow link."""
     found: list[float] = []
 
-    def tell(keeper: SliceServer, rank: int, step: int, value: float) -> None:
+    async def tell(keeper: SliceServer, rank: int, step: int, value: float) -> None:
         buffers = Vector(torch.full_like(part, value) for part in keeper.replica.buffers.parts)
-        keeper.keep_buffers(Statistics(step, buffers, sender=worker(rank)))
+        await keeper.hear_statistics(Statistics(step, buffers, sender=worker(rank)))
         found.append(keeper.replica.buffers.parts[0][0].item())
 
     async def first(node: Node, replica: Replica) -> None:
-        keeper = SliceServer(node, replica, 0, 1, SliceOrder(), dense)
+        keeper = SliceServer(node, replica, count=1, manner=SliceOrder(), codec=dense)
         for rank, step, value in ((0, 0, 2.0), (0, 1, 20.0), (1, 0, 4.0), (1, 1, 40.0)):
-            tell(keeper, rank, step, value)
+            await tell(keeper, rank, step, value)
 
     async def second(node: Node, replica: Replica) -> None:
         pass

@@ -11,10 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.central.cached.value_bound import LeaveView, ViewChange, Visible, fits
+from covey.central.cached.value_bound import ViewChange, Visible, fits
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.observe.instruments import Instrument
+from covey.servers.goodbye import Goodbye
 from covey.simulate import BytesPerSecond, Link, Seconds
 from tests.central.test_downpour import ramp
 from tests.worlds import CLUSTER, INSTANT, paced, quadratic, run, vector, worker
@@ -41,7 +42,7 @@ class Spread(Instrument):
         return {who for who in self.replicas if who.role == "worker"} - self.left
 
     def sent(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
-        if isinstance(message, LeaveView):
+        if isinstance(message, Goodbye):
             self.left.add(sender)
         self.look()
 
@@ -125,7 +126,7 @@ def test_the_bound_holds_at_every_instant(
     world = run(task, spec, n, steps=6, seed=seed, cluster=cluster)
     events = sorted(
         [(e.at, 1, e) for e in world.log.kinds(ViewChange)]
-        + [(e.at, 0, e) for e in world.log.deliveries if isinstance(e.message, Visible | LeaveView)],
+        + [(e.at, 0, e) for e in world.log.deliveries if isinstance(e.message, Visible | Goodbye)],
         key=lambda event: event[:2],
     )
     changes: dict[tuple[int, int], torch.Tensor] = {}
@@ -134,8 +135,8 @@ def test_the_bound_holds_at_every_instant(
     for _, _, event in events:
         if isinstance(event.message, Visible):
             missing[event.message.owner, event.message.step].discard(event.to.rank)
-        elif isinstance(event.message, LeaveView):  # who has left is not waited for
-            there.discard(event.sender.rank)
+        elif isinstance(event.message, Goodbye):  # who has left is not waited for
+            there -= {event.sender.rank} if event.sender.role == "worker" else set()
         else:
             key = event.sender.rank, event.message.step
             changes[key], missing[key] = event.message.change.parts[0], there - {event.sender.rank}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from covey.decentral.averaging.sparknet import Averaged, Trained, TrainingFinished
+from covey.decentral.averaging.sparknet import Averaged, Trained
+from covey.servers.goodbye import Goodbye
 from tests.worlds import MASTER, adam, mlp, quadratic, run, sgd, slowed
 
 
@@ -18,7 +19,7 @@ def test_models_diverge_within_a_period_and_are_the_same_after_it() -> None:
 
 def test_only_models_travel_and_only_between_workers_and_master() -> None:
     log = run(quadratic(), "sparknet(period=3)", 3, steps=6).log
-    assert {type(sent.message) for sent in log.sends} == {Trained, Averaged, TrainingFinished}
+    assert {type(sent.message) for sent in log.sends} == {Trained, Averaged, Goodbye}
     assert all(MASTER in (sent.sender, sent.to) for sent in log.sends)
     assert len(log.kinds(Trained)) == len(log.kinds(Averaged)) == 2 * 3
 

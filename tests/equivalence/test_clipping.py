@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from covey import catalog
-from covey.central.clipping import Square
 from covey.errors import PlanError
 from covey.message import Address, Message, vectors
 from covey.model.replica import Replica
 from covey.observe.instruments import Instrument
 from covey.run.options import options
 from covey.run.request import request
+from covey.servers.clipping import Square
 from covey.task import Task
 from tests.pages.compatibility import OPTIMIZERS
 from tests.promises.specs import ALONE_AS, PULLED

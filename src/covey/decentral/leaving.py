@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from covey.message import Address, Message
+from covey.message import Address
 from covey.program import Node
-
-
-class Leaving(Message):
-    """I send no more; all that I have sent came before this."""
-
-    wire_name = "parting.leaving"
-    counted = False
+from covey.servers.goodbye import Goodbye
 
 
 def addresses(ranks: Iterable[int]) -> list[Address]:
@@ -26,12 +20,12 @@ async def part(node: Node, hearers: Collection[int], heard: Collection[int]) -> 
 
 
 async def leave(node: Node, hearers: Collection[int]) -> None:
-    await node.broadcast(addresses(hearers), Leaving())
+    await node.broadcast(addresses(hearers), Goodbye())
 
 
 async def see_off(node: Node, heard: Collection[int]) -> None:
     """Wait for their goodbyes. After a restart all are said anew: so who said one is a set, and no count."""
     missing = set(heard)
     while missing:
-        leaving = await node.receive(Leaving)
+        leaving = await node.receive(Goodbye)
         missing.discard(leaving.sender.rank)

@@ -15,9 +15,9 @@ from itertools import product
 
 import torch
 
-from covey.central.cached.cache import Cache, ParameterCopy, ReadParameters, Retire, Retired
+from covey.central.cached.cache import Cache, ParameterCopy, ReadParameters
 from covey.central.cached.petuum import cached
-from covey.central.cached.row_server import Policy, server
+from covey.central.cached.row_server import ManagedTable, Policy
 from covey.central.cached.rows import (
     MOST,
     ParameterRow,
@@ -29,10 +29,12 @@ from covey.central.cached.rows import (
     rows_of,
     runs_of,
 )
-from covey.central.roles import workers_and_servers
 from covey.errors import PlanError
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.goodbye import Goodbye
+from covey.servers.roles import workers_and_servers
+from covey.servers.server_program import serve
 from covey.simulate.units import parse_rate
 from covey.strategy import Role, Strategy
 from covey.vector import Vector
@@ -209,9 +211,9 @@ async def worker(node: Node, replica: Replica, *, count: int, share: float, sett
         await manager.add(replica.flat - before, settings.bound)
     await manager.send(sorted(manager.since))
     await manager.tell()
-    await node.broadcast(cache.servers, Retire())
+    await node.broadcast(cache.servers, Goodbye())
     for address in cache.servers:
-        await node.receive(Retired, sender=address)
+        await node.receive(Goodbye, sender=address)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -233,7 +235,7 @@ class Bosen:
 
         def roles(workers: int, servers: int) -> list[Role]:
             work = partial(worker, count=servers, share=share, settings=self)
-            serve = partial(server, length=self.row, rate=rate, policy=self.policy)
-            return workers_and_servers(workers, work, servers, serve)
+            tend = partial(serve, ManagedTable, length=self.row, rate=rate, policy=self.policy)
+            return workers_and_servers(workers, work, servers, tend)
 
         return replace(petuum, roles=roles, settings={**asdict(self), "weight": share})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from covey.central.pulls import Given, Received
 from covey.exchange.codec import Codec, dense, seed
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.goodbye import Goodbye
+from covey.servers.pulls import Given, Received
 from covey.vector import Vector
 
 
@@ -38,20 +39,6 @@ class CachedChange(Message):
     samples: int
     change: Vector
     buffers: Vector
-
-
-class Retire(Message):
-    """A worker will change nothing more."""
-
-    wire_name = "cache.retire"
-    counted = False
-
-
-class Retired(Message):
-    """No more parameters come from this server."""
-
-    wire_name = "cache.retired"
-    counted = False
 
 
 class Cache:
@@ -139,7 +126,7 @@ async def worker(
         before = replica.flat.clone()
         replica.apply(grad, share)
         await cache.push(before)
-    await node.broadcast(cache.servers, Retire())
+    await node.broadcast(cache.servers, Goodbye())
     for address in cache.servers:  # let what an eager server sent before it knew arrive
-        while not isinstance(await node.receive_any(ParameterCopy, Retired, sender=address), Retired):
+        while not isinstance(await node.receive_any(ParameterCopy, Goodbye, sender=address), Goodbye):
             pass

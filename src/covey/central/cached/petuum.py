@@ -9,14 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from covey.central.cached.cache import CachedChange, ParameterCopy, ReadParameters, Retire, Retired, worker
-from covey.central.pulls import Pulls
-from covey.central.roles import workers_and_servers
+from covey.central.cached.cache import CachedChange, ParameterCopy, ReadParameters, worker
+from covey.central.cached.rows import Tick
 from covey.errors import PlanError
-from covey.exchange.codec import Codec, dense, seed
+from covey.exchange.codec import Codec, dense
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.goodbye import Goodbye
+from covey.servers.pieces import PieceServer
+from covey.servers.roles import addresses, workers_and_servers
+from covey.servers.server_program import serve
 from covey.strategy import Description, Role, ServerPlan, Strategy, Taxonomy
 
 
@@ -31,67 +34,52 @@ class WorkerClocks:
         return min(self.done.values(), default=0)
 
 
-class TableServer:
+class TableServer(PieceServer):
     """One server: a piece of the parameters to which changes are added."""
 
-    def __init__(self, node: Node, replica: Replica, index: int, eager: bool, codec: Codec = dense) -> None:
-        self.node, self.replica, self.eager, self.first = node, replica, eager, index == 0
-        form = replica.form(replica.trained)
-        self.coder = codec.made(form, seed(node))
-        self.pulls = Pulls(node, form, codec, together=False) if codec.pull else None
+    def __init__(self, node: Node, replica: Replica, *, count: int, eager: bool, codec: Codec = dense) -> None:
+        super().__init__(node, replica, addresses(count), codec)
         self.clocks = node.remember("clocks", WorkerClocks(dict.fromkeys(range(node.workers), 0))).value
-        self.params = replica.flat.cut(replica.trained)
+        self.eager, self.readers = eager, set[int]()
         self.parked: dict[int, ReadParameters] = {}
-        self.readers: set[int] = set()
-        self.left: set[int] = set()  # not remembered: after a restart all say it anew, and wait for the answer
         self.told = node.remember("told", [0]).value  # the slowest worker's clock when all were given new parameters
+        self.hears = {ReadParameters: self.park, CachedChange: self.add}
 
-    async def serve(self) -> None:
-        while len(self.left) < self.node.workers:
-            message = await self.node.receive_any(ReadParameters, CachedChange, Retire)
-            rank = message.sender.rank
-            if isinstance(message, ReadParameters):
-                self.parked[rank] = message
-                self.readers.add(rank)
-            elif isinstance(message, CachedChange):
-                await self.add(rank, message)
-            else:
-                self.clocks.done.pop(rank, None)
-                self.readers.discard(rank)
-                self.left.add(rank)
-                await self.node.send(message.sender, Retired())
-            await self.answer()
+    async def park(self, read: ReadParameters) -> None:
+        self.parked[read.sender.rank] = read
+        self.readers.add(read.sender.rank)
 
-    async def add(self, rank: int, message: CachedChange) -> None:
+    async def left(self, who: Address) -> None:
+        """No more parameters go there."""
+        self.clocks.done.pop(who.rank, None)
+        self.readers.discard(who.rank)
+        await self.node.send(who, Goodbye())
+
+    async def add(self, message: CachedChange) -> None:
         self.params.add_(self.coder.decode(message.change))
-        self.clocks.done[rank] += 1
-        self.replica.progress.add(message.samples)
-        if self.first:
-            await self.node.note("update")
-            if self.replica.buffers.parts:
-                self.replica.buffers.lerp_(message.buffers, 1 / self.node.workers)
+        self.clocks.done[message.sender.rank] += 1
+        await self.count(message)
 
-    async def answer(self) -> None:
+    async def count(self, done: CachedChange | Tick) -> None:
+        """A step was done."""
+        self.replica.progress.add(done.samples)
+        await self.note_update()
+        self.keep_buffers([done.buffers])
+
+    async def settle(self) -> None:
         for rank in sorted(self.parked):
             if self.parked[rank].clock <= self.clocks.slowest:
                 del self.parked[rank]
-                await self.give(rank)
+                await self.answer(rank)
         if self.eager and self.clocks.slowest > self.told[0]:
             self.told[0] = self.clocks.slowest
             for rank in sorted(self.readers - self.parked.keys()):
-                await self.give(rank)
+                await self.answer(rank)
 
-    async def give(self, rank: int) -> None:
-        copy = ParameterCopy(self.clocks.slowest, self.clocks.done[rank], self.params)
-        if self.pulls:
-            copy.params, copy.whole = self.pulls.give(rank, self.params, copy.clock)
+    async def answer(self, rank: int) -> None:
+        given = self.give(rank, self.clocks.slowest)
+        copy = ParameterCopy(self.clocks.slowest, self.clocks.done[rank], *given)
         await self.node.send(Address("worker", rank), copy)
-
-
-async def server(node: Node, replica: Replica, *, index: int, count: int, eager: bool, codec: Codec) -> None:
-    """Hold one piece of the parameters until every worker has retired."""
-    replica.keep(replica.pieces(count)[index], buffers=index == 0)
-    await TableServer(node, replica, index, eager, codec).serve()
 
 
 def cached(
@@ -106,7 +94,7 @@ def cached(
 
     def roles(workers: int, servers: int) -> list[Role]:
         work = partial(worker, count=servers, bound=bound, share=share, eager=eager, codec=codec)
-        return workers_and_servers(workers, work, servers, partial(server, eager=eager, codec=codec))
+        return workers_and_servers(workers, work, servers, partial(serve, TableServer, eager=eager, codec=codec))
 
     return Strategy(
         name=name, settings={"bound": bound, "weight": share}, roles=roles, servers=ServerPlan(1),

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from covey.central.cached.cache import ParameterCopy, ReadParameters, Retire, Retired
+from covey.central.cached.cache import ParameterCopy, ReadParameters
 from covey.central.cached.petuum import TableServer
 from covey.central.cached.rows import MOST, Renewed, RowChanges, RowsChanged, Tick, rows_of
 from covey.message import Address
@@ -58,10 +58,9 @@ class RowReader:
 class ManagedTable(TableServer):
     """One server: a worker's clock is what it says it is."""
 
-    def __init__(
-        self, node: Node, replica: Replica, index: int, count: int, length: int, rate: float, policy: Policy
-    ) -> None:
-        super().__init__(node, replica, index, eager=False)
+    def __init__(self, node: Node, replica: Replica, *, count: int, length: int, rate: float, policy: Policy) -> None:
+        super().__init__(node, replica, count=count, eager=False)
+        self.hears = {ReadParameters: self.park, RowChanges: self.add_rows, Tick: self.tick}
         self.rate, self.policy = rate, policy
         self.rows = rows_of(replica, count, length)
         self.heard = node.remember("heard", [0] * node.workers).value  # messages of rows from each worker
@@ -73,39 +72,26 @@ class ManagedTable(TableServer):
 
     async def serve(self) -> None:
         await self.node.spawn(self.run())
-        while len(self.left) < self.node.workers:
-            message = await self.node.receive_any(ReadParameters, RowChanges, Tick, Retire)
-            rank = message.sender.rank
-            if isinstance(message, ReadParameters):
-                self.parked[rank] = message
-            elif isinstance(message, RowChanges):
-                self.heard[rank] += 1
-                await self.add_rows(rank, message)
-            elif isinstance(message, Tick):
-                self.clocks.done[rank] = message.clock
-                if message.samples:
-                    await self.keep(message)
-            else:
-                self.clocks.done.pop(rank, None)
-                self.known.pop(rank, None)
-                self.left.add(rank)
-                await self.node.send(message.sender, Retired())
-            await self.answer()
+        await super().serve()
+
+    async def left(self, who: Address) -> None:
+        self.known.pop(who.rank, None)
+        await super().left(who)
+
+    async def tick(self, tick: Tick) -> None:
+        self.clocks.done[tick.sender.rank] = tick.clock
+        if tick.samples:
+            await self.count(tick)
 
     def of(self, rows: Sequence[int]) -> Vector:
         found, flat = (self.rows[row] for row in rows), self.replica.flat
         return Vector(flat.parts[row.part][row.start : row.stop] for row in found)
 
-    async def keep(self, tick: Tick) -> None:
-        self.replica.progress.add(tick.samples)
-        if self.first:
-            await self.node.note("update")
-            if self.replica.buffers.parts:
-                self.replica.buffers.lerp_(tick.buffers, 1 / self.node.workers)
-
     # -- rows that come, and who lacks them then ----------------------------------------------------------------------
 
-    async def add_rows(self, rank: int, message: RowChanges) -> None:
+    async def add_rows(self, message: RowChanges) -> None:
+        rank = message.sender.rank
+        self.heard[rank] += 1
         numbers = self.of(message.rows).add_(message.changes)
         others = [reader for reader in self.known if reader != rank]
         worth = self.worth(message.changes, numbers) if others else []
@@ -168,12 +154,12 @@ class ManagedTable(TableServer):
         await self.node.send(Address("worker", rank), Renewed(clock, self.heard[rank], list(rows), values))
         self.empty_at = max(self.empty_at, await self.node.now()) + values.nbytes / self.rate
 
-    async def answer(self) -> None:
+    async def settle(self) -> None:
         """Let those read who may: at first everything, later what they may not do without any longer."""
         for rank in sorted(self.parked):
             if (need := self.parked[rank].clock) <= self.clocks.slowest:
                 del self.parked[rank]
-                await (self.force(rank, need) if rank in self.known else self.give(rank))
+                await (self.force(rank, need) if rank in self.known else self.answer(rank))
 
     async def force(self, rank: int, need: int) -> None:
         due = [row for row, found in self.known[rank].waiting.items() if found.since < need]
@@ -182,15 +168,7 @@ class ManagedTable(TableServer):
         for first in range(0, max(1, len(due)), MOST):
             await self.renew(rank, due[first : first + MOST])
 
-    async def give(self, rank: int) -> None:
+    async def answer(self, rank: int) -> None:
         self.known[rank] = RowReader()
         copy = ParameterCopy(self.clocks.slowest, self.heard[rank], self.params)
         await self.node.send(Address("worker", rank), copy)
-
-
-async def server(
-    node: Node, replica: Replica, *, index: int, count: int, length: int, rate: float, policy: Policy
-) -> None:  # fmt: skip
-    """Hold one piece of the parameters until every worker has retired."""
-    replica.keep(replica.pieces(count)[index], buffers=index == 0)
-    await ManagedTable(node, replica, index, count, length, rate, policy).serve()

@@ -16,6 +16,8 @@ from covey.exchange.collectives.compressed import gradient_coder
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.goodbye import Goodbye
+from covey.servers.server_program import ServerProgram, serve
 from covey.strategy import Description, Role, ServerPlan, Strategy, Taxonomy
 from covey.vector import Vector, largest
 
@@ -68,18 +70,6 @@ class Room(Message):
     """(From a worker's listener to itself) Something was synchronized: look again."""
 
     wire_name = "value_bound.room"
-    counted = False
-
-
-class LeaveView(Message):
-    wire_name = "value_bound.leave_view"
-    counted = False
-
-
-class ViewClosed(Message):
-    """No change comes after this."""
-
-    wire_name = "value_bound.view_closed"
     counted = False
 
 
@@ -159,44 +149,38 @@ async def worker(node: Node, replica: Replica, *, bound: UnseenBound, codec: Cod
     while node.training():
         change = view.step(await replica.gradient(node), 1 / node.workers)
         await view.make(change, bound)
-    await node.send(SERVER, LeaveView())
-    await node.receive(ViewClosed, sender=SERVER)
+    await node.send(SERVER, Goodbye())
+    await node.receive(Goodbye, sender=SERVER)
 
 
-class VisibilityGate:
+class VisibilityGate(ServerProgram):
     """The server's work: make changes visible, know who has seen them; strong: only so much at a time."""
 
-    def __init__(self, node: Node, replica: Replica, bound: UnseenBound | None, codec: Codec) -> None:
-        self.node, self.replica, self.bound = node, replica, bound
-        self.coder = gradient_coder(node, replica, codec)
-        self.members = list(range(node.workers))  # not remembered: after a restart all say goodbye anew
-        self.count = node.remember("changes", [0]).value
+    def __init__(self, node: Node, replica: Replica, *, bound: UnseenBound | None, codec: Codec) -> None:
+        super().__init__(node, replica)
+        self.bound, self.coder = bound, gradient_coder(node, replica, codec)
+        self.members = list(range(node.workers))
+        self.changes = node.remember("changes", [0]).value
         self.queue: list[ViewChange] = []
         self.half: dict[tuple[int, int], tuple[Vector, set[int]]] = {}  # visible to some: the change, who is missing
-
-    async def serve(self) -> None:
-        while self.members:
-            message = await self.node.receive_any(ViewChange, ChangeSeen, LeaveView)
-            rank = message.sender.rank
-            if isinstance(message, ViewChange):
-                await self.take(message)
-            elif isinstance(message, ChangeSeen):
-                if (message.owner, message.step) in self.half:  # else the sender has left, and was not waited for
-                    self.half[message.owner, message.step][1].discard(rank)
-            else:
-                self.members[:] = [member for member in self.members if member != rank]
-                for _, missing in self.half.values():
-                    missing.discard(rank)
-                await self.node.send(message.sender, ViewClosed())
-            await self.settle()
+        self.hears = {ViewChange: self.take, ChangeSeen: self.see}
 
     async def take(self, change: ViewChange) -> None:
-        await self.node.note("staleness", self.count[0] - change.seen)
-        await self.node.note("update")
-        if change.buffers.parts:
-            self.replica.buffers.lerp_(change.buffers, 1 / self.node.workers)
-        self.count[0] += 1
+        await self.note_update([self.changes[0] - change.seen])
+        self.keep_buffers([change.buffers])
+        self.changes[0] += 1
         self.queue.append(change)
+
+    async def see(self, seen: ChangeSeen) -> None:
+        if (seen.owner, seen.step) in self.half:  # else the sender has left, and was not waited for
+            self.half[seen.owner, seen.step][1].discard(seen.sender.rank)
+
+    async def left(self, who: Address) -> None:
+        """No change goes there any more."""
+        self.members = [member for member in self.members if member != who.rank]
+        for _, missing in self.half.values():
+            missing.discard(who.rank)
+        await self.node.send(who, Goodbye())
 
     async def settle(self) -> None:
         """Tell owners what everybody has seen, and make visible what may become so."""
@@ -224,10 +208,6 @@ class VisibilityGate:
             await self.node.send(Address("worker", rank), Visible(owner, change.step, change.change))
 
 
-async def server(node: Node, replica: Replica, *, bound: UnseenBound | None, codec: Codec) -> None:
-    await VisibilityGate(node, replica, bound, codec).serve()
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Vap:
     """Value bound: a worker waits while its own changes that others have not seen would exceed `bound` anywhere."""
@@ -251,7 +231,7 @@ class Vap:
             work, held = partial(worker, bound=bound, codec=codec), bound if self.strong else None
             return [
                 *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
-                Role(SERVER, partial(server, bound=held, codec=codec), scored=True),
+                Role(SERVER, partial(serve, VisibilityGate, bound=held, codec=codec), scored=True),
             ]
 
         return Strategy(

@@ -7,7 +7,7 @@ errors of these outputs alone. All other gradients travel as they are (Chilimbi 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from covey.central.layers.poseidon import FactorLayer, Uses, layers_of, watched
-from covey.central.roles import addresses, workers_and_servers
 from covey.central.server.client import NOTHING, Servers, catch_up
 from covey.central.server.parameter_server import Unheld, parameter_server, share
 from covey.central.server.shard import Push, Shard, ShardPolicy
@@ -24,6 +23,8 @@ from covey.message import Address
 from covey.model.replica import Replica
 from covey.model.slots import TensorSlot
 from covey.program import Node
+from covey.servers.roles import addresses, workers_and_servers
+from covey.servers.server_program import serve
 from covey.strategy import Role, Strategy
 from covey.synchronization import Each, Open, Rule
 from covey.vector import Piece, Vector, ranges
@@ -143,7 +144,11 @@ class OuterServers(Servers):
 class OuterShard(Shard):
     """A server that multiplies what comes as factors."""
 
-    hears = (*Shard.hears, Outer)
+    def __init__(
+        self, node: Node, replica: Replica, *, keeping: ShardPolicy, clients: Collection[int], count: int
+    ) -> None:
+        super().__init__(node, replica, keeping=keeping, clients=clients, count=count)
+        self.hears[Outer] = self.take
 
     def fresh(self, push: Push) -> Vector:
         """The gradient of this server's piece."""
@@ -182,12 +187,6 @@ async def worker(node: Node, replica: Replica, *, servers: Sequence[Address]) ->
     await store.leave()
 
 
-async def server(node: Node, replica: Replica, *, index: int, count: int, clients: int, keeping: ShardPolicy) -> None:
-    """Hold one piece of the parameters until every worker has left."""
-    replica.keep(replica.pieces(count)[index], buffers=index == 0)
-    await OuterShard(node, replica, keeping, range(clients), addresses(count)).serve()
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OuterProducts(Unheld):
     """Asynchronous; of fully connected layers inputs and errors go to the servers where they are fewer bytes."""
@@ -200,7 +199,8 @@ class OuterProducts(Unheld):
 
         def roles(workers: int, servers: int) -> list[Role]:
             work = partial(worker, servers=addresses(servers))
-            return workers_and_servers(workers, work, servers, partial(server, clients=workers, keeping=keeping))
+            tend = partial(serve, OuterShard, clients=range(workers), keeping=keeping)
+            return workers_and_servers(workers, work, servers, tend)
 
         found = parameter_server(name, "asynchronous", keeping, {"weight": each.share, "epoch": self.epoch})
         return replace(found, roles=roles, servers=replace(found.servers, grouped=None))

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from covey.central.clipping import Square
 from covey.central.layers.rounds import Round, Rows
 from covey.errors import PlanError
 from covey.exchange.collectives.sums import ring
@@ -28,6 +27,7 @@ from covey.model.replica import Replica
 from covey.model.scored import NOTHING
 from covey.parallelism.units.unit_replica import UnitReplica, share_of
 from covey.program import Node
+from covey.servers.clipping import Square
 from covey.strategy import GROW, Description, Role, Strategy, TaskTerms, Taxonomy
 from covey.vector import Vector, chunk
 

@@ -11,21 +11,21 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from covey.central.lbfgs.vector_shards import (
-    CloseShard,
     Collect,
     FetchModel,
     Lbfgs,
-    LeaveBatches,
     Model,
     PortionGradient,
     SearchState,
     VectorShard,
 )  # fmt: skip
-from covey.central.roles import workers_and_servers
 from covey.errors import PlanError
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.goodbye import Goodbye
+from covey.servers.roles import workers_and_servers
+from covey.servers.server_program import serve
 from covey.strategy import Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
 from covey.vector import Vector
 
@@ -74,13 +74,6 @@ class Granted(Message):
     counted = False
 
 
-class NoMore(Message):
-    """The data that the run may see is used up."""
-
-    wire_name = "sandblaster.no_more"
-    counted = False
-
-
 async def worker(node: Node, replica: Replica, *, count: int) -> None:
     """Ask for a portion, compute it at the batch's weights, push it if it counts."""
     shards, pieces = [Address("server", index) for index in range(count)], replica.pieces(count)
@@ -90,7 +83,7 @@ async def worker(node: Node, replica: Replica, *, count: int) -> None:
     while going:
         if not asked:
             await node.send(COORDINATOR, Idle())
-        word = await node.receive_any(Portion, NoMore)
+        word = await node.receive_any(Portion, Goodbye)
         if not isinstance(word, Portion) or not caught_up(node, word.batch):
             break
         asked = word.rank < 0
@@ -108,7 +101,7 @@ async def worker(node: Node, replica: Replica, *, count: int) -> None:
             for index, shard in enumerate(shards):
                 buffers = replica.buffers if index == 0 else Vector(())
                 await node.send(shard, PortionGradient(grad.cut(pieces[index]), buffers))
-    await node.broadcast([COORDINATOR, *shards], LeaveBatches())
+    await node.broadcast([COORDINATOR, *shards], Goodbye())
 
 
 def caught_up(node: Node, batch: int) -> bool:
@@ -152,7 +145,7 @@ class Coordinator:
         self.fresh, self.out, losses = deque(portions), {}, 0.0
         await self.feed()
         while self.fresh or self.out:
-            word = await self.node.receive_any(Idle, Claim, LeaveBatches)
+            word = await self.node.receive_any(Idle, Claim, Goodbye)
             rank = word.sender.rank
             if isinstance(word, Idle):
                 await self.give(rank)
@@ -203,23 +196,18 @@ class Coordinator:
 
     async def dismiss(self) -> None:
         """No more portions for anybody."""
-        await self.node.broadcast([Address("worker", rank) for rank in self.parked], NoMore())
+        await self.node.broadcast([Address("worker", rank) for rank in self.parked], Goodbye())
         while self.staying:
-            word = await self.node.receive_any(Idle, Claim, LeaveBatches)
-            if isinstance(word, LeaveBatches):
+            word = await self.node.receive_any(Idle, Claim, Goodbye)
+            if isinstance(word, Goodbye):
                 self.staying[:] = [rank for rank in self.staying if rank != word.sender.rank]
             else:
-                await self.node.send(word.sender, NoMore() if isinstance(word, Idle) else Granted(False))
-        await self.node.broadcast(self.shards, CloseShard())
+                await self.node.send(word.sender, Goodbye() if isinstance(word, Idle) else Granted(False))
+        await self.node.broadcast(self.shards, Goodbye())
 
 
 async def coordinator(node: Node, replica: Replica, *, count: int, plan: Sandblaster) -> None:
     await Coordinator(node, replica, [Address("server", index) for index in range(count)], plan).run()
-
-
-async def server(node: Node, replica: Replica, *, index: int, count: int) -> None:
-    replica.keep(replica.pieces(count)[index], buffers=index == 0)
-    await VectorShard(node, replica).serve()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,7 +222,7 @@ class Sandblaster:
             raise PlanError("sandblaster: batch and history must be 1 or more")
 
         def roles(workers: int, servers: int) -> list[Role]:
-            group = workers_and_servers(workers, partial(worker, count=servers), servers, server)
+            group = workers_and_servers(workers, partial(worker, count=servers), servers, partial(serve, VectorShard))
             return [*group, Role(COORDINATOR, partial(coordinator, count=servers, plan=self))]
 
         return Strategy(

@@ -11,9 +11,9 @@ import torch
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.pieces import PieceServer
+from covey.servers.roles import addresses
 from covey.vector import Vector
-
-BOSS = -1  # whoever drives, where ranks of workers are listed
 
 
 class VectorCommand(Message):
@@ -36,16 +36,6 @@ class Scalar(Message):
 
     value: float
 
-    counted = False
-
-
-class LeaveBatches(Message):
-    wire_name = "lbfgs.leave_batches"
-    counted = False
-
-
-class CloseShard(Message):
-    wire_name = "lbfgs.close_shard"
     counted = False
 
 
@@ -177,49 +167,39 @@ def obey(vectors: dict[str, Vector], order: VectorCommand) -> float | None:
     return None
 
 
-class VectorShard:
+class VectorShard(PieceServer):
     """Holds its piece of every vector of the search, adds up what is pushed, and does what is ordered."""
 
-    def __init__(self, node: Node, replica: Replica) -> None:
-        self.node, self.replica = node, replica
-        self.params = replica.flat.cut(replica.trained)
+    def __init__(self, node: Node, replica: Replica, *, count: int) -> None:
+        super().__init__(node, replica, addresses(count), clients=node.workers + 1)  # who drives is one more
         self.vectors = node.remember("vectors", {"g": self.params.map(torch.zeros_like)}).value
         self.vectors["w"] = self.params
-        self.total, self.mean, self.pushes = self.params.map(torch.zeros_like), replica.buffers * 0.0, 0
-        self.staying = [BOSS, *range(node.workers)]  # not remembered: after a restart all say goodbye anew
+        self.total, self.sum, self.pushes = self.params.map(torch.zeros_like), replica.buffers * 0.0, 0
+        self.hears = {
+            FetchModel: self.show, PortionGradient: self.take, Collect: self.collect, VectorCommand: self.obey,
+        }  # fmt: skip
 
-    async def serve(self) -> None:
-        while self.staying:
-            word = await self.node.receive_any(
-                FetchModel, PortionGradient, Collect, VectorCommand, LeaveBatches, CloseShard
-            )
-            if isinstance(word, FetchModel):
-                await self.node.send(word.sender, Model(self.params))
-            elif isinstance(word, PortionGradient):
-                self.take(word)
-            elif isinstance(word, Collect):
-                await self.collect(word)
-            elif isinstance(word, VectorCommand):
-                answer = obey(self.vectors, word)
-                if answer is not None:
-                    await self.node.send(word.sender, Scalar(answer))
-            else:
-                gone = word.sender.rank if isinstance(word, LeaveBatches) else BOSS
-                self.staying[:] = [rank for rank in self.staying if rank != gone]
+    async def show(self, fetch: FetchModel) -> None:
+        await self.node.send(fetch.sender, Model(self.params))
 
-    def take(self, push: PortionGradient) -> None:
+    async def obey(self, order: VectorCommand) -> None:
+        answer = obey(self.vectors, order)
+        if answer is not None:
+            await self.node.send(order.sender, Scalar(answer))
+
+    async def take(self, push: PortionGradient) -> None:
         self.total.add_(push.grad)
         if push.buffers.parts:
-            self.mean.add_(push.buffers)
+            self.sum.add_(push.buffers)
         self.pushes += 1
 
     async def collect(self, wanted: Collect) -> None:
         """The batch's gradient, once all of it has come."""
         while self.pushes < wanted.pushes:
-            self.take(await self.node.receive(PortionGradient))
+            await self.take(await self.node.receive(PortionGradient))
         self.vectors["g"].copy_(self.total).mul_(1 / wanted.samples)
-        self.replica.buffers.copy_(self.mean).mul_(1 / wanted.pushes)
+        self.replica.buffers.copy_(self.sum).mul_(1 / wanted.pushes)
         self.replica.progress.add(wanted.samples)
         self.total.zero_()
-        self.mean.zero_()
+        self.sum.zero_()
         self.pushes = 0

@@ -18,6 +18,8 @@ from covey.message import Address, Message
 from covey.model.batches import Batch
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.goodbye import Goodbye
+from covey.servers.server_program import ServerProgram, serve
 from covey.strategy import GROW, Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
 from covey.vector import Vector
 
@@ -53,11 +55,6 @@ class Coded(Message):
     buffers: Vector
 
 
-class LeaveCoded(Message):
-    wire_name = "coded.leave_coded"
-    counted = False
-
-
 async def worker(node: Node, replica: Replica, *, stragglers: int, scheme: Scheme) -> None:
     """Compute every part of one's row at the current weights, and send their combination."""
     coded = replica.grad.map(torch.zeros_like)
@@ -76,7 +73,7 @@ async def worker(node: Node, replica: Replica, *, stragglers: int, scheme: Schem
                 own = replica.batch
         await replica.report(node, Batch(own.loss, 0))  # the server counts samples, once each
         await node.send(SERVER, Coded(step, coded, replica.buffers))
-    await node.send(SERVER, LeaveCoded())
+    await node.send(SERVER, Goodbye())
 
 
 def code_of(present: int, stragglers: int, scheme: Scheme) -> Tensor:
@@ -92,26 +89,19 @@ def caught_up(node: Node, step: int) -> bool:
     return True
 
 
-class Decoder:
+class Decoder(ServerProgram):
     """The server's work: as soon as enough codes of the current step are there, decode them and step."""
 
-    def __init__(self, node: Node, replica: Replica, stragglers: int, scheme: Scheme) -> None:
-        self.node, self.replica, self.stragglers, self.scheme = node, replica, stragglers, scheme
-        self.staying = node.remember("staying", list(range(node.workers))).value
+    def __init__(self, node: Node, replica: Replica, *, stragglers: int, scheme: Scheme) -> None:
+        super().__init__(node, replica)
+        self.stragglers, self.scheme = stragglers, scheme
         self.step = node.remember("step", [0])
         self.asked: dict[int, int] = {}
         self.codes: dict[int, Coded] = {}
+        self.hears = {AskCurrent: self.ask, Coded: self.take}
 
-    async def serve(self) -> None:
-        while self.staying:
-            message = await self.node.receive_any(AskCurrent, Coded, LeaveCoded)
-            if isinstance(message, AskCurrent):
-                self.asked[message.sender.rank] = message.step
-            elif isinstance(message, Coded):
-                await self.take(message)
-            elif message.sender.rank in self.staying:  # after a restart one may say it twice
-                self.staying.remove(message.sender.rank)
-            await self.answer()
+    async def ask(self, ask: AskCurrent) -> None:
+        self.asked[ask.sender.rank] = ask.step
 
     async def take(self, coded: Coded) -> None:
         """Late codes are dropped: their parts were counted without them."""
@@ -133,28 +123,20 @@ class Decoder:
     async def update(self, step: int, present: Sequence[int], codes: list[Coded], factors: list[float]) -> None:
         samples = sum(self.replica.batch_source.samples(rank, step) for rank in present)
         await self.node.note("samples", samples)
-        await self.node.note("update")
+        await self.note_update(0 for _ in codes)
         grad = codes[0].grad.map(torch.zeros_like)
         for coded, factor in zip(codes, factors, strict=True):
-            await self.node.note("staleness", 0)
             grad.add_(coded.grad, alpha=factor / samples)
-        if self.replica.buffers.parts:
-            self.replica.buffers.zero_()
-            for coded in codes:
-                self.replica.buffers.add_(coded.buffers, alpha=1 / len(codes))
+        self.replace_buffers([coded.buffers for coded in codes])
         self.replica.apply(self.replica.updates.clip_(grad))
         self.replica.progress.add(samples)
 
-    async def answer(self) -> None:
+    async def settle(self) -> None:
         step = self.step.value[0]
         for rank in sorted(self.asked):
             if self.asked[rank] <= step:
                 del self.asked[rank]
                 await self.node.send(Address("worker", rank), Current(step, self.replica.flat))
-
-
-async def server(node: Node, replica: Replica, *, stragglers: int, scheme: Scheme) -> None:
-    await Decoder(node, replica, stragglers, scheme).serve()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,10 +157,10 @@ class GradientCoding:
             if servers != 1:
                 raise PlanError(f"--servers {servers}: gradient_coding decodes whole gradients, on 1 server")
             work = partial(worker, stragglers=self.stragglers, scheme=self.scheme)
-            serve = partial(server, stragglers=self.stragglers, scheme=self.scheme)
+            tend = partial(serve, Decoder, stragglers=self.stragglers, scheme=self.scheme)
             return [
                 *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
-                Role(SERVER, serve, scored=True),
+                Role(SERVER, tend, scored=True),
             ]
 
         return Strategy(

@@ -11,16 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from covey.central.pulls import Given, land
-from covey.central.roles import addresses, workers_and_servers
 from covey.central.scheduled.forward_flow import Forward
 from covey.central.scheduled.interleaved import interleaved
 from covey.central.scheduled.parameter_gates import Gated
 from covey.central.scheduled.pushing import Pushing, posting
-from covey.central.scheduled.slice_server import server
+from covey.central.scheduled.slice_server import SliceServer
 from covey.central.scheduled.slices import (
     Order,
-    PushingFinished,
     SliceOrder,
     Statistics,
     Updated,
@@ -37,6 +34,10 @@ from covey.exchange.codec import Codec, dense, seed
 from covey.exchange.differences import difference_coder
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.goodbye import Goodbye
+from covey.servers.pulls import Given, land
+from covey.servers.roles import addresses, workers_and_servers
+from covey.servers.server_program import serve
 from covey.strategy import GROW, Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
 
 
@@ -112,7 +113,7 @@ async def worker(node: Node, replica: Replica, *, count: int, manner: SliceOrder
         if replica.buffers.parts:
             await node.send(servers[0], Statistics(step, replica.buffers))
     await copy.freshen(everything)
-    await node.broadcast(servers, PushingFinished())
+    await node.broadcast(servers, Goodbye())
 
 
 async def by_times(copy: SlicedCopy, seen: Forward, used: Iterable[int]) -> dict[int, int]:
@@ -136,8 +137,8 @@ def scheduled(name: str, manner: SliceOrder, settings: dict[str, object], codec:
 
     def roles(workers: int, servers: int) -> list[Role]:
         work = partial(worker, count=servers, manner=manner, codec=codec)
-        serve = partial(server, manner=manner, codec=codec)
-        return workers_and_servers(workers, work, servers, serve, one_batch=True)
+        tend = partial(serve, SliceServer, manner=manner, codec=codec)
+        return workers_and_servers(workers, work, servers, tend, one_batch=True)
 
     return Strategy(
         name=name, settings=settings, roles=roles, servers=ServerPlan(1),

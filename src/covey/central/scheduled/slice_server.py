@@ -6,14 +6,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from covey.central.clipping import clip_part
-from covey.central.pulls import Pulls
-from covey.central.roles import addresses
 from covey.central.scheduled.pushing import PushRequest, Turn
 from covey.central.scheduled.slices import (
     Confirmed,
     Gradient,
-    PushingFinished,
     SliceOrder,
     Statistics,
     Updated,
@@ -28,6 +24,10 @@ from covey.exchange.codec import Codec, seed
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.clipping import clip_part
+from covey.servers.pulls import Pulls
+from covey.servers.roles import addresses
+from covey.servers.server_program import ServerProgram
 from covey.vector import Vector, mean_
 
 
@@ -41,19 +41,17 @@ class Fresh:
     urgency: int
 
 
-class SliceServer:
+class SliceServer(ServerProgram):
     """One server: slices of the parameters, each updated as soon as every worker's gradient for it is there."""
 
-    def __init__(
-        self, node: Node, replica: Replica, index: int, count: int, manner: SliceOrder, codec: Codec
-    ) -> None:  # fmt: skip
-        self.node, self.replica, self.manner = node, replica, manner
-        self.peers, self.first = addresses(count), index == 0
+    def __init__(self, node: Node, replica: Replica, *, count: int, manner: SliceOrder, codec: Codec) -> None:
+        super().__init__(node, replica)
+        self.manner, self.peers, self.first = manner, addresses(count), node.rank == 0
         self.slices = slices(replica, manner, count)
-        mine = [place for place, where in enumerate(self.slices) if where.server == index]
+        mine = [place for place, where in enumerate(self.slices) if where.server == node.rank]
         # where workers wait for their turns, those would stand in line behind the updates
         together = bool(manner.flows)
-        self.stepping = Stepping(replica, self.slices, mine, buffers=index == 0, together=together)
+        self.stepping = Stepping(replica, self.slices, mine, buffers=self.first, together=together)
         forms = {place: form(replica, self.slices[place]) for place in mine}
         self.coders = {place: codec.made(forms[place], seed(node, place)) for place in mine}
         self.pulls = {
@@ -64,24 +62,19 @@ class SliceServer:
         self.statistics: dict[int, dict[int, Statistics]] = {}  # of a step, by rank: some may be a step ahead
         self.pushing: set[int] = set()
         self.wishes: deque[Address] = deque()
-        self.left: set[int] = set()  # not remembered: after a restart all say it anew
+        self.hears = {Gradient: self.take, Statistics: self.hear_statistics, PushRequest: self.wish}
 
-    async def serve(self) -> None:
-        while len(self.left) < self.node.workers:
-            message = await self.node.receive_any(Gradient, Statistics, PushRequest, PushingFinished)
-            rank = message.sender.rank
-            if isinstance(message, Gradient):
-                await self.take(message)
-            elif isinstance(message, Statistics):
-                self.keep_buffers(message)
-            elif isinstance(message, PushRequest):
-                self.wishes.append(message.sender)
-            else:
-                self.pushing.discard(rank)
-                self.left.add(rank)
-            while self.wishes and len(self.pushing - {self.wishes[0].rank}) < self.manner.flows:
-                self.pushing.add(self.wishes[0].rank)
-                await self.node.send(self.wishes.popleft(), Turn(), priority=1)
+    async def wish(self, request: PushRequest) -> None:
+        self.wishes.append(request.sender)
+
+    async def left(self, who: Address) -> None:
+        self.pushing.discard(who.rank)
+
+    async def settle(self) -> None:
+        """Let those push whose turn it is."""
+        while self.wishes and len(self.pushing - {self.wishes[0].rank}) < self.manner.flows:
+            self.pushing.add(self.wishes[0].rank)
+            await self.node.send(self.wishes.popleft(), Turn(), priority=1)
 
     async def take(self, gradient: Gradient) -> None:
         """Lay a gradient to those of the others; slices that now have all of them are stepped on and given back.
@@ -125,9 +118,7 @@ class SliceServer:
         in_order = self.manner.order != "fifo"
         whole = sorted(self.whole, key=lambda fresh: fresh.urgency if in_order else 0)
         self.whole.clear()
-        if self.first:
-            await self.node.note("update")
-            await self.node.note("staleness", 0)
+        await self.note_update([0])
         if not self.stepping.apart:
             await clip_part(self.node, self.replica, self.replica.grad.cut(self.replica.trained), step, self.peers)
             self.replica.update()
@@ -148,18 +139,11 @@ class SliceServer:
         for rank in present:
             await self.node.send(Address("worker", rank), updated, loan=lent, priority=priority)
 
-    def keep_buffers(self, message: Statistics) -> None:
-        """Keep the mean of all workers' float buffers, as far as they are of all."""
+    async def hear_statistics(self, message: Statistics) -> None:
+        """Keep the mean of all workers' float buffers of a step."""
         present = self.node.present(message.step)
         came = self.statistics.setdefault(message.step, {})
         came[message.sender.rank] = message
         if len(came) == len(present):
-            pushed = [came[rank].buffers for rank in present]
             del self.statistics[message.step]
-            mean = mean_(self.replica.buffers.clone(), pushed, [1.0] * len(pushed))
-            self.replica.buffers.lerp_(mean, len(pushed) / self.node.workers)
-
-
-async def server(node: Node, replica: Replica, *, index: int, count: int, manner: SliceOrder, codec: Codec) -> None:
-    """Hold some slices until every worker has finished."""
-    await SliceServer(node, replica, index, count, manner, codec).serve()
+            self.keep_buffers([came[rank].buffers for rank in present])

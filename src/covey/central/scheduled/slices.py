@@ -97,13 +97,6 @@ class Statistics(Message):
     buffers: Vector
 
 
-class PushingFinished(Message):
-    """A worker will push no more."""
-
-    wire_name = "slices.finished"
-    counted = False
-
-
 def slices(replica: Replica, manner: SliceOrder, servers: int) -> list[Slice]:
     """Every parameter in equal slices, whole where the optimizer needs it whole; servers own them in turn.
 

@@ -8,9 +8,6 @@ from functools import partial
 
 import torch
 
-from covey.central.clipping import clip_part
-from covey.central.pulls import Given, Pulls, land
-from covey.central.roles import workers_and_servers
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense, seed
 from covey.exchange.differences import difference_coder
@@ -18,6 +15,12 @@ from covey.message import Address, Message
 from covey.model.batches import Batch
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.clipping import clip_part
+from covey.servers.goodbye import Goodbye
+from covey.servers.pieces import PieceServer
+from covey.servers.pulls import Given, land
+from covey.servers.roles import addresses, workers_and_servers
+from covey.servers.server_program import serve
 from covey.strategy import GROW, Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
 from covey.vector import Vector
 
@@ -52,11 +55,6 @@ class Superstep(Message):
     step: int
     params: Vector
     whole: int = 1  # else they are what has changed, encoded
-
-
-class LeaveSupersteps(Message):
-    wire_name = "aggressive.leave_supersteps"
-    counted = False
 
 
 class Pushed:
@@ -115,7 +113,7 @@ async def worker(node: Node, replica: Replica, *, count: int, chunks: int, codec
             part_sum = PartialSum(step, samples, finished, store.encode(index, total), buffers)
             await node.send(server, part_sum, loan=True)
         await store.collect(step)
-    await node.broadcast(store.servers, LeaveSupersteps())
+    await node.broadcast(store.servers, Goodbye())
 
 
 def is_cut(node: Node, step: int) -> bool:
@@ -126,25 +124,13 @@ def is_cut(node: Node, step: int) -> bool:
     return False
 
 
-class Gatherer:
+class Gatherer(PieceServer):
     """A server's work: the first who finishes ends the superstep for all; one update from everybody's sum."""
 
-    def __init__(self, node: Node, replica: Replica, index: int, count: int, codec: Codec) -> None:
-        self.node, self.replica, self.first, self.codec = node, replica, index == 0, codec
-        form = replica.form(replica.trained)
-        self.coder = codec.made(form, seed(node))
-        self.pulls = Pulls(node, form, codec, together=True) if codec.pull else None
-        self.shards = [Address("server", shard) for shard in range(count)]
-        self.staying = node.remember("staying", list(range(node.workers))).value
-        self.sums: dict[int, PartialSum] = {}
-
-    async def serve(self) -> None:
-        while self.staying:
-            message = await self.node.receive_any(PartialSum, LeaveSupersteps)
-            if isinstance(message, PartialSum):
-                await self.take(message)
-            elif message.sender.rank in self.staying:  # after a restart one may say it twice
-                self.staying.remove(message.sender.rank)
+    def __init__(self, node: Node, replica: Replica, *, count: int, codec: Codec) -> None:
+        super().__init__(node, replica, addresses(count), codec, together=True)
+        self.codec, self.sums = codec, dict[int, PartialSum]()
+        self.hears = {PartialSum: self.take}
 
     async def take(self, part: PartialSum) -> None:
         present = self.node.present(part.step)
@@ -154,11 +140,7 @@ class Gatherer:
             await self.tell([rank for rank in present if rank not in self.sums], EndSuperstep(part.step))
         if len(self.sums) == len(present):
             await self.update(part.step, [self.sums.pop(rank) for rank in present])
-            await self.tell(present, self.current(part.step))
-
-    def current(self, step: int) -> Superstep:
-        params = self.replica.flat.cut(self.replica.trained)
-        return Superstep(step, *self.pulls.give(0, params, step)) if self.pulls else Superstep(step, params)
+            await self.tell(present, Superstep(part.step, *self.give(0, part.step)))
 
     def total(self, part: PartialSum) -> Vector:
         """The sum of a worker's gradients, as numbers."""
@@ -169,28 +151,17 @@ class Gatherer:
     async def update(self, step: int, sums: list[PartialSum]) -> None:
         """Sample-weighted: the sum of all gradients over the number of all samples, not a mean of means."""
         samples = sum(part.samples for part in sums)
-        if self.first:
-            for _ in sums:
-                await self.node.note("staleness", 0)
-            await self.node.note("update")
-            if sums[0].buffers.parts:
-                self.replica.buffers.zero_()
-                for part in sums:
-                    self.replica.buffers.add_(part.buffers, alpha=1 / len(sums))
+        await self.note_update(0 for _ in sums)
+        self.replace_buffers([part.buffers for part in sums])
         grad = self.total(sums[0]).clone()
         for part in sums[1:]:
             grad.add_(self.total(part))
-        await clip_part(self.node, self.replica, grad.mul_(1 / max(1, samples)), step, self.shards)
+        await clip_part(self.node, self.replica, grad.mul_(1 / max(1, samples)), step, self.servers)
         self.replica.apply(grad)
         self.replica.progress.add(samples)
 
     async def tell(self, ranks: Sequence[int], word: Message) -> None:
         await self.node.broadcast([Address("worker", rank) for rank in ranks], word)
-
-
-async def server(node: Node, replica: Replica, *, index: int, count: int, codec: Codec) -> None:
-    replica.keep(replica.pieces(count)[index], buffers=index == 0)
-    await Gatherer(node, replica, index, count, codec).serve()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,7 +176,7 @@ class ABsp:
 
         def roles(workers: int, servers: int) -> list[Role]:
             work = partial(worker, count=servers, chunks=self.chunks, codec=codec)
-            return workers_and_servers(workers, work, servers, partial(server, codec=codec))
+            return workers_and_servers(workers, work, servers, partial(serve, Gatherer, codec=codec))
 
         return Strategy(
             name="a_bsp", settings=asdict(self), roles=roles, servers=ServerPlan(1),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from covey.central.pulls import Given, land
 from covey.central.server.codec_trials import CodecTrials
-from covey.central.server.shard import LeaveShard, Params, Pull, Push
+from covey.central.server.shard import Params, Pull, Push
 from covey.exchange.codec import Codec, dense, seed
 from covey.exchange.differences import difference_coder
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.goodbye import Goodbye
+from covey.servers.pulls import Given, land
 from covey.vector import Vector
 
 NOTHING = Vector(())
@@ -84,7 +85,7 @@ class Servers:
         return wire
 
     async def leave(self) -> None:
-        await self.node.broadcast(self.addresses, LeaveShard())
+        await self.node.broadcast(self.addresses, Goodbye())
 
 
 async def worker(

@@ -63,7 +63,7 @@ class Samples:
         self.node, self.coder, self.together = node, coder, together
         self.came: list[Address] = []
 
-    def hear(self, sample: Sample) -> None:
+    async def hear(self, sample: Sample) -> None:
         self.coder.decode(sample.wire)
         self.came.append(sample.sender)
 

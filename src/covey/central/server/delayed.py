@@ -9,15 +9,17 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from covey.central.clipping import clip_part
-from covey.central.roles import addresses, workers_and_servers
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense, seed
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.goodbye import Goodbye
+from covey.servers.pieces import PieceServer
+from covey.servers.roles import addresses, workers_and_servers
+from covey.servers.server_program import serve
 from covey.strategy import Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
-from covey.vector import Vector, mean_
+from covey.vector import Vector
 
 NOTHING = Vector(())
 
@@ -47,12 +49,6 @@ class TaskFinished(Message):
     """(From a worker's listener to itself) Look again: a task was finished."""
 
     wire_name = "delayed.finished"
-
-    counted = False
-
-
-class LeaveTasks(Message):
-    wire_name = "delayed.leave"
 
     counted = False
 
@@ -109,30 +105,22 @@ async def worker(node: Node, replica: Replica, *, count: int, delay: int, codec:
         await node.note("lead", step - min(seen))
         await tasks.issue(step, seen, await replica.gradient(node, clip=False))
     await tasks.until(tasks.issued[0])
-    await node.broadcast(tasks.servers, LeaveTasks())
+    await node.broadcast(tasks.servers, Goodbye())
 
 
-class Range:
+class Range(PieceServer):
     """One server: a range of keys, which each task changes once, when every worker's part of it is there."""
 
-    def __init__(self, node: Node, replica: Replica, index: int, count: int, codec: Codec) -> None:
-        replica.keep(replica.pieces(count)[index], buffers=index == 0)
-        self.node, self.replica, self.first, self.peers = node, replica, index == 0, addresses(count)
-        self.coder = codec.made(replica.form(replica.trained), seed(node))
-        self.params = replica.flat.cut(replica.trained)
+    def __init__(self, node: Node, replica: Replica, *, count: int, codec: Codec) -> None:
+        super().__init__(node, replica, addresses(count), codec)
         self.done = node.remember("done", [0]).value  # tasks
         self.came: list[RangeTask] = node.remember("came", []).value
-        self.left: set[int] = set()  # not remembered: after a restart all say it anew
+        self.hears = {RangeTask: self.take}
 
-    async def serve(self) -> None:
-        while len(self.left) < self.node.workers:
-            message = await self.node.receive_any(RangeTask, LeaveTasks)
-            if isinstance(message, RangeTask):
-                self.came.append(message)
-                while await self.finish():
-                    pass
-            else:
-                self.left.add(message.sender.rank)
+    async def take(self, task: RangeTask) -> None:
+        self.came.append(task)
+        while await self.finish():
+            pass
 
     async def finish(self) -> bool:
         """Do the oldest task that is not finished, if all of it is there: those after it wait for their turn."""
@@ -152,23 +140,11 @@ class Range:
         """One step with the mean over all samples, added in the order of ranks."""
         self.replica.updates.follow(self.node, [(task.sender, task.step) for task in parts])
         grads = [self.coder.decode(task.grad) for task in parts]
-        grad = mean_(grads[0].map(lambda part: part.new_empty(part.shape)), grads, [task.samples for task in parts])
-        await clip_part(self.node, self.replica, grad, step, self.peers)
-        if self.first:
-            for task in parts:
-                await self.node.note("staleness", step - task.seen)
-            await self.node.note("update")
-            if self.replica.buffers.parts:
-                pushed = [task.buffers for task in parts]
-                mean = mean_(self.replica.buffers.clone(), pushed, [1.0] * len(pushed))
-                self.replica.buffers.lerp_(mean, len(pushed) / self.node.workers)
+        grad = await self.mean(grads, [task.samples for task in parts], step)
+        await self.note_update(step - task.seen for task in parts)
+        self.keep_buffers([task.buffers for task in parts])
         self.replica.apply(grad)
         self.replica.progress.add(sum(task.samples for task in parts))
-
-
-async def server(node: Node, replica: Replica, *, index: int, count: int, codec: Codec) -> None:
-    """Hold one range of keys until every worker has left."""
-    await Range(node, replica, index, count, codec).serve()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,7 +162,8 @@ class BoundedDelay:
 
         def roles(workers: int, servers: int) -> list[Role]:
             work = partial(worker, count=servers, delay=self.delay, codec=codec)
-            return workers_and_servers(workers, work, servers, partial(server, codec=codec), one_batch=self.delay == 0)
+            tend = partial(serve, Range, codec=codec)
+            return workers_and_servers(workers, work, servers, tend, one_batch=self.delay == 0)
 
         return Strategy(
             name="bounded_delay", settings=asdict(self), roles=roles, servers=ServerPlan(1),

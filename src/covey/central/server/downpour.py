@@ -11,16 +11,18 @@ from typing import Literal
 
 import torch
 
-from covey.central.pulls import Pulls
-from covey.central.roles import workers_and_servers
-from covey.central.server.store import Accrued, Fetched, FetchParameters, LeaveStore, Store
+from covey.central.server.store import Accrued, Fetched, FetchParameters, Store
 from covey.errors import PlanError
 from covey.exchange import filters
-from covey.exchange.codec import Codec, dense, seed
+from covey.exchange.codec import Codec, dense
 from covey.exchange.filters import Filter, KeyCache
+from covey.message import Address
 from covey.model.optimizers import active_groups
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.pieces import PieceServer
+from covey.servers.roles import addresses, workers_and_servers
+from covey.servers.server_program import serve
 from covey.strategy import KEEP, Description, Role, ServerPlan, Strategy, Taxonomy
 from covey.vector import Vector
 
@@ -47,23 +49,18 @@ async def worker(
     await store.leave()
 
 
-class DownpourShard:
+class DownpourShard(PieceServer):
     """A shard's work: answer every fetch at once, step with every push when it comes.
 
     The first `warm` updates are worker 0's alone: the others get their first parameters after those.
     """
 
     def __init__(
-        self, node: Node, replica: Replica, index: int, count: int, step: ShardStep, codec: Codec, warm: int = 0
-    ) -> None:  # fmt: skip
-        replica.keep(replica.pieces(count)[index], buffers=index == 0)
-        form = replica.form(replica.trained)
-        self.coder = codec.made(form, seed(node))
-        self.pulls = Pulls(node, form, codec, together=False) if codec.pull else None
-        self.warm, self.parked = warm, list[FetchParameters]()
-        self.node, self.replica, self.step, self.first = node, replica, step, index == 0
-        self.params = replica.flat.cut(replica.trained)
-        self.staying = node.remember("staying", list(range(node.workers))).value
+        self, node: Node, replica: Replica, *, count: int, step: ShardStep, codec: Codec, warm: int = 0
+    ) -> None:
+        super().__init__(node, replica, addresses(count), codec)
+        self.warm, self.parked, self.step = warm, list[FetchParameters](), step
+        self.hears = {FetchParameters: self.park, Accrued: self.take}
         self.version = node.remember("version", [0]).value
         self.squares = node.remember("squares", self.params.map(torch.zeros_like)).value if step.adagrad else None
         self.caches = [KeyCache() for _ in range(node.workers)]
@@ -75,44 +72,27 @@ class DownpourShard:
                 "downpour(server=task)",
             )
 
-    async def serve(self) -> None:
-        while self.staying:
-            message = await self.node.receive_any(FetchParameters, Accrued, LeaveStore)
-            if isinstance(message, FetchParameters):
-                self.parked.append(message)
-            elif isinstance(message, Accrued):
-                await self.take(message)
-                await self.taken(message)
-            elif message.sender.rank in self.staying:  # after a restart one may say it twice
-                self.staying.remove(message.sender.rank)
-            await self.answer()
+    async def park(self, fetch: FetchParameters) -> None:
+        self.parked.append(fetch)
 
-    async def answer(self) -> None:
-        alone = self.version[0] < self.warm and 0 in self.staying
+    async def settle(self) -> None:
+        alone = self.version[0] < self.warm and Address("worker", 0) not in self.gone
         for fetch in [fetch for fetch in self.parked if fetch.sender.rank == 0 or not alone]:
             self.parked.remove(fetch)
-            fetched = Fetched(fetch.step, self.version[0], self.params)
-            if self.pulls:
-                fetched.params, fetched.whole = self.pulls.give(fetch.sender.rank, self.params, fetched.version)
-            await self.node.send(fetch.sender, fetched)
+            given = self.give(fetch.sender.rank, self.version[0])
+            await self.node.send(fetch.sender, Fetched(fetch.step, self.version[0], *given))
             await self.answered(fetch)
 
     async def answered(self, fetch: FetchParameters) -> None:
         """What a kind of shard does besides, when parameters have gone out."""
-
-    async def taken(self, push: Accrued) -> None:
-        """And when a push was applied."""
 
     async def take(self, push: Accrued) -> None:
         keys = push.keys
         if push.signature:
             keys = self.caches[push.sender.rank].restore(push.signature, push.keys)
         grad = filters.scatter(keys, push.values, self.params) if keys.parts else self.coder.decode(push.values)
-        if self.first:
-            if push.buffers.parts:
-                self.replica.buffers.lerp_(push.buffers, 1 / self.node.workers)
-            await self.node.note("staleness", self.version[0] - push.version)
-            await self.node.note("update")
+        self.keep_buffers([push.buffers])
+        await self.note_update([self.version[0] - push.version])
         self.replica.updates.follow(self.node, [(push.sender, push.step)])
         self.step.apply(self.replica, self.params, grad, self.squares, push.gradients)
         self.version[0] += 1
@@ -173,12 +153,6 @@ def rates_of(replica: Replica) -> Vector | None:
     return found.cut(replica.trained)
 
 
-async def server(
-    node: Node, replica: Replica, *, index: int, count: int, step: ShardStep, warm: int, codec: Codec
-) -> None:  # fmt: skip
-    await DownpourShard(node, replica, index, count, step, codec, warm).serve()
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Downpour:
     """Downpour SGD: own periods for push and fetch, local moves between, Adagrad on the shards (Dean et al. 2012)."""
@@ -204,7 +178,8 @@ class Downpour:
 
         def roles(workers: int, servers: int) -> list[Role]:
             work = partial(worker, count=servers, push=self.push, fetch=self.fetch, sieve=self.sieve(), codec=codec)
-            return workers_and_servers(workers, work, servers, partial(server, step=step, warm=self.warm, codec=codec))
+            tend = partial(serve, DownpourShard, step=step, warm=self.warm, codec=codec)
+            return workers_and_servers(workers, work, servers, tend)
 
         adagrad = "Adagrad with the task's rate, or gamma: no share, as it scales itself"
         return Strategy(

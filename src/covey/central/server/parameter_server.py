@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from covey.central.roles import addresses, workers_and_servers
-from covey.central.server import tokens
 from covey.central.server.client import worker
 from covey.central.server.compensation import compensation
 from covey.central.server.proxies import grouped, takes_sums
-from covey.central.server.shard import ShardPolicy, server
+from covey.central.server.shard import Shard, ShardPolicy
+from covey.central.server.tokens import TokenShard
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.model.optimizers import check_momentum
+from covey.servers.roles import addresses, workers_and_servers
+from covey.servers.server_program import serve
 from covey.strategy import (
     GROW,
     KEEP,
@@ -60,9 +61,9 @@ def parameter_server(
 
     def roles(workers: int, servers: int) -> list[Role]:
         work = partial(worker, servers=addresses(servers), codec=keeping.codec, clip=not gather.averages)
-        keep = tokens.server if gate.holds_by == "reads" else server
-        serve = partial(keep, clients=workers, keeping=keeping)
-        return workers_and_servers(workers, work, servers, serve, one_batch=gather.everyone)
+        policy = TokenShard if gate.holds_by == "reads" else Shard
+        tend = partial(serve, policy, clients=range(workers), keeping=keeping)
+        return workers_and_servers(workers, work, servers, tend, one_batch=gather.everyone)
 
     if ending := keeping.ending:
         settings = {**settings, "epoch": ending.share, "unit": shown(ending.unit, "replicas")}

@@ -12,30 +12,30 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from covey.central.roles import addresses, serving
 from covey.central.server.client import NOTHING, Servers, worker
-from covey.central.server.shard import Params, Push, Shard, ShardPolicy, server
-from covey.message import Address, Message
+from covey.central.server.shard import Params, Push, Shard, ShardPolicy
+from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.roles import addresses, serving
+from covey.servers.server_program import serve
 from covey.strategy import Role
 from covey.synchronization import Bounded, GatherChoice, Open, Rule, Soft, Ticked
-from covey.vector import chunk, mean_
+from covey.vector import chunk, mean, mean_
 
 
 class Proxy(Shard):
     """A shard to its group, a worker to the servers: it has all of the parameters, and no optimizer."""
 
-    hears = (*Shard.hears, Params)
-
     def __init__(
         self, node: Node, replica: Replica, keeping: ShardPolicy, members: Sequence[int], above: Servers, bound: int
     ) -> None:
-        super().__init__(node, replica, keeping, members)
+        super().__init__(node, replica, keeping=keeping, clients=members)
         self.above, self.bound = above, bound
         self.bounds = keeping.rule.gate.holds_by == "steps"
         self.clocks = [-1 - bound] * len(above.addresses)  # of each server's piece; after a restart too the copy is old
         self.awaited = 0  # answers that servers owe
+        self.hears[Params] = self.renew
 
     @property
     def clock(self) -> int:
@@ -46,20 +46,18 @@ class Proxy(Shard):
     def too_old(self) -> bool:
         return min(self.clocks) < self.clock - self.bound
 
-    async def hear(self, message: Message) -> None:
-        if not isinstance(message, Params):
-            return await super().hear(message)
-        index = message.sender.rank
-        self.above.take(index, message)
-        self.above.versions[index] = message.version
-        self.clocks[index] = message.clock if self.bounds else message.step
+    async def renew(self, params: Params) -> None:
+        index = params.sender.rank
+        self.above.take(index, params)
+        self.above.versions[index] = params.version
+        self.clocks[index] = params.clock if self.bounds else params.step
         self.awaited -= 1
 
     async def update(self, choice: GatherChoice) -> None:
         """Write back: the mean of what the group pushed, which counts as many gradients as it is of."""
         pushes = [self.waiting[place] for place in choice.used]
         grads = [self.fresh(push) for push in pushes]
-        grad = mean_(grads[0].map(lambda part: part.new_empty(part.shape)), grads, choice.weights)
+        grad = mean(grads, choice.weights)
         buffers = mean_(pushes[0].buffers.clone(), [push.buffers for push in pushes], [1.0] * len(pushes))
         version, samples = min(push.version for push in pushes), sum(push.samples for push in pushes)
         await self.above.choose(grad)
@@ -109,7 +107,7 @@ def grouped(
     bounds = rule.gate.holds_by == "steps"
     members = [range(*chunk(workers, groups, group)) for group in range(groups)]
     root = replace(keeping, rule=Rule(Bounded(bound) if bounds else Open(), rule.gather))
-    serve = partial(server, clients=groups, keeping=root)
+    tend = partial(serve, Shard, clients=range(groups), keeping=root)
     work = partial(worker, codec=keeping.codec, clip=not rule.gather.averages)
     in_step = rule.gather.everyone and bound == 0
     roles = []
@@ -117,10 +115,10 @@ def grouped(
         address = Address("proxy", group)
         gather = Ticked(by_samples=rule.gather.averages) if bounds else Soft(len(ranks))
         below = replace(keeping, rule=Rule(rule.gate, gather))
-        tend = partial(proxy, members=ranks, servers=servers, keeping=below, bound=bound)
+        stand_in = partial(proxy, members=ranks, servers=servers, keeping=below, bound=bound)
         program = partial(work, servers=[address])
         roles += [
             Role(Address("worker", rank), program, trains=True, one_batch=in_step, heard_by_all=True) for rank in ranks
         ]
-        roles.append(Role(address, tend))
-    return [*roles, *serving(servers, serve)]
+        roles.append(Role(address, stand_in))
+    return [*roles, *serving(servers, tend)]

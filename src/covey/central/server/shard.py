@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
-from covey.central.clipping import clip_part
-from covey.central.pulls import Given, Pulls
 from covey.central.server.codec_trials import Sample, Samples
 from covey.central.server.versions import Versions
-from covey.exchange.codec import Codec, dense, seed
+from covey.exchange.codec import Codec, dense
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.pieces import PieceServer
+from covey.servers.roles import addresses
 from covey.synchronization import Board, Ending, Epochs, GatherChoice, Rule, WaitingGradient
-from covey.vector import Vector, mean_
+from covey.vector import Vector
 
 
 class Pull(Message):
@@ -72,13 +72,6 @@ class Arrivals(Sequence[WaitingGradient]):
         return (push.arrival for push in self.waiting)
 
 
-class LeaveShard(Message):
-    """A worker will push no more."""
-
-    wire_name = "shard.leave"
-    counted = False
-
-
 class Correction(Protocol):
     """Changes a gradient for its age; it may keep what each worker was given."""
 
@@ -98,62 +91,63 @@ class ShardPolicy:
     lagging_first: bool = False  # answers to those behind overtake others'
 
 
-class Shard:
-    """One server, message by message. Its clients are workers, or proxies, known by their ranks."""
-
-    hears: ClassVar[tuple[type[Message], ...]] = (Pull, Push, LeaveShard, Sample)
+class Shard(PieceServer):
+    """One server of the family. Its clients are workers, or proxies, known by their ranks."""
 
     def __init__(
-        self, node: Node, replica: Replica, keeping: ShardPolicy, clients: Iterable[int], shards: Sequence[Address] = ()
+        self, node: Node, replica: Replica, *, keeping: ShardPolicy, clients: Collection[int], count: int = 0
     ) -> None:
-        self.node, self.replica, self.keeping, self.shards = node, replica, keeping, shards
-        self.first = node.address in shards[:1]  # notes of updates and staleness come from one server only
+        together = keeping.rule.lends
+        super().__init__(node, replica, addresses(count), keeping.codec, together=together, clients=len(clients))
+        if count and keeping.momentum is not None:
+            replica.updates.set_momentum(keeping.momentum)
+        self.keeping = keeping
         self.board = node.remember("board", Board(dict.fromkeys(clients, 0))).value
-        waiting: list[Push] = []
-        self.waiting = node.remember("waiting", waiting).value
+        self.waiting: list[Push] = node.remember("waiting", []).value
+        self.newest: Push | None = None
         epochs = Epochs.of(epoch_of(replica, node.workers)) if keeping.ending else None
         self.epochs = node.remember("epochs", epochs).value if epochs else None
-        self.params = replica.flat.cut(replica.trained)
         self.correction = keeping.correction(node, self.params) if keeping.correction else None
         self.versions = Versions() if keeping.rule.gate.holds_by == "change" else None
-        form = replica.form(replica.trained)
-        self.coder = keeping.codec.made(form, seed(node))
-        self.pulls = Pulls(node, form, keeping.codec, keeping.rule.lends) if keeping.codec.pull else None
         self.samples = Samples(node, self.coder, together=keeping.rule.gather.everyone)
         self.parked: dict[int, Pull] = {}
+        self.hears = {Pull: self.park, Push: self.take, Sample: self.samples.hear}
 
-    async def serve(self) -> None:
-        """Until every client has left."""
-        while self.board.clocks:
-            message = await self.node.receive_any(*self.hears)
-            await self.hear(message)
-            while choice := self.keeping.rule.gather.choose(Arrivals(self.waiting), self.board):
-                await self.update(choice)
-            self.own(message)
-            self.end_epochs()
-            await self.answer()
-            await self.samples.answer(len(self.board.clocks))
+    async def park(self, pull: Pull) -> None:
+        self.back(pull.sender.rank)
+        self.board.stands(pull.sender.rank, pull.step)
+        self.parked[pull.sender.rank] = pull
 
-    async def hear(self, message: Message) -> None:
-        if isinstance(message, Sample):
-            return self.samples.hear(message)
-        rank = message.sender.rank
+    async def take(self, push: Push) -> None:
+        rank = push.sender.rank
+        self.back(rank)
+        self.board.came(push.arrival, await self.node.now())
+        self.waiting.append(push)
+        self.newest = push
+        if self.epochs:
+            self.epochs.came(rank, push.step, push.samples)
+
+    async def left(self, who: Address) -> None:
+        self.back(who.rank)
+        self.board.leave(who.rank)
+
+    def back(self, rank: int) -> None:
+        """A client is through with what it was given last."""
         if self.versions:
             self.versions.back(rank)
-        if isinstance(message, Pull):
-            self.board.stands(rank, message.step)
-            self.parked[rank] = message
-        elif isinstance(message, Push):
-            self.board.came(message.arrival, await self.node.now())
-            self.waiting.append(message)
-            if self.epochs:
-                self.epochs.came(rank, message.step, message.samples)
-        else:
-            self.board.leave(rank)
 
-    def own(self, message: Message) -> None:
+    async def settle(self) -> None:
+        while choice := self.keeping.rule.gather.choose(Arrivals(self.waiting), self.board):
+            await self.update(choice)
+        self.own()
+        self.end_epochs()
+        await self.answer()
+        await self.samples.answer(len(self.board.clocks))
+
+    def own(self) -> None:
         """Copy a gradient that waits on although its worker may be answered: until then it is only lent."""
-        if self.waiting and (push := self.waiting[-1]) is message and not self.keeping.rule.lends:
+        push, self.newest = self.newest, None
+        if push and self.waiting and self.waiting[-1] is push and not self.keeping.rule.lends:
             push.grad, push.buffers = push.grad.clone(), push.buffers.clone()
 
     def end_epochs(self) -> None:
@@ -165,13 +159,13 @@ class Shard:
         """One step of the optimizer with the chosen gradients; their mean is added in the order of the choice."""
         pushes = [self.waiting[place] for place in choice.used]
         self.replica.updates.follow(self.node, [(push.sender, push.step) for push in pushes])
-        await self.note(choice, pushes)
-        grads = [self.fresh(push) for push in pushes]
-        grad = grads[0]
-        if self.keeping.rule.gather.averages:  # else the worker has clipped what it pushed
-            grad = mean_(grad.map(lambda part: part.new_empty(part.shape)), grads, choice.weights)
-            await clip_part(self.node, self.replica, grad, self.board.version, self.shards)
-        self.keep_buffers(pushes)
+        await self.note_update(self.board.version - push.version for push in pushes)
+        if self.first and choice.dropped:
+            await self.node.note("dropped", len(choice.dropped))
+        grads, averages = [self.fresh(push) for push in pushes], self.keeping.rule.gather.averages
+        # one that makes an update alone was clipped by its worker
+        grad = await self.mean(grads, choice.weights, self.board.version) if averages else grads[0]
+        self.keep_buffers([push.buffers for push in pushes], [push.gradients for push in pushes])
         self.replica.apply(grad, choice.scale)
         self.board.version += 1
         self.replica.progress.add(sum(push.samples for push in pushes))
@@ -185,21 +179,6 @@ class Shard:
         """The gradient as numbers, corrected for its age."""
         grad = self.coder.decode(push.grad)
         return self.correction.correct(push.sender.rank, grad, self.params) if self.correction else grad
-
-    async def note(self, choice: GatherChoice, pushes: Sequence[Push]) -> None:
-        if self.first:
-            for push in pushes:
-                await self.node.note("staleness", self.board.version - push.version)
-            await self.node.note("update")
-            if choice.dropped:
-                await self.node.note("dropped", len(choice.dropped))
-
-    def keep_buffers(self, pushes: Sequence[Push]) -> None:
-        """Move the server's buffers to the mean of those pushed, as far as these workers are of all."""
-        if self.first and self.replica.buffers.parts:
-            counts = [push.gradients for push in pushes]
-            pushed = mean_(self.replica.buffers.clone(), [push.buffers for push in pushes], counts)
-            self.replica.buffers.lerp_(pushed, min(1.0, sum(counts) / self.node.workers))
 
     def admits(self, rank: int) -> bool:
         return self.keeping.rule.gate.admits(rank, self.board)
@@ -217,13 +196,12 @@ class Shard:
             pull = self.parked.pop(rank)
             await self.node.note("lead", self.board.clocks[rank] - self.board.slowest)
             answer = self.current(pull.step)
-            given = self.pulls.give(rank, self.params, answer.version) if self.pulls else Given(self.params, 1)
-            answer.params, answer.whole = given
+            answer.params, answer.whole = self.give(rank, answer.version)
             if self.correction:
                 self.correction.gave(rank, self.pulls.of(rank) if self.pulls else self.params)
             if self.versions:
                 self.versions.gave(rank, self.board.version, self.params)
-            lent = self.keeping.rule.lends or not given.whole
+            lent = self.keeping.rule.lends or not answer.whole
             await self.node.send(pull.sender, answer, loan=lent, priority=self.priority(rank))
 
     def priority(self, rank: int) -> int:
@@ -240,12 +218,3 @@ def epoch_of(replica: Replica, workers: int) -> list[list[int]]:
     """The samples of each batch of every worker's epoch."""
     batch_source = replica.batch_source
     return [[batch_source.samples(rank, step) for step in range(batch_source.steps(rank))] for rank in range(workers)]
-
-
-async def server(node: Node, replica: Replica, *, index: int, count: int, clients: int, keeping: ShardPolicy) -> None:
-    """Hold one piece of the parameters until every client has left."""
-    replica.keep(replica.pieces(count)[index], buffers=index == 0)
-    if keeping.momentum is not None:
-        replica.updates.set_momentum(keeping.momentum)
-    shards = [Address("server", shard) for shard in range(count)]
-    await Shard(node, replica, keeping, range(clients), shards).serve()

@@ -10,7 +10,6 @@ from functools import partial
 
 import torch
 
-from covey.central.roles import workers_and_servers
 from covey.central.server.downpour import DownpourShard, ShardStep
 from covey.central.server.store import Accrued, FetchParameters, Store
 from covey.errors import PlanError
@@ -19,6 +18,8 @@ from covey.message import Address, Message
 from covey.model.batches import Batch
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.roles import workers_and_servers
+from covey.servers.server_program import serve
 from covey.strategy import Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
 
 
@@ -66,8 +67,8 @@ def resynced(node: Node, step: int) -> bool:
 class Scheduler(DownpourShard):
     """A shard that counts, for each worker, the pushes of others since its fetch; the first shard tells."""
 
-    def __init__(self, node: Node, replica: Replica, index: int, count: int, after: Abort, codec: Codec) -> None:
-        super().__init__(node, replica, index, count, ShardStep(after.share), codec)
+    def __init__(self, node: Node, replica: Replica, *, count: int, after: Abort, codec: Codec) -> None:
+        super().__init__(node, replica, count=count, step=ShardStep(after.share), codec=codec)
         self.after = after
         self.fetched: dict[int, tuple[int, float]] = {}  # by worker: for which step, when
         self.pushes: dict[int, int] = {}
@@ -78,7 +79,8 @@ class Scheduler(DownpourShard):
         if self.first and self.told.get(rank) != fetch.step:
             self.fetched[rank], self.pushes[rank] = (fetch.step, await self.node.now()), 0
 
-    async def taken(self, push: Accrued) -> None:
+    async def take(self, push: Accrued) -> None:
+        await super().take(push)
         self.fetched.pop(push.sender.rank, None)
         now = await self.node.now()
         for rank, (step, since) in list(self.fetched.items()):
@@ -98,10 +100,6 @@ class Abort:
     share: float
 
 
-async def server(node: Node, replica: Replica, *, index: int, count: int, after: Abort, codec: Codec) -> None:
-    await Scheduler(node, replica, index, count, after, codec).serve()
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpecSync:
     """Asynchronous, but a batch is redone on fresher weights, once, when many pushes follow its fetch."""
@@ -117,7 +115,7 @@ class SpecSync:
 
         def roles(workers: int, servers: int) -> list[Role]:
             work = partial(worker, count=servers, parts=self.parts, codec=codec)
-            return workers_and_servers(workers, work, servers, partial(server, after=after, codec=codec))
+            return workers_and_servers(workers, work, servers, partial(serve, Scheduler, after=after, codec=codec))
 
         return Strategy(
             name="specsync", settings=asdict(self), roles=roles, servers=ServerPlan(1),

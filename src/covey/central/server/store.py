@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from covey.central.pulls import Given, Received
 from covey.exchange import filters
 from covey.exchange.codec import Codec, seed
 from covey.exchange.filters import Filter, KeyCache
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.goodbye import Goodbye
+from covey.servers.pulls import Given, Received
 from covey.vector import Vector
 
 
@@ -44,13 +45,6 @@ class Accrued(Message):
     values: Vector
     buffers: Vector
     gradients: int = 1  # of which it is the sum
-
-
-class LeaveStore(Message):
-    """A worker pushes and fetches no more."""
-
-    wire_name = "store.gone"
-    counted = False
 
 
 class Store:
@@ -110,4 +104,4 @@ class Store:
                     part[mask] = 0
 
     async def leave(self) -> None:
-        await self.node.broadcast(self.addresses, LeaveStore())
+        await self.node.broadcast(self.addresses, Goodbye())

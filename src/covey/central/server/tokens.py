@@ -5,10 +5,9 @@ If each server counted its own, two workers could take the last one of a server 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
-from covey.central.roles import addresses
-from covey.central.server.shard import LeaveShard, Push, Shard, ShardPolicy
+from covey.central.server.shard import Push, Shard, ShardPolicy
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
@@ -28,23 +27,23 @@ class ReadToken(Message):
 class TokenShard(Shard):
     """A server whose gradients are of the version of their worker's token, whatever it may have been given since."""
 
-    hears = (*Shard.hears, ReadToken)
-
     def __init__(
-        self, node: Node, replica: Replica, keeping: ShardPolicy, clients: int, shards: Sequence[Address]
+        self, node: Node, replica: Replica, *, keeping: ShardPolicy, clients: Collection[int], count: int
     ) -> None:
-        super().__init__(node, replica, keeping, range(clients), shards)
+        super().__init__(node, replica, keeping=keeping, clients=clients, count=count)
         self.tokens: dict[int, int] = {}  # the version of each worker's token, until its gradient comes
+        self.hears[ReadToken] = self.be_told
 
-    async def hear(self, message: Message) -> None:
-        if isinstance(message, ReadToken):
-            self.tokens[message.rank] = message.version
-            return
-        if isinstance(message, Push):
-            message.version = self.tokens.pop(message.sender.rank)
-        elif isinstance(message, LeaveShard):
-            self.give_back(message.sender.rank)
-        await super().hear(message)
+    async def be_told(self, token: ReadToken) -> None:
+        self.tokens[token.rank] = token.version
+
+    async def take(self, push: Push) -> None:
+        push.version = self.tokens.pop(push.sender.rank)
+        await super().take(push)
+
+    async def left(self, who: Address) -> None:
+        self.give_back(who.rank)
+        await super().left(who)
 
     def give_back(self, rank: int) -> None:
         """A worker that found no step to do leaves its token to others."""
@@ -63,10 +62,4 @@ class TokenShard(Shard):
         await super().answer()
         for rank in parked:
             if self.first and rank not in self.parked:
-                await self.node.broadcast(self.shards[1:], ReadToken(rank, self.tokens[rank]))
-
-
-async def server(node: Node, replica: Replica, *, index: int, count: int, clients: int, keeping: ShardPolicy) -> None:
-    """Hold one piece of the parameters until every worker has left."""
-    replica.keep(replica.pieces(count)[index], buffers=index == 0)
-    await TokenShard(node, replica, keeping, clients, addresses(count)).serve()
+                await self.node.broadcast(self.servers[1:], ReadToken(rank, self.tokens[rank]))

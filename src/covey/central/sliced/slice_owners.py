@@ -10,8 +10,6 @@ from functools import partial
 
 from torch.optim import Optimizer
 
-from covey.central.clipping import clip_part
-from covey.central.pulls import Given, Pulls, Truth, land
 from covey.central.sliced.dropping import Dropping, PartsReady, Patience
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense, seed
@@ -21,6 +19,9 @@ from covey.message import Address, Message
 from covey.model.optimizers import ELEMENTWISE
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.clipping import clip_part
+from covey.servers.goodbye import Goodbye
+from covey.servers.pulls import Given, Pulls, Truth, land
 from covey.strategy import GROW, ONCE, Description, Role, Strategy, TaskTerms, Taxonomy, workers
 from covey.vector import Vector, mean_
 
@@ -47,13 +48,6 @@ class FreshSlice(Message):
     step: int
     params: Vector
     whole: int = 1  # else it is what has changed, encoded
-
-
-class SliceDone(Message):
-    """A worker sends no more gradients; it still owns its slice."""
-
-    wire_name = "sliced.slice_done"
-    counted = False
 
 
 class Owner:
@@ -168,9 +162,9 @@ class Owner:
 
     async def serve_the_rest(self) -> None:
         """A slice needs its owner until the last worker has ended."""
-        await self.node.broadcast([peer for peer in self.peers if peer != self.node.address], SliceDone())
+        await self.node.broadcast([peer for peer in self.peers if peer != self.node.address], Goodbye())
         while len(self.done.value) < self.node.workers:
-            word = await self.node.receive_any(SliceDone, GradientSlice)
+            word = await self.node.receive_any(Goodbye, GradientSlice)
             if isinstance(word, GradientSlice):
                 await self.own(word.step, {word.sender.rank: word})
             elif word.sender.rank not in self.done.value:

@@ -15,6 +15,8 @@ from covey.exchange.differences import Shadows, model_coder, refuse_carrying
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.goodbye import Goodbye
+from covey.servers.server_program import ServerProgram, serve
 from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.vector import Vector, mean_
 
@@ -36,13 +38,6 @@ class Averaged(Message):
     wire_name = "sparknet.averaged"
 
     model: Vector
-
-
-class TrainingFinished(Message):
-    """A worker will train no more."""
-
-    wire_name = "sparknet.finished"
-    counted = False
 
 
 async def worker(node: Node, replica: Replica, *, period: int, momentum: Momentum) -> None:
@@ -67,7 +62,7 @@ async def worker(node: Node, replica: Replica, *, period: int, momentum: Momentu
     if under_way.value[0]:
         under_way.value[0] = 0
         await node.send(MASTER, Trained(1, replica.model))
-    await node.send(MASTER, TrainingFinished())
+    await node.send(MASTER, Goodbye())
 
 
 async def compressed(node: Node, replica: Replica, *, period: int, momentum: Momentum, codec: Codec) -> None:
@@ -93,46 +88,38 @@ async def compressed(node: Node, replica: Replica, *, period: int, momentum: Mom
                 replica.optimizer.state.clear()
     if under_way.value[0]:
         await hand_over(1)
-    await node.send(MASTER, TrainingFinished())
+    await node.send(MASTER, Goodbye())
 
 
-class Mean:
-    """The master's mean of models: as they come, or moved by the mean of changes."""
+class AveragingMaster(ServerProgram):
+    """Waits for the model of everyone who began the round, and gives their mean to those who go on."""
 
-    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
-        self.replica, self.plain = replica, codec.lossless
+    def __init__(self, node: Node, replica: Replica, *, period: int, codec: Codec) -> None:
+        super().__init__(node, replica)
+        self.period, self.plain = period, codec.lossless
         if not self.plain:
             self.up = change_coder(node, replica, codec, "up")
             self.common = Shadows(node, "common", model_coder(node, replica, codec, "down"), replica.model)
+        self.round: dict[str, Any] = node.remember("round", {"round": 0, "models": {}, "going_on": []}).value
+        self.hears = {Trained: self.take}
 
-    def of(self, models: dict[int, Vector]) -> Vector:
+    async def take(self, trained: Trained) -> None:
+        models, going_on = self.round["models"], self.round["going_on"]
+        models[trained.sender.rank] = trained.model
+        if not trained.last:
+            going_on.append(trained.sender.rank)
+        if len(models) == len(self.node.present(self.round["round"] * self.period)):
+            mean = self.mean(models)
+            self.round.update(round=self.round["round"] + 1, models={}, going_on=[])
+            await self.node.broadcast([Address("worker", rank) for rank in sorted(going_on)], Averaged(mean))
+
+    def mean(self, models: dict[int, Vector]) -> Vector:
         """What to give to those who go on. Changes that workers have not heard of yet stay in the master's model."""
         if self.plain:
             return averaged(self.replica, models)
         for rank in sorted(models):
             self.replica.model.add_(self.up.decode(models[rank]), alpha=1 / len(models))
         return self.common.tell(self.replica.model)
-
-
-async def master(node: Node, replica: Replica, *, period: int, codec: Codec) -> None:
-    """Wait for the model of everyone who began the round, and give their mean to those who go on."""
-    mean_of = Mean(node, replica, codec)
-    state: dict[str, Any] = node.remember("round", {"round": 0, "models": {}, "going_on": []}).value
-    left: set[Address] = set()  # after a restart all say it anew
-    while len(left) < node.workers:
-        message = await node.receive_any(Trained, TrainingFinished)
-        if isinstance(message, TrainingFinished):
-            left.add(message.sender)
-            continue
-        assert isinstance(message, Trained)
-        state["models"][message.sender.rank] = message.model
-        if not message.last:
-            state["going_on"].append(message.sender.rank)
-        if len(state["models"]) == len(node.present(state["round"] * period)):
-            mean = mean_of.of(state["models"])
-            going_on = [Address("worker", rank) for rank in sorted(state["going_on"])]
-            state.update(round=state["round"] + 1, models={}, going_on=[])
-            await node.broadcast(going_on, Averaged(mean))
 
 
 def averaged(replica: Replica, models: dict[int, Vector]) -> Vector:
@@ -166,7 +153,7 @@ class SparkNet:
             work = partial(program, period=self.period, momentum=self.momentum)
             return [
                 *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
-                Role(MASTER, partial(master, period=self.period, codec=codec), scored=True),
+                Role(MASTER, partial(serve, AveragingMaster, period=self.period, codec=codec), scored=True),
             ]
 
         return Strategy(

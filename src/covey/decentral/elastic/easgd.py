@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -16,6 +15,8 @@ from covey.exchange.differences import Gaps, Shadows, model_coder, refuse_carryi
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.goodbye import Goodbye
+from covey.servers.server_program import ServerProgram, serve
 from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
@@ -41,13 +42,6 @@ class Elastic(Message):
     wire_name = "elastic.elastic"
 
     force: Vector
-
-
-class Depart(Message):
-    """A worker will pull no more."""
-
-    wire_name = "elastic.depart"
-    counted = False
 
 
 class ElasticForce:
@@ -98,7 +92,7 @@ async def worker(
         trend.add(replica.batch.loss)
         if force is not None:
             replica.model.add_(force, alpha=-1)
-    await node.send(MASTER, Depart())
+    await node.send(MASTER, Goodbye())
 
 
 class Trend:
@@ -125,66 +119,58 @@ class Trend:
         return pull
 
 
-class TravellingCentre:
-    """The centre as it travels, and moves by what comes."""
+class CentreMaster(ServerProgram):
+    """Hands out the centre, and moves it by each force as it comes."""
 
-    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
-        self.model = replica.model
+    def __init__(self, node: Node, replica: Replica, *, codec: Codec) -> None:
+        super().__init__(node, replica)
         coder = model_coder(node, replica, codec, "force")
         self.decode = coder.decode
         self.told = None if codec.lossless else Shadows(node, "told", coder, replica.model)
+        self.hears = {ReadCentre: self.read, Elastic: self.move}
 
-    def shown(self, to: Address) -> Centre:
-        return Centre(self.told.tell(self.model, to.rank) if self.told else self.model)
+    async def read(self, read: ReadCentre) -> None:
+        await self.show(read.sender)
 
-    def move(self, elastic: Elastic) -> None:
+    async def show(self, to: Address) -> None:
+        model = self.replica.model
+        await self.node.send(to, Centre(self.told.tell(model, to.rank) if self.told else model))
+
+    async def move(self, elastic: Elastic) -> None:
         force = self.decode(elastic.force)
-        self.model.add_(force)
+        self.replica.model.add_(force)
         if self.told:
             self.told.of(elastic.sender.rank).add_(force)
 
 
-async def master(node: Node, replica: Replica, *, codec: Codec) -> None:
-    """Hand out the centre, and move it by each force as it comes."""
-    centre = TravellingCentre(node, replica, codec)
-    left: set[Address] = set()  # after a restart all say it anew
-    while len(left) < node.workers:
-        message = await node.receive_any(ReadCentre, Elastic, Depart)
-        if isinstance(message, ReadCentre):
-            await node.send(message.sender, centre.shown(message.sender))
-        elif isinstance(message, Elastic):
-            centre.move(message)
-        else:
-            left.add(message.sender)
+class OrderlyMaster(CentreMaster):
+    """Serves every worker once a round: all from the same centre, or in rank order, each from a fresh one."""
 
+    def __init__(self, node: Node, replica: Replica, *, period: int, together: bool, codec: Codec) -> None:
+        super().__init__(node, replica, codec=codec)
+        self.period, self.together = period, together
+        self.round = node.remember("round", [0]).value
+        self.asked, self.waiting = set[Address](), list[Address]()
+        self.hears = {ReadCentre: self.read}
 
-async def orderly_master(node: Node, replica: Replica, *, period: int, together: bool, codec: Codec) -> None:
-    """Serve every worker once a round: all from the same centre, or in rank order, each from a fresh one."""
-    centre = TravellingCentre(node, replica, codec)
-    number = node.remember("round", [0]).value  # of the round
-    left, asked = set[Address](), set[Address]()
-    waiting = list[Address]()
-    while len(left) < node.workers:
-        if not waiting:
-            waiting = [Address("worker", rank) for rank in node.present(number[0] * period)]
-        ready = waiting if together else waiting[:1]
-        if ready and asked.issuperset(ready):
-            await serve(node, centre, ready)
-            asked.difference_update(ready)
-            waiting = waiting[len(ready) :]
-            number[0] += not waiting
-        elif isinstance(message := await node.receive_any(ReadCentre, Depart), ReadCentre):
-            asked.add(message.sender)
-        else:
-            left.add(message.sender)
+    async def read(self, read: ReadCentre) -> None:
+        self.asked.add(read.sender)
 
+    def turn(self) -> list[Address]:
+        """Who is served next."""
+        self.waiting = self.waiting or list(self.node.members(self.round[0] * self.period))
+        return self.waiting if self.together else self.waiting[:1]
 
-async def serve(node: Node, centre: TravellingCentre, peers: Sequence[Address]) -> None:
-    """Give all of them the centre as it is now, then move it by their forces, in rank order."""
-    for peer in peers:
-        await node.send(peer, centre.shown(peer))
-    for elastic in await node.gather(Elastic, peers):
-        centre.move(elastic)
+    async def settle(self) -> None:
+        """Give all whose turn it is the centre as it is now, then move it by their forces, in rank order."""
+        while (turn := self.turn()) and self.asked.issuperset(turn):
+            for peer in turn:
+                await self.show(peer)
+            for elastic in await self.node.gather(Elastic, turn):
+                await self.move(elastic)
+            self.asked.difference_update(turn)
+            self.waiting = self.waiting[len(turn) :]
+            self.round[0] += not self.waiting
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,8 +198,8 @@ class Easgd:
             work = partial(
                 worker, period=self.period, pull=pull, momentum=self.momentum, adapt=self.adapt, codec=codec
             )  # fmt: skip
-            orderly = partial(orderly_master, period=self.period, together=self.mode == "synchronous")
-            tend = partial(master if self.mode == "asynchronous" else orderly, codec=codec)
+            orderly = partial(OrderlyMaster, period=self.period, together=self.mode == "synchronous")
+            tend = partial(serve, CentreMaster if self.mode == "asynchronous" else orderly, codec=codec)
             return [
                 *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
                 Role(MASTER, tend, scored=True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from covey.decentral.leaving import Leaving, addresses, part
+from covey.decentral.leaving import addresses, part
 from covey.decentral.written_settings import written
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
@@ -13,6 +13,7 @@ from covey.exchange.differences import Gaps, Shadows, model_coder, refuse_laggin
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.goodbye import Goodbye
 from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
@@ -58,7 +59,7 @@ async def worker(node: Node, replica: Replica, *, place: TreePlace, pull: float,
 
     for step in node.steps():
         be_pulled()
-        while leaving := node.receive_nowait(Leaving):
+        while leaving := node.receive_nowait(Goodbye):
             gone.add(leaving.sender.rank)
         replica.apply(await replica.gradient(node))
         await node.note("update")

@@ -8,12 +8,13 @@ from functools import partial
 
 import torch
 
-from covey.decentral.leaving import Leaving, leave
+from covey.decentral.leaving import leave
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense, seed
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.goodbye import Goodbye
 from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.vector import Piece, Vector, chunks
 
@@ -77,7 +78,7 @@ async def worker(node: Node, replica: Replica, *, partitions: int, codec: Codec)
     await leave(node, peers)
     missing = set(peers)
     while missing:  # taken in as they come, or they would fill the mailbox while others still train
-        message = await node.receive_any(Part, Leaving)
+        message = await node.receive_any(Part, Goodbye)
         if isinstance(message, Part):
             parts.add(message, late.value)
             came.value += 1

@@ -11,6 +11,7 @@ from covey.exchange.differences import Gaps, Shadows, model_coder, refuse_laggin
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Memory, Node
+from covey.servers.goodbye import Goodbye
 from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.topology import Graph
 from covey.vector import Vector
@@ -23,13 +24,6 @@ class Gossip(Message):
 
     model: Vector
     weight: float
-
-
-class GossipEnd(Message):
-    """I train no more, and every gossip of mine was sent before this."""
-
-    wire_name = "gossip.farewell"
-    counted = False
 
 
 class GossipLinks:
@@ -70,7 +64,7 @@ async def worker(node: Node, replica: Replica, *, probability: float, graph: Gra
     for _ in node.steps():
         while gossip := node.receive_nowait(Gossip):  # all of it, or the queue of a slow worker grows without bound
             talk.take_in(gossip)
-        while farewell := node.receive_nowait(GossipEnd):
+        while farewell := node.receive_nowait(Goodbye):
             peers.discard(farewell.sender.rank)
         replica.apply(await replica.gradient(node))
         await node.note("update")
@@ -84,9 +78,9 @@ async def worker(node: Node, replica: Replica, *, probability: float, graph: Gra
 
 async def part(node: Node, talk: GossipLinks, peers: set[int], graph: Graph) -> None:
     """Say farewell, and take in what still travels, until every peer has said farewell too."""
-    await node.broadcast([Address("worker", rank) for rank in graph.neighbours(node.rank)], GossipEnd())
+    await node.broadcast([Address("worker", rank) for rank in graph.neighbours(node.rank)], Goodbye())
     while peers:
-        message = await node.receive_any(Gossip, GossipEnd)
+        message = await node.receive_any(Gossip, Goodbye)
         if isinstance(message, Gossip):
             talk.take_in(message)
         else:

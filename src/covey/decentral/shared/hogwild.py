@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 from torch.optim import Optimizer
 
-from covey.decentral.leaving import Leaving, addresses, leave
+from covey.decentral.leaving import addresses, leave
 from covey.errors import PlanError
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Effect, Memory, Node
+from covey.servers.goodbye import Goodbye
 from covey.strategy import KEEP, Description, Role, Strategy, TaskTerms, Taxonomy
 from covey.vector import Vector
 
@@ -189,11 +190,11 @@ async def carry_on(
     await leave(node, others)
     missing = set(others)
     while missing:
-        message = await node.receive_any(WriteToken, Leaving)
+        message = await node.receive_any(WriteToken, Goodbye)
         if isinstance(message, WriteToken):
             meet()
             await node.send(following, WriteToken())
-        missing.discard(message.sender.rank if isinstance(message, Leaving) else GONE)
+        missing.discard(message.sender.rank if isinstance(message, Goodbye) else GONE)
 
 
 # -- their names ------------------------------------------------------------------------------------------------------

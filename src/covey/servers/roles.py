@@ -16,7 +16,7 @@ from covey.vector import Piece
 def workers_and_servers(
     workers: int, work: Program, servers: int, serve: Program, *, one_batch: bool = False
 ) -> list[Role]:
-    """Workers that do `work`, and servers that do `serve(index=…, count=…)`, whose models are scored."""
+    """Workers that do `work`, and servers that do `serve(count=…)`, whose models are scored."""
     return [
         *(
             Role(Address("worker", rank), work, trains=True, one_batch=one_batch, heard_by_all=True)
@@ -27,11 +27,8 @@ def workers_and_servers(
 
 
 def serving(servers: int, serve: Program) -> list[Role]:
-    """The servers, each of which is told its index and their count."""
-    return [
-        Role(address, partial(serve, index=index, count=servers), scored=True)
-        for index, address in enumerate(addresses(servers))
-    ]
+    """The servers, each of which is told their count."""
+    return [Role(address, partial(serve, count=servers), scored=True) for address in addresses(servers)]
 
 
 def addresses(servers: int) -> list[Address]:

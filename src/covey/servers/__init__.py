@@ -1,0 +1,1 @@
+"""What do all servers and masters have in common? Their loop and its end, pieces, coders, buffers, notes."""
