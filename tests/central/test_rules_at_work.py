@@ -388,8 +388,8 @@ class Outside:
 def test_a_rule_from_outside_gets_what_its_traits_say() -> None:
     """A barrier is bsp, whoever wrote it: what is lent, who clips, who may stand for a group."""
     theirs, bsp = Outside().strategy(4), resolve("bsp", 4)
-    assert (theirs.clips, theirs.rate, theirs.taxonomy) == (bsp.clips, bsp.rate, bsp.taxonomy)
-    assert theirs.grouped is not None and Rule(InStep(), OfAll()).lends
+    assert (theirs.terms, theirs.description, theirs.taxonomy) == (bsp.terms, bsp.description, bsp.taxonomy)
+    assert theirs.servers.grouped is not None and Rule(InStep(), OfAll()).lends
     traces = [run(mlp(), one, 4, steps=4, cluster=slowed(w2=3)).trace for one in ("bsp", Outside())]
     assert traces[0] == traces[1]
 
@@ -397,4 +397,4 @@ def test_a_rule_from_outside_gets_what_its_traits_say() -> None:
 def test_a_rule_that_says_nothing_of_itself_lends_nothing_and_has_no_proxies() -> None:
     quiet = Rule(Silent(), Soft(2))
     assert not quiet.lends and not quiet.groups
-    assert parameter_server("mine", "asynchronous", ShardPolicy(quiet), {}).grouped is None
+    assert parameter_server("mine", "asynchronous", ShardPolicy(quiet), {}).servers.grouped is None
