@@ -48,7 +48,11 @@ class RoleFailed(CoveyError):
 
 
 class PeerLost(CoveyError):
-    """A role stopped answering."""
+    """A role stopped answering; `who` did, where that is known."""
+
+    def __init__(self, message: str, who: str = "") -> None:
+        super().__init__(message)
+        self.who = who
 
 
 class Stalled(CoveyError):

@@ -13,7 +13,7 @@ from covey.cli import app
 COMMANDS = ("run", "simulate", "calibrate", "launch", "strategies", "doctor")
 FLAGS = {
     "run": "--strategy --workers --servers --engine --epochs --steps --until --seed --threads --save --checkpoint "
-    "--every --resume --stall --link-rate",
+    "--every --resume --on-failure --max-failures --stall --link-rate",
     "simulate": "--strategy --workers --cluster --bandwidth --latency --compute --jitter --slow --kill --timing-only",
     "launch": "--strategy --workers --servers --steps --seed --threads --save --stall",
 }

@@ -39,7 +39,11 @@ OTHER: dict[str, Any] = {
     "save": "model.safetensors", "link_rate": "50mbit", "traced": True, "command": "covey run", "watcher": Silent(),
     "threads": 2, "checkpoint": "kept", "every": "5s", "resume": "kept", "stall": "5s", "hosts": "hosts.txt",
     "place": "servers:node0", "interface": "eth0", "insecure": True, "cluster": Cluster(), "timing_only": True,
-    "instruments": [Instrument()],
+    "instruments": [Instrument()], "on_failure": "restart", "max_failures": 2,
+}
+NEEDED = {
+    "every": {"checkpoint": "kept"}, "on_failure": {"checkpoint": "kept"},
+    "max_failures": {"checkpoint": "kept", "on_failure": "restart"},
 }  # fmt: skip
 KINDS = {engine: "cluster" if engine in ENGINES else engine for engine in names()}
 
@@ -79,16 +83,18 @@ def test_fit_and_launch_put_every_option_in_its_place(name: str, monkeypatch: py
 @pytest.mark.parametrize("engine", KINDS)
 @pytest.mark.parametrize("name", [name for name in OTHER if name != "engine"])
 def test_an_option_is_read_or_refused(name: str, engine: str) -> None:
-    given = options({name: OTHER[name], **({"checkpoint": "kept"} if name == "every" else {})})
+    given = options({name: OTHER[name], **NEEDED.get(name, {})})
     kind = ENGINES.get(engine)
-    if kind and name in kind.refuses:
-        with pytest.raises(PlanError, match=re.escape(f"--{name} is not for {engine}, {kind.refuses[name]}")):
+    if kind and (refused := {name, *NEEDED.get(name, {})} & kind.refuses.keys()):
+        (option,) = refused
+        said = f"--{option.replace('_', '-')} is not for {engine}, {kind.refuses[option]}"
+        with pytest.raises(PlanError, match=re.escape(said)):
             check(given, engine, kind)
     elif KINDS[engine] in READ[name]:
         check(given, engine, kind)
     else:
-        refused = f"--{name.replace('_', '-')} is for .*, not for {engine}|--checkpoint is for"
-        with pytest.raises(PlanError, match=refused):
+        said = f"--{name.replace('_', '-')} is for .*, not for {engine}|--checkpoint is for"
+        with pytest.raises(PlanError, match=said):
             fit(mlp(), "bsp", 2, engine=engine, **{name: OTHER[name]})
 
 

@@ -57,6 +57,8 @@ def command(
     checkpoint: options.Checkpoint = None,
     every: options.Every = None,
     resume: options.Resume = None,
+    on_failure: options.OnFailure = "stop",
+    max_failures: options.MaxFailures = 5,
     hosts: options.Hosts = None,
     place: options.Place = "",
     interface: options.Interface = "",
@@ -91,7 +93,8 @@ def command(
             lambda watcher: launch(
                 script, own, strategy, workers, servers=servers, engine=engine, steps=steps, seed=seed,
                 threads=threads, save=save, checkpoint=checkpoint, every=every or "60s", resume=resume, stall=stall,
-                hosts=hosts, place=place, interface=interface, insecure=insecure, command=request.command,
+                hosts=hosts, place=place, interface=interface, insecure=insecure, on_failure=on_failure,
+                max_failures=max_failures, command=request.command,
                 watcher=watcher,
             ),
         )  # fmt: skip

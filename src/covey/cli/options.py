@@ -60,6 +60,13 @@ Scores = Annotated[int, flag("--scores", "N", "Score the model so often in a pas
 Save = Annotated[Path | None, flag("--save", "FILE", "Save the trained weights as safetensors.", KEEP)]
 Checkpoint = Annotated[Path | None, flag("--checkpoint", "DIR", "Keep the whole run here as it goes.", KEEP)]
 Every = Annotated[str | None, flag("--every", "TIME", "How often to write the checkpoint. (usual: 60s)", KEEP)]
+OnFailure = Annotated[
+    Literal["stop", "restart"],
+    flag("--on-failure", "WHAT", "When a process is lost: stop, or restart from the newest checkpoint.", KEEP),
+]
+MaxFailures = Annotated[
+    int, flag("--max-failures", "N", "How many restarts in a row may pass without a new checkpoint.", KEEP, least=1)
+]
 Resume = Annotated[Path | None, flag("--resume", "DIR", "Go on from the checkpoint in this folder.", KEEP)]
 
 Hosts = Annotated[Path | None, flag("--hosts", "FILE", "A file of hosts, one a line, as mpirun takes it.", HOSTS)]

@@ -28,6 +28,8 @@ def command(
     checkpoint: options.Checkpoint = None,
     every: options.Every = None,
     resume: options.Resume = None,
+    on_failure: options.OnFailure = "stop",
+    max_failures: options.MaxFailures = 5,
     hosts: options.Hosts = None,
     place: options.Place = "",
     interface: options.Interface = "",
@@ -57,6 +59,7 @@ def command(
                 task, strategy, workers, servers=servers, engine=engine, epochs=epochs, steps=steps, until=until,
                 seed=seed, scores=scores, threads=threads, save=save, checkpoint=checkpoint, every=every or "60s",
                 resume=resume, stall=stall, link_rate=link_rate, hosts=hosts, place=place, interface=interface,
-                insecure=insecure, command=request.command, watcher=watcher,
+                insecure=insecure, on_failure=on_failure, max_failures=max_failures, command=request.command,
+                watcher=watcher,
             ),
         )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from covey.decoding import WireFormat
+from covey.observe.membership import Goodput, MembershipEvent
 from covey.observe.recording import Recording
 from covey.observe.referee import Referee, Row, TargetReached
 from covey.observe.tally import Tally
@@ -86,6 +87,8 @@ class Result(RunFacts, kw_only=True, dict=True):
     failures: list[str]
     notes: dict[str, float | None]
     usage: list[Use] = []  # of real runs
+    membership: list[MembershipEvent] | msgspec.UnsetType = msgspec.UNSET  # of runs that lost processes and went on
+    goodput: Goodput | msgspec.UnsetType = msgspec.UNSET  # of the same
 
     @property
     def weights(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from covey.run.options import (
     BudgetOptions,
     CheckpointOptions,
     NetworkOptions,
+    OnFailure,
     Options,
     OutputOptions,
     ProcessOptions,
@@ -49,6 +50,8 @@ def fit(
     checkpoint: str | os.PathLike[str] | None = None,
     every: str = "60s",
     resume: str | os.PathLike[str] | None = None,
+    on_failure: OnFailure = "stop",
+    max_failures: int = 5,
     stall: str = "30s",
     hosts: str | os.PathLike[str] | None = None,
     place: str = "",
@@ -85,6 +88,8 @@ def fit(
         checkpoint: Save the whole run in this folder at intervals.
         every: The interval between checkpoints, such as "10m".
         resume: Continue from the newest checkpoint in this folder.
+        on_failure: "stop" ends a run that loses a process; "restart" starts it again from its newest checkpoint.
+        max_failures: The number of failures in a row, without a new checkpoint, that a restarting run survives.
         stall: Report who waits for whom after this time, and end the run if a process is unresponsive.
         hosts: A file of hosts, for engines that take one.
         place: Where roles live, such as "servers:node0,workers:rest".
@@ -109,7 +114,9 @@ def fit(
         processes=ProcessOptions(threads=threads, stall=stall),
         network=NetworkOptions(hosts=hosts, place=place, interface=interface, insecure=insecure),
         virtual=VirtualOptions(cluster=cluster, timing_only=timing_only, instruments=instruments),
-        checkpoints=CheckpointOptions(checkpoint=checkpoint, every=every, resume=resume),
+        checkpoints=CheckpointOptions(
+            checkpoint=checkpoint, every=every, resume=resume, on_failure=on_failure, max_failures=max_failures
+        ),
         output=OutputOptions(save=save, traced=traced, command=command, watcher=watcher),
     )
     return fit_with(task, strategy, workers, given)

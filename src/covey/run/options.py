@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from covey.engines.entries import ENGINES, Engine
 from covey.errors import PlanError
@@ -16,6 +16,7 @@ from covey.observe.progress import Watcher
 from covey.simulate import Cluster
 
 Kind = Literal["local", "cluster", "simulated"]
+OnFailure = Literal["stop", "restart"]
 
 ALL: frozenset[Kind] = frozenset({"local", "cluster", "simulated"})
 REAL: frozenset[Kind] = frozenset({"local", "cluster"})
@@ -107,15 +108,28 @@ class VirtualOptions(OptionPart):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointOptions(OptionPart):
-    """What to keep for another run, and what to go on from."""
+    """What to keep for another run, what to go on from, and whether to do so after a failure."""
 
     read_by = REAL
 
     checkpoint: str | os.PathLike[str] | None = None
     every: str = "60s"
     resume: str | os.PathLike[str] | None = None
+    on_failure: OnFailure = "stop"
+    max_failures: int = 5  # in a row without a new checkpoint, before a run that restarts ends
+
+    def __post_init__(self) -> None:
+        if self.on_failure not in get_args(OnFailure):
+            raise PlanError(f"--on-failure {self.on_failure}: use {' or '.join(get_args(OnFailure))}")
+        _at_least_one(**{"max-failures": self.max_failures})
 
     def check(self) -> None:
+        if self.on_failure == "restart" and self.checkpoint is None:
+            raise PlanError(
+                "--on-failure restart needs --checkpoint DIR: the run starts again from its newest checkpoint"
+            )
+        if "max_failures" in _given(self) and self.on_failure == "stop":
+            raise PlanError(f"--max-failures {self.max_failures} counts restarts: add --on-failure restart")
         if "every" in _given(self) and self.checkpoint is None:
             raise PlanError(
                 f"--every {self.every} says how often to write a checkpoint; say where with --checkpoint DIR"

@@ -26,6 +26,7 @@ from covey.run import roles
 from covey.run.kept import changed_settings, same_cut, settings_of, uncut
 from covey.run.options import CheckpointOptions
 from covey.run.request import Request, facts, referee
+from covey.run.restarting import Attempt, Restarts
 from covey.run.roles import RoleWork
 from covey.run.saving import save_model
 from covey.simulate import parse_duration
@@ -60,14 +61,26 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     here = _run(asked)
     kept, run = kept_run(given.checkpoints, here)
     checkpoints = checkpoints_of(given.checkpoints)
-    judge = referee(asked)
     interrupt = Interrupt()
+    restarts = Restarts(given, checkpoints, interrupt, len(asked.plan.limits))
+    with checkpoints or nullcontext(), interruptible(interrupt):
+        return restarts.run(
+            Attempt(kept, run), lambda attempt: _train(asked, name, muster, here, checkpoints, interrupt, attempt)
+        )
+
+
+def _train(
+    asked: Request, name: str, muster: Muster, here: RunRecord, checkpoints: CheckpointDirectory | None,
+    interrupt: Interrupt, attempt: Attempt,
+) -> Result:  # fmt: skip
+    """One attempt, with new processes."""
+    given, run, judge = asked.options, attempt.run, referee(asked)
     handed = handover.pack(None if asked.name else asked.task, asked.spec if asked.spec.from_outside else None)
 
     def pack(contacts: Contacts) -> bytes:
-        return msgspec.msgpack.encode(_work(asked, contacts, kept, run))
+        return msgspec.msgpack.encode(_work(asked, contacts, attempt.kept, run))
 
-    with checkpoints or nullcontext(), interruptible(interrupt), muster(asked, roles.__name__, handed) as processes:
+    with muster(asked, roles.__name__, handed) as processes:
         board = processes.start(asked.plan.roles, f"{roles.__name__}:enter", pack, handed)
         file = processes.directory / "model.safetensors"
         wishes = RunWishes(
@@ -75,9 +88,9 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
             first=asked.task.evaluate is not None and run is None, model=file,
             checkpoints=checkpoints, keep_every=parse_duration(given.checkpoints.every),
             run=here, stall=parse_duration(given.processes.stall), budget=asked.budget, watcher=given.output.watcher,
-            interrupt=interrupt,
+            interrupt=interrupt, lost=attempt.lost,
         )  # fmt: skip
-        supervisor = Supervisor(asked.plan, board, processes, judge, wishes)
+        supervisor = attempt.supervisor = Supervisor(asked.plan, board, processes, judge, wishes)
         if run is not None:
             supervisor.resume(run)
             for line in changed_settings(run, here):

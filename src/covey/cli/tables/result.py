@@ -52,6 +52,8 @@ def _facts(result: Result, target: Target | None, files: Mapping[str, Path | Non
         yield "codec", Text(chosen)
     if result.staleness.mean is not None:
         yield "staleness", Text(f"mean {result.staleness.mean:.2f}, max {result.staleness.max}")
+    if result.membership and result.goodput:
+        yield "restarts", Text(f"{len(result.membership)}; {result.goodput.ratio:.1%} of the work counts")
     for failure in result.failures:
         yield "failure", Text(failure, "red")
     for name, path in files.items():

@@ -35,6 +35,6 @@ def table() -> list[str]:
     """The engines as the page on clusters shows them."""
     rows = ["| engine | where its sites run | install | refuses |", "|---|---|---|---|"]
     for name, kind in ENGINES.items():
-        refused = ", ".join(f"`--{option}`" for option in kind.refuses) or "-"
+        refused = ", ".join(f"`--{option.replace('_', '-')}`" for option in kind.refuses) or "-"
         rows.append(f"| `{name}` | {kind.about()} | {f'`{kind.install}`' if kind.install else '-'} | {refused} |")
     return rows

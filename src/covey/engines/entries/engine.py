@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from covey.engines.cluster.places import Places
     from covey.engines.cluster.ranks import Ranks
 
+ENDS_WITH_RUN = (  # why an engine refuses --on-failure
+    "whose processes end with the run: let its scheduler start the same command again with --resume, or use --engine "
+    "local, ray or lab"
+)
+
 
 class Engine(ABC):
     """An engine starts the processes of a run on the hosts of a cluster.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from covey.engines.entries.engine import Engine, installed_version
+from covey.engines.entries.engine import ENDS_WITH_RUN, Engine, installed_version
 from covey.engines.entries.trouble import Trouble, in_child
 from covey.engines.launch_environment import LaunchEnvironment, by_mpi
 
@@ -36,7 +36,7 @@ class MpiEngine(Engine):
 
     needs = "mpi4py"
     install = "pip install 'covey[mpi]'"
-    refuses: ClassVar[Mapping[str, str]] = {}
+    refuses: ClassVar[Mapping[str, str]] = {"on_failure": ENDS_WITH_RUN}
 
     def places(self, workers: int, hosts: Path | None) -> Places:
         from covey.engines.mpi import places

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from covey.engines.entries.engine import Engine, installed_version
+from covey.engines.entries.engine import ENDS_WITH_RUN, Engine, installed_version
 from covey.engines.entries.trouble import PATIENCE, Trouble
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ class SparkEngine(Engine):
     needs = "pyspark"
     install = "pip install 'covey[spark]'"
     refuses: ClassVar[Mapping[str, str]] = {
-        "hosts": "which knows its executors: --engine 'spark(master=\"spark://…\")'"
+        "hosts": "which knows its executors: --engine 'spark(master=\"spark://…\")'",
+        "on_failure": ENDS_WITH_RUN,
     }
 
     def places(self, workers: int, hosts: Path | None) -> Places:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from covey.engines.entries.engine import Engine
+from covey.engines.entries.engine import ENDS_WITH_RUN, Engine
 from covey.engines.entries.trouble import Trouble
 from covey.engines.launch_environment import LaunchEnvironment, by_torchrun
 
@@ -25,7 +25,8 @@ class TorchrunEngine(Engine):
 
     refuses: ClassVar[Mapping[str, str]] = {
         "hosts": "which has its own way: torchrun --nnodes 2 --rdzv-endpoint HOST:PORT … "
-        "-m covey run … --engine torchrun, on each host"
+        "-m covey run … --engine torchrun, on each host",
+        "on_failure": ENDS_WITH_RUN,
     }
 
     def places(self, workers: int, hosts: Path | None) -> Places:

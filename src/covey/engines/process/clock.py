@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LostAttempt:
+    """A run that failed and starts again: at which moment of the monotonic clock, and after how much training."""
+
+    moment: float
+    clock: float
 
 
 class Stopwatch:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from covey.checkpoint import CheckpointDirectory
 from covey.engines.cluster.cluster_processes import ClusterProcesses
 from covey.engines.entries import Engine
 from covey.engines.interrupt import Interrupt, interruptible
@@ -26,6 +27,7 @@ from covey.run.options import (
     BudgetOptions,
     CheckpointOptions,
     NetworkOptions,
+    OnFailure,
     Options,
     OutputOptions,
     ProcessOptions,
@@ -35,6 +37,7 @@ from covey.run.own_loop import joined_role
 from covey.run.own_loop.request import Loop, Script, loop_of
 from covey.run.processes import StartableProcesses, checkpoints_of, kept_run
 from covey.run.request import facts_of, threads_each
+from covey.run.restarting import Attempt, Restarts
 from covey.run.saving import check_save, save_model
 from covey.simulate import parse_duration
 from covey.spec import parse_call
@@ -58,6 +61,8 @@ def launch(
     checkpoint: str | os.PathLike[str] | None = None,
     every: str = "60s",
     resume: str | os.PathLike[str] | None = None,
+    on_failure: OnFailure = "stop",
+    max_failures: int = 5,
     stall: str = "30s",
     hosts: str | os.PathLike[str] | None = None,
     place: str = "",
@@ -76,7 +81,9 @@ def launch(
         budget=BudgetOptions(steps=steps),
         processes=ProcessOptions(threads=threads, stall=stall),
         network=NetworkOptions(hosts=hosts, place=place, interface=interface, insecure=insecure),
-        checkpoints=CheckpointOptions(checkpoint=checkpoint, every=every, resume=resume),
+        checkpoints=CheckpointOptions(
+            checkpoint=checkpoint, every=every, resume=resume, on_failure=on_failure, max_failures=max_failures
+        ),
         output=OutputOptions(save=save, command=command, watcher=watcher),
     )
     return launch_with(script, arguments, strategy, workers, asked)
@@ -116,25 +123,36 @@ def _processes(engine: Engine | None, loop: Loop) -> StartableProcesses:
 
 def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interrupt) -> Result:
     """Run the loop with the processes of an engine, until all have ended."""
-    given, plan = loop.options, loop.plan
+    given = loop.options
     kept, run = kept_run(given.checkpoints, loop.run)
     checkpoints = checkpoints_of(given.checkpoints)
-    judge = Referee(sys.maxsize)
-    with checkpoints or nullcontext(), interruptible(interrupt), muster() as processes:
+    restarts = Restarts(given, checkpoints, interrupt, len(loop.plan.limits))
+    with checkpoints or nullcontext(), interruptible(interrupt):
+        return restarts.run(Attempt(kept, run), lambda attempt: _lead(loop, muster, checkpoints, interrupt, attempt))
 
-        def pack(contacts: Contacts) -> bytes:
-            return msgspec.msgpack.encode(loop.work(contacts, kept))
 
+def _lead(
+    loop: Loop, muster: Callable[[], StartableProcesses], checkpoints: CheckpointDirectory | None,
+    interrupt: Interrupt, attempt: Attempt,
+) -> Result:  # fmt: skip
+    """One attempt, with new processes."""
+    given, plan, judge = loop.options, loop.plan, Referee(sys.maxsize)
+
+    def pack(contacts: Contacts) -> bytes:
+        return msgspec.msgpack.encode(loop.work(contacts, attempt.kept))
+
+    with muster() as processes:
         board = processes.start(plan.roles, f"{joined_role.__name__}:enter", pack, loop.handed)
         file = processes.directory / "model.safetensors"
         wishes = RunWishes(
             score=False, before=BEFORE, model=file, checkpoints=checkpoints, alike=ALIKE,
             keep_every=parse_duration(given.checkpoints.every), run=loop.run,
             stall=parse_duration(given.processes.stall), watcher=given.output.watcher, interrupt=interrupt,
+            lost=attempt.lost,
         )  # fmt: skip
-        supervisor = Supervisor(plan, board, processes, judge, wishes)
-        if run is not None:
-            supervisor.resume(run)
+        supervisor = attempt.supervisor = Supervisor(plan, board, processes, judge, wishes)
+        if attempt.run is not None:
+            supervisor.resume(attempt.run)
         outcome = supervisor.run()
         known = facts_of(loop.strategy, given, loop.script.name, given.engine, plan.limits, loop.threads)
         result = conclude(

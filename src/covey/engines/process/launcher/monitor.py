@@ -182,7 +182,7 @@ class Monitor:
             self.board.socket.poll(round(left * 1000))
             self.hear()
         address, how = exits[0]
-        raise PeerLost(f"{address} {how}; {self.roster.last(address)}")
+        raise PeerLost(f"{address} {how}; {self.roster.last(address)}", str(address))
 
     def explained(self, lost: PeerLost) -> PeerLost:
         """The same, or why: a site that has no sign of its launcher for so long ends with its roles."""

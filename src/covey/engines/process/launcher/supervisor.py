@@ -16,7 +16,7 @@ from covey.checkpoint import CheckpointDirectory, RunRecord
 from covey.decoding import UNREADABLE
 from covey.engines.interrupt import Interrupt
 from covey.engines.process import control
-from covey.engines.process.clock import Stopwatch
+from covey.engines.process.clock import LostAttempt, Stopwatch
 from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.monitor import Monitor, RunProcesses
 from covey.engines.process.launcher.quiescence import Quiescence
@@ -48,6 +48,7 @@ class RunWishes:
     alike: str = "task.model must draw them from torch's generator (seeded by covey) and nothing else"
     stall: float = 30.0
     budget: int | None = None
+    lost: LostAttempt | None = None  # of this run; the clock goes on from there
     watcher: Watcher | None = None
     interrupt: Interrupt = field(default_factory=Interrupt)
 
@@ -83,6 +84,7 @@ class Supervisor:
         self.watch = Stopwatch()
         self.stopped: Stopped | None = None
         self.stopping = False
+        self.stood_still = 0.0  # seconds between the failure of the attempt before and the first step of this one
         self.shown = self.kept = time.monotonic()
         self.paused = processes.paused
 
@@ -132,6 +134,9 @@ class Supervisor:
         """Start all roles together."""
         self.processes.begin()
         self.board.tell(self.roles, control.Go())
+        if lost := self.wishes.lost:
+            self.stood_still = time.monotonic() - lost.moment
+            self.watch = Stopwatch(lost.clock + self.stood_still)
         self.watch.start()
         self.monitor.phase = "training"
         self.kept = time.monotonic()

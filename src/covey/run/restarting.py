@@ -1,0 +1,118 @@
+"""`--on-failure restart`: a run that lost a process starts again from its newest checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from covey.checkpoint import CheckpointDirectory, RunRecord
+from covey.engines.interrupt import Interrupt
+from covey.engines.process.clock import LostAttempt
+from covey.engines.process.launcher.supervisor import Supervisor
+from covey.errors import PeerLost
+from covey.observe.membership import Goodput, MembershipEvent
+from covey.observe.result import Result
+from covey.run.options import Options
+
+PAUSES = (0.0, 1.0, 2.0, 4.0)  # seconds before another attempt: the last one for all later ones
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One life of a run: the checkpoint that it goes on from, and the attempt before it."""
+
+    kept: Path | None = None
+    run: RunRecord | None = None
+    lost: LostAttempt | None = None
+    supervisor: Supervisor | None = None  # once its processes have started
+
+
+@dataclass(slots=True)
+class Restarts:
+    """Attempts at one run, until one of them ends well or too many in a row kept nothing new."""
+
+    given: Options
+    checkpoints: CheckpointDirectory | None
+    interrupt: Interrupt
+    workers: int
+    most: int = field(init=False)  # failures in a row that it survives
+    failed: int = 0  # in a row, without a new checkpoint
+    events: list[MembershipEvent] = field(default_factory=list)
+    repeated: int = 0  # samples that were lost with an attempt, and are trained on again
+
+    def __post_init__(self) -> None:
+        asked = self.given.checkpoints
+        self.most = {"stop": 0, "restart": asked.max_failures}[asked.on_failure]
+
+    def run(self, first: Attempt, train: Callable[[Attempt], Result]) -> Result:
+        """Train, and train again from the newest checkpoint when a process is lost."""
+        attempt = first
+        while True:
+            try:
+                result = train(attempt)
+            except PeerLost as lost:
+                if not self.most:
+                    raise
+                attempt = self._after(attempt, lost)
+                continue
+            self._count_pause(attempt)
+            if self.events:
+                result.membership = self.events
+                result.goodput = Goodput.of(result.samples, self.repeated)
+            return result
+
+    def _after(self, attempt: Attempt, lost: PeerLost) -> Attempt:
+        """The next attempt; or no more of them."""
+        self._count_pause(attempt)
+        moment = time.monotonic()
+        following = self._from_newest(attempt)
+        self.failed = self.failed + 1 if following.kept == attempt.kept else 1
+        if self.failed > self.most:
+            raise PeerLost(
+                f"{lost}\nthe run failed {self.failed} times in a row without a new checkpoint: a shorter --every "
+                "keeps more of it, and a larger --max-failures tries more often"
+            ) from lost
+        ended, before = attempt.supervisor, attempt.lost.clock if attempt.lost else 0.0
+        clock, samples = (max(before, ended.watch.now()), ended.roster.samples) if ended else (before, 0)
+        self.repeated += max(0, samples - _samples(following.run))
+        following.lost = LostAttempt(moment=moment, clock=clock)
+        self.events.append(
+            MembershipEvent(
+                seconds=clock, view=len(self.events) + 1, event="restart", who=lost.who, cause=str(lost),
+                workers=self.workers, stalled=0.0,
+            )
+        )  # fmt: skip
+        pause = PAUSES[min(self.failed, len(PAUSES)) - 1]
+        place = following.kept or "its beginning"
+        self._say(f"{lost}; the run starts again from {place}{f' in {pause:g} s' if pause else ''}")
+        self._wait(pause)
+        return following
+
+    def _from_newest(self, attempt: Attempt) -> Attempt:
+        if self.checkpoints is None or not self.checkpoints.all():
+            return Attempt(attempt.kept, attempt.run)
+        return Attempt(*self.checkpoints.newest())
+
+    def _count_pause(self, attempt: Attempt) -> None:
+        """How long the run stood still before this attempt trained."""
+        if self.events and attempt.supervisor:
+            self.events[-1].stalled = attempt.supervisor.stood_still
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self.interrupt.asked:
+                raise KeyboardInterrupt
+            time.sleep(0.05)
+
+    def _say(self, line: str) -> None:
+        if self.given.output.watcher:
+            self.given.output.watcher.say(line)
+
+
+def _samples(run: RunRecord | None) -> int:
+    """How far a checkpoint came."""
+    tallies = run.progress.get("tallies", []) if run else []
+    return sum(each.get("samples", 0) for each in tallies)
