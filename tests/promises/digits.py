@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from covey import catalog
-from covey.data import Shards
+from covey.data.shards import Shards
 from covey.strategy import CountedRun, TrafficFormula
 from tests.promises.specs import SPECS
 
