@@ -125,7 +125,7 @@ def codecs() -> int:
 
     here, broken = form(), 0
     there = replace(here, like=here.like.map(lambda part: part.to(DEVICE)))
-    for spec in (spec for spec in SPECS if not codec(spec).tries):
+    for spec in (spec for spec in SPECS if not codec(spec).traits.measured):
         for made in (codec(spec), error_feedback(codec(spec))):
             pair, worst = (made.made(here, 3), made.made(there, 3)), 0.0
             memories = [one.memory for one in pair]

@@ -128,13 +128,19 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(there), f"{page.name} links to #{anchor} of {there.name}"
 
 
-def test_the_first_loop_that_is_shown_is_the_example() -> None:
-    def code(text: str) -> list[str]:
-        lines = [line.split("  #")[0].rstrip() for line in text.splitlines()]
-        return [line for line in lines if line and "import" not in line]
+def code(text: str) -> list[str]:
+    lines = [line.split("  #")[0].rstrip() for line in text.splitlines()]
+    return [line for line in lines if line and "import" not in line]
 
+
+def test_the_first_loop_that_is_shown_is_the_example() -> None:
     shown, example = blocks(ROOT / "docs" / "own_loop.md", "python")[0], (ROOT / "examples" / "own_loop.py").read_text()
     assert [line for line in code(shown) if line not in code(example)] == []
+
+
+def test_the_codec_that_is_shown_is_the_example() -> None:
+    shown = [line for block in blocks(ROOT / "docs" / "new_codec.md", "python") for line in code(block)]
+    assert code((ROOT / "examples" / "plugins" / "new_codec.py").read_text())[1:] == shown
 
 
 @pytest.fixture(scope="module")

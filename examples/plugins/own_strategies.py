@@ -148,4 +148,4 @@ class ScaledSigns:
 
     def codec(self) -> Codec:
         size = lambda form: form.like.numel + 4 * len(form.like.parts)  # noqa: E731
-        return Codec(name="scaled_signs", make=signs, nbytes=size, feedback=True)
+        return Codec(name="scaled_signs", make=signs, nbytes=size, traits=covey.CodecTraits(feedback="needed"))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from covey.engines.entries import Engine
     from covey.errors import CheckpointError, CoveyError, PeerLost, PlanError, RoleFailed, SaveError, Stalled
     from covey.exchange.codec import Codec, Coder
+    from covey.exchange.codec_traits import CodecTraits
     from covey.message import Address, Message
     from covey.model.replica import Replica
     from covey.observe.result import Result
@@ -36,6 +37,7 @@ _HOME = {
     "TrafficFormula": "covey.strategy",
     "Replica": "covey.model.replica", "Message": "covey.message", "Address": "covey.message",
     "Vector": "covey.vector", "Codec": "covey.exchange.codec", "Coder": "covey.exchange.codec",
+    "CodecTraits": "covey.exchange.codec_traits",
     "register": "covey.catalog", "Engine": "covey.engines.entries", "Places": "covey.engines.cluster.places",
     "SiteConfig": "covey.engines.cluster.site_messages",
 }  # fmt: skip
@@ -44,8 +46,8 @@ MODULES = ("advise", "compare", "data", "parallelism", "report", "simulate", "sp
 """The public modules; in each, the names of its `__all__` are public."""
 
 __all__ = [
-    "Address", "CheckpointError", "Codec", "Coder", "CoveyError", "Description", "Engine", "Message", "Node",
-    "PeerLost", "Places", "PlanError", "Replica", "Result", "Role", "RoleFailed", "SaveError", "ServerPlan",
+    "Address", "CheckpointError", "Codec", "CodecTraits", "Coder", "CoveyError", "Description", "Engine", "Message",
+    "Node", "PeerLost", "Places", "PlanError", "Replica", "Result", "Role", "RoleFailed", "SaveError", "ServerPlan",
     "SiteConfig", "Stalled", "Strategy", "Task", "TaskTerms", "Taxonomy", "TrafficFormula", "Vector", "accuracy",
     "advise", "compare", "cut_here", "data", "fit", "join", "parallelism", "register", "report", "simulate", "spark",
 ]  # fmt: skip

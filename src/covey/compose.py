@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from covey.errors import PlanError
 from covey.exchange.codec import Codec
 from covey.exchange.codecs.by_name import CODECS, WRAPPERS
-from covey.exchange.codecs.momentum import check_masked
+from covey.exchange.codecs.momentum import check_optimizer
 from covey.exchange.differences import refuse_carrying
 from covey.exchange.warm_up import warm
 from covey.servers.roles import holding_whole
@@ -45,17 +45,19 @@ def bound(call: Call, text: str, own_name: Callable[[type[Any]], str]) -> Call:
 
 def fitting(strategy: Strategy, codec: Codec | None) -> Strategy:
     """The strategy with what its codec asks for: an optimizer, servers with whole parameters, roles that tried it."""
-    if codec is None or codec.lossless:
+    if codec is None:
         return strategy
-    strategy = _prepared(holding_whole(strategy, codec.name) if codec.whole else strategy, codec)
-    masked = partial(check_masked, codec.name) if codec.masks and strategy.taxonomy.optimization == "central" else None
-    checks = [check for check in (strategy.terms.accept, codec.accept, masked) if check]
+    strategy = _prepared(holding_whole(strategy, codec.name) if codec.traits.shapes else strategy, codec)
+    if codec.traits.momentum == "none":
+        return strategy
+    shared, before = strategy.taxonomy.optimization == "central", strategy.terms.accept
 
     def accept(optimizer: Optimizer) -> None:
-        for check in checks:
-            check(optimizer)
+        if before:
+            before(optimizer)
+        check_optimizer(codec, shared, optimizer)
 
-    return replace(strategy, terms=replace(strategy.terms, accept=accept if checks else None))
+    return replace(strategy, terms=replace(strategy.terms, accept=accept))
 
 
 def _prepared(strategy: Strategy, codec: Codec) -> Strategy:
@@ -81,7 +83,7 @@ def _pulling(spec: Spec, words: list[Call], found: Codec | None, entries: Mappin
     if found is None:
         why = f"pull as what? say a codec too, such as '+ int8 + pull'; any of {', '.join(CODECS)}"
         raise SpecError(spec.text, at.at, why)
-    if found.tries:
+    if found.traits.measured:
         raise SpecError(spec.text, at.at, f"{found.name} chooses for what goes to servers; name a codec for both ways")
     with _told_at(spec, at):
         refuse_carrying(found)
@@ -101,12 +103,12 @@ def _codec(spec: Spec, entries: Mapping[str, Entry]) -> Codec | None:
     call, around = _one(spec), [call for call in spec.codecs if call.name in WRAPPERS]
     with _told_at(spec, call):
         found = _made(call, spec)
-    if found.tries:
+    if found.traits.measured:
         _check_trying(spec, call, around, entries)
     for wrapper in reversed(around):
         with _told_at(spec, wrapper):
             found = bind(wrapper, WRAPPERS[wrapper.name], "wrapper", spec.text).wrap(found)
-    return replace(found, name=" + ".join(map(str, spec.codecs)))
+    return found.called([str(call) for call in spec.codecs], [call.name for call in spec.codecs])
 
 
 def _is_codec(call: Call) -> bool:

@@ -13,8 +13,8 @@ from covey.advise.codecs import offer
 from covey.advise.findings import COMPRESSED
 from covey.advise.situation import Situation, look
 from covey.advise.trial import SimulatedTrials
-from covey.catalog import resolve
-from covey.exchange.auto import more, options
+from covey.catalog import codec, resolve
+from covey.exchange.auto import options
 from covey.simulate import CodecTime, CpuTime, Seconds, from_flags
 from covey.task import Task, load_task
 
@@ -40,7 +40,7 @@ def test_it_pays_just_below_the_bandwidth_that_is_told(spec: str, task: Task) ->
     for share, pays in ((0.97, True), (1.03, False)):
         there = situation(task, compute="2ms", latency="1us", bandwidth=f"{share * found.below * 8 / 1e6}mbit")
         plain, coded = (predict.step(resolve(one, 4), there).seconds for one in (spec, f"{spec} + {found.codec}"))
-        assert (plain > 1.05 * coded * more(found.codec)) == pays
+        assert (plain > 1.05 * coded * codec(found.codec).traits.steps) == pays
 
 
 def test_slow_codecs_pay_on_slower_links_only(task: Task) -> None:
@@ -55,7 +55,7 @@ def test_a_strategy_without_codecs_has_no_offer(task: Task) -> None:
 
 def test_candidates_have_a_codec_where_one_pays(task: Task) -> None:
     found = _by_spec(task, compute="1ms", bandwidth="1mbit")
-    coded = [candidate for candidate in found.values() if candidate.strategy.composition.codec != "dense"]
+    coded = [candidate for candidate in found.values() if not candidate.strategy.composition.codec.traits.plain]
     assert len(coded) > 20 and {"bsp", "allreduce", "local_sgd"} <= {one.strategy.name for one in coded}
     assert all("makes a step" in one.compression[0] and "pays below" in one.compression[0] for one in coded)
     assert "with + " in found["bsp"].compression[0]
@@ -63,7 +63,7 @@ def test_candidates_have_a_codec_where_one_pays(task: Task) -> None:
 
 def test_where_none_pays_it_is_said_where_one_would(task: Task) -> None:
     found = _by_spec(task, compute="1s", bandwidth="100gbit")
-    assert all(one.strategy.composition.codec == "dense" for one in found.values())
+    assert all(one.strategy.composition.codec.traits.plain for one in found.values())
     assert all(found[spec].compression[0].startswith("no codec pays: ") for spec in COMPRESSED)
     assert "would below" in found["allreduce"].compression[0]
     assert found["bosen"].compression == []

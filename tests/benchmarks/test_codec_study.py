@@ -37,4 +37,4 @@ def test_every_codec_is_studied() -> None:
     named = [codec.partition("(")[0] for codec in CODECS]
     assert sorted([*named, "auto"]) == sorted(KNOWN) and len(SUBJECTS) == 3
     for codec in CODECS:
-        assert catalog.resolve(f"bsp + {codec}", 2).composition.codec == codec
+        assert catalog.resolve(f"bsp + {codec}", 2).composition.codec.name == codec

@@ -16,7 +16,9 @@ from covey.check import laws
 from covey.check.reach import beyond
 from covey.cli import app
 from covey.exchange.codec import Codec, Coder
+from covey.exchange.codec_traits import CodecTraits
 from covey.exchange.codecs.by_name import CODECS
+from covey.model.flat import Form
 
 NUMBER = count()
 PLUGIN = Path("examples/plugins/own_strategies.py")
@@ -40,6 +42,17 @@ def planted(tmp_path: Path, *changes: tuple[str, str]) -> Path:
     file = tmp_path / "planted.py"
     file.write_text(text)
     return file
+
+
+def test_the_codec_of_the_tutorial_keeps_every_law_and_needs_its_traits(tmp_path: Path) -> None:
+    file = PLUGIN.with_name("new_codec.py")
+    shown = CliRunner().invoke(app, ["check-strategy", str(file)])
+    assert shown.exit_code == 0, shown.output
+    silent = tmp_path / "silent.py"
+    silent.write_text(file.read_text().replace('traits=CodecTraits(feedback="needed"),', "").replace("stripes", "mute"))
+    shown = CliRunner().invoke(app, ["check-strategy", str(silent)])
+    told = " ".join(shown.output.split())
+    assert shown.exit_code == 2 and '75% of a vector never arrives: its traits need feedback="needed"' in told
 
 
 def test_the_example_keeps_every_law() -> None:
@@ -140,7 +153,18 @@ def test_broken_codecs_are_found() -> None:
     assert "encode changes" in laws.comes_back_in_its_form(
         changed(encode=lambda vector, memory: (vector.mul_(0.5), memory))
     )
-    lossy = replace(changed(decode=lambda wire: laws.vector(1).map(torch.ones_like)), carries=True)
+    forgets = changed(decode=lambda wire: laws.vector(1).map(torch.ones_like))
+    lossy = replace(forgets, traits=CodecTraits(feedback="own"))
     assert "never arrived" in laws.carries_on(lossy)
     assert "bytes travel" in laws.size_is_told(replace(good, nbytes=lambda form: 1e6))
-    assert "adds=" in laws.adds_if_it_says_so(replace(good, adds=not good.adds))
+    assert "summable=True" in laws.adds_if_it_says_so(replace(good, traits=CodecTraits(summable=True)))
+    silent = replace(catalog.codec("topk(density=0.1)"), traits=CodecTraits())
+    assert 'need feedback="needed"' in laws.right_on_average(silent)
+    assert "remember something" in laws.stateless_if_for_weights(replace(good, traits=CodecTraits(weights=True)))
+
+    def drawn(form: Form, seed: int) -> Coder:
+        return Coder(lambda: None, lambda vector, memory: (vector * seed, memory), lambda wire: wire)
+
+    by_chance = replace(good, make=drawn, traits=CodecTraits(weights=True))
+    assert "differ with the seed" in laws.stateless_if_for_weights(by_chance)
+    assert "first vector" in laws.exact_if_it_says_so(replace(good, traits=CodecTraits(exact_start=True)))

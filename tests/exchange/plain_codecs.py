@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from covey.exchange.codec import Codec, Coder, Memory, Seed, Sum
+from covey.exchange.codec_traits import CodecTraits
 from covey.exchange.codecs.by_name import CODECS
 from covey.model.flat import Form
 from covey.vector import Vector
@@ -31,8 +32,8 @@ class Exact:
 
             return Coder(lambda: None, lambda v, memory: (v.clone(), None), Vector.clone, total if self.adds else None)
 
-        adds, biased = self.adds, not self.adds
-        return Codec(name="exact", make=make, nbytes=lambda form: form.like.nbytes, adds=adds, feedback=biased)
+        traits = CodecTraits(summable=self.adds, feedback="none" if self.adds else "needed", weights=self.adds)
+        return Codec(name="exact", make=make, nbytes=lambda form: form.like.nbytes, traits=traits)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +62,7 @@ class Few:
         def nbytes(form: Form) -> float:
             return sum(round(self.density * p.numel()) * (4 + p.element_size()) for p in form.like.parts)
 
-        return Codec(name="few", make=make, nbytes=nbytes, feedback=True)
+        return Codec(name="few", make=make, nbytes=nbytes, traits=CodecTraits(feedback="needed"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -154,7 +154,7 @@ def test_one_bit_sends_biases_as_they_are() -> None:
     for layer in form().layers[0]:
         same = torch.equal(found.parts[0][layer.start : layer.stop], normal(form()).parts[0][layer.start : layer.stop])
         assert same == (len(layer.shape) == 1)
-    assert OneBit().codec().whole and OneBit().codec().nbytes(matrix(8, 16)) == 8 * 16 / 8 + 2 * 4 * 8
+    assert OneBit().codec().traits.shapes and OneBit().codec().nbytes(matrix(8, 16)) == 8 * 16 / 8 + 2 * 4 * 8
 
 
 # -- thresholds -------------------------------------------------------------------------------------------------------

@@ -113,11 +113,12 @@ def test_every_name_has_words_and_settings(name: str) -> None:
 
 
 def test_what_carries_on_already_is_left_alone() -> None:
-    assert named("error_feedback + dgc").make == named("dgc").make or named("error_feedback + dgc").carries
+    assert named("error_feedback + dgc").traits == named("dgc").traits, "it carries on what it drops already"
     carried = error_feedback(TOP)
     assert error_feedback(carried) is carried and carried.carrying() is carried
-    assert not Int8().codec().carrying().carries, "of what is right on average nothing has to be carried on"
-    assert error_feedback(Int8().codec()).carries, "but it may be, when somebody says so"
+    unbiased = Int8().codec().carrying()
+    assert unbiased.traits.feedback == "none", "of what is right on average nothing has to be carried on"
+    assert error_feedback(Int8().codec()).traits.feedback == "own", "but it may be, when somebody says so"
 
 
 def test_a_wrapper_leaves_error_feedback_to_what_is_inside() -> None:

@@ -40,7 +40,7 @@ UNBIASED = [
     "fixed16", "int8", "natural", "dorefa", "dorefa of one bit", "qsgd", "qsgd packed", "qsgd of one level",
     "terngrad of all", "randomk unbiased",
 ]  # fmt: skip
-ADD = [spec for spec in SPECS if codec(spec).adds]
+ADD = [spec for spec in SPECS if codec(spec).traits.summable]
 
 
 class Letter(Message):
@@ -135,7 +135,7 @@ def _plain(memory: Memory) -> Any:
 def test_nothing_is_lost(spec: str, dtype: torch.dtype) -> None:
     """sum of what was decoded + what waits == sum of what was given."""
     shape, made = form(dtype), error_feedback(codec(spec))
-    assert made.carries and error_feedback(made) is made
+    assert made.traits.feedback == "own" and error_feedback(made) is made
     coder = made.made(shape, 3)
     memory, given, sent = coder.memory, torch.zeros(shape.like.numel).double(), torch.zeros(shape.like.numel).double()
     for seed in range(8):
@@ -225,7 +225,7 @@ def test_a_checkpoint_keeps_what_a_coder_remembers(spec: str, tmp_path: Path) ->
 def test_what_adds_up(spec: str, carries: bool) -> None:
     """All hold the same bits; with error feedback the total and all that waits are the sum of all that was given."""
     made = error_feedback(codec(spec)) if carries else codec(spec)
-    if not made.adds:
+    if not made.traits.summable:
         assert carries and spec in ("fp16", "bf16"), "what is rounded on every hop cannot be carried on"
         return
     shape, many = form(torch.float32, torch.float64), 3

@@ -9,6 +9,9 @@ import torch
 
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, Coder, Seed, dense
+from covey.exchange.codec_traits import CodecTraits
+from covey.exchange.codecs.low_rank import PowerSgd
+from covey.exchange.codecs.wrappers import warmed_up
 from covey.exchange.differences import Shadows, damped, difference_coder, gain, refuse_carrying, refuse_lagging
 from covey.model.flat import Form
 from covey.model.replica import Replica
@@ -51,7 +54,8 @@ def test_a_rough_codec_never_leads_a_shadow_away() -> None:
     errors = [float((mine.parts[0] - GOAL).norm()) for mine, _ in told(Rough().codec(), 300)]
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 0.3 * errors[0]
-    wild = told(replace(Rough().codec(), feedback=True), 30)  # taken for one that needs no damping
+    taken = replace(Rough().codec(), traits=CodecTraits(feedback="needed"))  # for one that needs no damping
+    wild = told(taken, 30)
     assert float((wild[-1][0].parts[0] - GOAL).norm()) > 1e3 * errors[0]
 
 
@@ -76,7 +80,8 @@ def signs() -> Codec:
             lambda: None, lambda v, memory: (v.map(lambda part: part.sign() * part.abs().mean()), None), Vector.clone
         )
 
-    return Codec(name="signs", make=make, nbytes=lambda form: form.like.numel / 8, feedback=True)
+    biased = CodecTraits(feedback="needed")
+    return Codec(name="signs", make=make, nbytes=lambda form: form.like.numel / 8, traits=biased)
 
 
 def test_the_gain_falls_with_what_a_codec_tells() -> None:
@@ -87,9 +92,11 @@ def test_the_gain_falls_with_what_a_codec_tells() -> None:
 
 
 def test_codecs_that_carry_on_by_themselves_are_refused() -> None:
-    carrying = replace(Few().codec(), carries=True)
+    carrying = replace(Few().codec(), traits=CodecTraits(feedback="own"))
     with pytest.raises(PlanError, match="carried on already: use a codec without it, such as topk"):
         refuse_carrying(carrying)
     with pytest.raises(PlanError, match="omit warmup"):
-        refuse_lagging(replace(Few().codec(), name="warmup(steps=3) + topk"))
+        refuse_lagging(warmed_up(Few().codec(), steps=3))
+    with pytest.raises(PlanError, match="powersgd's dense"):  # by what it does, whatever it is called
+        refuse_lagging(PowerSgd(dense=3).codec())
     refuse_lagging(Few().codec())

@@ -112,7 +112,7 @@ def test_it_may_begin_after_dense_steps() -> None:
         wire, memory = coder.encode(normal(matrix(20, 30), seed), memory)
         exact.append(torch.equal(coder.decode(wire).parts[0], normal(matrix(20, 30), seed).parts[0]))
     assert exact == [True, True, False, False]
-    assert error_feedback(PowerSgd(dense=2).codec()).adds, "and can still be added up"
+    assert error_feedback(PowerSgd(dense=2).codec()).traits.summable, "and can still be added up"
 
 
 def test_alternating_sends_one_factor_at_a_time() -> None:

@@ -308,7 +308,7 @@ def test_everybodys_momentum_cannot_be_stopped_for_what_one_has_sent() -> None:
     for name in ("bsp", "allreduce"):
         with pytest.raises(PlanError, match="must reset the momentum of the values it sends.*(momentum=0.9)"):
             request(moving, f"{name} + sbc", 2, options({"steps": 2}))
-        with pytest.raises(PlanError, match="sbc brings the momentum itself"):
+        with pytest.raises(PlanError, match="sbc.* brings the momentum itself"):
             request(moving, f"{name} + sbc(momentum=0.9)", 2, options({"steps": 2}))
         request(plain, f"{name} + sbc(momentum=0.9)", 2, options({"steps": 2}))
         request(plain, f"{name} + sbc", 2, options({"steps": 2}))

@@ -177,7 +177,7 @@ def set_nan(optimizer: Optimizer) -> None:
     ("downpour(gamma=0.1)", lambda o: o.param_groups[0].update(lr=0.2), r"lr of parameter group 0 .* gamma is given"),
     ("hogwild(momentum=drop)", give_momentum, "the loop gave its SGD momentum, which Hogwild's writers cannot share"),
     ("dogwild(machines=1, momentum=drop)", give_momentum, "the loop gave its SGD momentum"),
-    ("bsp + dgc(warmup=0)", give_momentum, "dgc brings the momentum itself"),
+    ("bsp + dgc(warmup=0)", give_momentum, "brings the momentum itself"),
     ("bsp", add_a_group, r"parameter groups changed after covey.join .sizes were \[4\], now \[4, 1\]"),
     ("allreduce", add_a_group, r"parameter groups changed after covey.join"),
     ("bsp", set_an_object, "'mask' of parameter group 0 is a dict, which cannot be told"),
@@ -192,7 +192,7 @@ def test_a_setting_that_cannot_be_is_refused_by_name(
 
 
 def test_an_optimizer_that_the_strategy_cannot_do_is_refused_at_the_start() -> None:
-    with pytest.raises(PlanError, match="dgc brings the momentum itself"):
+    with pytest.raises(PlanError, match="dgc.* brings the momentum itself"):
         train("bsp + dgc(warmup=0)", steps=1)
 
 

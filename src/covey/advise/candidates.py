@@ -38,7 +38,7 @@ class Candidate:
     @property
     def compression(self) -> list[str]:
         """What is to be said of codecs, where it may have one."""
-        return [self.offer.words(coded=self.strategy.composition.codec == self.offer.codec)] if self.offer else []
+        return [self.offer.words(coded=self.strategy.composition.codec.name == self.offer.codec)] if self.offer else []
 
     @property
     def risks(self) -> list[str]:
@@ -94,8 +94,8 @@ def judge(strategy: Strategy, now: Situation) -> Iterator[Suitability]:
     if place.architecture == "server" and not together:
         part = now.model / (now.server_rate(strategy.servers.count) * max(1, strategy.servers.count))
         yield rules.server_keeps_up(now.workers, part, now.cluster.update * now.model, now.compute * period(strategy))
-    if strategy.composition.codec != "dense":
+    if not strategy.composition.codec.traits.plain:
         load, n = Load.of(strategy, now), now.workers
-        gathers = "all-" in place.exchange and not load.codec.adds
+        gathers = "all-" in place.exchange and not load.codec.traits.summable
         gathered, summed = ((n - 1) * load.size, 2 * (n - 1) / n * now.model) if gathers else (0.0, 0.0)
-        yield rules.combines(strategy.composition.codec, gathered, summed, load.codec.carries, now.spot)
+        yield rules.combines(load.codec.name, gathered, summed, load.codec.traits.feedback == "own", now.spot)

@@ -9,7 +9,7 @@ from covey.advise import predict
 from covey.advise.situation import Situation
 from covey.catalog import resolve
 from covey.errors import PlanError
-from covey.exchange.auto import more, options
+from covey.exchange.auto import options
 from covey.exchange.codec_costs import WORTH, best
 from covey.simulate import BytesPerSecond, Link, format_rate
 from covey.strategy import Strategy
@@ -49,14 +49,21 @@ def offer(spec: str, now: Situation) -> CodecOffer | None:
     if plain is None or not coded:
         return None
     steps = [predict.step(strategy, calm).seconds for strategy in (plain, *coded)]
-    whole = [step * more(strategy.composition.codec) for step, strategy in zip(steps, (plain, *coded), strict=True)]
+    whole = [_whole(strategy, calm) for strategy in (plain, *coded)]
     chosen = best(0.0, whole)
     place = chosen or min(range(1, len(whole)), key=lambda number: whole[number])
     strategy = coded[place - 1]
     return CodecOffer(
-        codec=strategy.composition.codec, pays=chosen > 0, gain=1 - steps[place] / steps[0],
+        codec=strategy.composition.codec.name,
+        pays=chosen > 0,
+        gain=1 - steps[place] / steps[0],
         below=_below(plain, strategy, calm),
-    )  # fmt: skip
+    )
+
+
+def _whole(strategy: Strategy, now: Situation) -> float:
+    """A step, as many times as the codec needs more of them."""
+    return predict.step(strategy, now).seconds * strategy.composition.codec.traits.steps
 
 
 def _strategy(spec: str, workers: int) -> Strategy | None:
@@ -71,8 +78,7 @@ def _below(plain: Strategy, coded: Strategy, now: Situation) -> float:
 
     def pays(width: float) -> bool:
         there = _wider(now, width)
-        whole = predict.step(coded, there).seconds * more(coded.composition.codec)
-        return predict.step(plain, there).seconds > WORTH * whole
+        return _whole(plain, there) > WORTH * _whole(coded, there)
 
     if not pays(1 / WIDEST):
         return 0.0

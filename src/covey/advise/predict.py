@@ -8,10 +8,8 @@ from random import Random
 
 import torch
 
-from covey import catalog
 from covey.advise.delay import rounds
 from covey.advise.situation import Situation
-from covey.exchange.auto import more
 from covey.exchange.codec import Codec
 from covey.model.flat import Form
 from covey.simulate import CodecTime, coding_of
@@ -72,7 +70,8 @@ def _together(strategy: Strategy, now: Situation) -> float:
     """One exchange that all wait for: encode, send, decode."""
     n, latency, load = now.workers, now.latency, Load.of(strategy, now)
     wire, exchange = load.size / now.narrowest, strategy.taxonomy.exchange
-    if exchange == "all-gather" or ("all-reduce" in exchange and not load.codec.adds):  # everybody's goes to all
+    gathered = "all-reduce" in exchange and not load.codec.traits.summable
+    if exchange == "all-gather" or gathered:  # everybody's goes to all
         return load.encode + (n - 1) * (wire + latency) + n * load.decode
     if "all-reduce" in exchange:
         summed = share(load.codec, now, n) * now.model / now.narrowest
@@ -110,9 +109,9 @@ class Load:
     @classmethod
     def of(cls, strategy: Strategy, now: Situation) -> Load:
         """As the strategy sends it, on the machines that there are."""
-        codec = catalog.codec(strategy.composition.codec)
+        codec = strategy.composition.codec
         both = codec.pull or strategy.taxonomy.optimization == "decentral"
-        price, size = coding_of(now.coding, strategy.composition.codec) or CodecTime(), share(codec, now) * now.model
+        price, size = coding_of(now.coding, codec.names) or CodecTime(), share(codec, now) * now.model
         return cls(
             codec=codec.carrying(), size=size, back=size if both else now.model,
             encode=price.encode.of(now.model), decode=price.decode.of(now.model),
@@ -127,7 +126,7 @@ class Load:
 def share(codec: Codec, now: Situation, summed: int = 0) -> float:
     """How much of the model's bytes a gradient takes on its way, or a sum of so many."""
     form = now.form or Form.plain(Vector([torch.empty(now.model // 4, device="meta")]))
-    size = codec.summed(form, summed) if summed and codec.summed else codec.nbytes(form)
+    size = codec.sum_bytes(form, summed) if summed else codec.nbytes(form)
     return size / form.like.nbytes if form.like.nbytes else 1.0
 
 
@@ -165,4 +164,4 @@ def samples_needed(strategy: Strategy, now: Situation, staleness: float) -> floa
         factor *= min(2.0, 1 + 0.1 * late)
     if place.optimization == "decentral":
         factor *= min(2.0, 1 + 0.01 * period(strategy))
-    return factor * more(strategy.composition.codec)
+    return factor * strategy.composition.codec.traits.steps

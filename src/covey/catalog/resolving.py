@@ -88,7 +88,7 @@ def resolve(spec: str | Spec | Any, workers: int) -> Strategy:
         given = _graph(spec, entry, workers)
         strategy: Strategy = settings.strategy(workers, **({"codec": codec} if codec else {}), **given)
         _check_outside(spec, strategy)
-        made_of = Composition(codec=codec.name if codec else dense.name, over=given.get("over"))
+        made_of = Composition(codec=codec or dense, over=given.get("over"))
         strategy = compose.fitting(replace(strategy, composition=made_of), codec)
         strategy = _placed(spec, entry, strategy, workers)
     except SpecError:
@@ -136,7 +136,7 @@ def _meshed(spec: Spec, call: Call, entry: Entry, workers: int) -> Strategy:
 
 
 def codec(text: str) -> Codec:
-    """The codec that a strategy says it has."""
+    """The codec that is written so after a strategy."""
     if text == dense.name:
         return dense
     return compose.codec(parse(f"bsp + {text}"), STRATEGIES) or dense

@@ -27,6 +27,7 @@ WORKERS = 4
 EVEN = Cluster(compute=Seconds(0.01), jitter=0.3)
 UNEVEN = Cluster(compute=Seconds(0.01), jitter=0.3, slowdowns={1: 2.0})
 STUCK = Cluster(compute=Seconds(0.01), jitter=0.3, slowdowns={1: 1000.0})
+DRAWS = 300  # of a codec's chance, over which it has to be right
 MESSAGES = 8  # words without numbers that may lie on a link
 
 
@@ -211,7 +212,7 @@ def comes_back_in_its_form(codec: Codec) -> str:
 
 def carries_on(codec: Codec) -> str:
     """With error feedback nothing is lost: what was decoded and what is kept add up to what was given."""
-    if not codec.feedback and not codec.carries:
+    if codec.traits.feedback == "none":
         return ""
     made, total, sent = codec.carrying(), vector(0).map(torch.zeros_like), vector(0).map(torch.zeros_like)
     coder: Coder = made.made(Form.plain(total), 3)
@@ -226,6 +227,41 @@ def carries_on(codec: Codec) -> str:
     return "" if gap < 10 * last else f"after 50 steps {gap:.1f} of {total.norm():.1f} never arrived"
 
 
+def right_on_average(codec: Codec) -> str:
+    """Without error feedback nothing is missing of what is decoded, on average."""
+    if codec.traits.feedback != "none" or codec.traits.momentum == "own":
+        return ""
+    given, coder = vector(1), codec.made(Form.plain(vector(1)), 3)
+    memory, total = coder.memory, vector(1).map(torch.zeros_like)
+    for _ in range(DRAWS):
+        wire, memory = coder.encode(given, memory)
+        total.add_(coder.decode(wire), alpha=1 / DRAWS)
+    missing = (given - total).norm() / given.norm()
+    return "" if missing < 0.5 else f'{missing:.0%} of a vector never arrives: its traits need feedback="needed"'
+
+
+def stateless_if_for_weights(codec: Codec) -> str:
+    """A codec for weights remembers nothing and leaves nothing to chance."""
+    if not codec.traits.weights:
+        return ""
+    given, coders = vector(1), [codec.made(Form.plain(vector(1)), seed) for seed in (3, 4)]
+    wires = [coder.encode(given, coder.memory)[0] for coder in coders]
+    if any(coder.memory is not None for coder in coders):
+        return "weights=True, but its coders remember something"
+    same = all(map(torch.equal, *(wire.parts for wire in wires)))
+    return "" if same else "weights=True, but its wires differ with the seed"
+
+
+def exact_if_it_says_so(codec: Codec) -> str:
+    """A codec that is plain, or begins so, gives back the first vector as it was."""
+    if not codec.traits.plain and not codec.traits.exact_start:
+        return ""
+    given, coder = vector(1), codec.made(Form.plain(vector(1)), 3)
+    back = coder.decode(coder.encode(given, coder.memory)[0])
+    same = all(map(torch.equal, back.parts, given.parts))
+    return "" if same else "plain=True or exact_start=True, but the first vector comes back changed"
+
+
 def size_is_told(codec: Codec) -> str:
     """`nbytes` is about what travels."""
     given = vector(1)
@@ -236,12 +272,14 @@ def size_is_told(codec: Codec) -> str:
 
 
 def adds_if_it_says_so(codec: Codec) -> str:
-    """A codec with `adds` has coders with `total`."""
+    """Coders of a summable codec have `total`, and no others."""
     has = codec.made(Form.plain(vector(1)), 3).total is not None
-    return "" if has == codec.adds else f"adds={codec.adds}, but its coders have {'a' if has else 'no'} total"
+    told = codec.traits.summable
+    return "" if has == told else f"summable={told}, but its coders have {'a' if has else 'no'} total"
 
 
 CODEC_LAWS: Mapping[str, Callable[[Codec], str]] = {
     "comes back in its form": comes_back_in_its_form, "nothing is lost": carries_on, "size is told": size_is_told,
-    "summable if it says so": adds_if_it_says_so,
+    "summable if it says so": adds_if_it_says_so, "right on average": right_on_average,
+    "exact if it says so": exact_if_it_says_so, "stateless if for weights": stateless_if_for_weights,
 }  # fmt: skip

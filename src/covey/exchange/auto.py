@@ -9,13 +9,14 @@ no bottleneck, that is plain numbers.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import torch
 
 from covey.exchange.codec import Codec, Coder, Memory, Seed, dense, expect, refused
 from covey.exchange.codec_costs import best
+from covey.exchange.codec_traits import CodecTraits
 from covey.exchange.codecs.bits import Fp16, Int8
 from covey.exchange.codecs.levels import OneBit
 from covey.exchange.codecs.low_rank import PowerSgd
@@ -34,19 +35,9 @@ RANK = 16  # of factors: with fewer columns more is lost than saved
 @cache
 def options() -> tuple[Codec, ...]:
     """What there is to choose from; those that lose least come first."""
-    few, fewer = (replace(TopK(density=share).codec(), name=f"topk(density={share})") for share in (0.1, 0.01))
-    factors = replace(PowerSgd(rank=RANK).codec(), name=f"powersgd(rank={RANK})")
+    few, fewer = (TopK(density=share).codec().called([f"topk(density={share})"], ["topk"]) for share in (0.1, 0.01))
+    factors = PowerSgd(rank=RANK).codec().called([f"powersgd(rank={RANK})"], ["powersgd"])
     return dense, Fp16().codec(), Int8().codec(), few, factors, OneBit().codec(), fewer
-
-
-MORE = (1.0, 1.0, 1.0, 1.1, 1.1, 1.3, 1.5)
-"""With each so many times the steps of plain numbers are reckoned with: rules of thumb (docs/compression.md)."""
-
-
-def more(codec: str) -> float:
-    """How many times the steps of plain numbers to reckon with."""
-    known = dict(zip((option.name for option in options()), MORE, strict=True))
-    return known.get(codec.removesuffix(" + pull"), 1.0)
 
 
 class Trying:
@@ -83,7 +74,7 @@ class Trying:
 
     async def decide(self, rest: float, times: Sequence[float], tells: bool) -> int:
         """Choose. The result says how many chose what; and why, as one of them has seen it."""
-        self.choice[0] = choice = best(rest, times, MORE)
+        self.choice[0] = choice = best(rest, times, [option.traits.steps for option in options()])
         times_of = {option.name: time for option, time in zip(options(), times, strict=True)}
         for kind, value in told(options()[choice].name, times_of if tells else {}, rest, self.what).items():
             await self.node.note(kind, value)
@@ -153,4 +144,6 @@ class Auto:
     """What is fastest on the links of the run as they are measured; plain numbers where nothing pays."""
 
     def codec(self) -> Codec:
-        return Codec(name="auto", make=_make, nbytes=lambda form: 1 + dense.nbytes(form), tries=True)
+        return Codec(
+            name="auto", make=_make, nbytes=lambda form: 1 + dense.nbytes(form), traits=CodecTraits(measured=True)
+        )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from covey.errors import WireError
 from covey.exchange.codec_observer import told, watched
+from covey.exchange.codec_traits import UNBIASED, CodecTraits
 from covey.model.flat import Form
 from covey.program import Node
 from covey.vector import Vector
@@ -94,55 +94,71 @@ class Codec:
         name: What SPECs call it.
         make: Makes a coder for vectors of a form, with a number that seeds what it leaves to chance.
         nbytes: The bytes that travel for a vector of a form.
+        traits: What others have to know of it.
         summed: The bytes that are added up in a `total` over a number of workers, if not those.
-        adds: Whether its coders have `total`.
-        feedback: Whether it is biased, so that what it drops has to be carried on.
-        carries: Whether it carries on what it drops.
-        whole: Whether it looks at the shapes of parameters.
         fused: The same with error feedback in one pass.
-        tries: Whether it is chosen among others as they are measured.
-        pull: Whether what servers give back is encoded too.
         inside: Of a wrapper, the same around what carries on what it drops.
-        accept: What refuses an optimizer of the task that cannot work with it.
-        masks: Whether the momentum of what was sent must stop.
+        pull: Whether what servers give back is encoded too; `+ pull` sets it.
+        aliases: Other names under which a cluster file may say how long it takes.
 
     >>> def make(form, seed):
     ...     return covey.Coder(lambda: None, lambda vector, memory: (vector, memory), lambda wire: wire)
-    >>> covey.Codec(name="as_it_is", make=make, nbytes=lambda form: form.like.nbytes).feedback
-    False
+    >>> covey.Codec(name="as_it_is", make=make, nbytes=lambda form: form.like.nbytes).traits.feedback
+    'none'
     """
 
     name: str  # as in a SPEC, with its settings
     make: Callable[[Form, Seed], Coder]
     nbytes: Callable[[Form], float]  # what travels for one vector, where that is up to the numbers: expected
+    traits: CodecTraits = UNBIASED
     summed: Callable[[Form, int], float] | None = None  # what is added up in a `total` over so many, if not that
-    adds: bool = False  # its coders have `total`
-    feedback: bool = False  # it is biased: where gradients travel, what it drops has to be carried on
-    carries: bool = False  # it carries on what it drops
-    whole: bool = False  # it looks at the shapes of parameters: servers are to hold whole ones
     fused: Codec | None = None  # its own error feedback, in the same pass
-    tries: bool = False  # it is chosen among others, as they are measured in the run
-    pull: bool = False  # what servers give back travels encoded, too, as what has changed
     inside: Callable[[], Codec] | None = None  # of a wrapper: the same around what carries on what it drops
-    accept: Callable[[Optimizer], None] | None = None  # refuses an optimizer of the task that cannot work with it
-    masks: bool = False  # the momentum of what it has sent must stop: that of a worker's own optimizer, or none at all
+    pull: bool = False  # what servers give back travels encoded, too, as what has changed
+    aliases: tuple[str, ...] = ()
 
     @property
-    def lossless(self) -> bool:
-        return self.name == "dense"
+    def names(self) -> tuple[str, ...]:
+        """What a cluster file may call it; the most exact name comes first."""
+        return self.name, *self.aliases
+
+    def called(self, written: Sequence[str], names: Sequence[str]) -> Codec:
+        """The same with the name that a SPEC gives it: its words with their settings, and without them."""
+        return replace(self, name=" + ".join(written), aliases=(*written, *names))
+
+    def sum_bytes(self, form: Form, workers: int) -> float:
+        """The bytes that are added up for the sum over a group."""
+        return self.summed(form, workers) if self.summed else self.nbytes(form)
 
     def made(self, form: Form, seed: int) -> Coder:
         """A coder for vectors of this form; the number seeds what it leaves to chance."""
         place, empty = Seed.of(seed), any(part.is_meta for part in form.like.parts)
-        whole = self.lossless or self.tries  # else, where there are no numbers, only sizes count
+        whole = self.traits.plain or self.traits.measured  # else, where there are no numbers, only sizes count
         coder = self.make(form, place) if whole or not empty else _timed(self, form, place)
-        return coder if whole or not watched() else _telling(self.name, form.like.nbytes, coder)
+        return coder if whole or not watched() else _telling(self.names, form.like.nbytes, coder)
 
     def carrying(self) -> Codec:
         """This codec as gradients use it: with error feedback where it needs it."""
-        if not self.feedback or self.carries:
+        if self.traits.feedback != "needed":
             return self
-        return replace(self.inside() if self.inside else error_feedback(self), name=self.name, pull=self.pull)
+        found = self.inside() if self.inside else error_feedback(self)
+        return replace(found, name=self.name, aliases=self.aliases, pull=self.pull)
+
+
+Fusing = Callable[[Form, Seed, bool], Coder]
+"""Makes a coder that also carries on what it drops, in the same pass, where the last argument says so."""
+
+
+def fusing(
+    name: str, make: Fusing, nbytes: Callable[[Form], float], traits: CodecTraits = UNBIASED,
+    summed: Callable[[Form, int], float] | None = None,
+) -> Codec:  # fmt: skip
+    """A codec that has error feedback of its own, for where it is wanted."""
+    own = Codec(
+        name=name, make=lambda form, seed: make(form, seed, True), nbytes=nbytes, summed=summed,
+        traits=replace(traits, feedback="own"),
+    )  # fmt: skip
+    return replace(own, make=lambda form, seed: make(form, seed, False), traits=traits, fused=own)
 
 
 def _timed(codec: Codec, form: Form, place: Seed) -> Coder:
@@ -155,32 +171,30 @@ def _timed(codec: Codec, form: Form, place: Seed) -> Coder:
         return form.like.map(torch.empty_like)
 
     async def total(vector: Vector, memory: Memory, add: Sum) -> tuple[Vector, Memory]:
-        await add(wire(codec.summed(form, place.workers) if codec.summed else codec.nbytes(form)))
+        await add(wire(codec.sum_bytes(form, place.workers)))
         return like(), None
 
-    size = codec.nbytes(form)
-    return Coder(
-        lambda: None, lambda vector, memory: (wire(size), None), lambda wire: like(), total if codec.adds else None
-    )
+    size, adds = codec.nbytes(form), codec.traits.summable
+    return Coder(lambda: None, lambda vector, memory: (wire(size), None), lambda wire: like(), total if adds else None)
 
 
-def _telling(name: str, size: int, coder: Coder) -> Coder:
+def _telling(names: tuple[str, ...], size: int, coder: Coder) -> Coder:
     """A coder that tells whoever watches what it does."""
 
     def encode(vector: Vector, memory: Memory) -> tuple[Vector, Memory]:
-        with told(name, "encode", size):
+        with told(names, "encode", size):
             return coder.encode(vector, memory)
 
     def decode(wire: Vector) -> Vector:
-        with told(name, "decode", size):
+        with told(names, "decode", size):
             return coder.decode(wire)
 
     async def total(vector: Vector, memory: Memory, add: Sum) -> tuple[Vector, Memory]:
         assert coder.total is not None
-        with told(name, "encode", size):
+        with told(names, "encode", size):
             pass  # others run while what travels is added up
         found = await coder.total(vector, memory, add)
-        with told(name, "decode", size):
+        with told(names, "decode", size):
             return found
 
     return replace(coder, encode=encode, decode=decode, total=total if coder.total else None)
@@ -195,7 +209,10 @@ def _plainly(form: Form, seed: Seed) -> Coder:
     return Coder(lambda: None, lambda vector, memory: (vector, None), lambda wire: wire, total)
 
 
-dense = Codec(name="dense", make=_plainly, nbytes=lambda form: form.like.nbytes, adds=True)
+dense = Codec(
+    name="dense", make=_plainly, nbytes=lambda form: form.like.nbytes,
+    traits=CodecTraits(plain=True, summable=True, weights=True),
+)  # fmt: skip
 """Numbers as they are."""
 
 
@@ -237,7 +254,7 @@ def refused(wire: Vector, what: str) -> WireError:
 
 def error_feedback(codec: Codec) -> Codec:
     """Carry what compression dropped into the next time: nothing is lost, it only comes later."""
-    if codec.carries:
+    if codec.traits.feedback == "own":
         return codec
     if codec.fused:
         return codec.fused
@@ -255,4 +272,5 @@ def error_feedback(codec: Codec) -> Codec:
 
         return Coder(lambda: (zeros(form), inner.memory), encode, inner.decode)
 
-    return replace(codec, make=make, feedback=False, carries=True, adds=False, inside=None)
+    traits = replace(codec.traits, feedback="own", summable=False, weights=False)
+    return replace(codec, make=make, traits=traits, inside=None)

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Literal
 
 Act = Literal["encode", "decode"]
-Watch = Callable[[str, Act, int], AbstractContextManager[None]]
-"""Entered around the work: of which codec, what, and the bytes of plain numbers."""
+Watch = Callable[[tuple[str, ...], Act, int], AbstractContextManager[None]]
+"""Entered around the work: the names of the codec, what it does, and the bytes of plain numbers."""
 
 _watches: list[Watch] = []
 
@@ -28,7 +28,7 @@ def watched() -> bool:
 
 
 @contextmanager
-def told(codec: str, act: Act, size: int) -> Iterator[None]:
+def told(codec: tuple[str, ...], act: Act, size: int) -> Iterator[None]:
     """Around the work of a coder."""
     with ExitStack() as stack:
         for watch in _watches:

@@ -88,7 +88,8 @@ def difference_coder(node: Node, form: Form, codec: Codec, *what: object) -> Cod
     """For differences to a shadow."""
     refuse_carrying(codec)
     coder = codec.made(form, seed(node, *what))
-    return coder if codec.lossless or codec.feedback else damped(coder)
+    unbiased = codec.traits.feedback == "none" and not codec.traits.plain
+    return damped(coder) if unbiased else coder
 
 
 def model_coder(node: Node, replica: Replica, codec: Codec, *what: object) -> Coder:
@@ -99,7 +100,7 @@ def model_coder(node: Node, replica: Replica, codec: Codec, *what: object) -> Co
 
 def refuse_carrying(codec: Codec) -> None:
     """A codec that carries on what it drops, or gathers momentum, would send twice what a shadow lacks anyway."""
-    if codec.carries or codec.accept:
+    if "own" in (codec.traits.feedback, codec.traits.momentum):
         raise PlanError(
             f"{codec.name} carries on what it drops, as gradients need it; where parameters travel as differences to "
             "what was sent before, that is carried on already: use a codec without it, such as topk or int8"
@@ -109,10 +110,10 @@ def refuse_carrying(codec: Codec) -> None:
 def refuse_lagging(codec: Codec) -> None:
     """Also one that begins with exact numbers, where it must be known from the start how far shadows will lag."""
     refuse_carrying(codec)
-    if "warmup" in {word.partition("(")[0] for word in codec.name.split(" + ")}:
+    if codec.traits.exact_start:
         raise PlanError(
-            f"{codec.name}: warmup does not combine with strategies that exchange models, whose workers start from "
-            "the same weights: omit warmup"
+            f"{codec.name} begins with plain values, which does not combine with strategies that exchange models, "
+            "whose workers start from the same weights: omit warmup, or powersgd's dense"
         )
 
 

@@ -86,7 +86,7 @@ def _of(who: str, function: Callable[P, T]) -> Callable[P, T]:
 def _replicas(asked: Request) -> tuple[ScoredModel | None, dict[Address, Replica]]:
     if asked.options.virtual.timing_only:
         shapes = build.shapes(asked.task)
-        shapes = build.in_one(shapes) if asked.strategy.composition.codec == "dense" else shapes
+        shapes = build.in_one(shapes) if asked.strategy.composition.codec.traits.plain else shapes
         return None, {
             role.address: build.stand_in(shapes, role.address, role.trains, asked.deal) for role in asked.plan.roles
         }

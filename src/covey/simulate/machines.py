@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from covey.simulate.units import AT_ONCE, BytesPerSecond, Seconds
@@ -69,10 +69,8 @@ class CodecTime:
     decode: CpuTime = FREE
 
 
-def coding_of(known: Mapping[str, CodecTime], codec: str) -> CodecTime | None:
-    """What is known of a codec as a SPEC writes it: with these settings, or with any; nothing of what is around it."""
-    words = codec.split(" + ")
-    names = (codec, *words, *(word.partition("(")[0] for word in words))
+def coding_of(known: Mapping[str, CodecTime], names: Sequence[str]) -> CodecTime | None:
+    """What is known of a codec by the first of its names that is known."""
     return next((known[name] for name in names if name in known), None)
 
 

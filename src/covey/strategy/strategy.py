@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from torch.optim import Optimizer
 
 from covey.errors import PlanError
+from covey.exchange.codec import Codec, dense
 from covey.strategy.roles import Role
 from covey.strategy.taxonomy import Description, Taxonomy
 
@@ -65,12 +66,12 @@ class TaskTerms:
 class Composition:
     """What a SPEC has put around a strategy: `+ codec`, `over topology`, `with mesh(...)`."""
 
-    codec: str = "dense"
+    codec: Codec = dense
     over: str | None = None
     mesh: ModelMesh | None = None  # where a replica is a group of workers
 
     def __str__(self) -> str:
-        codec = f" + {self.codec}" if self.codec != "dense" else ""
+        codec = "" if self.codec.traits.plain else f" + {self.codec.name}"
         over, mesh = f" over {self.over}" if self.over else "", f" with {self.mesh}" if self.mesh else ""
         return codec + over + mesh
 

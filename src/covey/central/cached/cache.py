@@ -95,7 +95,7 @@ class Cache:
     def encode(self, change: Vector) -> list[Vector]:
         """What travels of a change, to each server; the change becomes what servers will make of that."""
         wires = [change.cut(piece) for piece in self.pieces]
-        if not self.codec.lossless:
+        if not self.codec.traits.plain:
             for index, (coder, piece) in enumerate(zip(self.coders, self.pieces, strict=True)):
                 wires[index], self.memories.value[index] = coder.encode(wires[index], self.memories.value[index])
                 change.cut(piece).copy_(coder.decode(wires[index]))
@@ -105,7 +105,7 @@ class Cache:
         """Give servers what has changed since then; one's own copy has from now on what they will have."""
         change = self.replica.flat - before
         wires = self.encode(change)
-        if not self.codec.lossless:
+        if not self.codec.traits.plain:
             self.replica.flat.copy_(before).add_(change)
         self.own.append((self.node.step, change))
         samples = self.replica.batch.samples

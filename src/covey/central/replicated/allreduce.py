@@ -127,7 +127,7 @@ class Allreduce:
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         if self.pattern != "auto":
             by_name.pattern("allreduce", self.pattern, self.local)
-        work = self.work() if codec.lossless else self.compressed(codec)
+        work = self.work() if codec.traits.plain else self.compressed(codec)
 
         def roles(workers: int, servers: int) -> list[Role]:
             return [
@@ -144,7 +144,7 @@ class Allreduce:
             terms=TaskTerms(clips="each update"),
             taxonomy=Taxonomy(
                 optimization="central", architecture="peers", scheduling="synchronous",
-                exchange="all-reduce" if codec.carrying().adds else "all-gather",
+                exchange="all-reduce" if codec.carrying().traits.summable else "all-gather",
                 topology=by_name.SHAPES[self.pattern],
             ),
         )  # fmt: skip
@@ -154,7 +154,7 @@ class Allreduce:
         return partial(worker, wish=PatternRequest(pattern=self.pattern, bucket=self.bucket_bytes()), local=local)
 
     def compressed(self, codec: Codec) -> Program:
-        levels = self.pattern == "hierarchical" and not codec.carrying().adds
+        levels = self.pattern == "hierarchical" and not codec.carrying().traits.summable
         if not levels:
             check_pattern("allreduce", self.pattern, codec)
         elif not self.local:

@@ -132,7 +132,7 @@ def check(name: str, settings: dict[str, object]) -> None:
 
 def scheduled(name: str, manner: SliceOrder, settings: dict[str, object], codec: Codec) -> Strategy:
     """The family: slices in any manner; a codec sees each slice by itself, and one that looks at shapes whole ones."""
-    manner = replace(manner, most=0) if codec.whole else manner
+    manner = replace(manner, most=0) if codec.traits.shapes else manner
     check(name, settings)
 
     def roles(workers: int, servers: int) -> list[Role]:
@@ -192,7 +192,7 @@ class ByteScheduler:
                 "bytescheduler(partition=0, credit=auto): credits are multiples of a partition; set partition to a "
                 "size or to auto"
             )
-        if manner.sized and not codec.lossless:
+        if manner.sized and not codec.traits.plain:
             raise PlanError(
                 f"bytescheduler(partition=auto) with {codec.name}: the codec needs slices of one size; set partition "
                 "to a size"
@@ -200,7 +200,7 @@ class ByteScheduler:
         if self.exchange == "servers":
             return scheduled("bytescheduler", manner, settings, codec)
         check("bytescheduler", settings)
-        if not codec.lossless:
+        if not codec.traits.plain:
             raise PlanError(
                 f"bytescheduler(exchange=allreduce) sums uncompressed values: omit {codec.name}, or use "
                 "exchange=servers"

@@ -72,7 +72,7 @@ class Pushed:
     def encode(self, index: int, total: Vector) -> Vector:
         """A server's part of a sum; a codec sees what a full batch makes as large as a gradient."""
         part = total.cut(self.pieces[index])
-        if self.codec.lossless:
+        if self.codec.traits.plain:
             return part
         wire, self.memories.value[index] = self.coders[index].encode(part * (1 / self.size), self.memories.value[index])
         return wire
@@ -144,7 +144,7 @@ class Gatherer(PieceServer):
 
     def total(self, part: PartialSum) -> Vector:
         """The sum of a worker's gradients, as numbers."""
-        if self.codec.lossless:
+        if self.codec.traits.plain:
             return part.grad
         return self.coder.decode(part.grad).mul_(usual(self.replica, part.sender.rank))
 

@@ -31,7 +31,7 @@ class Servers:
             for piece, address in zip(self.pieces, addresses, strict=True)
         ]
         self.memories = [node.remember(f"codec {index}", coder.memory) for index, coder in enumerate(self.coders)]
-        self.trials = CodecTrials(node, addresses, self.coders, self.memories) if codec.tries else None
+        self.trials = CodecTrials(node, addresses, self.coders, self.memories) if codec.traits.measured else None
         self.pulls = codec.pull
         self.back = [
             difference_coder(node, replica.form(piece), codec, "pull") if codec.pull else None for piece in self.pieces

@@ -170,7 +170,7 @@ class Downpour:
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         self.check()
-        if not codec.lossless and self.filter != "none":
+        if not codec.traits.plain and self.filter != "none":
             raise PlanError(
                 f"downpour(filter={self.filter}) with {codec.name}: both select what is sent; use one of them"
             )

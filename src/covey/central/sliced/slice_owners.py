@@ -67,11 +67,9 @@ class Owner:
         self.memories = node.remember("codecs", [coder.memory for coder in self.coders])
         self.done = node.remember("done", [node.rank])  # who sends no more gradients, seen from the end of one's own
         self.patience = node.remember("patience", Patience()).value
-        # codecs that remember, or leave something to chance, are made for changes: weights then travel as they are
-        changes = codec.feedback or codec.pull or codec.fused or self.coders[0].memory is not None
-        back = dense if changes else codec
+        back = codec if codec.traits.weights and not codec.pull else dense
         self.back = [back.made(form, seed(node, peer, "back")) for form, peer in zip(forms, self.peers, strict=True)]
-        self.dense = back.lossless
+        self.dense = back.traits.plain
         pulls = Pulls(node, forms[node.rank], codec, together=True) if codec.pull else None
         self.truth = Truth(node, replica, self.pieces[node.rank], pulls) if pulls else None
         self.changes = [difference_coder(node, form, codec, "pull") for form in forms] if codec.pull else []

@@ -41,8 +41,8 @@ class Learners:
     def __init__(self, node: Node, replica: Replica, rules: Averaging, count: int, codec: Codec) -> None:
         self.node, self.replica, self.rules = node, replica, rules
         self.kept: dict[str, Any] = node.remember("learners", self.fresh(count)).value
-        coder = change_coder if codec.carrying().adds and not codec.feedback else model_coder
-        self.means = None if codec.lossless else Means(node, coder(node, replica, codec))
+        coder = change_coder if codec.traits.summable and codec.traits.feedback == "none" else model_coder
+        self.means = None if codec.traits.plain else Means(node, coder(node, replica, codec))
         replica.show(self.centre)
 
     def fresh(self, count: int) -> dict[str, Any]:

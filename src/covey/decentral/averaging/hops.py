@@ -19,7 +19,7 @@ class Hops:
     """
 
     def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
-        self.plain = codec.lossless
+        self.plain = codec.traits.plain
         if self.plain:
             return
         up, down = (model_coder(node, replica, codec, way) for way in ("up", "down"))

@@ -47,7 +47,7 @@ class Common:
 
     def __init__(self, node: Node, replica: Replica, codec: Codec, together: bool) -> None:
         self.model = node.remember("common", replica.model.clone()).value
-        self.masks = codec.masks
+        self.resets = codec.traits.momentum == "reset"
         self.changes = means(node, change_coder(node, replica, codec, "models"))
         self.gradients = (
             means(node, gradient_coder(node, replica, codec, "gradients"), "gradients") if together else None
@@ -56,7 +56,7 @@ class Common:
     async def average(self, replica: Replica, members: Group, pattern: Pattern) -> None:
         """Move on from the common model by the mean change, and begin there."""
         change = await self.changes.mean(replica.model - self.model, members, pattern)
-        if self.masks and self.changes.told:
+        if self.resets and self.changes.told:
             stop_sent(replica, self.changes.told)
         replica.model.copy_(self.model.add_(change))
 
@@ -66,7 +66,7 @@ async def worker(
 ) -> None:
     """Step alone; at the end of a period replace the model by the mean of all."""
     ends, end = periods.ends(), -1
-    common = None if codec.lossless else Common(node, replica, codec, periods.after > 0)
+    common = None if codec.traits.plain else Common(node, replica, codec, periods.after > 0)
     for step in node.steps():
         if step < periods.after:
             await replica.gradient(node, clip=False)

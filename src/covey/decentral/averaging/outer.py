@@ -38,13 +38,13 @@ async def worker(
     block = node.remember("block", fresh(replica)).value
     done = node.remember("done", [0]).value  # steps
     replica.show(block["published"].join(block["buffers"]))
-    means = None if codec.lossless else means_of(node, change_coder(node, replica, codec))
+    means = None if codec.traits.plain else means_of(node, change_coder(node, replica, codec))
 
     async def end_block(members: Group) -> None:
         if means:
             start = block["start"].join(block["buffers"])
             replica.model.copy_(start.clone().add_(await means.mean(replica.model - start, members, ring)))
-            if codec.masks and means.told:
+            if codec.traits.momentum == "reset" and means.told:
                 stop_sent(replica, means.told)
             if momentum == "reset":
                 replica.optimizer.state.clear()

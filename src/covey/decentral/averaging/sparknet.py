@@ -96,7 +96,7 @@ class AveragingMaster(ServerProgram):
 
     def __init__(self, node: Node, replica: Replica, *, period: int, codec: Codec) -> None:
         super().__init__(node, replica)
-        self.period, self.plain = period, codec.lossless
+        self.period, self.plain = period, codec.traits.plain
         if not self.plain:
             self.up = change_coder(node, replica, codec, "up")
             self.common = Shadows(node, "common", model_coder(node, replica, codec, "down"), replica.model)
@@ -140,7 +140,7 @@ class SparkNet:
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         refuse_carrying(codec)
-        if self.momentum == "average" and not codec.lossless:
+        if self.momentum == "average" and not codec.traits.plain:
             raise PlanError(
                 f"sparknet(momentum=average) with {codec.name}: the optimizers' state would travel as it is, and that "
                 "is as much as the model; use momentum=keep or reset"
@@ -149,7 +149,7 @@ class SparkNet:
             raise PlanError(f"sparknet(period={self.period}): average after every 1 step or more")
 
         def roles(workers: int, servers: int) -> list[Role]:
-            program = worker if codec.lossless else partial(compressed, codec=codec)
+            program = worker if codec.traits.plain else partial(compressed, codec=codec)
             work = partial(program, period=self.period, momentum=self.momentum)
             return [
                 *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),

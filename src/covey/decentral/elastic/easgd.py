@@ -49,7 +49,7 @@ class ElasticForce:
 
     def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
         self.replica = replica
-        self.gaps = None if codec.lossless else Gaps(node, replica, codec, whole=True)
+        self.gaps = None if codec.traits.plain else Gaps(node, replica, codec, whole=True)
         self.coder = model_coder(node, replica, codec, "force")
         self.memory = node.remember("codec", self.coder.memory)
 
@@ -126,7 +126,7 @@ class CentreMaster(ServerProgram):
         super().__init__(node, replica)
         coder = model_coder(node, replica, codec, "force")
         self.decode = coder.decode
-        self.told = None if codec.lossless else Shadows(node, "told", coder, replica.model)
+        self.told = None if codec.traits.plain else Shadows(node, "told", coder, replica.model)
         self.hears = {ReadCentre: self.read, Elastic: self.move}
 
     async def read(self, read: ReadCentre) -> None:

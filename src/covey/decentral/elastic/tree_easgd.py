@@ -43,8 +43,10 @@ class TreePlace:
 async def worker(node: Node, replica: Replica, *, place: TreePlace, pull: float, codec: Codec) -> None:
     """Be pulled by what has come, step, and now and then send the model up or down (Zhang 2016)."""
     gone: set[int] = set()
-    gaps = None if codec.lossless else Gaps(node, replica, codec)
-    told = None if codec.lossless else Shadows(node, "told", model_coder(node, replica, codec, "sway"), replica.model)
+    gaps = None if codec.traits.plain else Gaps(node, replica, codec)
+    told = (
+        None if codec.traits.plain else Shadows(node, "told", model_coder(node, replica, codec, "sway"), replica.model)
+    )
 
     def be_pulled() -> None:
         while sway := node.receive_nowait(NeighbourPull):

@@ -42,8 +42,8 @@ class Meetings:
     def __init__(self, node: Node, replica: Replica, model: Vector, codec: Codec) -> None:
         self.model, coder = model, model_coder(node, replica, codec, "meet")
         self.coder, self.memory = coder, node.remember("codec", coder.memory)
-        self.told = None if codec.lossless else Shadows(node, "told", coder, model)
-        self.gaps = None if codec.lossless else Gaps(node, replica, codec, model)
+        self.told = None if codec.traits.plain else Shadows(node, "told", coder, model)
+        self.gaps = None if codec.traits.plain else Gaps(node, replica, codec, model)
 
     def meet(self, peer: int) -> Meet:
         return Meet(self.told.tell(self.model, peer) if self.told else self.model)

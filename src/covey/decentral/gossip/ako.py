@@ -33,7 +33,7 @@ class EncodedPartitions:
 
     def __init__(self, node: Node, replica: Replica, pieces: Sequence[Piece], turns: int, codec: Codec) -> None:
         self.pieces = pieces
-        self.stays = codec.feedback and not codec.carries
+        self.stays = codec.traits.feedback == "needed"
         self.coders = [codec.made(replica.form(piece), seed(node, place)) for place, piece in enumerate(pieces)]
         self.memories = node.remember("codecs", [[coder.memory for coder in self.coders] for _ in range(turns)]).value
 

@@ -75,7 +75,7 @@ class Butterfly:
             )
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work = worker if codec.lossless else partial(compressed, codec=codec)
+            work = worker if codec.traits.plain else partial(compressed, codec=codec)
             return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(

@@ -81,7 +81,7 @@ class Dpsgd:
         refuse_lagging(codec)
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work = partial(worker if codec.lossless else partial(compressed, codec=codec), graph=graph)
+            work = partial(worker if codec.traits.plain else partial(compressed, codec=codec), graph=graph)
             return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(

@@ -33,9 +33,9 @@ class GossipLinks:
         self.replica = replica
         self.weight = node.remember("weight", 1 / node.workers)
         replica.weight = self.weight.value
-        self.gaps = None if codec.lossless else Gaps(node, replica, codec)
+        self.gaps = None if codec.traits.plain else Gaps(node, replica, codec)
         coder = model_coder(node, replica, codec, "gossip")
-        self.told = None if codec.lossless else Shadows(node, "told", coder, replica.model)
+        self.told = None if codec.traits.plain else Shadows(node, "told", coder, replica.model)
 
     def give(self, peer: int) -> Gossip:
         """Half of one's weight goes with it."""

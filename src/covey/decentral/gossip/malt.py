@@ -37,7 +37,7 @@ class MaltWires:
     """Vectors as they travel: models as they are, gradients as a codec writes them."""
 
     def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
-        self.coder: Coder | None = None if codec.lossless else gradient_coder(node, replica, codec)
+        self.coder: Coder | None = None if codec.traits.plain else gradient_coder(node, replica, codec)
         self.memory = node.remember("codec", self.coder.memory if self.coder else None)
 
     def of(self, step: int, vector: Vector) -> Scatter:
@@ -181,7 +181,7 @@ class Malt:
         share: Share = self.share if self.share != "auto" else "gradient" if whole else "model"
         if share == "model" and self.fold == "sum":
             raise PlanError("malt(share=model, fold=sum): models can only be averaged; gradients can be summed, too")
-        if share == "model" and not codec.lossless:
+        if share == "model" and not codec.traits.plain:
             raise PlanError(
                 f"malt(share=model) with {codec.name}: models would travel as changes, none of which may be lost, and "
                 "malt's messages may; use share=gradient over complete, or dpsgd over this graph"

@@ -32,9 +32,9 @@ class PushedShares:
 
     def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
         self.replica = replica
-        self.gaps = None if codec.lossless else Gaps(node, replica, codec)
+        self.gaps = None if codec.traits.plain else Gaps(node, replica, codec)
         coder = model_coder(node, replica, codec, "push")
-        self.told = None if codec.lossless else Shadows(node, "told", coder, replica.model)
+        self.told = None if codec.traits.plain else Shadows(node, "told", coder, replica.model)
 
     def give(self, peer: int, weight: float) -> Vector:
         """What goes to this peer with so much of one's weight."""

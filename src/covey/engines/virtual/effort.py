@@ -57,7 +57,7 @@ class Effort(TorchDispatchMode):
         self.seconds += self._handling.step + self._update * held
 
     @contextmanager
-    def _coding(self, codec: str, act: Act, size: int) -> Iterator[None]:
+    def _coding(self, codec: tuple[str, ...], act: Act, size: int) -> Iterator[None]:
         price, before = coding_of(self._prices, codec), self._apart
         self._apart = before or price is not None
         try:

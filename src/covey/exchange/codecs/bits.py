@@ -11,6 +11,7 @@ from torch import Tensor
 from covey.errors import PlanError
 from covey.exchange import kernels
 from covey.exchange.codec import Codec, Coder, Memory, Seed, Sum, Total, expect
+from covey.exchange.codec_traits import CodecTraits
 from covey.exchange.codecs import sign_sums
 from covey.exchange.codecs.coded_runs import RunCoder, RunCoding, coded, divided, finite, packed
 from covey.model.flat import Form
@@ -18,6 +19,10 @@ from covey.vector import Vector
 
 Rounding = Literal["random", "nearest"]
 """Up or down by chance, so that the mean is right; or to the nearest, which is biased."""
+
+
+def rounded(rounding: Rounding) -> CodecTraits:
+    return CodecTraits(feedback="needed" if rounding == "nearest" else "none")
 
 
 def cast(name: str, dtype: torch.dtype) -> Codec:
@@ -38,7 +43,8 @@ def cast(name: str, dtype: torch.dtype) -> Codec:
             lambda: None, lambda vector, memory: (vector.map(lambda part: part.to(dtype)), memory), decode, total
         )
 
-    return Codec(name=name, make=make, nbytes=lambda form: form.like.numel * dtype.itemsize, adds=True)
+    traits = CodecTraits(summable=True, weights=True)
+    return Codec(name=name, make=make, nbytes=lambda form: form.like.numel * dtype.itemsize, traits=traits)
 
 
 def truncated() -> Codec:
@@ -56,7 +62,7 @@ def truncated() -> Codec:
 
         return Coder(lambda: None, lambda vector, memory: (vector.map(narrow), memory), decode)
 
-    return Codec(name="truncated", make=make, nbytes=lambda form: 2 * form.like.numel)
+    return Codec(name="truncated", make=make, nbytes=lambda form: 2 * form.like.numel, traits=CodecTraits(weights=True))
 
 
 def fixed_point(fraction: int, rounding: Rounding) -> Codec:
@@ -89,7 +95,7 @@ def fixed_point(fraction: int, rounding: Rounding) -> Codec:
         return total
 
     return coded(
-        "fixed16", coding, divided("global"), biased=rounding == "nearest", total=total,
+        "fixed16", coding, divided("global"), rounded(rounding), total=total,
         summed=lambda form, workers: 4 * form.like.numel,
     )  # fmt: skip
 
@@ -106,7 +112,7 @@ def two_bit(threshold: float) -> Codec:
         return kernels.twobit_encode(x, residual, threshold)
 
     return coded(
-        "twobit", coding, divided("global"), biased=True,
+        "twobit", coding, divided("global"), CodecTraits(feedback="needed"),
         total=sign_sums.sum_of_signs(signs, sign_sums.fixed(threshold)),
         summed=sign_sums.nbytes(divided("global"), scales=False),
     )  # fmt: skip
@@ -124,7 +130,7 @@ def eight_bit(block: int, rounding: Rounding) -> Codec:
             streams=[(torch.int8, lambda run: run.count), (torch.float32, lambda run: run.scales)],
         ),
         divided("global", block),
-        biased=rounding == "nearest",
+        rounded(rounding),
     )
 
 

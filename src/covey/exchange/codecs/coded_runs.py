@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from covey.errors import WireError
-from covey.exchange.codec import Codec, Coder, Memory, Seed, Total, check, expect, zeros
+from covey.exchange.codec import Codec, Coder, Memory, Seed, Total, check, expect, fusing, zeros
+from covey.exchange.codec_traits import UNBIASED, CodecTraits
 from covey.model.flat import Form, ParameterRange
 from covey.vector import Vector
 
@@ -79,7 +79,7 @@ class RunCoding:
 
 
 def coded(
-    name: str, coding: RunCoding, runs: Dividing, *, biased: bool = False, whole: bool = False,
+    name: str, coding: RunCoding, runs: Dividing, traits: CodecTraits = UNBIASED, *,
     total: Callable[[RunCoder], Total] | None = None, summed: Callable[[Form, int], float] | None = None,
 ) -> Codec:  # fmt: skip
     """A codec of runs; its error feedback is done in the same pass."""
@@ -93,14 +93,7 @@ def coded(
         work = RunCoder(coding, form, seed, runs(form), carries)
         return Coder(work.start, work.encode, work.decode, total(work) if total else None)
 
-    carrying = Codec(
-        name=name, make=partial(make, carries=True), nbytes=nbytes, summed=summed, adds=total is not None, carries=True,
-        whole=whole,
-    )  # fmt: skip
-    return Codec(
-        name=name, make=partial(make, carries=False), nbytes=nbytes, summed=summed, adds=total is not None,
-        feedback=biased, whole=whole, fused=carrying,
-    )  # fmt: skip
+    return fusing(name, make, nbytes, replace(traits, summable=total is not None), summed)
 
 
 class Raws:

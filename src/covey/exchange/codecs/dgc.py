@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
 from torch import Tensor
 
 from covey.errors import PlanError
 from covey.exchange import kernels
 from covey.exchange.codec import Codec, Coder, Memory, Seed, check, zeros
+from covey.exchange.codec_traits import CodecTraits
 from covey.exchange.codecs.coded_runs import NumberRun, divided
-from covey.exchange.codecs.momentum import check_momentum, check_plain
+from covey.exchange.codecs.momentum import check_momentum
 from covey.exchange.codecs.sparse import check_density, of
 from covey.exchange.codecs.sparse_numbers import Chosen, SparseNumbers, choose
 from covey.model.flat import Form, ParameterRange
@@ -38,7 +38,7 @@ class Dgc:
             raise PlanError(f"dgc(warmup={self.warmup:g}): 0 epochs or more")
         return Codec(
             name="dgc", make=self.coder, nbytes=lambda form: SparseNumbers(form, matrices(form)).nbytes(self.expected),
-            carries=True, accept=partial(check_plain, "dgc") if self.momentum else None,
+            traits=CodecTraits(feedback="own", momentum="own" if self.momentum else "none"),
         )  # fmt: skip
 
     def expected(self, run: NumberRun) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor
 from covey.errors import PlanError
 from covey.exchange import kernels
 from covey.exchange.codec import Codec
+from covey.exchange.codec_traits import CodecTraits
 from covey.exchange.codecs import sign_sums
 from covey.exchange.codecs.coded_runs import NumberRun, RunCoding, Scope, coded, divided, packed
 from covey.model.flat import Form, ParameterRange
@@ -35,7 +36,7 @@ def one_bit() -> Codec:
         decode=lambda streams, run, out: kernels.onebit_decode(streams[0], streams[1].view(-1, 2), run.block, out),
         streams=[(torch.uint8, packed(1)), (torch.float32, lambda run: 2 * run.scales)],
     )
-    return coded("onebit", coding, units, biased=True, whole=True)
+    return coded("onebit", coding, units, CodecTraits(feedback="needed", shapes=True, steps=1.3))
 
 
 def fan_in(layer: ParameterRange) -> int:

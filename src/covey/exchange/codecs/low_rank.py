@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from covey.errors import PlanError
-from covey.exchange.codec import Codec, Coder, Memory, Seed, Sum, check, expect, wide, zeros
+from covey.exchange.codec import Codec, Coder, Memory, Seed, Sum, check, expect, fusing, wide, zeros
+from covey.exchange.codec_traits import CodecTraits
 from covey.exchange.codecs.coded_runs import NumberRun, Raws, finite
 from covey.exchange.codecs.wrappers import warmed_up
 from covey.model.flat import Form
@@ -188,12 +188,9 @@ class PowerSgd:
             raise PlanError(f"powersgd(saving={self.saving:g}): 0 or more times smaller")
         if self.dense < 0:
             raise PlanError(f"powersgd(dense={self.dense}): 0 vectors or more")
-        carrying = Codec(
-            name="powersgd", make=partial(self.coder, carries=True), nbytes=self.nbytes, summed=self.added, adds=True,
-            carries=True, whole=True,
-        )  # fmt: skip
-        plain = replace(carrying, make=partial(self.coder, carries=False), carries=False, feedback=True, fused=carrying)
-        return warmed_up(plain, steps=self.dense) if self.dense else plain
+        traits = CodecTraits(summable=True, feedback="needed", shapes=True, steps=1.1)
+        found = fusing("powersgd", self.coder, self.nbytes, traits, self.added)
+        return warmed_up(found, steps=self.dense) if self.dense else found
 
     def nbytes(self, form: Form, share: float = 1.0) -> float:
         matrices, raws = divided(form, self.rank, self.saving)

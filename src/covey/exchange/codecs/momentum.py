@@ -8,6 +8,7 @@ from __future__ import annotations
 from torch.optim import Optimizer
 
 from covey.errors import PlanError
+from covey.exchange.codec import Codec
 
 
 def has_momentum(optimizer: Optimizer) -> bool:
@@ -20,20 +21,19 @@ def check_momentum(codec: str, momentum: float) -> None:
         raise PlanError(f"{codec}(momentum={momentum:g}): 0 or more, and less than 1")
 
 
-def check_masked(codec: str, optimizer: Optimizer) -> None:
-    """Refuse an optimizer of the mean gradient with momentum, which nobody can stop for what one worker has sent."""
-    if has_momentum(optimizer):
+def check_optimizer(codec: Codec, shared: bool, optimizer: Optimizer) -> None:
+    """Refuse momentum that would be applied twice, and momentum of all workers, which no worker can reset."""
+    if not has_momentum(optimizer):
+        return
+    if codec.traits.momentum == "reset" and shared:
         raise PlanError(
-            f"{codec} must reset the momentum of the values it sends, which is impossible in "
-            f"{type(optimizer).__name__}, shared by all workers: use SGD without momentum and {codec}(momentum=0.9), "
-            "or topk"
+            f"{codec.name} must reset the momentum of the values it sends, which is impossible in "
+            f"{type(optimizer).__name__}, shared by all workers: use SGD without momentum and a codec that applies it "
+            "itself, such as sbc(momentum=0.9), or topk"
         )
-
-
-def check_plain(codec: str, optimizer: Optimizer) -> None:
-    """Refuse an optimizer that would apply momentum a second time."""
-    if has_momentum(optimizer):
+    if codec.traits.momentum == "own":
         raise PlanError(
-            f"{codec} brings the momentum itself, before numbers are left out, and {type(optimizer).__name__} would "
-            "add its own: give the task torch.optim.SGD without momentum, or use topk, which leaves it to the optimizer"
+            f"{codec.name} brings the momentum itself, before numbers are left out, and {type(optimizer).__name__} "
+            "would add its own: give the task torch.optim.SGD without momentum, or use topk, which leaves it to "
+            "the optimizer"
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from covey.errors import PlanError, WireError
 from covey.exchange import kernels
-from covey.exchange.codec import Codec, Coder, Memory, Seed, check, expect, refused, zeros
+from covey.exchange.codec import Codec, Coder, Memory, Seed, check, expect, fusing, refused, zeros
 from covey.exchange.codecs.bit_codes import elias, elias_bits, elias_read, page_count
 from covey.exchange.codecs.coded_runs import NumberRun, RunCoding, chance, code, coded, divided, finite, packed
 from covey.exchange.codecs.sparse_numbers import rising
@@ -40,9 +40,7 @@ class Qsgd:
             raise PlanError(f"qsgd(bucket={self.bucket}): 1 or more numbers share a norm, or 0 for all of them")
         if self.coding == "packed":
             return self.packed()
-        nbytes = partial(expected, self)
-        carrying = Codec(name="qsgd", make=partial(self.coder, carries=True), nbytes=nbytes, carries=True)
-        return Codec(name="qsgd", make=partial(self.coder, carries=False), nbytes=nbytes, fused=carrying)
+        return fusing("qsgd", self.coder, partial(expected, self))
 
     def encode(self, x: Tensor, residual: Tensor | None, run: NumberRun, chance: int) -> tuple[Tensor, Tensor]:
         return kernels.qsgd_encode(x, residual, run.block, self.levels, chance, self.norm)

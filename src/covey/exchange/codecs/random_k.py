@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from covey.exchange.codec import Codec, Coder, Memory, Seed, Sum, check, expect, zeros
+from covey.exchange.codec import Codec, Coder, Memory, Seed, Sum, check, expect, fusing, zeros
+from covey.exchange.codec_traits import CodecTraits
 from covey.exchange.codecs.sparse import check_density, of
 from covey.model.flat import Form
 from covey.vector import Vector
@@ -104,11 +104,8 @@ def any_of(density: float, unbiased: bool) -> Codec:
     def summed(form: Form, workers: int = 1) -> float:
         return sum(of(density, part.numel()) * part.element_size() for part in form.like.parts)
 
-    carrying = Codec(
-        name="randomk", make=partial(make, carries=True), nbytes=lambda form: 8 + summed(form), summed=summed,
-        adds=True, carries=True,
-    )  # fmt: skip
-    return replace(carrying, make=partial(make, carries=False), carries=False, feedback=not unbiased, fused=carrying)
+    traits = CodecTraits(summable=True, feedback="none" if unbiased else "needed")
+    return fusing("randomk", make, lambda form: 8 + summed(form), traits, summed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

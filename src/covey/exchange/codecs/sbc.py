@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -10,10 +10,11 @@ from torch import Tensor
 
 from covey.errors import WireError
 from covey.exchange import kernels
-from covey.exchange.codec import Codec, Coder, Memory, Seed, check, expect, refused, zeros
+from covey.exchange.codec import Codec, Coder, Memory, Seed, check, expect, fusing, refused, zeros
+from covey.exchange.codec_traits import CodecTraits
 from covey.exchange.codecs.bit_codes import golomb, golomb_bits, golomb_read, golomb_width, page_count
 from covey.exchange.codecs.coded_runs import NumberRun, divided, joined
-from covey.exchange.codecs.momentum import check_momentum, check_plain
+from covey.exchange.codecs.momentum import check_momentum
 from covey.exchange.codecs.sparse import check_density, of
 from covey.exchange.codecs.sparse_numbers import check_places
 from covey.model.flat import Form
@@ -30,11 +31,10 @@ class Sbc:
     def codec(self) -> Codec:
         check_density("sbc", self.density)
         check_momentum("sbc", self.momentum)
-        carrying = Codec(name="sbc", make=partial(self.coder, carries=True), nbytes=self.nbytes, carries=True)
         if self.momentum:
-            return replace(carrying, accept=partial(check_plain, "sbc"))
-        bare = replace(carrying, make=partial(self.coder, carries=False), carries=False, feedback=True, fused=carrying)
-        return replace(bare, masks=True)
+            traits = CodecTraits(feedback="own", momentum="own")
+            return Codec(name="sbc", make=partial(self.coder, carries=True), nbytes=self.nbytes, traits=traits)
+        return fusing("sbc", self.coder, self.nbytes, CodecTraits(feedback="needed", momentum="reset"))
 
     def nbytes(self, form: Form) -> float:
         """For each layer a value; for each part the places, their number, and the lengths of their pages."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from covey.errors import PlanError
 from covey.exchange import kernels
-from covey.exchange.codec import Codec, Coder, Memory, Seed, check, zeros
+from covey.exchange.codec import Codec, Coder, Memory, Seed, check, fusing, zeros
+from covey.exchange.codec_traits import CodecTraits
 from covey.exchange.codecs.coded_runs import Dividing, NumberRun, Scope, chance, divided
 from covey.exchange.codecs.sparse_numbers import Chooser, Chosen, SparseNumbers, choose
 from covey.model.flat import Form
@@ -30,6 +30,7 @@ def sparse(
     expected: Callable[[NumberRun], float],
     runs: Dividing,
     weigh: Weigh = lambda sent, x, kept: 1.0,
+    steps: float = 1.0,
 ) -> Codec:
     """A codec that sends what the chooser takes of each run, times what it weighs; the rest waits."""
 
@@ -51,8 +52,7 @@ def sparse(
     def nbytes(form: Form) -> float:
         return SparseNumbers(form, runs(form)).nbytes(expected)
 
-    carrying = Codec(name=name, make=partial(make, carries=True), nbytes=nbytes, carries=True)
-    return Codec(name=name, make=partial(make, carries=False), nbytes=nbytes, feedback=True, fused=carrying)
+    return fusing(name, make, nbytes, CodecTraits(feedback="needed", steps=steps))
 
 
 def of(density: float, count: int) -> int:
@@ -67,6 +67,7 @@ def largest(density: float, scope: Scope) -> Codec:
         lambda x, residual, run, chance: kernels.topk(x, residual, of(density, run.count)),
         lambda run: of(density, run.count),
         divided(scope),
+        steps=1.1 if density >= 0.1 else 1.5,
     )
 
 

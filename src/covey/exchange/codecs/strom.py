@@ -7,15 +7,15 @@ sends two bits for each number where words would be longer.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from covey.errors import PlanError
 from covey.exchange import kernels
-from covey.exchange.codec import Codec, Coder, Memory, Seed, check, expect, refused, zeros
+from covey.exchange.codec import Codec, Coder, Memory, Seed, check, expect, fusing, refused, zeros
+from covey.exchange.codec_traits import CodecTraits
 from covey.exchange.codecs.coded_runs import NumberRun, RunCoding, code, divided, finite
 from covey.exchange.codecs.sparse_numbers import check_places
 from covey.model.flat import Form
@@ -45,8 +45,7 @@ class Strom:
             words = math.sqrt(self.low * self.high) * form.like.numel
             return 4 * words + 4 * sum(1 for part in form.like.parts if part.numel())
 
-        carrying = Codec(name="strom", make=partial(self.coder, carries=True), nbytes=nbytes, carries=True)
-        return replace(carrying, make=partial(self.coder, carries=False), carries=False, feedback=True, fused=carrying)
+        return fusing("strom", self.coder, nbytes, CodecTraits(feedback="needed"))
 
     def coder(self, form: Form, seed: Seed, carries: bool) -> Coder:
         runs = divided("global")(form)

@@ -15,7 +15,7 @@ import torch
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, Coder, Memory, Seed, Sum, check, expect, refused, zeros
 from covey.exchange.codec import error_feedback as carried
-from covey.exchange.codecs.momentum import check_momentum, check_plain
+from covey.exchange.codecs.momentum import check_momentum
 from covey.model.flat import Form
 from covey.vector import Vector
 
@@ -25,8 +25,10 @@ Before = Callable[[Vector, Memory], tuple[Vector, Memory]]
 
 def wrapped(codec: Codec, around: Callable[[Codec], Codec], make: Callable[[Form, Seed, Coder], Coder]) -> Codec:
     """The codec with coders inside others; `around` is what makes it so of any codec."""
-    inside = (lambda: around(codec.carrying())) if codec.feedback and not codec.carries else None
-    return replace(codec, make=lambda form, seed: make(form, seed, codec.make(form, seed)), inside=inside, fused=None)
+    inside = (lambda: around(codec.carrying())) if codec.traits.feedback == "needed" else None
+    traits = replace(codec.traits, weights=False)  # it remembers something
+    coder = lambda form, seed: make(form, seed, codec.make(form, seed))  # noqa: E731
+    return replace(codec, make=coder, traits=traits, inside=inside, fused=None)
 
 
 def first(inner: Coder, start: Callable[[], Memory], before: Before) -> Coder:
@@ -58,10 +60,10 @@ def with_momentum(codec: Codec, momentum: float) -> Codec:
     def make(form: Form, seed: Seed, inner: Coder) -> Coder:
         return first(inner, lambda: zeros(form), before)
 
-    if codec.accept:
+    if codec.traits.momentum == "own":
         raise PlanError(f"momentum_correction + {codec.name}: the momentum would count twice; omit momentum_correction")
     made = wrapped(codec, partial(with_momentum, momentum=momentum), make)
-    return replace(made, accept=partial(check_plain, "momentum_correction")) if momentum else made
+    return replace(made, traits=replace(made.traits, momentum="own")) if momentum else made
 
 
 def clipped(codec: Codec, norm: float) -> Codec:
@@ -114,8 +116,10 @@ def warmed_up(codec: Codec, steps: int = 0, epochs: float = 0.0) -> Codec:
         return Coder(lambda: (0, inner.memory), encode, decode, total if inner.total else None)
 
     around = partial(warmed_up, steps=steps, epochs=epochs)
-    fused = None if codec.carries else around(carried(codec))  # what travels as it is drops nothing
-    return replace(wrapped(codec, around, make), nbytes=lambda form: 1 + codec.nbytes(form), fused=fused)
+    made = wrapped(codec, around, make)
+    fused = None if codec.traits.feedback == "own" else around(carried(codec))  # what travels as it is drops nothing
+    traits = replace(made.traits, exact_start=True)
+    return replace(made, nbytes=lambda form: 1 + codec.nbytes(form), traits=traits, fused=fused)
 
 
 def _flag(value: bool) -> torch.Tensor:

@@ -78,7 +78,7 @@ class Means:
 
 def check_pattern(name: str, pattern: str, codec: Codec) -> None:
     """Refuse a pattern of sums for a codec that cannot be added up."""
-    if pattern != "ring" and not codec.carrying().adds:
+    if pattern != "ring" and not codec.carrying().traits.summable:
         raise PlanError(
             f"{name}(pattern={pattern}): {codec.name} cannot be added up on its way, so everybody's goes around a ring "
             "to all: omit pattern, or use a codec that adds up, such as fp16"
