@@ -48,19 +48,27 @@ class Warm:
             )  # fmt: skip
 
     def start(
-        self, words: Sequence[str | Path], cwd: Path, env: Mapping[str, str] | None = None, stdin: bool = False
+        self,
+        words: Sequence[str | Path],
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
+        stdin: bool = False,
+        output: Sequence[int] = (),
     ) -> Command:
-        """`-m MODULE …` or `SCRIPT …`, as after `python`; with `stdin` it can be written to."""
+        """`-m MODULE …` or `SCRIPT …`, as after `python`; with `stdin` it can be written to.
+
+        It writes into memory that `communicate` reads, or to the files `output`.
+        """
         if self._process is None:
             self._start()
         asked = {"words": list(map(str, words)), "cwd": str(cwd), "env": dict(os.environ if env is None else env)}
         heard, told = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         theirs, ours = os.pipe() if stdin else (os.open(os.devnull, os.O_RDONLY), None)
-        output = [os.memfd_create(name) for name in ("out", "err")]
+        files = list(map(os.dup, output)) or [os.memfd_create(name) for name in ("out", "err")]
         with told:
-            socket.send_fds(self._line, [json.dumps(asked).encode()], [told.fileno(), theirs, *output])
+            socket.send_fds(self._line, [json.dumps(asked).encode()], [told.fileno(), theirs, *files])
         os.close(theirs)
-        return Command(asked["words"], heard, None if ours is None else open(ours, "w"), output)
+        return Command(asked["words"], heard, None if ours is None else open(ours, "w"), files)
 
     def run(
         self, words: Sequence[str | Path], cwd: Path, timeout: float = 120, env: Mapping[str, str] | None = None
@@ -83,9 +91,9 @@ class Warm:
 class Command:
     """A command, as its tests see it: what they ask of a `subprocess.Popen`."""
 
-    def __init__(self, args: Sequence[str], line: socket.socket, stdin: IO[str] | None, output: list[int]) -> None:
+    def __init__(self, args: Sequence[str], line: socket.socket, stdin: IO[str] | None, files: list[int]) -> None:
         self.args, self.stdin, self.returncode = args, stdin, None
-        self._line, self._output = line, output
+        self._line, self._files = line, files
         self.pid = self._hear()
 
     def _hear(self) -> Any:
@@ -103,7 +111,7 @@ class Command:
         if self.returncode is None:
             select.select([self._line], [], [], timeout)
         if (code := self.poll()) is None:
-            raise subprocess.TimeoutExpired(self.args, timeout or 0, *self._read())
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
         return code
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
@@ -111,10 +119,7 @@ class Command:
         if self.stdin:
             self.stdin.close()
         self.wait(timeout)
-        return self._read()
-
-    def _read(self) -> tuple[str, str]:
-        out, err = (os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace") for file in self._output)
+        out, err = (os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace") for file in self._files)
         return out, err
 
     def send_signal(self, number: int) -> None:
@@ -128,7 +133,7 @@ class Command:
         self.send_signal(signal.SIGTERM)
 
     def __del__(self) -> None:
-        for file in self._output:
+        for file in self._files:
             os.close(file)
         self._line.close()
 

@@ -1,25 +1,28 @@
-"""Sites as processes that the launcher itself starts on this machine, each behind a command of its own."""
+"""Sites as processes that the launcher itself starts on this machine, some of them behind a command of their own."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from covey.engines.cluster.places import Places
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.process.launcher.role_processes import describe
+from tests.warm import Command, Warm
 
+ROOT = Path(__file__).parents[2]
 PATIENCE = 8.0  # seconds that a site has to leave by itself
 
 
 class SpawnedPlaces(Places):
-    """One site for each host, started as `prefix… python -m covey.engines.cluster.site`."""
+    """One site for each host, started as `prefix… python -m covey.engines.cluster.site`; without prefix from warm."""
 
-    def __init__(self, hosts: Sequence[str], address: str, prefixes: Sequence[Sequence[str]] = ()) -> None:
-        self.hosts, self.address = list(hosts), address
+    def __init__(self, warm: Warm, hosts: Sequence[str], address: str, prefixes: Sequence[Sequence[str]] = ()) -> None:
+        self.warm, self.hosts, self.address = warm, list(hosts), address
         self.prefixes = prefixes or [()] * len(self.hosts)
-        self.sites: list[subprocess.Popen[bytes]] = []
+        self.sites: list[subprocess.Popen[str] | Command] = []
 
     def open(self, patience: float) -> list[str]:
         return self.hosts
@@ -29,14 +32,18 @@ class SpawnedPlaces(Places):
 
     def invite(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
         for config, prefix in zip(configs, self.prefixes, strict=True):
-            child = subprocess.Popen(
-                [*prefix, *config.command],
-                stdin=subprocess.PIPE, env=config.environment, process_group=0,
-            )  # fmt: skip
+            child = self.start(prefix, config)
             self.sites.append(child)
             assert child.stdin is not None
             with child.stdin:
-                child.stdin.write(config.packed(handed))
+                child.stdin.buffer.write(config.packed(handed))
+
+    def start(self, prefix: Sequence[str], config: SiteConfig) -> subprocess.Popen[str] | Command:
+        if not prefix:
+            return self.warm.start(["-m", "tests.clusters.forked_site"], ROOT, config.environment, True, (1, 2))
+        return subprocess.Popen(
+            [*prefix, *config.command], stdin=subprocess.PIPE, env=config.environment, process_group=0, text=True
+        )  # fmt: skip
 
     def lost(self) -> str:
         for host, child in zip(self.hosts, self.sites, strict=False):

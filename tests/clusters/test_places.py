@@ -94,16 +94,18 @@ def test_a_letter_is_taken_out_of_the_store_of_a_rendezvous() -> None:
 # -- runs on two sites of this machine
 
 
-def on_two_sites(task: str, address: str = "127.0.0.1", prefixes: Sequence[Sequence[str]] = (), **given: Any) -> Result:
+def on_two_sites(
+    room: Room, task: str, address: str = "127.0.0.1", prefixes: Sequence[Sequence[str]] = (), **given: Any
+) -> Result:
     asked = request(task, "bsp", 2, options({"engine": "torchrun", "threads": 1, "steps": 5, **given}))
-    return at(asked, SpawnedPlaces(["left", "right"], address, prefixes))
+    return at(asked, SpawnedPlaces(room.warm, ["left", "right"], address, prefixes))
 
 
 @pytest.mark.full
 @pytest.mark.skipif(" lo\n" not in Path("/proc/net/if_inet6").read_text(), reason="this machine has no IPv6")
 def test_hosts_meet_by_ipv6(room: Room) -> None:
     task = room.task()
-    found = on_two_sites(task, "::1", stall="60s").weights
+    found = on_two_sites(room, task, "::1", stall="60s").weights
     assert not differing(found, covey.fit(task, "bsp", 2, steps=5, engine="simulated").weights)
 
 
@@ -112,7 +114,7 @@ def test_a_host_that_has_something_else_is_named(room: Room, monkeypatch: pytest
     task = room.task(before_build="(HERE / 'built').touch()")
     monkeypatch.setattr(this_host, "version", lambda name: "0.0.1")
     with pytest.raises(PlanError, match=r"^host left has torch \S+, the launcher 0\.0\.1: make them the same"):
-        on_two_sites(task, stall="60s")
+        on_two_sites(room, task, stall="60s")
     assert not list(room.path.glob("built"))
 
 
@@ -153,4 +155,4 @@ def test_a_task_in_a_folder_with_a_colon_is_compared_too(tmp_path: Path) -> None
 def test_a_host_that_does_not_come_is_named(room: Room) -> None:
     never = ["sh", "-c", "exec sleep 100"]
     with pytest.raises(PeerLost, match=r"^no answer within \d+ s: host right; can they reach 127.0.0.1\?"):
-        on_two_sites(room.task(), "127.0.0.1", [(), never], stall="2s")
+        on_two_sites(room, room.task(), "127.0.0.1", [(), never], stall="2s")

@@ -27,10 +27,10 @@ LARGE: dict[str, Any] = {
 }  # fmt: skip  # 800 KB
 
 
-def on_two_sites(task: str, strategy: str, prefixes: Sequence[Sequence[str]] = (), **given: Any) -> Result:
+def on_two_sites(room: Room, task: str, strategy: str, prefixes: Sequence[Sequence[str]] = (), **given: Any) -> Result:
     """Train on two sites of this machine, the second of them behind a command."""
     asked = request(task, strategy, 2, options({"engine": "torchrun", "threads": 1, "stall": "60s", **given}))
-    return at(asked, SpawnedPlaces(["left", "right"], "127.0.0.1", prefixes))
+    return at(asked, SpawnedPlaces(room.warm, ["left", "right"], "127.0.0.1", prefixes))
 
 
 def test_two_sites_sum_in_the_memory_of_their_machine(room: Room) -> None:
@@ -44,7 +44,7 @@ def test_two_sites_sum_in_the_memory_of_their_machine(room: Room) -> None:
             held[who] = {(one.st_ino, one.st_size) for one in found}
 
     watch = Watch(trained(16), look)
-    result = on_two_sites(task, "allreduce", steps=12, watcher=watch)
+    result = on_two_sites(room, task, "allreduce", steps=12, watcher=watch)
     assert result.notes["native bytes"] == result.traffic.bytes > 0
     assert held["worker 0"] == held["worker 1"] == held["scorer 0"]
     assert sum(size > 1_000_000 for _, size in held["worker 0"]) >= 2  # both have their weights and gradients in it
@@ -64,7 +64,7 @@ def _is_ours(path: str) -> bool:
 def test_servers_and_hogwild_on_two_sites(room: Room, strategy: str) -> None:
     """Hogwild needs one memory for all roles of the run: sites of one machine have it."""
     task = room.task(**LARGE)
-    result = on_two_sites(task, strategy, steps=12)
+    result = on_two_sites(room, task, strategy, steps=12)
     assert result.samples == 2 * 12 * 4
     if strategy == "bsp":
         assert not differing(result.weights, covey.fit(task, strategy, 2, steps=12, engine="simulated").weights)
@@ -97,7 +97,7 @@ def test_another_user_says_so_and_uses_sockets(room: Room) -> None:
         "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", f"--inh-caps={readers}",
         f"--ambient-caps={readers}",
     ]  # fmt: skip
-    result = on_two_sites(task, "allreduce", [(), nobody], steps=12, watcher=watch)
+    result = on_two_sites(room, task, "allreduce", [(), nobody], steps=12, watcher=watch)
     assert "native bytes" not in result.notes
     (line,) = [line for line in watch.said if "memory" in line]
     assert line.startswith("not all roles of this machine share memory (they run as different users)")

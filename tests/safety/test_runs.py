@@ -89,10 +89,10 @@ def test_shared_memory_has_no_name() -> None:
 # --- two runs at once, one over tcp with strangers at its doors
 
 
-def on_two_hosts(task: str, strategy: str, **given: Any) -> Result:
+def on_two_hosts(room: Room, task: str, strategy: str, **given: Any) -> Result:
     """Train on two sites of this machine, over tcp."""
     asked = request(task, strategy, 2, options({"engine": "torchrun", "threads": 1, "stall": "60s", **given}))
-    return at(asked, SpawnedPlaces(["left", "right"], "127.0.0.1"))
+    return at(asked, SpawnedPlaces(room.warm, ["left", "right"], "127.0.0.1"))
 
 
 def doors(room: Room) -> list[str]:
@@ -140,7 +140,7 @@ def test_two_runs_and_a_crowd_of_strangers(
     with kept_pairs(monkeypatch) as pairs:
         watch = Watch(trained(16), gather)
         kept = room.path / "kept"
-        result = on_two_hosts(task, "bsp", steps=120, watcher=watch, checkpoint=kept, every="1s")
+        result = on_two_hosts(room, task, "bsp", steps=120, watcher=watch, checkpoint=kept, every="1s")
     seen["crowd"][0].join()
     out, err = beside.communicate(timeout=90)
     assert beside.returncode == 0, err
@@ -179,7 +179,7 @@ def lines_of(room: Room) -> list[str]:
 
 def test_insecure_says_what_it_gives_up(room: Room) -> None:
     watch = Watch()
-    result = on_two_hosts(room.task(), "local_sgd", steps=5, insecure=True, watcher=watch)
+    result = on_two_hosts(room, room.task(), "local_sgd", steps=5, insecure=True, watcher=watch)
     assert result.samples and not result.failures
     assert [line for line in watch.said if line.startswith("--insecure: ")]
 

@@ -208,13 +208,13 @@ class SiteLine:
         self.context.term()
 
 
-def main() -> None:
+def main(start: Start | None = None) -> None:
     """A site of its own process: the config comes on its standard input, then what was handed over."""
     size = int.from_bytes(sys.stdin.buffer.read(8), "big")
     config = configs.read(sys.stdin.buffer.read(size), "the launcher")
     handed = sys.stdin.buffer.read()
     with suppress(KeyboardInterrupt):
-        host(config, handed)
+        host(config, handed, start)
 
 
 if __name__ == "__main__":
