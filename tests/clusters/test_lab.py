@@ -24,7 +24,7 @@ from tests.clusters.harness import DIGITS, GONE_WITHIN, NUMBERS, every_strategy,
 from tests.clusters.lab_parts import left, left_here, network, seconds
 from tests.real.harness import SLOW, Room, Watch, finish, trained
 
-pytestmark = [pytest.mark.alone, pytest.mark.skipif(bool(iproute.missing()), reason=iproute.missing())]
+pytestmark = [pytest.mark.xdist_group("lab"), pytest.mark.skipif(bool(iproute.missing()), reason=iproute.missing())]
 LAB = "lab(hosts=3, rate=100mbit)"
 PAIR = "lab(hosts=2, rate=100mbit)"
 
@@ -53,6 +53,7 @@ def test_memory_inside_a_host_and_one_exchange_between_them(room: Room) -> None:
 # -- links
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("sender", "receiver"), [(0, 1), (1, 0)])
 def test_the_rate_is_the_rate(sender: int, receiver: int) -> None:
     """Of a host that sends and of one that receives: the other one's link is not shaped."""
@@ -61,6 +62,7 @@ def test_the_rate_is_the_rate(sender: int, receiver: int) -> None:
         assert size / seconds(net, sender, receiver, size) == pytest.approx(rate, rel=0.1)
 
 
+@pytest.mark.alone
 def test_two_labs_at_once() -> None:
     """Neither sees the other's hosts, though both call them h0 and h1."""
     with network(hosts=2) as one, network(hosts=3) as other:
@@ -72,6 +74,7 @@ def test_two_labs_at_once() -> None:
         assert one.lab.traffic("h0").sent < 1000 < other.lab.traffic("h0").sent
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", ["bsp", pytest.param("allreduce", marks=pytest.mark.full)])
 def test_a_cut_link_is_waited_for(room: Room, name: str) -> None:
     """Nobody fails, nothing is lost: the run ends with the very weights of an undisturbed one."""
@@ -92,6 +95,7 @@ def test_a_cut_link_is_waited_for(room: Room, name: str) -> None:
     assert seen[0] == seen[1] < result.samples, "while a link is cut nothing moves"
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("name", "unclocked"), [("gosgd(probability=1.0)", True), ("local_sgd(period=1)", False)])
 def test_what_comes_while_the_clock_stands_is_told(room: Room, name: str, unclocked: bool) -> None:
     """Who trains on until a message comes gets it during a score for nothing; who waits for it does not."""
@@ -132,6 +136,7 @@ def test_the_lab_is_listed(tmp_path: Path) -> None:
 # -- cores, and what is no traffic
 
 
+@pytest.mark.alone
 def test_a_slow_host_is_a_smaller_quota(room: Room) -> None:
     """Half the quota is half the speed; and what the scorer gets does not pass the shaped links."""
     steps: list[tuple[int, int]] = []
@@ -163,6 +168,7 @@ print(time.process_time() - busy)
 """
 
 
+@pytest.mark.alone
 def test_a_quota_holds() -> None:
     """Of two busy processes, the one with half the quota gets half the time; neither gets more than its share."""
     groups = quota.make(f"covey-{os.getpid()}-0-0", ["fast", "slow"], quota.groups())
@@ -182,10 +188,12 @@ def test_a_quota_holds() -> None:
 # -- endings
 
 
+@pytest.mark.alone
 def test_a_dead_worker_is_named(room: Room) -> None:
     names_the_dead(room, LAB, "worker 1")
 
 
+@pytest.mark.alone
 @pytest.mark.full
 @pytest.mark.parametrize("victim", ["server 1", "worker 2"])
 @pytest.mark.parametrize("strategy", ["bsp", "asynchronous"])
@@ -193,6 +201,7 @@ def test_the_dead_are_named(room: Room, victim: str, strategy: str) -> None:
     names_the_dead(room, LAB, victim, strategy)
 
 
+@pytest.mark.alone
 @pytest.mark.full
 def test_a_dead_host_is_named(room: Room) -> None:
     watch = Watch(trained(100), lambda: room.kill("site h1"))
@@ -200,12 +209,14 @@ def test_a_dead_host_is_named(room: Room) -> None:
         covey.fit(room.task(before_step=SLOW), "bsp", 2, engine=PAIR, steps=2000, threads=1, watcher=watch)
 
 
+@pytest.mark.alone
 @pytest.mark.full
 def test_after_a_failure_nothing_is_left(room: Room) -> None:
     with pytest.raises(RoleFailed, match="no more"):
         covey.fit(room.task(before_step="if CALLS[0] > 5: raise ValueError('no more')"), "bsp", 2, engine=PAIR)
 
 
+@pytest.mark.alone
 def test_what_a_killed_launcher_left_is_removed(room: Room) -> None:
     """Its roles end by themselves, in time; its networks when the next one asks."""
     process = room.start(
@@ -221,6 +232,7 @@ def test_what_a_killed_launcher_left_is_removed(room: Room) -> None:
     assert not left(process.pid)
 
 
+@pytest.mark.alone
 @pytest.mark.full
 def test_two_runs_at_once(room: Room) -> None:
     task = room.task(before_step=SLOW)

@@ -35,7 +35,7 @@ def scrambled(seed: int) -> Iterator[None]:
     def stray(method: Callable[..., Any]) -> Callable[..., Any]:
         def drawing(*given: Any) -> Any:
             number = strays.getrandbits(32)
-            torch.manual_seed(number)
+            torch.default_generator.manual_seed(number)
             random.seed(number)
             numpy.random.seed(number)
             return method(*given)
