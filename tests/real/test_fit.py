@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -115,16 +113,13 @@ def test_more_servers_than_numbers_are_refused(room: Room) -> None:
 @pytest.mark.parametrize("strategy", [pytest.param("bsp", marks=pytest.mark.full), "allreduce"])
 def test_where_memory_cannot_be_shared_sockets_do_and_one_line_says_so(room: Room, strategy: str) -> None:
     task = room.task(model="nn.Sequential(nn.Linear(6, 9000), nn.ReLU(), nn.Linear(9000, 3))")
-    command = [sys.executable, "-m", "covey", "run", str(task), "--workers", "2", "--steps", "6", "--strategy"]
-
-    def short() -> None:  # memory that has a file counts as a file, and this is the longest that may be written
-        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
-
-    done = subprocess.run(
-        [*command, strategy], preexec_fn=short, capture_output=True, text=True, env=room.environment, check=False
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert (done.stdout + done.stderr).count("can share no more memory (File too large") == 1
+    # memory that has a file counts as a file, and this is the longest that may be written
+    short = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))"
+    asked = ["covey", "run", task, "--workers", "2", "--steps", "6", "--strategy", strategy]
+    script = room.script(f"{short}; sys.argv = {asked}; from covey.cli import main; main()")
+    code, out, err = finish(room.start(script))
+    assert code == 0, err
+    assert (out + err).count("can share no more memory (File too large") == 1
 
 
 @pytest.mark.parametrize("strategy", ["bsp", pytest.param("dpsgd", marks=pytest.mark.full)])
