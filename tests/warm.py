@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -140,10 +141,14 @@ class Command:
 
 def serve(line: socket.socket) -> None:
     """Fork a child for each wish, and tell its number and its end, until nobody can wish any more."""
+    from numba.core.registry import cpu_target
+
     import covey.cli
     from covey.engines.process.launcher.fork_server import import_all
 
     import_all("covey.run.roles")
+    import_module("covey.exchange.kernels.cpu")
+    cpu_target.target_context.refresh()  # what numba imports when it loads its first function
     assert covey.cli and len(os.listdir("/proc/self/task")) == 1, "a fork would lack the other threads"
     gc.freeze()
     loaded = inherited.early(os.environb)
