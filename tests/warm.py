@@ -18,10 +18,12 @@ import socket
 import subprocess
 import sys
 import threading
+from code import InteractiveInterpreter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any, NoReturn
 
 from covey.engines.process import inherited
@@ -56,7 +58,7 @@ class Warm:
         stdin: bool = False,
         output: Sequence[int] = (),
     ) -> Command:
-        """`-m MODULE …` or `SCRIPT …`, as after `python`; with `stdin` it can be written to.
+        """`-m MODULE …`, `SCRIPT …` or `-`, as after `python`; with `stdin` it can be written to.
 
         It writes into memory that `communicate` reads, or to the files `output`.
         """
@@ -268,10 +270,13 @@ def python(words: list[str]) -> int:
     """What python does with these words, and its exit status."""
     module = words[1] if words[0] == "-m" else ""
     sys.argv = words[1:] if module else words
-    sys.path[0] = os.getcwd() if module else str(Path(words[0]).resolve().parent)
+    sys.path[0] = os.getcwd() if module or words[0] == "-" else str(Path(words[0]).resolve().parent)
     try:
         if module:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
+        elif words[0] == "-":
+            main = sys.modules["__main__"] = ModuleType("__main__")
+            InteractiveInterpreter(vars(main)).runsource(sys.stdin.read(), "<stdin>", "exec")
         else:
             runpy.run_path(words[0], run_name="__main__")
     except SystemExit as leaving:

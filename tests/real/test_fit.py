@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -49,9 +48,10 @@ def test_from_a_script_with_classes_and_lambdas_of_its_own(room: Room) -> None:
 
 
 def test_from_standard_input_as_in_a_notebook(room: Room) -> None:
-    process = room.start_cold("-", stdin=subprocess.PIPE)
-    out, err = process.communicate(INLINE, timeout=90)
-    assert (process.returncode, out, err) == (0, SAID, "")
+    process = room.start("-", stdin=True)
+    assert process.stdin
+    process.stdin.write(INLINE)
+    assert finish(process) == (0, SAID, "")
 
 
 @pytest.mark.full
