@@ -261,7 +261,7 @@ def have_fork_server(loaded: dict[bytes, bytes]) -> None:
         os.setpgid(0, 0)
         guarded = child_process.Launcher(60.0, launcher, [os.pidfd_open(launcher)])
         child_process.entitle(shared_fork_server.TITLE)
-        shared_fork_server.ready(theirs, guarded).serve()
+        shared_fork_server.ready(theirs, guarded, 0.0).serve()
     finally:
         os._exit(0)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from covey.engines.process.launcher import fork_server_client
 from covey.errors import PeerLost
 from tests.clusters.harness import GONE_WITHIN
 from tests.real.harness import SLOW, Room, Watch, fit, trained
@@ -31,7 +32,8 @@ class SharedRoom(Room):
 
     def site(self) -> int:
         """The process of a site: the parent of a fork server that is not ours."""
-        return next(pid for pid in map(parent, self.nurseries()) if pid != os.getpid())
+        ours = {os.getpid(), *(server.process.pid for server in fork_server_client.RUNNING)}
+        return next(pid for pid in map(parent, self.nurseries()) if pid not in ours)
 
     def nurseries(self) -> list[int]:
         return [pid for pid, title in self.processes().items() if title == "covey: fork server"]

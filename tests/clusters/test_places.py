@@ -21,6 +21,7 @@ from covey.engines.cluster.placement import place, sites_of
 from covey.engines.cluster.rank_roles import RankRoles
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.launch_environment import LaunchEnvironment
+from covey.engines.process.launcher import fork_server_client as client
 from covey.engines.torchrun import StoreChannel
 from covey.errors import PeerLost, PlanError
 from covey.message import Address
@@ -28,8 +29,9 @@ from covey.observe.result import Result
 from covey.run.clusters import at
 from covey.run.options import options
 from covey.run.request import request
+from tests.clusters.shared import parent
 from tests.clusters.spawned import SpawnedPlaces
-from tests.real.harness import Room, differing
+from tests.real.harness import SLOW, Room, Watch, differing, trained
 
 HOSTS = ["a", "a", "b", "c"]  # of four slots
 
@@ -116,6 +118,16 @@ def test_a_host_that_has_something_else_is_named(room: Room, monkeypatch: pytest
     with pytest.raises(PlanError, match=r"^host left has torch \S+, the launcher 0\.0\.1: make them the same"):
         on_two_sites(room, task, stall="60s")
     assert not list(room.path.glob("built"))
+
+
+def test_what_lives_with_the_launcher_is_born_of_its_shared_fork_server(room: Room) -> None:
+    """So a second run in one process imports nothing on this machine, and sites have the time that the first took."""
+    born: list[int] = []
+    watch = Watch(trained(1), lambda: born.append(parent(parent(room.find("scorer 0")))))
+    on_two_sites(room, room.task(before_step=SLOW), stall="60s", watcher=watch)
+    (server,) = client.RUNNING
+    assert born == [server.process.pid]
+    assert 0 < client.import_seconds() < 300
 
 
 def test_after_a_failure_torchruns_agent_has_less_time_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -35,6 +36,7 @@ from covey.engines.cluster.site_messages import (
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.fork_server import RoleJob
+from covey.engines.process.launcher.fork_server_client import forked_by_server, import_seconds
 from covey.engines.process.launcher.role_processes import RoleProcesses
 from covey.engines.process.liveness import Silence
 from covey.engines.process.snapshot_parts import SCORER
@@ -64,7 +66,8 @@ class ClusterProcesses:
             self.hosts = places.open(COMING * terms.stall)
             self.sites = sites_of(self.hosts)
             self.homes = place(roles, self.sites, terms.place)
-            self.processes = self.stack.enter_context(RoleProcesses(warm, terms.threads, stall=terms.stall))
+            start = partial(forked_by_server, terms.threads)
+            self.processes = self.stack.enter_context(RoleProcesses(warm, start=start, stall=terms.stall))
             self.engine = EngineProcesses(places.pids, terms.stall)
             self.paused = 0.0  # Ctrl-Z does not reach other hosts
             self.took = 0.0  # seconds until this machine had imported everything
@@ -203,7 +206,7 @@ class ClusterProcesses:
             poller.poll(50)
             clock.tick()
             self.processes.exits()
-            self.took = self.took if self.processes.warm else clock.awake
+            self.took = max(self.took, import_seconds()) if self.processes.warm else clock.awake
             self.engine.check()
             for number, word in self._hear():
                 if isinstance(word, ProcessGone):

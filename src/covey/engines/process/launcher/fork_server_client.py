@@ -24,7 +24,7 @@ from covey.engines.process.inherited import environment as own_environment
 from covey.engines.process.inherited import files, fixed, in_order, inherited
 from covey.engines.process.launcher import shared_fork_server
 from covey.engines.process.launcher.role_processes import HASTE, PARENT, describe
-from covey.engines.process.launcher.shared_fork_server import Ended, Forked, ForkRefused, Wish, reports
+from covey.engines.process.launcher.shared_fork_server import Ended, Forked, ForkRefused, Ready, Wish, reports
 from covey.engines.transport import handles
 from covey.model.threads import limited_to
 
@@ -48,6 +48,7 @@ class SharedForkServer:
     def __init__(self, process: Process, line: socket.socket, environment: Mapping[bytes, bytes]) -> None:
         self.process, self.line, self.fixed = process, line, fixed(environment)
         self.ready = False
+        self.took = 0.0  # seconds that its imports took
 
     def serves(self, needed: tuple[object, ...]) -> bool:
         """Whether a fork of it would be what a new process is."""
@@ -67,6 +68,9 @@ class SharedForkServer:
         """Whether it still imports what roles need."""
         if not self.ready and select.select([self.line], [], [], 0)[0]:
             self.ready = True  # it says nothing else on this line
+            with suppress(SystemExit, OSError):  # it has ended
+                if isinstance(word := reports.read(read(self.line), SERVER), Ready):
+                    self.took = word.took
         return not self.ready
 
     def retire(self) -> None:
@@ -214,6 +218,11 @@ def _started(environment: Mapping[bytes, bytes], directory: Path) -> SharedForkS
             stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=in_order(environment), process_group=0,
         )  # fmt: skip
     return SharedForkServer(process, line, environment)
+
+
+def import_seconds() -> float:
+    """How long the imports of this process's fork server took; 0 while it has not finished them."""
+    return 0.0 if not RUNNING or RUNNING[0].imports() else RUNNING[0].took
 
 
 def close() -> None:

@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import sys
+import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ class Wish(Secretive, frozen=True, kw_only=True):
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """All that roles need is imported: the next fork is a matter of milliseconds."""
+
+    took: float  # seconds
 
 
 class Forked(msgspec.Struct, frozen=True, tag=True):
@@ -230,16 +233,17 @@ def main(handle: int, pid: int, directory: str) -> None:
         shutil.rmtree(first.directory, ignore_errors=True)
         clear_wishes(line)
 
+    begun = time.monotonic()
     with left_alone(line, found, leave):
         from covey.engines.process.launcher.fork_server import import_all
 
         import_all(first.warm)
-    server = ready(line, found)
+    server = ready(line, found, time.monotonic() - begun)
     server.grant(first, given)
     server.serve()
 
 
-def ready(line: socket.socket, launcher: Launcher) -> Server:
+def ready(line: socket.socket, launcher: Launcher, took: float) -> Server:
     """(When everything is imported) Hold nothing that others may wait for, and notify the launcher."""
     os.chdir("/")
     null = os.open(os.devnull, os.O_WRONLY)
@@ -248,7 +252,7 @@ def ready(line: socket.socket, launcher: Launcher) -> Server:
     os.close(null)
     gc.freeze()
     with suppress(OSError):
-        tell(line, Ready())
+        tell(line, Ready(took))
     return Server(line, launcher)
 
 
