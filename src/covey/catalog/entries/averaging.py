@@ -46,14 +46,14 @@ ENTRIES: Mapping[str, Entry] = {
         Bmuf, "Chen & Huo 2016", codecs="exchanges", measures=True,
         use="As `local_sgd`, with many workers, whose plain mean would move too little.",
         details="The block momentum is 1 - 1/n unless given; `reset=true` clears the local optimizers' state after "
-        "every block. A last block may be short.",
+        "every block.",
         traffic=BLOCKS, timelines=("bmuf(period=2)",),
         test="decentral/test_outer.py::test_block_momentum_comes_to_the_sum_of_a_geometric_series",
     ),
     "diloco": Entry(
         Diloco, "Douillard et al. 2023", example="diloco(period=8)", codecs="exchanges", measures=True,
         use="Workers that can hardly speak to each other, on long runs.",
-        details="The local optimizers' state stays. A last block may be short.",
+        details="The local optimizers' state stays.",
         traffic=BLOCKS, timelines=("diloco(period=2)",),
         test="decentral/test_outer.py::test_diloco_is_pytorchs_nesterov",
     ),
@@ -85,8 +85,8 @@ ENTRIES: Mapping[str, Entry] = {
     "tree_easgd": Entry(
         TreeEasgd, "Zhang 2016", codecs="exchanges",
         use="As `easgd`, with more workers than one centre can serve.",
-        details="Worker 0 is the root; models go up every `up` steps and down every `down`, `slower` times as rarely "
-        "on each level nearer to the root. The pull is 0.9/(fanout+1) unless given.",
+        details="Worker 0 is the root. Exchanges are `slower` times as rare on each level nearer to it. The pull is "
+        "0.9/(fanout+1) unless given.",
         traffic=TrafficFormula("(n-1)/n / up + (n-1)/n / down", formulas.leaves),
         timelines=("tree_easgd(fanout=2, up=1, down=2)",),
         test="decentral/test_tree_easgd.py::test_only_the_receiver_is_pulled",

@@ -24,7 +24,7 @@ ENTRIES: Mapping[str, Entry] = {
     "gosgd": Entry(
         Gosgd, "Blot et al. 2016", graph="complete", codecs="exchanges",
         use="Machines of very different speed on a slow network, without a server.",
-        details="Runs over any graph. Weights, including those in transit, always sum to 1.",
+        details="Weights, including those in transit, always sum to 1.",
         traffic=TrafficFormula("probability, on average", _gossips, (Gossip,), beside=8),
         timelines=("gosgd(probability=0.9)",),
         test="decentral/test_gosgd.py::test_weights_sum_to_one_at_every_instant",
@@ -32,15 +32,15 @@ ENTRIES: Mapping[str, Entry] = {
     "dpsgd": Entry(
         Dpsgd, "Lian et al. 2017", graph="ring", codecs="exchanges",
         use="Equal machines on a network with high latency: a worker waits for its neighbours alone.",
-        details="Runs over any graph. The gradient is taken at the weights before mixing, while models travel.",
+        details="The gradient is taken at the weights before mixing, while models travel.",
         traffic=TrafficFormula("2", formulas.neighbours), timelines=("dpsgd",),
         test="decentral/test_dpsgd.py::test_one_step_by_hand",
     ),
     "adpsgd": Entry(
         Adpsgd, "Lian et al. 2018", graph="bipartite", codecs="exchanges",
         use="As `dpsgd`, with machines of different speed.",
-        details="Runs over any graph with two sides, such as a ring with an even number of workers: one side asks, "
-        "the other answers at any moment. An average moves both by the same half, so no gradient is lost in it.",
+        details="The graph must have two sides, as a ring with an even number of workers has: one side asks, the "
+        "other answers at any moment. An average moves both by the same half, so no gradient is lost in it.",
         traffic=TrafficFormula("at most 1, as the network allows", formulas.counted, (Meet, HalfDifference), beside=0),
         timelines=("adpsgd",),
         test="decentral/test_adpsgd.py::test_an_old_gradient_moves_weights_that_were_averaged_meanwhile",
@@ -48,7 +48,7 @@ ENTRIES: Mapping[str, Entry] = {
     "sgp": Entry(
         Sgp, "Assran et al. 2019", graph="one_peer_exponential", codecs="exchanges",
         use="As `dpsgd`, at half the bytes, and with `overlap=1` where some links are slow now and then.",
-        details="Runs over any graph whose columns sum to 1, directed or changing.",
+        details="The graph's columns must sum to 1.",
         traffic=TrafficFormula("1", formulas.one_peer), timelines=("sgp",),
         test="decentral/test_push_sum.py"
         "::test_on_an_irregular_graph_the_quotient_comes_to_the_mean_and_x_does_not",
@@ -63,9 +63,9 @@ ENTRIES: Mapping[str, Entry] = {
     "malt": Entry(
         Malt, "Li et al. 2015", graph="complete", codecs="exchanges",
         use="A fast network that may lose messages.",
-        details="Runs over any graph (`over halton` for log2 n peers). Gradients travel where all hear all, models "
-        "elsewhere. `barrier=true` makes all wait for each other; with `bound=s` a worker may be at most s steps "
-        "ahead of those it hears, and folds every vector they sent: bounded staleness without a server.",
+        details="`over halton` has log2 n peers. Gradients travel where all hear all, models elsewhere. "
+        "`barrier=true` makes all wait for each other; with `bound=s` a worker is at most s steps ahead of those it "
+        "hears, and folds every vector they sent: bounded staleness without a server.",
         traffic=TrafficFormula("n - 1", formulas.everyone), timelines=("malt", "malt(bound=1)"),
         test="decentral/test_malt.py::test_of_a_sender_that_is_100_times_as_fast_only_the_newest_are_left",
     ),

@@ -44,9 +44,8 @@ ENTRIES: Mapping[str, Entry] = {
     "bounded_delay": Entry(
         BoundedDelay, "Li et al. 2014", codecs="pushes", placed=True,
         use="A network with a long round trip, which a delay of as many steps hides.",
-        details="The gradients of step k make one update, in the order of steps, on each server. `delay=0` is `bsp`, "
-        "to the bit. A gradient is taken at weights that lack at most `delay` updates; where your learning rate is "
-        "nearly too large, use a smaller one.",
+        details="The gradients of a step make one update on each server, in the order of steps. `delay=0` is `bsp`, "
+        "to the bit. Steps on old gradients need a smaller learning rate where yours is nearly too large.",
         traffic=BOTH_WAYS, timelines=("bounded_delay",),
         test="central/test_delayed.py::test_a_fast_worker_leads_by_the_delay_and_no_more",
     ),
@@ -83,8 +82,8 @@ ENTRIES: Mapping[str, Entry] = {
     "dc_asgd": Entry(
         DelayCompensated, "Zheng et al. 2017", codecs="pushes", measures=True, placed=True,
         use="As `asynchronous`, where staleness costs accuracy and servers have memory to spare.",
-        details="The correction is the gradient's own square times the way that the weights have moved. Servers keep "
-        "what each worker was given. `strength` is 0.04, or 2 with `adaptive=true`, unless given.",
+        details="The correction is the gradient's own square times that way, so servers keep what each worker was "
+        "given. `strength` is 0.04, or 2 with `adaptive=true`, unless given.",
         traffic=BOTH_WAYS, timelines=("dc_asgd",),
         test="central/test_rules_at_work.py::test_compensation_uses_what_this_worker_was_given",
     ),
@@ -98,15 +97,15 @@ ENTRIES: Mapping[str, Entry] = {
     "a_bsp": Entry(
         ABsp, "Wang et al. 2018", codecs="pushes",
         use="Stragglers whose partial work should count.",
-        details="A batch is computed in `chunks`. What slower workers push is weighted by its samples.",
+        details="A batch has `chunks`; what slower workers push is weighted by its samples.",
         traffic=BOTH_WAYS, timelines=("a_bsp(chunks=2)",),
         test="central/test_aggressive.py::test_a_straggler_at_two_fifths_counts_two_fifths_and_goes_on_there",
     ),
     "specsync": Entry(
         SpecSync, "Zhang et al. 2018", codecs="pushes",
         use="As `asynchronous`, where computing a batch again costs less than its staleness.",
-        details="A batch is repeated if `abort_rate · n` other workers push within `abort_time` seconds of its fetch; "
-        "the abort is noticed between two of its `parts`.",
+        details="That is when `abort_rate · n` others push within `abort_time` seconds; it is noticed between two "
+        "`parts` of the batch.",
         traffic=TrafficFormula("2, and 1 for each repeated batch", formulas.changes_up, (Fetched,), beside=0),
         timelines=("specsync(parts=2, abort_time=1)",),
         test="central/test_speculative.py::test_a_slow_batch_is_aborted_and_redone_on_fresher_weights",
@@ -115,9 +114,8 @@ ENTRIES: Mapping[str, Entry] = {
         Downpour, "Dean et al. 2012; Li et al. 2014 (filters)", codecs="pushes",
         use="DistBelief's way: asynchronous, with fewer messages than steps.",
         details="The shards step with Adagrad, or with the task's optimizer (`server=task`). With `warm=k` the first "
-        "k updates are worker 0's alone. Filters are `significance` (threshold), `kkt` (l1, slack), `random_skip` "
-        "(skip) and `key_caching`. `kkt` looks at the mean of the gradients that a push holds, and servers apply the "
-        "penalty once for each, so `push` does not change the solution.",
+        "k updates are worker 0's alone. Filters are `significance` (threshold), `kkt` (l1, slack; servers apply the "
+        "penalty once for each gradient that a push holds), `random_skip` (skip) and `key_caching`.",
         traffic=TrafficFormula("1 / push + 1 / fetch", formulas.servers), timelines=("downpour(push=3, fetch=2)",),
         test="central/test_downpour.py::test_pushes_at_0_3_6_hold_1_3_3_gradients_and_the_weights_move_in_between",
     ),
