@@ -31,6 +31,7 @@ from covey.central.cached.rows import (
 )
 from covey.errors import PlanError
 from covey.model.replica import Replica
+from covey.model.scored import NOTHING
 from covey.program import Node
 from covey.servers.goodbye import Goodbye
 from covey.servers.roles import workers_and_servers
@@ -38,8 +39,6 @@ from covey.servers.server_program import serve
 from covey.simulate.units import parse_rate
 from covey.strategy import Role, Strategy
 from covey.vector import Vector
-
-NOTHING = Vector(())
 
 
 class Manager:
@@ -173,7 +172,7 @@ class ManagedCache(Cache):
     def take(self, index: int, copy: ParameterCopy) -> None:
         """Replace the copy, and keep one's own changes that are not in it; `mine` counts messages of rows."""
         manager, flat = self.manager, self.replica.flat
-        flat.cut(self.pieces[index]).copy_(copy.params).add_(manager.pending.cut(self.pieces[index]))
+        self.place(index).copy_(copy.params).add_(manager.pending.cut(self.pieces[index]))
         for row, change in self.unheard(index, copy.mine):
             manager.of(manager.rows[row], flat).add_(change)
         self.clocks[index] = copy.clock
@@ -211,7 +210,7 @@ async def worker(node: Node, replica: Replica, *, count: int, share: float, sett
         await manager.add(replica.flat - before, settings.bound)
     await manager.send(sorted(manager.since))
     await manager.tell()
-    await node.broadcast(cache.servers, Goodbye())
+    await cache.leave()
     for address in cache.servers:
         await node.receive(Goodbye, sender=address)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from covey.exchange.codec import Codec, dense, seed
-from covey.message import Address, Message
+from covey.exchange.codec import Codec, dense
+from covey.message import Message
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.clients import PieceClient
 from covey.servers.goodbye import Goodbye
 from covey.servers.pulls import Given, Received
+from covey.servers.roles import addresses
 from covey.vector import Vector
 
 
@@ -41,23 +43,17 @@ class CachedChange(Message):
     buffers: Vector
 
 
-class Cache:
+class Cache(PieceClient):
     """A worker's copy: the servers' parameters as of some clock, and one's own changes that they do not hold yet."""
 
     def __init__(
         self, node: Node, replica: Replica, count: int, bound: int, eager: bool, codec: Codec = dense
     ) -> None:  # fmt: skip
-        self.node, self.replica, self.bound, self.eager, self.codec = node, replica, bound, eager, codec
-        self.servers = [Address("server", index) for index in range(count)]
-        self.pieces = replica.pieces(count)
+        super().__init__(node, replica, addresses(count), codec, named=addresses(count))
+        self.bound, self.eager = bound, eager
         self.clocks = [-1] * count  # what was read; nothing yet
-        forms = [replica.form(piece) for piece in self.pieces]
-        self.coders = [
-            codec.carrying().made(form, seed(node, who)) for form, who in zip(forms, self.servers, strict=True)
-        ]
-        self.memories = node.remember("codecs", [coder.memory for coder in self.coders])
         self.received = [
-            Received(node, f"received {index}", form, codec) for index, form in enumerate(forms) if codec.pull
+            Received(node, f"received {index}", form, codec) for index, form in enumerate(self.forms) if codec.pull
         ]
         while copy := node.receive_nowait(ParameterCopy):
             self.read(copy.sender.rank, copy)  # of before a restart, after which a server knows its readers no more
@@ -82,7 +78,7 @@ class Cache:
     def take(self, index: int, copy: ParameterCopy) -> None:
         """Replace the copy, and keep one's own changes that are not in it: read-my-writes."""
         assert copy.clock >= self.clocks[index], "a copy never goes back in time"
-        piece = self.replica.flat.cut(self.pieces[index]).copy_(self.read(index, copy))
+        piece = self.place(index).copy_(self.read(index, copy))
         for step, change in self.own:
             if step >= copy.mine:
                 piece.add_(change.cut(self.pieces[index]))
@@ -92,26 +88,25 @@ class Cache:
         """A server's parameters, whether they came whole or as what has changed."""
         return self.received[index].read(Given(copy.params, copy.whole)) if self.received else copy.params
 
-    def encode(self, change: Vector) -> list[Vector]:
+    def encoded(self, change: Vector) -> list[Vector]:
         """What travels of a change, to each server; the change becomes what servers will make of that."""
         wires = [change.cut(piece) for piece in self.pieces]
         if not self.codec.traits.plain:
             for index, (coder, piece) in enumerate(zip(self.coders, self.pieces, strict=True)):
-                wires[index], self.memories.value[index] = coder.encode(wires[index], self.memories.value[index])
+                wires[index] = self.encode(index, wires[index])
                 change.cut(piece).copy_(coder.decode(wires[index]))
         return wires
 
     async def push(self, before: Vector) -> None:
         """Give servers what has changed since then; one's own copy has from now on what they will have."""
         change = self.replica.flat - before
-        wires = self.encode(change)
+        wires = self.encoded(change)
         if not self.codec.traits.plain:
             self.replica.flat.copy_(before).add_(change)
         self.own.append((self.node.step, change))
         samples = self.replica.batch.samples
         for index, address in enumerate(self.servers):
-            # nothing answers before the next forward changes them
-            buffers = self.replica.buffers.clone() if index == 0 else Vector(())
+            buffers = self.buffers(index).clone()  # nothing answers before the next forward changes them
             await self.node.send(address, CachedChange(self.node.step, samples, wires[index], buffers), loan=True)
 
 
@@ -126,7 +121,7 @@ async def worker(
         before = replica.flat.clone()
         replica.apply(grad, share)
         await cache.push(before)
-    await node.broadcast(cache.servers, Goodbye())
+    await cache.leave()
     for address in cache.servers:  # let what an eager server sent before it knew arrive
         while not isinstance(await node.receive_any(ParameterCopy, Goodbye, sender=address), Goodbye):
             pass

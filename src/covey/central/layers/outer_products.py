@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from covey.central.layers.poseidon import FactorLayer, Uses, layers_of, watched
-from covey.central.server.client import NOTHING, Servers, catch_up
+from covey.central.server.client import Servers, catch_up
 from covey.central.server.parameter_server import Unheld, parameter_server, share
 from covey.central.server.shard import Push, Shard, ShardPolicy
 from covey.errors import WireError
 from covey.message import Address
 from covey.model.replica import Replica
+from covey.model.scored import NOTHING
 from covey.model.slots import TensorSlot
 from covey.program import Node
 from covey.servers.roles import addresses, workers_and_servers

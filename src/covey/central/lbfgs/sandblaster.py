@@ -23,6 +23,7 @@ from covey.errors import PlanError
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.clients import caught_up
 from covey.servers.goodbye import Goodbye
 from covey.servers.roles import workers_and_servers
 from covey.servers.server_program import serve
@@ -102,14 +103,6 @@ async def worker(node: Node, replica: Replica, *, count: int) -> None:
                 buffers = replica.buffers if index == 0 else Vector(())
                 await node.send(shard, PortionGradient(grad.cut(pieces[index]), buffers))
     await node.broadcast([COORDINATOR, *shards], Goodbye())
-
-
-def caught_up(node: Node, batch: int) -> bool:
-    """A worker's step is a batch of L-BFGS; False when the run ends before this one."""
-    while node.step < batch:
-        if not node.training():
-            return False
-    return True
 
 
 class Coordinator:

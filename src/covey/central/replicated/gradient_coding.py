@@ -18,6 +18,7 @@ from covey.message import Address, Message
 from covey.model.batches import Batch
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.clients import caught_up
 from covey.servers.goodbye import Goodbye
 from covey.servers.server_program import ServerProgram, serve
 from covey.strategy import GROW, Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
@@ -79,14 +80,6 @@ async def worker(node: Node, replica: Replica, *, stragglers: int, scheme: Schem
 def code_of(present: int, stragglers: int, scheme: Scheme) -> Tensor:
     """The code of those who are still there."""
     return code(present, tolerated(present, stragglers, scheme), scheme)
-
-
-def caught_up(node: Node, step: int) -> bool:
-    """Skip the steps that were done without this worker; False when its last was among them."""
-    while node.step < step:
-        if not node.training():
-            return False
-    return True
 
 
 class Decoder(ServerProgram):

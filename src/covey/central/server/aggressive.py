@@ -9,14 +9,14 @@ from functools import partial
 import torch
 
 from covey.errors import PlanError
-from covey.exchange.codec import Codec, dense, seed
+from covey.exchange.codec import Codec, dense
 from covey.exchange.differences import difference_coder
 from covey.message import Address, Message
 from covey.model.batches import Batch
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.clients import PieceClient
 from covey.servers.clipping import clip_part
-from covey.servers.goodbye import Goodbye
 from covey.servers.pieces import PieceServer
 from covey.servers.pulls import Given, land
 from covey.servers.roles import addresses, workers_and_servers
@@ -57,29 +57,22 @@ class Superstep(Message):
     whole: int = 1  # else they are what has changed, encoded
 
 
-class Pushed:
+class Pushed(PieceClient):
     """What travels between a worker and its servers: sums up, parameters down."""
 
     def __init__(self, node: Node, replica: Replica, count: int, codec: Codec) -> None:
-        self.node, self.replica, self.codec = node, replica, codec
-        self.servers, self.pieces = [Address("server", index) for index in range(count)], replica.pieces(count)
+        super().__init__(node, replica, addresses(count), codec)
         self.size = usual(replica, node.rank)
-        forms = [replica.form(piece) for piece in self.pieces]
-        self.coders = [codec.carrying().made(form, seed(node, index)) for index, form in enumerate(forms)]
-        self.memories = node.remember("codecs", [coder.memory for coder in self.coders])
-        self.back = [difference_coder(node, form, codec, "pull") for form in forms if codec.pull]
+        self.back = [difference_coder(node, form, codec, "pull") for form in self.forms if codec.pull]
 
-    def encode(self, index: int, total: Vector) -> Vector:
+    def part(self, index: int, total: Vector) -> Vector:
         """A server's part of a sum; a codec sees what a full batch makes as large as a gradient."""
         part = total.cut(self.pieces[index])
-        if self.codec.traits.plain:
-            return part
-        wire, self.memories.value[index] = self.coders[index].encode(part * (1 / self.size), self.memories.value[index])
-        return wire
+        return part if self.codec.traits.plain else self.encode(index, part * (1 / self.size))
 
     async def collect(self, step: int) -> None:
         for index, server in enumerate(self.servers):
-            place = self.replica.flat.cut(self.pieces[index])
+            place = self.place(index)
             into = None if self.back else place
             came = await self.node.receive(Superstep, sender=server, step=step, into=into)
             if into is None:
@@ -95,7 +88,7 @@ async def worker(node: Node, replica: Replica, *, count: int, chunks: int, codec
     """Go on through one's own data, chunk by chunk; a superstep is a batch's worth of chunks, or fewer when cut."""
     store = Pushed(node, replica, count, codec)
     position = node.remember("position", [0])  # in chunks, over the run: what a cut leaves over comes first next time
-    total, none = replica.grad.map(torch.zeros_like), Vector(())
+    total = replica.grad.map(torch.zeros_like)
     for step in node.steps():
         total.zero_()
         begun, samples, losses = position.value[0], 0, 0.0
@@ -109,11 +102,10 @@ async def worker(node: Node, replica: Replica, *, count: int, chunks: int, codec
         await replica.report(node, Batch(losses / samples if samples else float("nan"), samples))
         finished = position.value[0] == begun + chunks
         for index, server in enumerate(store.servers):
-            buffers = replica.buffers if index == 0 else none
-            part_sum = PartialSum(step, samples, finished, store.encode(index, total), buffers)
+            part_sum = PartialSum(step, samples, finished, store.part(index, total), store.buffers(index))
             await node.send(server, part_sum, loan=True)
         await store.collect(step)
-    await node.broadcast(store.servers, Goodbye())
+    await store.leave()
 
 
 def is_cut(node: Node, step: int) -> bool:

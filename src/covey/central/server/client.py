@@ -10,12 +10,11 @@ from covey.exchange.codec import Codec, dense, seed
 from covey.exchange.differences import difference_coder
 from covey.message import Address
 from covey.model.replica import Replica
+from covey.model.scored import NOTHING
 from covey.program import Node
 from covey.servers.goodbye import Goodbye
 from covey.servers.pulls import Given, land
 from covey.vector import Vector
-
-NOTHING = Vector(())
 
 
 class Servers:

@@ -10,18 +10,16 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from covey.errors import PlanError
-from covey.exchange.codec import Codec, dense, seed
+from covey.exchange.codec import Codec, dense
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
-from covey.servers.goodbye import Goodbye
+from covey.servers.clients import PieceClient
 from covey.servers.pieces import PieceServer
 from covey.servers.roles import addresses, workers_and_servers
 from covey.servers.server_program import serve
 from covey.strategy import Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
 from covey.vector import Vector
-
-NOTHING = Vector(())
 
 
 class RangeTask(Message):
@@ -53,15 +51,11 @@ class TaskFinished(Message):
     counted = False
 
 
-class Tasks:
+class Tasks(PieceClient):
     """A worker's tasks on all ranges: what was issued, and what is finished."""
 
     def __init__(self, node: Node, replica: Replica, count: int, codec: Codec) -> None:
-        self.node, self.replica, self.servers = node, replica, addresses(count)
-        self.pieces = replica.pieces(count)
-        forms = [replica.form(piece) for piece in self.pieces]
-        self.coders = [codec.carrying().made(form, seed(node, index)) for index, form in enumerate(forms)]
-        self.memories = node.remember("codecs", [coder.memory for coder in self.coders])
+        super().__init__(node, replica, addresses(count), codec)
         self.finished = node.remember("finished", [0] * count).value  # tasks, on each range
         self.issued = node.remember("issued", [0]).value
         self.waiting = False
@@ -72,7 +66,7 @@ class Tasks:
         while True:
             done = await self.node.receive(TaskDone)
             index = done.sender.rank
-            self.replica.flat.cut(self.pieces[index]).copy_(done.params)
+            self.place(index).copy_(done.params)
             self.finished[index] = done.step + 1
             if self.waiting:
                 self.waiting = False
@@ -86,12 +80,11 @@ class Tasks:
 
     async def issue(self, step: int, seen: list[int], grad: Vector) -> None:
         """Give every server its range of the gradient; nobody waits for what comes of it."""
-        samples, memories = self.replica.batch.samples, self.memories.value
+        samples = self.replica.batch.samples
         for index, server in enumerate(self.servers):
-            wire, memories[index] = self.coders[index].encode(grad.cut(self.pieces[index]), memories[index])
-            buffers = self.replica.buffers if index == 0 else NOTHING
+            wire = self.encode(index, grad.cut(self.pieces[index]))
             await self.replica.updates.inform(self.node, server)
-            await self.node.send(server, RangeTask(step, seen[index], samples, wire, buffers))
+            await self.node.send(server, RangeTask(step, seen[index], samples, wire, self.buffers(index)))
 
 
 async def worker(node: Node, replica: Replica, *, count: int, delay: int, codec: Codec) -> None:
@@ -105,7 +98,7 @@ async def worker(node: Node, replica: Replica, *, count: int, delay: int, codec:
         await node.note("lead", step - min(seen))
         await tasks.issue(step, seen, await replica.gradient(node, clip=False))
     await tasks.until(tasks.issued[0])
-    await node.broadcast(tasks.servers, Goodbye())
+    await tasks.leave()
 
 
 class Range(PieceServer):

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from covey.central.server.client import NOTHING, Servers, worker
+from covey.central.server.client import Servers, worker
 from covey.central.server.shard import Params, Push, Shard, ShardPolicy
 from covey.message import Address
 from covey.model.replica import Replica
+from covey.model.scored import NOTHING
 from covey.program import Node
 from covey.servers.roles import addresses, serving
 from covey.servers.server_program import serve

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from covey.exchange import filters
-from covey.exchange.codec import Codec, seed
+from covey.exchange.codec import Codec
 from covey.exchange.filters import Filter, KeyCache
-from covey.message import Address, Message
+from covey.message import Message
 from covey.model.replica import Replica
+from covey.model.scored import NOTHING
 from covey.program import Node
-from covey.servers.goodbye import Goodbye
+from covey.servers.clients import PieceClient
 from covey.servers.pulls import Given, Received
+from covey.servers.roles import addresses
 from covey.vector import Vector
 
 
@@ -47,29 +49,24 @@ class Accrued(Message):
     gradients: int = 1  # of which it is the sum
 
 
-class Store:
+class Store(PieceClient):
     """The shards as a worker sees them."""
 
     def __init__(
         self, node: Node, replica: Replica, count: int, codec: Codec, sieve: Filter = filters.everything
     ) -> None:  # fmt: skip
-        self.node, self.replica, self.sieve = node, replica, sieve
-        self.addresses = [Address("server", index) for index in range(count)]
-        self.pieces = replica.pieces(count)
+        super().__init__(node, replica, addresses(count), codec)
+        self.sieve, self.caches = sieve, [KeyCache() for _ in self.servers]
         self.versions = node.remember("versions", [0] * count).value
-        self.caches = [KeyCache() for _ in self.addresses]
-        forms = [replica.form(piece) for piece in self.pieces]
-        self.coders = [codec.carrying().made(form, seed(node, index)) for index, form in enumerate(forms)]
-        self.memories = node.remember("codecs", [coder.memory for coder in self.coders])
         self.received = [
-            Received(node, f"received {index}", form, codec) for index, form in enumerate(forms) if codec.pull
+            Received(node, f"received {index}", form, codec) for index, form in enumerate(self.forms) if codec.pull
         ]
 
     async def fetch(self) -> None:
         step = self.node.step
-        await self.node.broadcast(self.addresses, FetchParameters(step))
-        for index, shard in enumerate(self.addresses):
-            place = self.replica.flat.cut(self.pieces[index])
+        await self.node.broadcast(self.servers, FetchParameters(step))
+        for index, shard in enumerate(self.servers):
+            place = self.place(index)
             into = None if self.received else place
             fetched = await self.node.receive(Fetched, sender=shard, step=step, into=into)
             self.versions[index] = fetched.version
@@ -81,20 +78,15 @@ class Store:
 
         Its step is that of the last gradient in it: the current one unless told.
         """
-        none, step = Vector(()), self.node.step if step is None else step
-        for index, shard in enumerate(self.addresses):
-            piece, flat = gathered.cut(self.pieces[index]), self.replica.flat.cut(self.pieces[index])
-            masks = self.sieve.pick(piece * (1 / gradients), piece, flat, self.node.rng)
-            signature, keys, values = 0, none, piece
-            if masks is not None:
-                keys, values = filters.gather(piece, masks)
-            else:
-                memories = self.memories.value
-                values, memories[index] = self.coders[index].encode(piece, memories[index])
+        step = self.node.step if step is None else step
+        for index, shard in enumerate(self.servers):
+            piece, signature = gathered.cut(self.pieces[index]), 0
+            masks = self.sieve.pick(piece * (1 / gradients), piece, self.place(index), self.node.rng)
+            keys, values = filters.gather(piece, masks) if masks is not None else (NOTHING, self.encode(index, piece))
             if masks is not None and self.sieve.caches:
                 signature, keys = self.caches[index].shorten(keys)
-            buffers = self.replica.buffers if index == 0 else none
-            parcel = Accrued(step, self.versions[index], samples, signature, keys, values, buffers, gradients)
+            version, buffers = self.versions[index], self.buffers(index)
+            parcel = Accrued(step, version, samples, signature, keys, values, buffers, gradients)
             await self.replica.updates.inform(self.node, shard)
             await self.node.send(shard, parcel)
             if masks is None or not self.sieve.waits:
@@ -102,6 +94,3 @@ class Store:
             else:
                 for part, mask in zip(piece.parts, masks.parts, strict=True):
                     part[mask] = 0
-
-    async def leave(self) -> None:
-        await self.node.broadcast(self.addresses, Goodbye())

@@ -18,14 +18,14 @@ from covey.exchange.differences import difference_coder
 from covey.message import Address, Message
 from covey.model.optimizers import ELEMENTWISE
 from covey.model.replica import Replica
+from covey.model.scored import NOTHING
 from covey.program import Node
+from covey.servers.clients import PieceClient
 from covey.servers.clipping import clip_part
 from covey.servers.goodbye import Goodbye
 from covey.servers.pulls import Given, Pulls, Truth, land
 from covey.strategy import GROW, ONCE, Description, Role, Strategy, TaskTerms, Taxonomy, workers
 from covey.vector import Vector, mean_
-
-NOTHING = Vector(())
 
 
 class GradientSlice(Message):
@@ -50,29 +50,25 @@ class FreshSlice(Message):
     whole: int = 1  # else it is what has changed, encoded
 
 
-class Owner:
+class Owner(PieceClient):
     """One worker as everybody's server for its own slice, and as a customer of the other owners."""
 
     def __init__(self, node: Node, replica: Replica, codec: Codec, whole: bool, dropping: Dropping | None) -> None:
-        self.node, self.replica, self.dropping = node, replica, dropping
-        self.peers = workers(node.workers)
-        self.pieces = replica.pieces(node.workers)
+        self.dropping, self.peers = dropping, workers(node.workers)
+        super().__init__(node, replica, self.peers, codec, named=self.peers)
         if not whole and node.workers > 1:
             check_elementwise(replica.optimizer)
         replica.keep(self.pieces[node.rank], buffers=node.rank == 0)
-        forms = [replica.form(piece) for piece in self.pieces]
-        self.coders = [
-            codec.carrying().made(form, seed(node, peer)) for form, peer in zip(forms, self.peers, strict=True)
-        ]
-        self.memories = node.remember("codecs", [coder.memory for coder in self.coders])
         self.done = node.remember("done", [node.rank])  # who sends no more gradients, seen from the end of one's own
         self.patience = node.remember("patience", Patience()).value
         back = codec if codec.traits.weights and not codec.pull else dense
-        self.back = [back.made(form, seed(node, peer, "back")) for form, peer in zip(forms, self.peers, strict=True)]
+        self.back = [
+            back.made(form, seed(node, peer, "back")) for form, peer in zip(self.forms, self.peers, strict=True)
+        ]
         self.dense = back.traits.plain
-        pulls = Pulls(node, forms[node.rank], codec, together=True) if codec.pull else None
+        pulls = Pulls(node, self.forms[node.rank], codec, together=True) if codec.pull else None
         self.truth = Truth(node, replica, self.pieces[node.rank], pulls) if pulls else None
-        self.changes = [difference_coder(node, form, codec, "pull") for form in forms] if codec.pull else []
+        self.changes = [difference_coder(node, form, codec, "pull") for form in self.forms] if codec.pull else []
 
     async def compute(self) -> PartsReady:
         """The gradient of the next batch, or of what is ready of it in time."""
@@ -84,20 +80,19 @@ class Owner:
     async def hand_out(self, step: int, ready: PartsReady) -> GradientSlice:
         """Send every other owner its slice of the gradient, and give back one's own; lent until fresh slices come."""
         grad, samples, times = ready
-        wire, memories = NOTHING, self.memories.value
+        wire = NOTHING
         for rank, peer in enumerate(self.peers):
             if rank != self.node.rank:
                 if samples:
-                    wire, memories[rank] = self.coders[rank].encode(grad.cut(self.pieces[rank]), memories[rank])
-                buffers = self.replica.buffers if rank == 0 else NOTHING
+                    wire = self.encode(rank, grad.cut(self.pieces[rank]))
                 await self.replica.updates.inform(self.node, peer)
-                await self.node.send(peer, GradientSlice(step, samples, times, wire, buffers), loan=True)
+                await self.node.send(peer, GradientSlice(step, samples, times, wire, self.buffers(rank)), loan=True)
         return GradientSlice(step, samples, times, grad.cut(self.pieces[self.node.rank]), self.replica.buffers)
 
     async def own(self, step: int, slices: dict[int, GradientSlice]) -> None:
         """Step the optimizer on the own slice with the mean over all samples, and give it to all who are there."""
         present, me = self.node.present(step), self.node.rank
-        mine = self.replica.flat.cut(self.pieces[me])
+        mine = self.place(me)
         for rank in present:
             if rank not in slices:
                 slices[rank] = await self.node.receive(GradientSlice, sender=self.peers[rank], step=step)
@@ -150,7 +145,7 @@ class Owner:
         """Bring the other owners' fresh slices into the replica."""
         for rank, peer in enumerate(self.peers):
             if rank != self.node.rank:
-                place = self.replica.flat.cut(self.pieces[rank])
+                place = self.place(rank)
                 into = place if self.dense and not self.truth else None
                 fresh = await self.node.receive(FreshSlice, sender=peer, step=step, into=into)
                 if self.truth:

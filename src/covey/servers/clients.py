@@ -1,0 +1,54 @@
+"""The servers as a client sees them: the piece that each of them holds, and how what it is sent is encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from covey.exchange.codec import Codec, dense, seed
+from covey.message import Address
+from covey.model.replica import Replica
+from covey.model.scored import NOTHING
+from covey.program import Node
+from covey.servers.goodbye import Goodbye
+from covey.vector import Vector
+
+
+class PieceClient:
+    """A client of `servers` that divide the parameters; `named`: what seeds each server's coder, if not its number."""
+
+    def __init__(
+        self, node: Node, replica: Replica, servers: Sequence[Address], codec: Codec = dense,
+        named: Sequence[object] = (),
+    ) -> None:  # fmt: skip
+        self.node, self.replica, self.servers, self.codec = node, replica, servers, codec
+        self.pieces = replica.pieces(len(servers))
+        self.forms = [replica.form(piece) for piece in self.pieces]
+        names = named or range(len(servers))
+        self.coders = [
+            codec.carrying().made(form, seed(node, name)) for form, name in zip(self.forms, names, strict=True)
+        ]
+        self.memories = node.remember("codecs", [coder.memory for coder in self.coders])
+
+    def place(self, index: int) -> Vector:
+        """Where the replica has a server's piece."""
+        return self.replica.flat.cut(self.pieces[index])
+
+    def buffers(self, index: int) -> Vector:
+        """The float buffers, of which the first server keeps the mean."""
+        return self.replica.buffers if index == 0 else NOTHING
+
+    def encode(self, index: int, piece: Vector) -> Vector:
+        """What travels to a server."""
+        wire, self.memories.value[index] = self.coders[index].encode(piece, self.memories.value[index])
+        return wire
+
+    async def leave(self) -> None:
+        await self.node.broadcast(self.servers, Goodbye())
+
+
+def caught_up(node: Node, step: int) -> bool:
+    """Skip the steps that were done without this worker; False when its last was among them."""
+    while node.step < step:
+        if not node.training():
+            return False
+    return True
