@@ -43,6 +43,7 @@ class Task:
         rate: A function from progress (0 to 1) to a factor on the learning rate.
         clip_norm: The largest norm of a gradient that a step uses; larger ones are scaled down.
         loaders: The number of processes that load samples, for data that is not tensors.
+        warm: Whether real runs do and undo two steps before the clock starts; False for models with state of their own.
 
     >>> import covey, torch
     >>> from torch import nn
@@ -65,18 +66,21 @@ class Task:
     rate: Callable[[float], float] | None = None
     clip_norm: float | None = None
     loaders: int = 0
+    warm: bool = True
 
     def __post_init__(self) -> None:
         self._check_factories()
         self._check_loss()
         if self.data is not None:
             check_data(self.data)
-        for name in ("evaluate", "rate"):
+        for name in ("loss", "step", "evaluate", "rate"):
             if getattr(self, name) is not None:
                 _check_callable(name, getattr(self, name))
         _check_better(self.better)
         _check_count("batch_size", self.batch_size, least=1)
         _check_count("loaders", self.loaders, least=0)
+        if not isinstance(self.warm, bool):
+            raise PlanError(f"Task: warm must be True or False, not {self.warm!r}")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise PlanError(f"Task: clip_norm must be more than 0, not {self.clip_norm!r}; None clips nothing")
 
@@ -115,8 +119,6 @@ class Task:
             raise PlanError(f"Task: give either loss=f(output, y) or step=f(model, batch); {given} given")
         if isinstance(self.loss, type):
             raise PlanError(f"Task: loss is a class; give an instance of it: loss={self.loss.__name__}()")
-        name = "loss" if self.step is None else "step"
-        _check_callable(name, getattr(self, name))
 
 
 def accuracy(dataset: Data, batch_size: int = 1000) -> Callable[[nn.Module], dict[str, float]]:
@@ -181,8 +183,7 @@ def check_data(data: Any, owner: str = "Task") -> int:
             "or filtering it before training starts"
         )
     if len(set(sizes)) > 1:
-        lengths = " and ".join(str(size) for size in sizes)
-        raise PlanError(f"{owner}: the tensors of data must have the same length, not {lengths}")
+        raise PlanError(f"{owner}: the tensors of data must have the same length, not {' and '.join(map(str, sizes))}")
     if 0 in sizes:
         raise PlanError(f"{owner}: data is empty; it needs at least one sample")
     return int(sizes[0])
@@ -191,9 +192,8 @@ def check_data(data: Any, owner: str = "Task") -> int:
 def _is_map_style(data: Any) -> bool:
     if isinstance(data, tuple):
         return bool(data) and all(isinstance(column, Tensor) and column.dim() > 0 for column in data)
-    if isinstance(data, Tensor | Mapping | str | bytes):
-        return False
-    return hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    numbered = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    return numbered and not isinstance(data, Tensor | Mapping | str | bytes)
 
 
 def _batches(data: Data, size: int) -> Iterator[Any]:

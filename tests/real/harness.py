@@ -65,7 +65,8 @@ x = torch.randn({samples}, 6, generator=chance).to({dtype})
 y = torch.randint(0, 3, ({samples},), generator=chance)
 
 task = covey.Task(
-    model=build, data={data}, optimizer=lambda params: {optimizer}, step=step, batch_size={batch_size}, {options}
+    model=build, data={data}, optimizer=lambda params: {optimizer}, step=step, batch_size={batch_size}, warm={warm},
+    {options}
 )
 """
 
@@ -93,10 +94,11 @@ class Room:
         return {**os.environ, "COVEY_ROOM": self.mark, "TMPDIR": str(self.temporary)}
 
     def task(self, name: str = "task.py", **given: Any) -> str:
-        """A task file; `given` replaces parts of the plain one."""
+        """A task file; `given` replaces parts of the plain one. What counts its steps has state of its own."""
+        counts = any(word in given.get("before_step", "") for word in ("CALLS", "first(", ".touch("))
         file = self.path / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(TASK.format(**{**PLAIN, **given}))
+        file.write_text(TASK.format(**{**PLAIN, "warm": not counts, **given}))
         return str(file)
 
     def script(self, text: str, name: str = "script.py") -> Path:

@@ -37,7 +37,7 @@ def test_gossip_does_not_pile_up_at_a_worker_that_is_stuck_in_its_compute(room: 
 
     task = covey.Task(
         model=Wide, data=(torch.ones(600, 1),), optimizer=lambda pairs: torch.optim.SGD(pairs, lr=0.1), step=step,
-        batch_size=1,
+        batch_size=1, warm=False,
     )  # fmt: skip
     result = covey.fit(task, "gosgd(probability=1)", 3, engine="local", steps=150)
     memory = [shares.memory for who, shares in result.roles.items() if who.startswith("worker")]

@@ -95,6 +95,7 @@ class BatchSource:
     samples: Callable[[int, int], int] = lambda rank, step: 1  # in the batch of (rank, step)
     steps: Callable[[int], int] = lambda rank: 1  # batches in a pass of this rank over its data
     weight: Callable[[], float] | None = None  # of the batch under way, where only the loop that has it knows
+    begin: Callable[[int], None] = lambda step: None  # the batch of this step comes next: it may be loaded already
     loop: Callable[[], dict[str, Any]] | None = None  # what a checkpoint holds of a loop of the user's own
 
     def together(self, ranks: Sequence[int], step: int) -> int:

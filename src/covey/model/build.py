@@ -125,10 +125,12 @@ def replica(
         found = part(ReplicaSpec(task=task, module=module, deal=deal, who=who, trains=trains, budget=budget))
         found.initial = first
         return found
-    source = OwnBatches(task, module, deal, who.rank) if trains else None
+    samples = BatchSource(samples=deal.batch, steps=deal.steps)
+    if trains:
+        source = OwnBatches(task, module, deal, who.rank)
+        samples = replace(samples, own=source, chosen=source.part, begin=source.begin)
     return Replica(
-        module, task.optimizer,
-        BatchSource(own=source, chosen=source.part if source else None, samples=deal.batch, steps=deal.steps),
+        module, task.optimizer, samples,
         rate=task.rate, budget=budget, clip_norm=task.clip_norm,
     )  # fmt: skip
 
@@ -142,6 +144,11 @@ class OwnBatches:
         self.feed = Feed(data_of(task), deal, rank, task.loaders)
         self.batches: Iterator[Any] = iter(())
         self.next = -1
+
+    def begin(self, step: int) -> None:
+        """Forget what was drawn. Processes that load samples begin with those of this step, if they were needed."""
+        again = self.next >= 0 and self.task.loaders > 0
+        self.batches, self.next = (self.feed.start(step), step) if again else (iter(()), -1)
 
     def __call__(self, step: int) -> Batch:
         if step != self.next:  # the first one, or after steps that were skipped

@@ -43,19 +43,16 @@ class Replica:
     ) -> None:  # fmt: skip
         self.norms = adopt(module)  # layers that speak with those of the other workers
         self.layout = layout or Flat(module)
-        self.module = module
-        self.batch_source = batch_source
+        self.module, self.batch_source = module, batch_source
         self.progress = TrainingProgress(rate, budget)
         whole: Piece = tuple((0, part.numel()) for part in self.flat.parts)
         self.updates = Updates(
             optimizer, self.layout, whole, self.progress,
             clip_norm=clip_norm, settings=settings, trains=lambda: self.batch_source.own is not None,
         )  # fmt: skip
-        self.working = WorkingCopy(self.layout)
-        self.trained = whole
+        self.working, self.trained = WorkingCopy(self.layout), whole
         self.divide: Callable[[Replica, int], list[Piece]] | None = None  # among servers, where a layout says how
-        self._buffers_kept = True
-        self.weight = 1.0  # how much this replica counts in the scored model
+        self.weight, self._buffers_kept = 1.0, True  # how much this replica counts in the scored model
         self._shown: Vector | None = None  # the model that a program names as its own, where that is not `model`
         self.batch, self.losses = Batch(float("nan"), 0), Losses()
         self._loose = False  # whether the gradient still lies where backward left it
@@ -63,6 +60,10 @@ class Replica:
 
     def enter(self, node: Node) -> None:
         """A program begins, or begins again from the top: recall what the replica itself has to."""
+
+    def changing(self) -> list[object]:
+        """Where training leaves new values, besides the numbers of the module and of the optimizer."""
+        return [self, self.layout, self.updates, self.progress, self.working]
 
     @property
     def bulk(self) -> int:
@@ -122,9 +123,9 @@ class Replica:
         """The mean gradient on one of `parts` equal parts of any worker's batch; the program `report`s what counts."""
         if self.batch_source.chosen is None:
             raise PlanError("this strategy chooses the samples itself: use it with a Task, not with your own loop")
-        chosen = partial(self.batch_source.chosen, rank, step, part, parts)
         self.working.refresh()
-        self.batch = await node.compute(partial(self._run, chosen), 1 / parts)
+        work = partial(self._run, partial(self.batch_source.chosen, rank, step, part, parts))
+        self.batch = await node.compute(work, 1 / parts)
         return self.grad
 
     def differentiation(self, node: Node, work: Callable[[], Batch]) -> Compute[Batch]:
@@ -266,8 +267,7 @@ class Replica:
     def state(self) -> dict[str, Any]:
         """Everything a restart needs."""
         loop = {"settings": self.updates.settings.state()} if self.updates.settings else {}
-        own = {"optimizer": self.optimizer.state_dict(), "seen": self.progress.seen}
-        return {**loop, **self.layout.state(), **own}
+        return {**loop, **self.layout.state(), "optimizer": self.optimizer.state_dict(), "seen": self.progress.seen}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over a kept state; refused when it is of another model."""

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-Phase = Literal["starting", "training", "scoring", "saving", "stopping", "ended"]
+Phase = Literal["starting", "warming", "training", "scoring", "saving", "stopping", "ended"]
 
 
 class RoleProgress(msgspec.Struct, frozen=True, kw_only=True):

@@ -77,15 +77,17 @@ def _train(
     given, run, judge = asked.options, attempt.run, referee(asked)
     handed = handover.pack(None if asked.name else asked.task, asked.spec if asked.spec.from_outside else None)
 
+    warm = asked.task.warm and attempt.lost is None  # after a failure the clock runs while the run starts again
+
     def pack(contacts: Contacts) -> bytes:
-        return msgspec.msgpack.encode(_work(asked, contacts, attempt.kept, run))
+        return msgspec.msgpack.encode(_work(asked, contacts, attempt.kept, run, warm))
 
     with muster(asked, roles.__name__, handed) as processes:
         board = processes.start(asked.plan.roles, f"{roles.__name__}:enter", pack, handed)
         file = processes.directory / "model.safetensors"
         wishes = RunWishes(
             score=asked.task.evaluate is not None or asked.target is not None,
-            first=asked.task.evaluate is not None and run is None, model=file,
+            first=asked.task.evaluate is not None and run is None, warm=warm, model=file,
             checkpoints=checkpoints, keep_every=parse_duration(given.checkpoints.every),
             run=here, stall=parse_duration(given.processes.stall), budget=asked.budget, watcher=given.output.watcher,
             interrupt=interrupt, lost=attempt.lost,
@@ -110,7 +112,7 @@ def _train(
     return result
 
 
-def _work(asked: Request, contacts: Contacts, kept: Path | None, run: RunRecord | None) -> RoleWork:
+def _work(asked: Request, contacts: Contacts, kept: Path | None, run: RunRecord | None, warm: bool) -> RoleWork:
     given = asked.options.training
     return RoleWork(
         task=os.path.abspath(asked.name) if asked.name else "",
@@ -119,7 +121,7 @@ def _work(asked: Request, contacts: Contacts, kept: Path | None, run: RunRecord 
         servers=given.servers, limits=list(asked.plan.limits), seed=given.seed, rate=given.rate,
         threads=asked.threads, budget=asked.budget, contacts=contacts, rows=asked.rows, samples=asked.deal.samples,
         kept=str(kept.resolve()) if kept else "",
-        traced=asked.options.output.traced, allowance=asked.plan.allowance,
+        warm=warm, traced=asked.options.output.traced, allowance=asked.plan.allowance,
         recut=run.strategy if run and not same_cut(run.strategy, asked.strategy.text) else "",
     )  # fmt: skip
 

@@ -45,6 +45,7 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     budget: int | None = None
     contacts: Contacts
+    warm: bool = False  # it does discarded steps before the run begins
     traced: bool = False
     allowance: float | None = None
     kept: str = ""
@@ -96,7 +97,7 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
             role = plan.role(me)
             replica = build.replica(task, me, role.trains, deal, work.budget, role.part)
             kept = recalled(Path(work.kept), role, replica, work.recut, work.text) if work.kept else None
-            play(lines, plan, replica, kept, ComputeThread.serve)
+            play(lines, plan, replica, kept, ComputeThread.serve, work.warm)
 
 
 def score_for(lines: RoleLines, plan: Plan, scored: ScoredModel) -> None:

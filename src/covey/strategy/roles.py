@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from covey.errors import PlanError
@@ -87,6 +87,10 @@ class Plan:
 
     def role(self, address: Address) -> Role:
         return next(role for role in self.roles if role.address == address)
+
+    def shortened(self, steps: int) -> Plan:
+        """The same, in which nobody does more than so many steps."""
+        return replace(self, limits=tuple(steps if limit is None else min(limit, steps) for limit in self.limits))
 
     def shown(self) -> list[Role]:
         """Whose snapshots make the scored model; where no scored role computes, the first worker's counters do too."""

@@ -41,6 +41,10 @@ class RoleReady(ControlMessage, frozen=True):
     parameters: int
 
 
+class Started(ControlMessage, frozen=True):
+    """The role's program has begun."""
+
+
 class MemoryShort(ControlMessage, frozen=True):
     """The role can share no more memory with the others of its host, and sends through sockets instead."""
 
@@ -165,6 +169,10 @@ class Go(ControlMessage, frozen=True):
     """All roles are ready: train."""
 
 
+class Undo(ControlMessage, frozen=True):
+    """Undo the discarded steps, and say when you are ready for the real ones."""
+
+
 class Freeze(ControlMessage, frozen=True):
     """Begin no compute until thawed."""
 
@@ -237,11 +245,11 @@ class Quit(ControlMessage, frozen=True):
 
 
 Upward = (
-    Bound | RoleReady | MemoryShort | Report | Settled | NextStep | HeldAt | Frozen | MessageCounts | Saved
+    Bound | RoleReady | Started | MemoryShort | Report | Settled | NextStep | HeldAt | Frozen | MessageCounts | Saved
     | RoleEnded | ProgramRaised | Refused | Scored | Left | Vote | SampleOrder | Notice | Doing
 )  # fmt: skip
 Downward = (
-    Endpoints | Go | Freeze | Thaw | Skip | AskNextStep | Hold | Release | Stop | CountMessages
+    Endpoints | Go | Undo | Freeze | Thaw | Skip | AskNextStep | Hold | Release | Stop | CountMessages
     | TakeSnapshot | Save | Score | VoteResult | Quit
 )  # fmt: skip
 

@@ -82,6 +82,10 @@ class StageReplica(Replica):
         self._line: StageWorker | None = None
         self._stash: Stash | None = None
 
+    def changing(self) -> list[object]:
+        work = self.parts.stage_compute
+        return [*super().changing(), *([work, work.microbatches] if work else [])]
+
     @property
     def bulk(self) -> int:
         return max(super().bulk, self.parts.bulk)

@@ -200,7 +200,7 @@ class Monitor:
             signs["word", who] = seen.heard
             signs["wait", who] = seen.waits
         silent = [who for what, who in self.silence.look(signs) if what == "life"]
-        if not silent and self.phase in ("training", "stopping"):
+        if not silent and self.phase in ("warming", "training", "stopping"):
             self.check_stall()
         return silent
 

@@ -41,13 +41,15 @@ class Roster:
         self.meter = Meter()
         self.lanes: list[RoleTimeline] = []
         self.loss: float | None = None
+        self.discards = False  # what is done now is undone, and counts nowhere
 
     def note(self, address: Address, word: control.Report | control.RoleEnded) -> None:
         seen = self.seen[address]
-        self.tallies[address].merge(word.tally)
+        if not self.discards:
+            self.tallies[address].merge(word.tally)
         if isinstance(word, control.RoleEnded):
             seen.ended, seen.waiting = True, ""
-            if word.lane:
+            if word.lane and not self.discards:
                 self.lanes.append(word.lane)
         else:
             if not word.waiting or word.waiting != seen.waiting or word.since < seen.since:
@@ -55,6 +57,11 @@ class Roster:
             seen.step, seen.waiting, seen.since = word.step, word.waiting, word.since
             if word.use:
                 self.meter.note(address, word.use)
+
+    def forget_steps(self) -> None:
+        """All roles begin anew."""
+        for address, seen in self.seen.items():
+            self.seen[address] = RoleRecord(heard=seen.heard)
 
     @property
     def samples(self) -> int:

@@ -21,6 +21,7 @@ from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.monitor import Monitor, RunProcesses
 from covey.engines.process.launcher.quiescence import Quiescence
 from covey.engines.process.launcher.roster import Roster
+from covey.engines.process.launcher.warming import Warming, start
 from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import CheckpointError, PlanError
 from covey.message import Address
@@ -41,6 +42,7 @@ class RunWishes:
     score: bool = True
     before: str = "importing torch"  # what roles do until they say something
     first: bool = False  # score the initial weights, too
+    warm: bool = False  # roles do discarded steps before the clock starts
     model: Path | None = None  # where the final model goes
     checkpoints: CheckpointDirectory | None = None
     keep_every: float = 60.0
@@ -80,6 +82,7 @@ class Supervisor:
             self.roster, board, processes, wishes.stall, self.say, self.meanwhile, plan.in_step, wishes.before
         )
         self.quiescence = Quiescence(self.roster, board, self.monitor, plan.lockstep)
+        self.warming = Warming(self.roster, board, self.monitor, self.quiescence)
         self.collect = self.monitor.collect
         self.watch = Stopwatch()
         self.stopped: Stopped | None = None
@@ -94,6 +97,8 @@ class Supervisor:
         self.assemble()
         if self.wishes.first and self.score_first():
             return self.finish()
+        if self.wishes.warm:
+            self.warming.run()
         self.begin()
         while not all(self.seen[address].ended for address in self.roles):
             self.monitor.pump(0.05)
@@ -131,14 +136,14 @@ class Supervisor:
         return True
 
     def begin(self) -> None:
-        """Start all roles together."""
+        """Start all roles together; the clock starts with the last."""
         self.processes.begin()
-        self.board.tell(self.roles, control.Go())
+        self.monitor.phase = "training"
+        start(self.roles, self.board, self.monitor)
         if lost := self.wishes.lost:
             self.stood_still = time.monotonic() - lost.moment
             self.watch = Stopwatch(lost.clock + self.stood_still)
         self.watch.start()
-        self.monitor.phase = "training"
         self.kept = time.monotonic()
 
     def score(self) -> None:
@@ -255,7 +260,7 @@ class Supervisor:
         """Stop as soon as every role can when that is asked for; before the run there is nothing to end well."""
         self.skip_pause()
         if self.wishes.interrupt.asked and not self.stopped:
-            if self.monitor.phase == "starting":
+            if self.monitor.phase in ("starting", "warming"):
                 raise KeyboardInterrupt
             self.stopped = "interrupted"
         if time.monotonic() - self.shown >= SHOW_EVERY:

@@ -1,4 +1,4 @@
-"""A role's handlers for the launcher's commands: go, freeze, hold, stop, snapshot, save, quit."""
+"""A role's handlers for the launcher's commands: go, undo, freeze, hold, stop, snapshot, save, quit."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ def obey(driver: Driver, word: control.Downward) -> None:
 def go(driver: Driver, word: control.Go) -> None:
     driver.watch.start()
     driver.start()
+    driver.line.tell(control.Started())
+
+
+def undo(driver: Driver, word: control.Undo) -> None:
+    driver.quit = driver.undone = True
 
 
 def freeze(driver: Driver, word: control.Freeze) -> None:
@@ -111,7 +116,8 @@ def quit_now(driver: Driver, word: control.Quit) -> None:
 
 
 ORDERS: dict[type[control.ControlMessage], Callable[[Driver, Any], None]] = {
-    control.Go: go, control.Freeze: freeze, control.Thaw: thaw, control.Skip: skip, control.AskNextStep: where,
-    control.Hold: hold, control.Release: release, control.Stop: stop, control.CountMessages: probe,
-    control.TakeSnapshot: shoot, control.Save: save, control.VoteResult: verdict, control.Quit: quit_now,
+    control.Go: go, control.Undo: undo, control.Freeze: freeze, control.Thaw: thaw, control.Skip: skip,
+    control.AskNextStep: where, control.Hold: hold, control.Release: release, control.Stop: stop,
+    control.CountMessages: probe, control.TakeSnapshot: shoot, control.Save: save,
+    control.VoteResult: verdict, control.Quit: quit_now,
 }  # fmt: skip

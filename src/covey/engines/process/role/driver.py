@@ -52,6 +52,7 @@ class Driver:
         self.requests = ComputeRequests(self)
         self.sums: NativeSums | SharedSum | None = None  # the engine's own collectives
         self.ended = self.quit = False
+        self.undone = False  # its steps were only to warm up
         self.held: RunningProgram | None = None
 
     # -- the loop --------------------------------------------------------------------------------------------------

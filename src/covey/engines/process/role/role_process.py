@@ -22,17 +22,20 @@ from covey.engines.process.role.command_handlers import obey
 from covey.engines.process.role.compute_thread import ComputeThread
 from covey.engines.process.role.cuda_stream import lane_of
 from covey.engines.process.role.driver import Driver
+from covey.engines.process.role.native_sums import NativeSums
 from covey.engines.process.role.shared_sum import SharedSum
 from covey.engines.transport.memory import HostMemory
 from covey.engines.transport.shared_segment import SEGMENT, WITHOUT
 from covey.engines.transport.zmq import ZmqTransport
 from covey.errors import CoveyError
 from covey.message import Address
+from covey.model.discarded import discarded
 from covey.model.replica import Replica
 from covey.strategy import Plan
 from covey.vector import fingerprint
 
 LARGEST, ROOM = 8, 1 << 20  # a message is at most this many models plus this many bytes (sparse ones carry their keys)
+WARM = 2  # steps that are done before the clock starts, and undone
 LONGEST = 100_000  # characters of a failure's story
 
 
@@ -91,10 +94,14 @@ def tell_failure(me: Address, contacts: Contacts, error: Exception) -> NoReturn:
 
 
 def play(
-    lines: RoleLines, plan: Plan, replica: Replica, kept: RoleState | None, serve: Callable[[ComputeThread], None]
-) -> None:
-    """Drive the role's program; `serve` is what this thread does meanwhile: the computing."""
-    compute_thread = ComputeThread(lane_of(replica.flat))
+    lines: RoleLines, plan: Plan, replica: Replica, kept: RoleState | None, serve: Callable[[ComputeThread], None],
+    warm: bool = False,
+) -> None:  # fmt: skip
+    """Drive the role's program; `serve` is what this thread does meanwhile: the computing.
+
+    A role that is to be `warm` first runs its program for a few steps from the initial weights, and undoes them.
+    """
+    stream = lane_of(replica.flat)
     links = lines.open(plan.window, replica.bulk)
     if links.memory:
         replica.house(links.memory.blocks.house)
@@ -103,16 +110,36 @@ def play(
     if plan.allowance:
         links.allow(plan.allowance, plan.away(lines.me))
     role = plan.role(lines.me)
-    driver = Driver(plan, role, replica, links, lines.line, compute_thread, obey, kept)
     if role.prepare:
         role.prepare(replica.flat)
+    sums: NativeSums | SharedSum | None = None
     if not plan.allowance:  # what the engine sums by itself passes no link of covey's
-        found = native_sums.find(lines.me, lines.contacts, compute_thread.stream)
-        driver.sums = found or (SharedSum(lines.me, links.memory) if links.memory else None)
-    lines.ready(replica.flat.numel, "" if kept else replica.initial or fingerprint(replica.flat))
-    failure: list[BaseException] = []
+        found = native_sums.find(lines.me, lines.contacts, stream)
+        sums = found or (SharedSum(lines.me, links.memory) if links.memory else None)
 
-    def drive() -> None:
+    def driver(plan: Plan, kept: RoleState | None) -> Driver:
+        made = Driver(plan, role, replica, links, lines.line, ComputeThread(stream), obey, kept)
+        made.sums = sums
+        return made
+
+    first = "" if kept else replica.initial or fingerprint(replica.flat)
+    if warm:
+        with discarded(replica, kept.done if kept else 0):
+            warming = driver(plan.shortened(WARM), None)
+            lines.ready(replica.flat.numel, first)
+            drive(warming, serve)
+        if not warming.undone:
+            return
+    real = driver(plan, kept)
+    lines.ready(replica.flat.numel, first)
+    drive(real, serve)
+
+
+def drive(driver: Driver, serve: Callable[[ComputeThread], None]) -> None:
+    """Let the driver run on a thread of its own, and this one compute, until the launcher ends it."""
+    compute_thread, failure = driver.compute_thread, list[BaseException]()
+
+    def run() -> None:
         try:
             if compute_thread.stream:
                 compute_thread.stream.enter()
@@ -122,7 +149,7 @@ def play(
         finally:
             compute_thread.close()
 
-    thread = Thread(target=drive, name="driver", daemon=True)
+    thread = Thread(target=run, name="driver", daemon=True)
     thread.start()
     serve(compute_thread)
     thread.join()
