@@ -18,9 +18,7 @@ class Counting(nn.Sequential):
 """
 
 
-@pytest.mark.parametrize(
-    "strategy", ["bsp", "local_sgd(period=3)", pytest.param("allreduce", marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize("strategy", ["bsp", "local_sgd(period=3)", pytest.param("allreduce", marks=pytest.mark.full)])
 def test_the_run_is_the_same_to_the_bit(room: Room, strategy: str) -> None:
     def run(warm: bool) -> Result:
         model = BATCH_NORM.replace("nn.Sequential", "Counting")
@@ -34,7 +32,7 @@ def test_the_run_is_the_same_to_the_bit(room: Room, strategy: str) -> None:
 
 def test_the_steps_come_before_the_clock_and_only_where_they_are_wanted(room: Room) -> None:
     """Every first call of a process takes a second; compiling a model does, too."""
-    slow = 'LATE.append(1) if LATE else (LATE.append(1), time.sleep(1))'
+    slow = "LATE.append(1) if LATE else (LATE.append(1), time.sleep(1))"
     cold, warm = (
         fit(room.task(before_step=slow, more="LATE = []", warm=warm), "bsp", 2, steps=4) for warm in (False, True)
     )
