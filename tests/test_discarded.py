@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from covey.data import Shards
+from covey.data.shards import Shards
 from covey.message import Address
 from covey.model import build
 from covey.model.discarded import discarded
