@@ -88,7 +88,7 @@ class Warm:
     def close(self) -> None:
         if self._process is not None:
             self._line.close()
-            self._process.wait(10)
+            self._process.wait(60)
 
 
 class Command:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 import torch
 
 from covey.compare import Comparison, compare, rows
-from covey.compare.cases import Case, cases, parse_rates, specs
+from covey.compare.cases import Case, Entrant, entrants, parse_rates, specs
 from covey.compare.figures import best, columns
 from covey.compare.finished_runs import FinishedRuns
 from covey.errors import PlanError
+from covey.observe.referee import TargetReached
 from covey.simulate import Cluster
 from tests.worlds import mlp
 
@@ -20,7 +22,8 @@ DIGITS = "examples/digits.py"
 
 
 def run(strategies: str, workers: int = 2, **given: Any) -> Comparison:
-    return compare(DIGITS, strategies, workers, **{"engine": "simulated", "until": "accuracy>=0.9", **given})
+    usual = {"engine": "simulated", "until": "accuracy>=0.9", "repeat": 1}
+    return compare(DIGITS, strategies, workers, **{**usual, **given})
 
 
 def times(whole: Comparison) -> dict[str, float | None]:
@@ -35,9 +38,9 @@ def test_grids_and_families() -> None:
     assert set(specs("central")) | set(specs("decentral")) <= set(specs("all")) and "tensorflow" in specs("all")
 
 
-def test_every_case_once_for_each_rate_and_repetition() -> None:
-    assert cases("bsp", (0.5, 1.0), 2) == [
-        Case("bsp", 0.5), Case("bsp", 1.0), Case("bsp", 0.5, 1), Case("bsp", 1.0, 1),
+def test_every_strategy_enters_once_for_each_rate() -> None:
+    assert entrants("bsp,ssp,bsp", (0.5, 1.0)) == [
+        Entrant("bsp", 0.5), Entrant("bsp", 1.0), Entrant("ssp", 0.5), Entrant("ssp", 1.0),
     ]  # fmt: skip
 
 
@@ -92,11 +95,16 @@ def test_repetitions_give_a_median_and_a_range() -> None:
     assert row.middle() in row.results
 
 
-def test_a_strategy_that_misses_the_target_in_one_repetition_has_no_time_to_it() -> None:
+def test_a_run_that_misses_the_target_counts_as_longer_than_any_other() -> None:
     """A median of those that came there would make it look fast."""
     whole = run("bsp", repeat=3)
-    assert whole.outcomes[1].result is not None
-    whole.outcomes[1].result.reached = None
+    results = [outcome.result for outcome in whole.outcomes if outcome.result]
+    for result, seconds in zip(results, (1.0, 2.0, 3.0), strict=True):
+        result.reached = TargetReached("accuracy", 0.9, seconds, 1000)
+    results[0].reached = None
+    (row,) = rows(whole)
+    assert row.figures["time to target"].value == 3.0 and row.figures["time to target"].high == inf
+    results[1].reached = None
     (row,) = rows(whole)
     assert "time to target" not in row.figures and "samples to target" not in row.figures and "sent" in row.figures
 
@@ -153,7 +161,7 @@ def test_who_missed_the_target_is_not_the_cheapest() -> None:
 def test_a_comparison_goes_on_where_it_stopped(tmp_path: Path) -> None:
     ran: list[str] = []
 
-    def shown(case: Case, number: int, many: int) -> Any:
+    def shown(case: Case, number: int) -> Any:
         from contextlib import nullcontext
 
         ran.append(case.spec)
@@ -224,4 +232,13 @@ def test_a_task_file_that_has_changed_is_another_comparison(tmp_path: Path) -> N
 def test_a_folder_serves_one_comparison_at_a_time(tmp_path: Path) -> None:
     whole = Comparison(task="a task of this process", workers=2, engine="simulated", until=None)
     with FinishedRuns(tmp_path, whole, 0, {}), pytest.raises(PlanError, match="another comparison keeps its runs"):
+        continued(tmp_path)
+
+
+def test_a_folder_of_another_version_is_refused(tmp_path: Path) -> None:
+    """Its runs were scored once in a pass: beside new ones they would seem slower."""
+    continued(tmp_path)
+    place = tmp_path / "comparison.json"
+    place.write_text(place.read_text().replace('"format"', '"former"'))
+    with pytest.raises(PlanError, match="runs of another version of covey, .* choose another folder"):
         continued(tmp_path)

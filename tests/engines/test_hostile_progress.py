@@ -13,7 +13,8 @@ from _pytest.mark.structures import ParameterSet
 
 from covey.checkpoint import RunRecord
 from covey.engines.process.control_lines import Switchboard
-from covey.engines.process.launcher.supervisor import RunWishes, Supervisor
+from covey.engines.process.launcher.run_wishes import RunWishes
+from covey.engines.process.launcher.supervisor import Supervisor
 from covey.errors import CheckpointError
 from covey.observe.referee import Referee
 from covey.observe.tally import Tally

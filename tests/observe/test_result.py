@@ -46,7 +46,7 @@ def test_the_keys_are_those_of_the_design_in_its_order() -> None:
     assert list(json.loads(result().to_json())) == [
         "schema", "task", "strategy", "taxonomy", "engine", "workers", "servers", "threads", "seed", "command",
         "settings", "machine", "versions", "seconds", "samples", "updates", "stopped", "reached", "history", "traffic",
-        "staleness", "roles", "failures", "notes", "usage",
+        "staleness", "roles", "failures", "notes", "usage", "contention",
     ]  # fmt: skip
 
 

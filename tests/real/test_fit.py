@@ -201,6 +201,12 @@ def test_a_score_takes_nobodys_lead(room: Room) -> None:
     assert alone < scored.seconds < 1.12 * alone
 
 
+def test_a_local_run_says_who_used_the_cores(room: Room) -> None:
+    found = fit(room.task(), "bsp", steps=200).contention
+    assert found is not None and found.cores == len(os.sched_getaffinity(0)) and found.cpu > 0
+    assert found.delay is not None and 0 <= found.delay < 1 and found.others is not None
+
+
 def test_threads(room: Room) -> None:
     counts = 'model(x); return {"threads": torch.get_num_threads()}'
     task = room.task(before_score=counts, options="evaluate=score")

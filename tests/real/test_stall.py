@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from covey.engines.local import LocalProcesses
-from covey.engines.process.launcher.supervisor import RunWishes, Supervisor
+from covey.engines.process.launcher.run_wishes import RunWishes
+from covey.engines.process.launcher.supervisor import Supervisor
 from covey.errors import PeerLost, Stalled
 from covey.observe.progress import Progress
 from covey.observe.referee import Referee

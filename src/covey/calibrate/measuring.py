@@ -16,7 +16,8 @@ from covey.calibrate.roles import Assignment
 from covey.engines import handover
 from covey.engines.interrupt import Interrupt, interruptible
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.launcher.supervisor import RunWishes, Supervisor
+from covey.engines.process.launcher.run_wishes import RunWishes
+from covey.engines.process.launcher.supervisor import Supervisor
 from covey.observe.referee import Referee
 from covey.run.processes import StartableProcesses
 from covey.simulate import BytesPerSecond, CpuTime, Handling, Seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,13 +22,19 @@ if TYPE_CHECKING:
     from covey.compare import Case, Comparison
     from covey.observe.progress import Watcher
 
+SHORT = 10.0  # seconds of a run that need not be shown as it goes
 USUAL = "bsp,asynchronous,allreduce,local_sgd,easgd"
 
 Strategies = Annotated[
     str, flag("--strategies", "SPEC,…", "SPECs, or all, central, decentral; 'ssp(bound=1|3)' is two.", options.RUN)
 ]
 Simulate = Annotated[bool, flag("--simulate", "", "In virtual time, with the flags of simulate.", options.RUN)]
-Repeat = Annotated[int, flag("--repeat", "N", "Run each so many times, for the spread.", options.RUN, least=1)]
+Repeat = Annotated[
+    int | None, flag("--repeat", "N", "Run each with so many seeds. (usual: 5 to 15, until one is first)", options.RUN)
+]
+Within = Annotated[
+    str | None, flag("--within", "TIME", "Begin no further round after it. (usual: 60s)", options.BUDGET)
+]
 Rates = Annotated[str, flag("--rates", "A|B|…", "Factors on the learning rate to try; the best counts.", options.RUN)]
 Report = Annotated[Path | None, flag("--report", "FILE", "Write a report to open in a browser.", options.KEEP)]
 Continue = Annotated[
@@ -43,7 +50,8 @@ def command(
     servers: options.Servers = None,
     engine: options.Engine = "local",
     simulated: Simulate = False,
-    repeat: Repeat = 1,
+    repeat: Repeat = None,
+    within: Within = None,
     rates: Rates = "1",
     seed: options.Seed = 0,
     threads: options.Threads = None,
@@ -53,6 +61,7 @@ def command(
     until: options.Until = None,
     scores: options.Scores = 1,
     report: Report = None,
+    interactive: options.Interactive = False,
     folder: Continue = None,
     cluster: simulate.ClusterFile = None,
     bandwidth: simulate.Bandwidth = None,
@@ -76,12 +85,18 @@ def command(
         )
         simulated = simulated or engine == "simulated"
         _refuse_early(simulated, engine, imagined is not None, until, report, json)
+        if interactive and report is None:
+            raise PlanError("--interactive says how a report is drawn: say where it goes with --report FILE")
         load_plugins(plugin, manner)
         from covey.compare import compare
-        from covey.compare.cases import cases, parse_rates
+        from covey.compare.cases import entrants, parse_rates
+        from covey.compare.race import rounds
+        from covey.compare.running import time_limit
 
         factors = parse_rates(rates)
-        cases(strategies, factors, repeat)  # refuses what cannot be read, before anything runs
+        entrants(strategies, factors)  # refuses what cannot be read, before anything runs
+        rounds(repeat, racing=True)
+        time_limit(repeat, within)
         engine = "simulated" if simulated else engine
         if engine == "local":
             _warn_of_cores(workers, manner)
@@ -89,12 +104,12 @@ def command(
             strategy=strategies, workers=workers, engine=engine, until=until, json=json, voice=manner
         )
         whole = compare(
-            task, strategies, workers, until=until, rates=factors, repeat=repeat, folder=folder, seed=seed,
-            command=request.command, shown=_shown(workers, engine, until, manner), told=teller(manner),
+            task, strategies, workers, until=until, rates=factors, repeat=repeat, within=within, folder=folder,
+            seed=seed, command=request.command, shown=_shown(workers, engine, until, manner), told=teller(manner),
             servers=servers, engine=engine, epochs=epochs, steps=steps, scores=scores, threads=threads,
             link_rate=link_rate, cluster=imagined,
         )  # fmt: skip
-        _tell(whole, request, report, folder)
+        _tell(whole, request, report, folder, interactive)
 
 
 def _refuse_early(
@@ -121,16 +136,24 @@ def _warn_of_cores(workers: int, manner: Voice) -> None:
 def _shown(workers: int, engine: str, until: str | None, manner: Voice):  # type: ignore[no-untyped-def]  # see compare
     from covey.cli.progress.display import shown
 
+    longest = 0.0
+
     @contextmanager
-    def show(case: Case, number: int, many: int) -> Iterator[Watcher | None]:
-        title = f"{number + 1} of {many} · {case} · {workers} workers · {engine}"
-        with shown(title, until, manner) as watcher:
+    def show(case: Case, number: int) -> Iterator[Watcher | None]:
+        """The first round as it goes, and long runs; of the others it is told how each went."""
+        nonlocal longest
+        title, began = f"run {number + 1} · {case} · {workers} workers · {engine}", time.monotonic()
+        brief = case.repeat and manner == "normal" and longest < SHORT
+        with shown(title, until, "quiet" if brief else manner) as watcher:
             yield watcher
+        longest = max(longest, time.monotonic() - began)
 
     return show
 
 
-def _tell(whole: Comparison, request: ShownRequest, report: Path | None, folder: Path | None) -> None:
+def _tell(
+    whole: Comparison, request: ShownRequest, report: Path | None, folder: Path | None, interactive: bool
+) -> None:
     from covey.cli.tables.comparison import print_comparison
     from covey.compare.page import page
     from covey.report import render
@@ -138,7 +161,7 @@ def _tell(whole: Comparison, request: ShownRequest, report: Path | None, folder:
     drawn = report if whole.outcomes else None
     with (
         json_file.written(request.json, whole.to_json),
-        json_file.written(drawn, lambda: render(page(whole)), "--report") as there,
+        json_file.written(drawn, lambda: render(page(whole), interactive), "--report") as there,
     ):
         if request.voice != "quiet":
             console = json_file.console(request.json)

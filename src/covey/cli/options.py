@@ -74,6 +74,8 @@ Place = Annotated[str, flag("--place", "WHERE", "Who lives where: servers:node0,
 Interface = Annotated[str, flag("--interface", "NAME", "The network by which hosts meet, such as eth1.", HOSTS)]
 Insecure = Annotated[bool, flag("--insecure", "", "Neither encrypt nor check who speaks between hosts.", HOSTS)]
 
+Interactive = Annotated[bool, flag("--interactive", "", "Draw the report with Plotly, which adds 5 MB to it.", KEEP)]
+
 Json = Annotated[Path | None, flag("--json", "FILE", "Write the answer as JSON ('-' for the output).", OUTPUT)]
 Quiet = Annotated[bool, flag("--quiet", "", "Say nothing unless something fails.", OUTPUT)]
 Verbose = Annotated[bool, flag("--verbose", "", "Say more: every role, every traceback.", OUTPUT)]

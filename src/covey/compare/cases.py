@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from covey import registry
 from covey.catalog import STRATEGIES
@@ -12,6 +13,13 @@ from covey.spec import expand, parse_list
 from covey.systems import SYSTEMS
 
 FAMILIES = ("all", "central", "decentral")
+
+
+class Entrant(NamedTuple):
+    """A strategy, and a factor on its learning rate."""
+
+    spec: str
+    rate: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +32,7 @@ class Case:
 
     def __str__(self) -> str:
         rate = "" if self.rate == 1 else f" at {self.rate:g}x the rate"
-        return f"{self.spec}{rate}" + (f", repetition {self.repeat + 1}" if self.repeat else "")
+        return f"{self.spec}{rate}" + (f", round {self.repeat + 1}" if self.repeat else "")
 
 
 def specs(text: str) -> list[str]:
@@ -35,11 +43,9 @@ def specs(text: str) -> list[str]:
     return list(found)
 
 
-def cases(text: str, rates: Sequence[float] = (1.0,), repeat: int = 1) -> list[Case]:
-    """Every strategy at every rate, `repeat` times; the repetitions of all come one after the other."""
-    if repeat < 1:
-        raise PlanError(f"--repeat {repeat}: at least 1 is needed")
-    return [Case(spec, rate, number) for number in range(repeat) for spec in specs(text) for rate in rates]
+def entrants(text: str, rates: Sequence[float] = (1.0,)) -> list[Entrant]:
+    """Every strategy at every rate."""
+    return [Entrant(spec, rate) for spec in specs(text) for rate in rates]
 
 
 def parse_rates(text: str) -> tuple[float, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from statistics import median
 
 from covey.compare.outcomes import ComparedRun, Comparison
@@ -36,6 +36,7 @@ class Column:
     kind: str  # how it is written: time, count, bytes, share, score, number
     short: str  # its name where there is little room
     best: Callable[[Sequence[float]], float] | None = min
+    to_target: bool = False  # what it took until the target
     until: bool = False  # a cost of coming to the target: the least is no best where that was not reached
 
 
@@ -98,8 +99,8 @@ def _energy(result: Result, whole: Comparison) -> float | None:
 
 
 COLUMNS = (
-    Column(name="time to target", short="time", measure=_reached, kind="time"),
-    Column(name="samples to target", short="samples", measure=_samples, kind="count"),
+    Column(name="time to target", short="time", measure=_reached, kind="time", to_target=True),
+    Column(name="samples to target", short="samples", measure=_samples, kind="count", to_target=True),
     Column(name="final", short="final", measure=_final, kind="score", best=None),
     Column(name="sent", short="sent", measure=lambda result, _: result.traffic.bytes, kind="bytes"),
     Column(name="samples/s", short="per s", measure=_per_second, kind="count", best=max),
@@ -152,8 +153,9 @@ def _row(whole: Comparison, mine: Sequence[ComparedRun], rate: float) -> Strateg
     figures = {}
     for column in COLUMNS:
         values = [value for result in results if (value := column.measure(result, whole)) is not None]
-        # a time that only some repetitions have is no time: the others would take longer than any number
-        if values and (len(values) == len(results) or column.kind == "number"):
+        if column.to_target:  # whoever missed the target would take longer than any number
+            values += [inf] * (len(results) - len(values))
+        if values and isfinite(median(values)) and (len(values) == len(results) or column.kind == "number"):
             figures[column.name] = Figure(median(values), min(values), max(values))
     return StrategyRow(
         spec=mine[0].spec, strategy=results[0].strategy if results else mine[0].spec, rate=rate,
@@ -174,8 +176,28 @@ def _merit(row: StrategyRow, whole: Comparison) -> tuple[float, float]:
     return (soon.value if soon else inf, score)
 
 
+def remarks(whole: Comparison) -> list[str]:
+    """What a reader of the table should know besides."""
+    found = []
+    late = [one for one in whole.strategies if one.reached < one.runs]
+    if whole.until and late:
+        missed = ", ".join(f"{one.spec} ({one.runs - one.reached} of {one.runs})" for one in late)
+        found.append(f"{whole.until} was not reached by {missed}.")
+    disturbed = sum(bool(run.disturbed) for run in whole.outcomes)
+    if disturbed:
+        found.append(f"Other programs disturbed {disturbed} of {len(whole.outcomes)} runs, which do not count.")
+    real = [run for run in whole.outcomes if run.result is not None and run.result.engine != "simulated"]
+    if any(run.disturbed is None for run in real):
+        found.append("Whether other programs disturbed the runs was not checked: this system does not tell.")
+    if whole.interrupted:
+        found.append("The comparison was interrupted; what was finished is shown.")
+    return found
+
+
 def written(value: float, kind: str) -> str:
-    """A number as a person reads it."""
+    """A number as a person reads it; infinite is what it takes to a target that was missed."""
+    if value == inf:
+        return "missed"
     match kind:
         case "time":
             return format_duration(value)

@@ -19,6 +19,7 @@ from covey.compare.outcomes import ComparedRun, Comparison
 from covey.decoding import UNREADABLE, WireFormat
 from covey.errors import PlanError, WireError
 
+FORMAT = 2  # of the runs in a folder: those of 1 were scored less often
 READABLE = 100  # characters of a SPEC in the name of a file
 
 _outcomes: WireFormat[ComparedRun] = WireFormat("outcome of a run", ComparedRun, "json")
@@ -30,7 +31,8 @@ class FinishedRuns:
     def __init__(self, folder: Path, whole: Comparison, seed: int, options: dict[str, Any], source: str = "") -> None:
         self.folder, self._lock = folder, -1
         budget = {name: options.get(name) for name in ("epochs", "steps", "servers", "threads", "link_rate")}
-        mine = {name: getattr(whole, name) for name in ("task", "workers", "engine", "until")} | {"seed": seed}
+        mine = {name: getattr(whole, name) for name in ("task", "workers", "engine", "until")}
+        mine |= {"seed": seed, "format": FORMAT}
         mine |= {name: value for name, value in budget.items() if value is not None}
         if source:
             mine["source"] = source
@@ -79,6 +81,11 @@ class FinishedRuns:
                 f"{place} does not say which comparison this folder holds ({error}): remove that file if its runs are "
                 "of this very comparison, or choose another folder"
             ) from None
+        if theirs.get("format") != FORMAT:
+            raise PlanError(
+                f"{self.folder} holds runs of another version of covey, which were scored differently: choose another "
+                "folder"
+            )
         if theirs.get("task") == self.asked["task"] and theirs.get("source") != self.asked.get("source"):
             raise PlanError(
                 f"{self.folder} holds a comparison of {theirs['task']} as that file was before it changed (or of "
@@ -92,12 +99,12 @@ class FinishedRuns:
                 )
 
     def read(self, case: Case) -> ComparedRun | None:
-        """A run that was finished before; one that failed, or whose file is torn, is done again."""
+        """A run that was finished before; one that failed, was disturbed, or whose file is torn, is done again."""
         place = self._place(case)
         with suppress(FileNotFoundError, WireError):
             outcome = _outcomes.read(place.read_bytes(), place)
             same = (outcome.spec, outcome.rate, outcome.repeat) == (case.spec, case.rate, case.repeat)
-            return outcome if same and outcome.result is not None else None
+            return outcome if same and outcome.result is not None and not outcome.disturbed else None
         return None
 
     def write(self, case: Case, outcome: ComparedRun) -> None:

@@ -1,81 +1,171 @@
-"""Run one strategy after the other, keep what is done, and go on where an earlier comparison stopped."""
+"""Run the strategies in turn, seed by seed, until one has separated; go on where an earlier comparison stopped."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from covey.compare.cases import Case, cases
+from covey.compare.cases import Case, Entrant, entrants
 from covey.compare.finished_runs import FinishedRuns
 from covey.compare.outcomes import ComparedRun, Comparison
-from covey.errors import CoveyError
+from covey.compare.race import Rounds, rounds
+from covey.compare.verdict import conclude, how_long, standings
+from covey.errors import CoveyError, PlanError
 from covey.observe.progress import Watcher
 from covey.run import fit
 from covey.run.clusters import engine_of
 from covey.run.options import options as options_of
+from covey.simulate import parse_duration
+from covey.simulate.units import format_duration
 from covey.target import parse_target
 from covey.task import Task, load_task, task_file
 
 WARM = 2  # steps of a run that is thrown away: the first of a series reads files that the others find in memory
+WITHIN = "60s"
+AGAIN = 10  # disturbed runs of a comparison are done again, each once and at most so many
 
-Shown = Callable[[Case, int, int], AbstractContextManager[Watcher | None]]
+Shown = Callable[[Case, int], AbstractContextManager[Watcher | None]]
 
 
 def compare(
     task: Task | str, strategies: str, workers: int = 2, *, until: str | None = None, rates: Sequence[float] = (1.0,),
-    repeat: int = 1, folder: str | os.PathLike[str] | None = None, seed: int = 0, command: str = "",
-    shown: Shown = lambda *_: nullcontext(), told: Callable[[str], None] | None = None, **options: Any,
+    repeat: int | None = None, within: str | None = None, folder: str | os.PathLike[str] | None = None, seed: int = 0,
+    command: str = "", shown: Shown = lambda *_: nullcontext(), told: Callable[[str], None] = lambda line: None,
+    **options: Any,
 ) -> Comparison:  # fmt: skip
-    """Train a task with several strategies, one after the other: the same weights, samples and target for all.
+    """Train a task with several strategies, in turn: the same weights, samples and target for all.
 
-    `options` are those of `covey.fit`. `shown` is asked for a watcher of each case, with its number and how many there
-    are; `told` is told what takes long before that. With a `folder`, finished runs are kept there and not done again.
-    A strategy that fails is an outcome too.
+    Each runs with 5 to 15 seeds, until one is surely first, or no further round fits into the time `within`; `repeat`
+    fixes the number of seeds. `options` are those of `covey.fit`. `shown` is asked for a watcher of each case, with its
+    number; `told` is told what takes long, and how each run went. With a `folder`, finished runs are kept there and not
+    done again. A strategy that fails is an outcome too.
     """
-    todo = cases(strategies, rates, repeat)
+    entered = entrants(strategies, rates)
+    plan = rounds(repeat, racing=until is not None and len({entrant.spec for entrant in entered}) > 1)
+    limit = time_limit(repeat, within)
     engine_of(options_of(options))
     loaded = load_task(task, told) if isinstance(task, str) else task
     until = _directed(until, loaded) if until else None
-    engine = options.get("engine", "local")
     cluster = options.get("cluster")
     whole = Comparison(
-        task=task if isinstance(task, str) else "a task of this process", workers=workers, engine=engine, until=until,
-        better=dict(loaded.better), command=command,
+        task=task if isinstance(task, str) else "a task of this process", workers=workers,
+        engine=options.get("engine", "local"), until=until, better=dict(loaded.better), command=command,
         prices=dict(cluster.price) if cluster else {}, watts=dict(cluster.watts) if cluster else {},
     )  # fmt: skip
     source = hashlib.sha256(task_file(task).read_bytes()).hexdigest() if isinstance(task, str) else ""
     finished = FinishedRuns(Path(folder), whole, seed, options, source) if folder is not None else None
     with finished or nullcontext() as kept:
-        _run_all(task, todo, whole, kept, shown, {**options, "until": until, "seed": seed, "command": command})
+        given = {**options, "until": until, "seed": seed, "command": command}
+        race = RunningRace(task, whole, plan, limit, kept, shown, told, given)
+        race.run(entered)
+    conclude(whole, plan, race.more())
     return whole
 
 
-def _run_all(
-    task: Task | str, todo: list[Case], whole: Comparison, kept: FinishedRuns | None, shown: Shown,
-    options: dict[str, Any],
-) -> None:  # fmt: skip
-    """Fill the comparison with the outcomes of all its cases, until it is interrupted."""
-    warm, seed, workers = whole.engine == "simulated", options["seed"], whole.workers
-    for number, case in enumerate(todo):
-        outcome = kept.read(case) if kept else None
+def time_limit(repeat: int | None, within: str | None) -> float | None:
+    """Seconds after which no round begins; None where the number of rounds is fixed."""
+    if repeat is not None:
+        if within is not None:
+            raise PlanError(f"--repeat {repeat} fixes the number of runs: omit --within {within}, or --repeat")
+        return None
+    seconds = parse_duration(WITHIN if within is None else within)
+    if seconds <= 0:
+        raise PlanError(f"--within {within}: a comparison takes time; write for example 60s or 5m")
+    return seconds
+
+
+class RunningRace:
+    """Fills a comparison with outcomes, round by round, until it is decided, out of time or interrupted."""
+
+    def __init__(
+        self, task: Task | str, whole: Comparison, plan: Rounds, limit: float | None, kept: FinishedRuns | None,
+        shown: Shown, told: Callable[[str], None], options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        self.task, self.whole, self.plan, self.limit, self.kept = task, whole, plan, limit, kept
+        self.shown, self.told, self.options = shown, told, options
+        self.warm = whole.engine == "simulated"
+        self.again = AGAIN
+        self.began = time.monotonic()
+        self.took: dict[Entrant, float] = {}  # seconds of its last run, with start and scores
+        self.late = False  # no further round fits
+
+    def run(self, entered: Sequence[Entrant]) -> None:
+        try:
+            for number in range(self.plan.most):
+                for entrant in self.runners(entered, number):
+                    self.one(Case(*entrant, number))
+        except KeyboardInterrupt:
+            self.whole.interrupted = True
+
+    def runners(self, entered: Sequence[Entrant], number: int) -> list[Entrant]:
+        """Who runs in the round of this number; nobody when the race is over."""
+        whole = self.whole
+        if self.late or (number and not self.plan.fixed and not any(run.reached for run in whole.outcomes)):
+            return []
+        failed = {run.spec for run in whole.outcomes if run.failure}
+        able = [entrant for entrant in entered if self.plan.fixed or entrant.spec not in failed]
+        if number and not self.plan.fixed and len({entrant.spec for entrant in able}) < 2:
+            return []
+        left = standings(whole, self.plan).runners(able, number)
+        if not number or self.limit is None:
+            return left
+        self.late = self.passed + sum(self.took.get(one, 0.0) for one in left) > self.limit
+        return [] if self.late or (whole.busy and number >= self.plan.least) else left
+
+    @property
+    def passed(self) -> float:
+        return time.monotonic() - self.began
+
+    def more(self) -> str:
+        """How to get enough runs, where time was short."""
+        done = max((run.repeat + 1 for run in self.whole.outcomes), default=1)
+        if not self.late:
+            return "omit --repeat" if self.plan.fixed and self.plan.most < Rounds().least else ""
+        wanted = self.plan.least if done < self.plan.least else self.plan.most
+        return f"give more time, such as --within {how_long(1.2 * wanted * sum(self.took.values()))}"
+
+    def one(self, case: Case) -> None:
+        """Run a case, unless that is done already; once more if other programs disturbed it."""
+        outcome = self.kept.read(case) if self.kept else None
         if outcome is None:
-            if not warm:
-                _warm_up(task, case, workers, options)
-                warm = True
-            given = {**options, "seed": seed + case.repeat, "rate": case.rate, "traced": case.repeat == 0}
-            with shown(case, number, len(todo)) as watcher:
-                outcome = _run(task, case, workers, {**given, "watcher": watcher})
-            if outcome.result is not None and outcome.result.stopped == "interrupted":
-                whole.interrupted = True
-                break
-            if kept:
-                kept.write(case, outcome)
-        whole.outcomes.append(outcome)
+            outcome = self.new(case)
+            if outcome.disturbed and self.again:
+                self.again -= 1
+                self.told(f"{case}: other programs used the cores; once more")
+                outcome = self.new(case)
+            if self.kept:
+                self.kept.write(case, outcome)
+        self.whole.outcomes.append(outcome)
+
+    def new(self, case: Case) -> ComparedRun:
+        options, began = self.options, time.monotonic()
+        if not self.warm:
+            unlike = ("epochs", "steps", "until", "command")
+            short = {name: value for name, value in options.items() if name not in unlike}
+            _run(self.task, case, self.whole.workers, {**short, "steps": WARM})
+            self.warm = True
+            began = time.monotonic()
+        given = {**options, "seed": options["seed"] + case.repeat, "rate": case.rate, "traced": case.repeat == 0}
+        with self.shown(case, len(self.whole.outcomes)) as watcher:
+            outcome = _run(self.task, case, self.whole.workers, {**given, "watcher": watcher})
+        if outcome.result is not None and outcome.result.stopped == "interrupted":
+            raise KeyboardInterrupt
+        self.took[Entrant(case.spec, case.rate)] = time.monotonic() - began
+        if case.repeat:
+            self.told(f"{case}: {_how(outcome)}")
+        return outcome
+
+
+def _how(outcome: ComparedRun) -> str:
+    if outcome.result is None:
+        return f"failed: {outcome.failure.splitlines()[0]}"
+    reached = outcome.result.reached
+    return format_duration(reached.seconds if reached else outcome.result.seconds) + ("" if reached else ", missed")
 
 
 def _directed(until: str, task: Task) -> str:
@@ -85,7 +175,7 @@ def _directed(until: str, task: Task) -> str:
 
 
 def _run(task: Task | str, case: Case, workers: int, given: dict[str, Any]) -> ComparedRun:
-    outcome = ComparedRun(**asdict(case))
+    outcome = ComparedRun(spec=case.spec, rate=case.rate, repeat=case.repeat)
     try:
         outcome.result = fit(task, case.spec, workers, **given)
         recording = outcome.result.recording
@@ -95,8 +185,3 @@ def _run(task: Task | str, case: Case, workers: int, given: dict[str, Any]) -> C
     except Exception as error:  # whatever the task's own code raises: the other strategies may do without it
         outcome.failure = f"{type(error).__name__}: {error}"
     return outcome
-
-
-def _warm_up(task: Task | str, case: Case, workers: int, options: dict[str, Any]) -> None:
-    short = {name: value for name, value in options.items() if name not in ("epochs", "steps", "until", "command")}
-    _run(task, case, workers, {**short, "steps": WARM})

@@ -46,6 +46,10 @@ class LocalProcesses:
         return self.processes.directory
 
     @property
+    def pids(self) -> list[int]:
+        return list(self.processes.pids.values())
+
+    @property
     def alive(self) -> set[Address]:
         return self.processes.alive
 

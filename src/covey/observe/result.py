@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from covey.decoding import WireFormat
+from covey.observe.contention import Contention
 from covey.observe.membership import Goodput, MembershipEvent
 from covey.observe.recording import Recording
 from covey.observe.referee import Referee, Row, TargetReached
@@ -89,6 +90,7 @@ class Result(RunFacts, kw_only=True, dict=True):
     usage: list[Use] = []  # of real runs
     membership: list[MembershipEvent] | msgspec.UnsetType = msgspec.UNSET  # of runs that lost processes and went on
     goodput: Goodput | msgspec.UnsetType = msgspec.UNSET  # of the same
+    contention: Contention | None = None  # of real runs on this machine
 
     @property
     def weights(self) -> dict[str, Any]:
@@ -147,6 +149,7 @@ def read(path: str | os.PathLike[str]) -> Result:
 def conclude(
     facts: RunFacts, referee: Referee, tallies: Iterable[Tally], *,
     seconds: float, stopped: Stopped, failures: Sequence[str] = (), usage: Sequence[Use] = (),
+    contention: Contention | None = None,
 ) -> Result:  # fmt: skip
     """The result of a run, from what its roles tallied and its referee saw."""
     tallies = sorted(tallies, key=lambda tally: tally.who)
@@ -164,6 +167,7 @@ def conclude(
         failures=list(failures),
         notes=dict(sorted(_sum(tally.notes for tally in tallies).items())),
         usage=list(usage),
+        contention=contention,
     )
 
 

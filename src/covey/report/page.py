@@ -14,7 +14,7 @@ from typing import Any
 from covey import atomic_file
 from covey.observe.recording import Recording
 from covey.observe.result import Result
-from covey.report import charts, lanes
+from covey.report import charts, lanes, pictures
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,13 @@ class Page:
     labels: Sequence[str] = ()  # of the lines in them, in the order of their colours
 
 
-def write(page: Page, path: Path) -> None:
+def write(page: Page, path: Path, interactive: bool = False) -> None:
     """Write the page whole or not at all."""
-    atomic_file.write(path, render(page))
+    atomic_file.write(path, render(page, interactive))
 
 
-def render(page: Page) -> str:
+def render(page: Page, interactive: bool = False) -> str:
+    """The page as HTML; an interactive one brings Plotly along, which is 5 MB."""
     drawn = [*page.charts, *charts.all_of([(run.label, run.result) for run in page.runs], page.metric, page.target)]
     return "".join(
         [
@@ -68,13 +69,18 @@ def render(page: Page) -> str:
             f"<header><p class='brand'>covey</p><h1>{escape(page.title)}</h1><p>{escape(page.summary)}</p></header>",
             _table(page),
             "".join(f"<p class='remark'>{escape(remark)}</p>" for remark in page.remarks),
-            "".join(_section(chart) for chart in drawn),
+            "".join(_section(chart, "" if interactive else pictures.draw(chart)) for chart in drawn),
             _lanes(page),
             _again(page),
-            f"</main><script>{_plotly()}</script>",
-            f"<script id='charts' type='application/json'>{_json(drawn)}</script>",
-            f"<script>{_asset('page.js')}</script></body></html>\n",
+            f"</main>{_script(drawn) if interactive else ''}</body></html>\n",
         ]
+    )
+
+
+def _script(drawn: Sequence[charts.Chart]) -> str:
+    return (
+        f"<script>{_plotly()}</script><script id='charts' type='application/json'>{_json(drawn)}</script>"
+        f"<script>{_asset('page.js')}</script>"
     )
 
 
@@ -99,12 +105,11 @@ def _note(cell: Cell) -> str:
     return f"<small>{escape(cell.note)}</small>" if cell.note else ""
 
 
-def _section(chart: charts.Chart) -> str:
+def _section(chart: charts.Chart, picture: str) -> str:
+    """A chart with its words; one without a picture is drawn by the script."""
     tall = f" style='height:{chart.height}px'" if chart.height else ""
-    return (
-        f"<section><h2>{escape(chart.title)}</h2><p>{escape(chart.caption)}</p>"
-        f"<div class='chart' id='{chart.name}'{tall}></div></section>"
-    )
+    place = picture or f"<div class='chart' id='{chart.name}'{tall}></div>"
+    return f"<section><h2>{escape(chart.title)}</h2><p>{escape(chart.caption)}</p>{place}</section>"
 
 
 def _lanes(page: Page) -> str:

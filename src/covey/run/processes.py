@@ -17,7 +17,8 @@ from covey.engines.local import LocalProcesses
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher import monitor
-from covey.engines.process.launcher.supervisor import RunWishes, Supervisor
+from covey.engines.process.launcher.run_wishes import RunWishes
+from covey.engines.process.launcher.supervisor import Supervisor
 from covey.errors import CheckpointError
 from covey.model import build, scored
 from covey.observe.recording import joined
@@ -101,6 +102,7 @@ def _train(
         result = conclude(
             facts(asked, name), judge, outcome.tallies,
             seconds=outcome.seconds, stopped=outcome.stopped, usage=outcome.usage, failures=outcome.refused,
+            contention=outcome.contention,
         )  # fmt: skip
         result.keep_weights(scored.read(file))
         if given.output.traced:

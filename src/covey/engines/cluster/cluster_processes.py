@@ -103,6 +103,10 @@ class ClusterProcesses:
         return self.processes.directory
 
     @property
+    def pids(self) -> tuple[int, ...]:
+        return ()  # the roles live on sites
+
+    @property
     def alive(self) -> set[Address]:
         return self.processes.alive | self.away.keys()
 

@@ -16,7 +16,8 @@ from covey.engines.entries import Engine
 from covey.engines.interrupt import Interrupt, interruptible
 from covey.engines.local import LocalProcesses
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.launcher.supervisor import RunWishes, Supervisor
+from covey.engines.process.launcher.run_wishes import RunWishes
+from covey.engines.process.launcher.supervisor import Supervisor
 from covey.errors import PlanError
 from covey.model import scored
 from covey.observe.progress import Watcher
@@ -158,6 +159,7 @@ def _lead(
         result = conclude(
             known, judge, outcome.tallies,
             seconds=outcome.seconds, stopped=outcome.stopped, usage=outcome.usage, failures=outcome.refused,
+            contention=outcome.contention,
         )  # fmt: skip
         result.keep_weights(scored.read(file))
         unsaved = save_model(result, given.output.save)

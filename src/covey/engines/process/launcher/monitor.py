@@ -39,6 +39,11 @@ class RunProcesses(Protocol):
     def alive(self) -> set[Address]: ...
 
     @property
+    def pids(self) -> Sequence[int]:
+        """The processes of all roles, where all live on this machine; else none."""
+        ...
+
+    @property
     def paused(self) -> float:
         """The total seconds for which a person has stopped all processes with Ctrl-Z."""
         ...

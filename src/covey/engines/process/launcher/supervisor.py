@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,56 +13,24 @@ import msgspec
 
 from covey.checkpoint import CheckpointDirectory, RunRecord
 from covey.decoding import UNREADABLE
-from covey.engines.interrupt import Interrupt
 from covey.engines.process import control
-from covey.engines.process.clock import LostAttempt, Stopwatch
+from covey.engines.process.clock import Stopwatch
 from covey.engines.process.control_lines import Switchboard
+from covey.engines.process.launcher.contention_meter import ContentionMeter
 from covey.engines.process.launcher.monitor import Monitor, RunProcesses
 from covey.engines.process.launcher.quiescence import Quiescence
 from covey.engines.process.launcher.roster import Roster
+from covey.engines.process.launcher.run_wishes import ProcessOutcome, RunWishes
 from covey.engines.process.launcher.warming import Warming, start
 from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import CheckpointError, PlanError
 from covey.message import Address
-from covey.observe.progress import Phase, Watcher
+from covey.observe.progress import Phase
 from covey.observe.referee import Referee
 from covey.observe.result import Stopped
-from covey.observe.tally import Tally
-from covey.observe.usage import Row
 from covey.strategy import Plan
 
 SHOW_EVERY = 0.1
-
-
-@dataclass(kw_only=True, slots=True)
-class RunWishes:
-    """What the person asked for besides training."""
-
-    score: bool = True
-    before: str = "importing torch"  # what roles do until they say something
-    first: bool = False  # score the initial weights, too
-    warm: bool = False  # roles do discarded steps before the clock starts
-    model: Path | None = None  # where the final model goes
-    checkpoints: CheckpointDirectory | None = None
-    keep_every: float = 60.0
-    run: RunRecord | None = None  # what a checkpoint says of this run
-    alike: str = "task.model must draw them from torch's generator (seeded by covey) and nothing else"
-    stall: float = 30.0
-    budget: int | None = None
-    lost: LostAttempt | None = None  # of this run; the clock goes on from there
-    watcher: Watcher | None = None
-    interrupt: Interrupt = field(default_factory=Interrupt)
-
-
-@dataclass(slots=True)
-class ProcessOutcome:
-    """How a run went."""
-
-    seconds: float
-    stopped: Stopped
-    tallies: list[Tally]
-    usage: list[Row]
-    refused: list[str]  # what was, and how often
 
 
 class Supervisor:
@@ -85,6 +52,7 @@ class Supervisor:
         self.warming = Warming(self.roster, board, self.monitor, self.quiescence)
         self.collect = self.monitor.collect
         self.watch = Stopwatch()
+        self.contention: ContentionMeter | None = None
         self.stopped: Stopped | None = None
         self.stopping = False
         self.stood_still = 0.0  # seconds between the failure of the attempt before and the first step of this one
@@ -138,6 +106,7 @@ class Supervisor:
     def begin(self) -> None:
         """Start all roles together; the clock starts with the last."""
         self.processes.begin()
+        self.contention = ContentionMeter(self.processes.pids)
         self.monitor.phase = "training"
         start(self.roles, self.board, self.monitor)
         if lost := self.wishes.lost:
@@ -229,6 +198,7 @@ class Supervisor:
     def finish(self) -> ProcessOutcome:
         """All roles have ended: the last score, the model, goodbye."""
         self.watch.stop()
+        contention = self.contention.result() if self.contention else None
         self.stopped = self.stopped or "budget"
         if self.stopped != "target" and (self.wishes.score or self.wishes.model):
             metrics = self.ask_scorer(self.wishes.score, self.wishes.model)
@@ -239,7 +209,7 @@ class Supervisor:
         self.board.tell([*self.roles, SCORER], control.Quit())
         return ProcessOutcome(
             self.watch.now(), self.stopped, list(self.roster.tallies.values()), self.roster.meter.rows,
-            self.monitor.refused.lines(),
+            self.monitor.refused.lines(), contention,
         )  # fmt: skip
 
     def see_off(self) -> None:

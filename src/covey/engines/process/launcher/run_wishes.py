@@ -1,0 +1,47 @@
+"""What a person asks of a run on real processes, and how it went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from covey.checkpoint import CheckpointDirectory, RunRecord
+from covey.engines.interrupt import Interrupt
+from covey.engines.process.clock import LostAttempt
+from covey.observe.contention import Contention
+from covey.observe.progress import Watcher
+from covey.observe.result import Stopped
+from covey.observe.tally import Tally
+from covey.observe.usage import Row
+
+
+@dataclass(kw_only=True, slots=True)
+class RunWishes:
+    """What the person asked for besides training."""
+
+    score: bool = True
+    before: str = "importing torch"  # what roles do until they say something
+    first: bool = False  # score the initial weights, too
+    warm: bool = False  # roles do discarded steps before the clock starts
+    model: Path | None = None  # where the final model goes
+    checkpoints: CheckpointDirectory | None = None
+    keep_every: float = 60.0
+    run: RunRecord | None = None  # what a checkpoint says of this run
+    alike: str = "task.model must draw them from torch's generator (seeded by covey) and nothing else"
+    stall: float = 30.0
+    budget: int | None = None
+    lost: LostAttempt | None = None  # of this run; the clock goes on from there
+    watcher: Watcher | None = None
+    interrupt: Interrupt = field(default_factory=Interrupt)
+
+
+@dataclass(slots=True)
+class ProcessOutcome:
+    """How a run went."""
+
+    seconds: float
+    stopped: Stopped
+    tallies: list[Tally]
+    usage: list[Row]
+    refused: list[str]  # what was, and how often
+    contention: Contention | None = None  # None where it was not measured

@@ -1,0 +1,274 @@
+"""A comparison says what its runs allow, and no more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from covey.cli import app
+from covey.cli.tables.comparison import print_comparison
+from covey.compare import Comparison, compare
+from covey.compare.outcomes import ComparedRun
+from covey.compare.race import Rounds
+from covey.compare.verdict import conclude
+from covey.errors import PlanError
+from covey.observe.contention import Contention
+from covey.observe.referee import TargetReached
+from covey.observe.result import Result
+from tests.worlds import mlp
+
+DIGITS = "examples/digits.py"
+QUIET = Contention(cores=2, cpu=1.8, others=0.05, delay=0.36, pressure=0.5)
+BUSY = Contention(cores=2, cpu=0.7, others=1.3, delay=0.7, pressure=0.9)
+CLOSE = [1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 1.02, 0.98, 1.1, 0.9]
+MISSED = -9.0  # seconds of a run that ended without reaching the target, with a minus
+
+
+@cache
+def plain() -> Result:
+    from covey.run import fit
+
+    return fit(mlp(), "bsp", 2, engine="simulated", steps=2)
+
+
+def ran(
+    times: Mapping[str, Sequence[float]], load: Contention | None = QUIET, rounds: Rounds | None = None, **more: Any
+) -> Comparison:
+    """A comparison whose runs took these times, with a verdict."""
+    whole = Comparison(task="task.py", workers=2, engine="local", until="accuracy>=0.9", **more)
+    result = plain()
+    for repeat in range(max(map(len, times.values()))):
+        for spec, mine in times.items():
+            if repeat < len(mine):
+                reached = TargetReached("accuracy", 0.9, mine[repeat], 1000) if mine[repeat] > 0 else None
+                one = msgspec.structs.replace(
+                    result, engine="local", strategy=spec, seconds=abs(mine[repeat]), reached=reached, contention=load
+                )  # fmt: skip
+                whole.outcomes.append(ComparedRun(spec=spec, repeat=repeat, result=one))
+    conclude(whole, rounds or Rounds())
+    return whole
+
+
+def slower(factor: float, times: Sequence[float] = CLOSE) -> list[float]:
+    return [factor * time * (1 + 0.02 * (number % 3)) for number, time in enumerate(times)]
+
+
+def test_a_winner_is_named_with_its_lead_over_the_next() -> None:
+    whole = ran({"bsp": slower(3), "local_sgd": CLOSE, "allreduce": slower(1.5)})
+    assert whole.verdict == "local_sgd is first: 1.5 to 1.6x faster than allreduce (10 seeds)"
+    assert whole.winner == "local_sgd" and whole.tied == []
+    told = json.loads(whole.to_json())
+    assert (told["verdict"], told["winner"], told["tied"]) == (whole.verdict, "local_sgd", [])
+    bsp, first, _ = told["strategies"]
+    assert first["ratio"] == {"value": 1.0, "low": 1.0, "high": 1.0, "seeds": 10}
+    assert 2.9 < bsp["ratio"]["low"] < 3.06 < bsp["ratio"]["high"] < 3.2 and bsp["runs"] == bsp["reached"] == 10
+
+
+def test_a_tie_says_how_far_apart_they_may_be() -> None:
+    whole = ran({"allreduce": CLOSE, "easgd": slower(1.0), "bsp": slower(3)})
+    assert whole.verdict == "allreduce and easgd tie, ahead of bsp: at most 1.04x apart (10 seeds)"
+    assert whole.winner is None and whole.tied == ["allreduce", "easgd"]
+
+
+def test_one_run_is_never_a_verdict() -> None:
+    whole = ran({"a": [1.0], "b": [100.0]}, rounds=Rounds(least=1, most=1))
+    assert whole.verdict == "No verdict: one run of each is not enough" and whole.winner is None
+    early = ran({"a": [1.0, 1.0, 1.0], "b": [9.0, 9.0, 9.0]})
+    assert early.verdict == "No verdict: 3 runs of each are not enough" and early.tied == []
+
+
+def test_times_that_vary_wildly_are_no_tie() -> None:
+    whole = ran({"a": [1, 9, 2, 7, 1, 8], "b": [8, 1, 6, 2, 9, 1]})
+    assert whole.verdict.startswith("No verdict: b and a may be up to") and whole.tied == []
+
+
+def test_a_busy_machine_names_nobody() -> None:
+    whole = ran({"a": CLOSE, "b": slower(5)}, BUSY)
+    assert whole.verdict == "No verdict: this machine was busy (other programs used 1.3 of 2 cores in 20 of 20 runs)"
+    assert whole.winner is None and all(one.ratio is None for one in whole.strategies)
+
+
+def test_disturbed_runs_do_not_count() -> None:
+    """Three seeds of b ran beside other programs: with them b would be behind."""
+    whole = ran({"a": CLOSE, "b": slower(1.0)})
+    for run in whole.outcomes:
+        if run.spec == "b" and run.repeat < 3 and run.result:
+            run.result.contention = BUSY
+            run.result.reached = TargetReached("accuracy", 0.9, 50.0, 1000)
+    conclude(whole, Rounds())
+    assert whole.tied == ["a", "b"] and "(7 seeds)" in whole.verdict and whole.strategies[1].disturbed == 3
+
+
+def test_whoever_misses_the_target_is_behind_and_not_left_out() -> None:
+    whole = ran({"a": CLOSE, "b": [MISSED] * 10})
+    assert whole.verdict.startswith("a is first: at least ") and "faster than b (10 seeds)" in whole.verdict
+    assert whole.strategies[1].reached == 0 and whole.strategies[1].seconds is None
+    assert whole.strategies[1].ratio is not None and whole.strategies[1].ratio.high is None
+
+
+def test_a_target_that_nobody_reaches() -> None:
+    whole = ran({"a": [MISSED] * 6, "b": [MISSED] * 6})
+    assert whole.verdict == "No verdict: nobody reached accuracy>=0.9"
+
+
+def test_strategies_that_failed_leave_no_race() -> None:
+    whole = ran({"a": CLOSE})
+    whole.outcomes.append(ComparedRun(spec="b", failure="no strategy 'b'"))
+    conclude(whole, Rounds())
+    assert whole.verdict == "No verdict: only a has runs that count"
+
+
+def test_an_interrupted_comparison_says_so() -> None:
+    whole = ran({"a": CLOSE[:3], "b": slower(9)[:2]}, interrupted=True)
+    assert whole.verdict == "No verdict: it was interrupted after 3 seeds"
+
+
+def test_where_contention_cannot_be_read_that_is_said() -> None:
+    whole = ran({"a": CLOSE, "b": slower(2)}, None)
+    assert whole.winner == "a"
+    assert "was not checked" in shown(whole, 100)
+    assert "not checked" not in shown(ran({"a": CLOSE, "b": slower(2)}), 100)
+
+
+# -- on the output ----------------------------------------------------------------------------------------------------
+
+
+def shown(whole: Comparison, width: int) -> str:
+    console = Console(file=StringIO(), width=width)
+    print_comparison(console, whole)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_names_times_and_ratios_are_whole_at_60_columns() -> None:
+    long = "local_sgd(period=8) + powersgd(rank=16)"
+    text = shown(ran({"allreduce": CLOSE, long: slower(2), "asynchronous": slower(3)}), 60)
+    assert all(len(line) <= 60 for line in text.splitlines() if "is first" not in line)
+    assert "allreduce" in text and "asynchronous" in text and "local_sgd(period=8) + p" in text
+    assert "1.00 s" in text.replace("1 s", "1.00 s") and "3.0 to 3.1x" in text
+    assert text.rstrip().endswith(f"allreduce is first: 2.0 to 2.1x faster than {long} (10 seeds)")
+
+
+def test_a_dot_for_each_run_and_a_cross_for_those_that_missed() -> None:
+    text = shown(ran({"a": [1.0, 2.0, 4.0, 8.0, 16.0], "b": [1.0, 1.0, 2.0, 16.0, MISSED]}), 80)
+    lines = {line.split()[0]: line for line in text.splitlines()[1:3]}
+    assert lines["a"].count("·") == 5 and " x" not in lines["a"]
+    assert lines["b"].count("•") == 1 and lines["b"].count("·") == 2 and lines["b"].rstrip().endswith(" x")
+
+
+# -- in virtual time --------------------------------------------------------------------------------------------------
+
+
+def race(strategies: str, **given: Any) -> Comparison:
+    options = {"engine": "simulated", "until": "loss<=0.9", "steps": 40, **given}
+    return compare(mlp(), strategies, 2, **options)
+
+
+def seeds(whole: Comparison, spec: str) -> list[int]:
+    return [run.result.seed for run in whole.outcomes if run.spec == spec and run.result]
+
+
+def test_seeds_pair_and_the_order_rotates() -> None:
+    whole = race("bsp,allreduce", repeat=3)
+    assert seeds(whole, "bsp") == seeds(whole, "allreduce") == [0, 1, 2]
+    assert [run.spec for run in whole.outcomes] == ["bsp", "allreduce", "allreduce", "bsp", "bsp", "allreduce"]
+    assert whole.to_json() == race("bsp,allreduce", repeat=3).to_json(), "virtual time: the same file again"
+    assert all(run.result and run.result.contention is None for run in whole.outcomes)
+
+
+def test_without_a_number_there_are_five_rounds_or_more() -> None:
+    whole = race("bsp,asynchronous")
+    assert 5 <= len(seeds(whole, "bsp")) <= 15
+    assert whole.winner or whole.tied or "apart" in whole.verdict
+
+
+def test_time_that_is_too_short_gives_one_round_and_says_so() -> None:
+    whole = race("bsp,asynchronous", within="1ms")
+    assert [run.repeat for run in whole.outcomes] == [0, 0]
+    assert whole.verdict.startswith("No verdict: one run of each is not enough; give more time, such as --within ")
+
+
+def test_a_target_out_of_reach_is_tried_once() -> None:
+    whole = race("bsp,asynchronous", until="loss<=-1")
+    assert [run.repeat for run in whole.outcomes] == [0, 0] and whole.verdict == "No verdict: nobody reached loss<=-1"
+
+
+def test_a_strategy_that_fails_is_not_raced_on() -> None:
+    whole = race("bsp,nosuch,asynchronous")
+    assert sum(run.spec == "nosuch" for run in whole.outcomes) == 1 and len(seeds(whole, "bsp")) >= 5
+
+
+def test_without_a_target_each_runs_once() -> None:
+    whole = race("bsp,asynchronous", until=None)
+    assert len(whole.outcomes) == 2
+    assert whole.verdict == "No verdict: there is no target that one could reach first (--until)"
+
+
+def test_a_metric_that_is_no_number_in_some_seeds_is_a_miss() -> None:
+    def evaluate(model: Any) -> dict[str, float]:
+        return {"score": float("nan") if float(model[0].weight.detach().sum()) < 0 else 1.0}
+
+    given = {"engine": "simulated", "until": "score>=0.5", "steps": 3, "repeat": 6}
+    whole = compare(mlp(evaluate=evaluate), "bsp,asynchronous", 2, **given)
+    assert [one.runs for one in whole.strategies] == [6, 6], "none is left out"
+    assert all(0 < one.reached < 6 for one in whole.strategies), "initial weights of some seeds are no number"
+    assert whole.winner is None and json.loads(whole.to_json())["winner"] is None
+
+
+def test_ctrl_c_leaves_what_was_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    from covey.compare import running
+
+    calls, real = [], running.fit
+
+    def fit(*args: Any, **given: Any) -> Result:
+        calls.append(args)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return real(*args, **given)
+
+    monkeypatch.setattr(running, "fit", fit)
+    whole = race("bsp,asynchronous")
+    assert whole.interrupted and len(whole.outcomes) == 3 and "interrupted after 2 seeds" in whole.verdict
+
+
+def test_disturbed_runs_are_done_again_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    from covey.compare import running
+
+    real, ran = running.fit, []
+
+    def fit(*args: Any, **given: Any) -> Result:
+        ran.append(given["seed"])
+        result: Result = real(*args, **given)
+        result.contention = BUSY
+        return result
+
+    monkeypatch.setattr(running, "fit", fit)
+    monkeypatch.setattr(running, "AGAIN", 3)
+    whole = race("bsp,asynchronous", repeat=3)
+    assert len(whole.outcomes) == 6 and len(ran) == 6 + 3
+    assert whole.verdict.startswith("No verdict: this machine was busy")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"repeat": 0}, "--repeat 0: at least 1"),
+        ({"within": "0s"}, "--within 0s: a comparison takes time"),
+        ({"within": "soon"}, "cannot read"),
+        ({"repeat": 3, "within": "5m"}, "--repeat 3 fixes the number of runs: omit --within 5m"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_line(given: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=told):
+        race("bsp,asynchronous", **given)
+    flags = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    said = CliRunner().invoke(app, ["compare", DIGITS, "--simulate", *flags])
+    assert said.exit_code == 2 and len(said.stderr.strip().splitlines()) == 1, said.stderr
