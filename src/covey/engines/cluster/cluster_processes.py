@@ -55,6 +55,8 @@ W = TypeVar("W")
 class ClusterProcesses:
     """All roles of a run, on the sites of an engine; the scorer lives with the launcher."""
 
+    pids: tuple[int, ...] = ()  # of roles on this machine: theirs are on sites
+
     def __init__(
         self, places: Places, terms: MeetingTerms, warm: str, task: str, handed: bytes, roles: Sequence[Role] = ()
     ) -> None:
@@ -101,10 +103,6 @@ class ClusterProcesses:
     @property
     def directory(self) -> Path:
         return self.processes.directory
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        return ()  # the roles live on sites
 
     @property
     def alive(self) -> set[Address]:
