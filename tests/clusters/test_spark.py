@@ -110,7 +110,7 @@ def step(model, batch):
             file.writelines(f"{int(number)}\\n" for number in x[:, 0])
     return nn.functional.cross_entropy(model(x), y)
 
-task = covey.Task(model=lambda: nn.LazyLinear(3), step=step, batch_size=4,
+task = covey.Task(model=lambda: nn.LazyLinear(3), step=step, batch_size=4, warm=False,
                   optimizer=lambda params: torch.optim.SGD(params, lr=0.001))
 """
 
