@@ -68,6 +68,13 @@ def test_the_best_of_five_is_seldom_lost_and_never_a_slow_one_wins() -> None:
     assert not any(left == [slow] for left in ends for slow in ("s2", "s3", "s4"))
 
 
+def test_comparisons_are_counted() -> None:
+    """Of nine equal ones each is compared with eight: without a correction it would be behind one of them too often."""
+    chance = random.Random(8)
+    lost = sum("s0" not in race([1.0] * 9, quiet, chance, Rounds(least=10, most=10))[0] for _ in range(300))
+    assert lost <= 0.06 * 300, f"{lost} of 300"
+
+
 def test_those_who_are_behind_run_no_more() -> None:
     left, runs = race([1.0, 1.0, 4.0, 4.0], quiet, random.Random(4), Rounds())
     assert set(left) == {"s0", "s1"} and runs == 2 * 15 + 2 * 5
