@@ -12,7 +12,10 @@ from tests.warm import Warm
 
 
 @pytest.fixture
-def room(monkeypatch: pytest.MonkeyPatch, warm: Warm) -> Iterator[Room]:
+def room(
+    monkeypatch: pytest.MonkeyPatch, warm: Warm, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Room]:  # fmt: skip
+    tmp_path_factory.getbasetemp()  # pytest's own folder, which would lie in the first room else
     room = Room(warm)
     for name in ("COVEY_ROOM", "TMPDIR"):
         monkeypatch.setenv(name, room.environment[name])
