@@ -259,6 +259,7 @@ def have_fork_server(loaded: dict[bytes, bytes]) -> None:
     try:
         ours.close()
         os.setpgid(0, 0)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as the server of a new process does
         guarded = child_process.Launcher(60.0, launcher, [os.pidfd_open(launcher)])
         child_process.entitle(shared_fork_server.TITLE)
         shared_fork_server.ready(theirs, guarded, 0.0).serve()
