@@ -13,6 +13,7 @@ from covey.errors import CheckpointError, PlanError
 from covey.message import Message
 from covey.model.batches import Batch, BatchSource
 from covey.model.replica import Replica
+from covey.model.scored import ScoredModel
 from covey.program import Node
 from covey.vector import Piece, Vector
 from tests.worlds import CLUSTER, adam, perform, sgd, vector
@@ -456,3 +457,16 @@ def test_state_goes_on_where_it_was_kept() -> None:
 def test_a_state_of_another_model_is_refused() -> None:
     with pytest.raises(CheckpointError, match="0.weight \\(5, 3\\) float64 where this has 0.weight \\(4, 3\\) float64"):
         Replica(network(4), sgd()).restore(Replica(network(5), sgd()).state())
+
+
+def test_statistics_of_the_scored_model_count_as_its_parameters_do() -> None:
+    """A replica with three times the weight: of gosgd and sgp, whose weights differ."""
+    score = ScoredModel(nn.BatchNorm1d(2), None)
+    replicas = [Replica(nn.BatchNorm1d(2), sgd(0.1)) for _ in range(2)]
+    for replica, weight in zip(replicas, (1.0, 3.0), strict=True):
+        replica.weight = weight
+        for held in (replica.flat, replica.buffers):
+            held.zero_().parts[0].add_(weight)
+    score.assemble([replica.snapshot() for replica in replicas])
+    assert score.module.state_dict()["weight"].tolist() == [2.5, 2.5]
+    assert score.module.state_dict()["running_mean"].tolist() == [2.5, 2.5]

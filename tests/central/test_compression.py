@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from covey import catalog
+from covey.central.server.compensation import Compensation
 from covey.central.server.shard import Params
 from covey.central.sliced.slice_owners import FreshSlice
 from covey.errors import PlanError
@@ -135,8 +136,11 @@ def test_between_machines_go_the_largest_of_their_sums() -> None:
     assert sum(sent.size for sent in log.kinds(Wire)) == 4 * (4 + 8), "between machines: one number of each worker"
 
 
-def test_allreduce_on_two_levels() -> None:
-    plain, coded = (run(mlp(samples=97), f"allreduce(pattern=hierarchical){tail}", 4, epochs=1) for tail in TAILLESS)
+@pytest.mark.parametrize("samples", [97, 99])
+def test_allreduce_on_two_levels(samples: int) -> None:
+    """Also in a last step of one worker, or of three, which make no machines of two."""
+    task = mlp(samples=samples)
+    plain, coded = (run(task, f"allreduce(pattern=hierarchical){tail}", 4, epochs=1) for tail in TAILLESS)
     assert torch.allclose(weights(plain), weights(coded), rtol=0, atol=1e-12)
 
 
@@ -179,6 +183,20 @@ def test_workers_have_the_servers_shadow_exactly(monkeypatch: pytest.MonkeyPatch
     assert len(copies.seen) == 24 and len(shadows) == 24
     assert all(torch.equal(seen, shadow) for seen, shadow in zip(copies.seen, shadows, strict=True))
     assert not torch.allclose(copies.seen[-1], world.flat(Address("server", 0)))
+
+
+def test_a_delay_is_measured_from_what_its_worker_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from what the server has: the two differ by what the codec left out."""
+    given, copies = list[torch.Tensor](), Copies()
+    gave = Compensation.gave
+
+    def watched(self: Compensation, rank: int, params: Vector) -> None:
+        gave(self, rank, params)
+        given.append(self.given[rank].parts[0])
+
+    monkeypatch.setattr(Compensation, "gave", watched)
+    run(mlp(), "dc_asgd + few + pull", 1, steps=6, watch=[copies], before=copies.replicas.update)
+    assert len(given) == 6 and all(torch.equal(*pair) for pair in zip(given, copies.seen, strict=True))
 
 
 def test_workers_in_step_share_one_shadow_and_one_wire() -> None:

@@ -166,6 +166,11 @@ def test_tac_takes_first_what_hides_most_of_the_transfers() -> None:
     assert tac(alike, {2: 1.0, 3: 1.0, 0: 1.0, 1: 1.0}) == [0, 1, 2, 3], "nothing alone lets anything run: M+ decides"
 
 
+def test_tac_adds_up_all_that_a_parameter_alone_lets_be_computed() -> None:
+    ops = [Op(frozenset({0}), 5.0), Op(frozenset({1}), 3.0), Op(frozenset({1}), 4.0)]
+    assert tac(ops, {0: 9.0, 1: 9.0}) == [1, 0]
+
+
 def test_tac_is_the_order_of_use_where_one_layer_follows_the_other() -> None:
     chain = [Op(frozenset(range(last + 1)), 1.0) for last in range(6)]
     assert tac(chain, dict.fromkeys(reversed(range(6)), 3.0)) == list(range(6))

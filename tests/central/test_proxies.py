@@ -213,6 +213,13 @@ def test_a_write_back_is_of_the_whole_group() -> None:
     assert pushed == [worker(0), worker(1)], "nobody waits for the slow one"
 
 
+def test_groups_of_unequal_size_write_back_as_many_gradients_as_they_have_workers() -> None:
+    log = run(quadratic(samples=160), "asynchronous over proxies(groups=2)", 5, steps=6, cluster=CLUSTER).log
+    pushes = [event for event in log.kinds(Push) if event.to == server(0)]
+    counts = {rank: {e.message.gradients for e in pushes if e.sender == Address("proxy", rank)} for rank in range(2)}
+    assert counts == {0: {2}, 1: {3}}
+
+
 @pytest.mark.parametrize("name", ["bsp", "ssp(bound=2)", "asynchronous"])
 @pytest.mark.parametrize("moment", [2, 9, 30])
 def test_it_ends_cleanly_at_any_moment(name: str, moment: int) -> None:

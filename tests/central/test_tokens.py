@@ -73,6 +73,14 @@ def test_nobody_waits_for_ever(
     assert all(versions[version] >= size for version in range(max(versions, default=0))), "only the last may be short"
 
 
+@pytest.mark.parametrize(("size", "samples", "slow"), [(4, 30, [1, 1, 4]), (5, 24, [1, 3, 5])])
+def test_who_finds_the_epoch_over_gives_its_token_back(size: int, samples: int, slow: list[float]) -> None:
+    """It has read, and leaves without a gradient: the one that waits for a token gets that one, and leaves too."""
+    spec = f"tensorflow(size={size}, epoch=0.3) over servers(count=1)"
+    log = run(quadratic(samples=samples), spec, len(slow), epochs=1, cluster=paced(slow, 0.0)).log
+    assert len(log.values("update")) > 0
+
+
 def test_distinct_workers_cannot_be_more_than_there_are() -> None:
     with pytest.raises(PlanError, match="with count=gradients it may be more"):
         run(quadratic(), "quorum(size=3)", 2, steps=1)

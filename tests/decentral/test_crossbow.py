@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from covey import catalog
 from covey.decentral.averaging.crossbow import WINDOW
@@ -17,7 +17,7 @@ from covey.model.replica import Replica
 from covey.program import Memory
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from covey.task import Task
-from tests.worlds import World, middle, mlp, quadratic, run, spread
+from tests.worlds import World, cloud, middle, mlp, quadratic, run, spread
 
 
 @pytest.fixture
@@ -143,3 +143,17 @@ def test_what_cannot_work_is_refused(settings: str) -> None:
 def test_text() -> None:
     assert catalog.resolve("crossbow", 4).text == "crossbow(learners=2, pull=0.125)"
     assert catalog.resolve("crossbow(tune=true)", 4).text == "crossbow(learners=1, tune=true)"
+
+
+def test_statistics_follow_without_the_centres_momentum() -> None:
+    """By hand, of the only batch that there is: a learner goes a tenth of the way, and half of that back."""
+    data = (cloud(16)[0] + 5, cloud(16)[1])
+    model = lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)).double()  # noqa: E731
+    world = run(mlp(model=model, data=data, batch_size=16), "crossbow(learners=2)", 1, steps=8)
+    learners, centre = [torch.zeros(6).double()] * 2, torch.zeros(6).double()
+    for _ in range(4):
+        seen = [0.9 * mean + 0.1 * data[0].mean(0) for mean in learners]
+        forces = [0.5 * (mean - centre) for mean in seen]
+        learners = [mean - force for mean, force in zip(seen, forces, strict=True)]
+        centre = centre + forces[0] + forces[1]
+    assert torch.allclose(world.scored["0.running_mean"], centre, atol=1e-12)

@@ -155,3 +155,14 @@ def test_any_pattern_gives_the_same_mean(pattern: str) -> None:
 def test_what_cannot_work_is_refused(settings: str) -> None:
     with pytest.raises(PlanError):
         catalog.resolve(f"local_sgd({settings})", 2)
+
+
+@pytest.mark.parametrize("spec", ["local_sgd(period=2)", "easgd(period=2)", "dpsgd over ring"])
+def test_a_schedule_goes_by_the_samples_of_all_workers(spec: str) -> None:
+    """Each worker steps by itself, and its rate falls as fast as if it saw what all of them see."""
+    asked = list[float]()
+    task = replace(quadratic(samples=96), rate=lambda progress: asked.append(progress) or 1.0)
+    world = run(task, spec, 3, steps=8)
+    workers = [replica for who, replica in world.replicas.items() if who.role == "worker"]
+    assert all(replica.progress.seen == world.outcome.samples == 96 for replica in workers)
+    assert sorted({round(8 * progress, 6) for progress in asked}) == list(range(8))

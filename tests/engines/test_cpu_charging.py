@@ -235,3 +235,14 @@ def test_a_codec_costs_what_the_cluster_says(timing_only: bool) -> None:
     assert seconds("bsp + clip + topk", {"topk": price}) == pytest.approx(free + 4 * 0.12, rel=0.01)
     assert seconds("bsp + topk", {"int8": price}) == pytest.approx(free, rel=0.01)
     assert seconds("allreduce + fp16", {"fp16": price}) == pytest.approx(4 * (BATCH + 0.11), rel=0.01)
+
+
+def test_what_a_priced_codec_computes_is_in_its_price() -> None:
+    """Its sums cost nothing besides; those of a codec without a price do."""
+    summing = replace(CALM, handling=Handling(sums=CpuTime(each=Seconds(0.001))))
+
+    def seconds(coding: dict[str, CodecTime]) -> float:
+        cluster = replace(summing, coding=coding)
+        return covey.fit(TASK, "bsp + int8", 2, engine="simulated", cluster=cluster, steps=2).seconds
+
+    assert seconds({"int8": CodecTime()}) < seconds({"topk": CodecTime()}) - 0.002

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +17,17 @@ import torch
 import zmq
 
 from covey.checkpoint import RoleState
+from covey.engines.process import control
 from covey.engines.process.control_lines import RoleLine
+from covey.engines.process.launcher.role_processes import RoleProcesses
+from covey.engines.process.launcher.supervisor import RunWishes, Supervisor
+from covey.engines.process.role.command_handlers import obey
 from covey.engines.process.role.compute_thread import ComputeThread, WorkDone
 from covey.engines.process.role.driver import Driver
+from covey.engines.process.role.pause import Pause
 from covey.engines.process.role.role_host import RoleHost
 from covey.engines.process.role.running_program import RunningProgram
+from covey.engines.process.snapshot_parts import SCORER
 from covey.engines.transport.zmq import ZmqTransport
 from covey.message import stamped
 from covey.model.replica import Replica
@@ -127,3 +138,100 @@ def test_work_that_posts_and_ends_while_the_driver_looks_has_not_ended_before_it
         posts, ends = posts + posted, ends + done
         assert posts or not ends
     assert posts == ["a bucket"] and len(ends) == 1
+
+
+def test_what_stays_on_a_machine_is_a_message_and_no_traffic(driver: Driver) -> None:
+    driver.homes = {ME: ME, YOU: ME}
+    send(driver, 1)
+    tally = driver.metrics.teller.of(ME)
+    assert tally.messages == {"worker 1": 1} and sum(tally.bytes.values()) == 0
+
+
+class Told:
+    """A line to the launcher that writes down what is told."""
+
+    def __init__(self) -> None:
+        self.words: list[Any] = []
+
+    def tell(self, word: Any) -> None:
+        self.words.append(word)
+
+    def confess(self, now: bool = False) -> None:
+        pass
+
+
+def test_memory_is_told_in_bytes(driver: Driver) -> None:
+    """As Linux tells it in its other units: the most that this process has had in its memory."""
+    driver.metrics.line = line = Told()  # type: ignore[assignment]
+    driver.metrics.close()
+    peak = next(row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith("VmHWM"))
+    assert line.words[-1].tally.memory == pytest.approx(1024 * int(peak.split()[1]), rel=0.05)
+
+
+def test_what_goes_to_the_scorer_is_none_of_the_messages_that_must_arrive(driver: Driver) -> None:
+    """The scorer takes part in no count: with them a checkpoint after a score would wait for ever."""
+    driver.line, before = Told(), driver.line  # type: ignore[assignment]
+    driver.links.sent.update({SCORER: 3, YOU: 2})
+    obey(driver, control.CountMessages())
+    assert driver.line.words == [control.MessageCounts(2, 0, False)]  # type: ignore[attr-defined]
+    driver.line = before
+
+
+def test_all_roles_pause_equally_long_whenever_their_pause_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [10.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    early, late, waits = Pause(), Pause(), Pause()
+    for pause in (early, late, waits):
+        pause.begin()
+    early.refuse()
+    now[0] = 12.0
+    late.refuse()
+    now[0] = 14.0
+    for pause in (early, late, waits):
+        pause.end(5.0)
+    assert [early.deadline, late.deadline, waits.deadline] == [15.0, 17.0, 14.0]
+
+
+@pytest.mark.parametrize(("lockstep", "last"), [(False, [4, 8]), (True, [8, 8])])
+def test_a_run_that_stops_ends_each_worker_after_its_step(lockstep: bool, last: list[int]) -> None:
+    """Where they wait for one another, all after the step of the foremost."""
+    told: list[tuple[list[Any], Any]] = []
+    supervisor = object.__new__(Supervisor)
+    supervisor.wishes, supervisor.stopped, supervisor.stopping = RunWishes(), "target", False
+    supervisor.plan = SimpleNamespace(lockstep=lockstep)  # type: ignore[assignment]
+    supervisor.monitor = SimpleNamespace(phase="training")  # type: ignore[assignment]
+    supervisor.quiescence = SimpleNamespace(where=lambda: {ME: 3, YOU: 7})  # type: ignore[assignment]
+    supervisor.board = SimpleNamespace(tell=lambda roles, word: told.append((list(roles), word)))  # type: ignore[assignment]
+    supervisor.stop()
+    assert told == [([ME], control.Stop(last[0])), ([YOU], control.Stop(last[1]))]
+
+
+class NoServer:
+    """In the place of a fork server."""
+
+    pid = 2**22 + 1  # which no process has
+
+    def signs(self) -> dict[str, tuple[int, object]]:
+        return {}
+
+    def loss(self) -> str:
+        return "was never there"
+
+    def signal(self, number: signal.Signals) -> None:
+        pass
+
+    def wait(self, patience: float) -> None:
+        pass
+
+    def bury(self) -> None:
+        pass
+
+
+def test_the_sockets_of_a_run_lie_in_a_folder_of_its_users_own() -> None:
+    before = os.umask(0)
+    try:
+        with RoleProcesses("covey", start=lambda *given: NoServer()) as processes:
+            assert stat.S_IMODE(processes.directory.stat().st_mode) == 0o700
+        assert not processes.directory.exists()
+    finally:
+        os.umask(before)

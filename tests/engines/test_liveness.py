@@ -119,8 +119,10 @@ def test_what_a_process_has_started_works_for_it_unless_it_is_stopped_itself() -
         os.kill(pid, signal.SIGSTOP)
         while liveness.state(pid) != "T":
             time.sleep(0.01)
-        before = liveness.sign(pid)
-        time.sleep(0.3)
+        before, (child,) = liveness.sign(pid), liveness.children(pid)
+        until = liveness.cpu(child) + 2 * liveness.TICK * 1e9  # on a busy machine that takes its time
+        while liveness.cpu(child) < until:
+            time.sleep(0.01)
         assert liveness.sign(pid) == before
 
 

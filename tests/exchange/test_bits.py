@@ -11,8 +11,9 @@ from covey.exchange.codec import error_feedback
 from covey.exchange.codecs.bits import Bf16, Fixed16, Fp16, Int8, Natural, TwoBit, cast, truncated
 from covey.exchange.codecs.levels import DoReFa, OneBit, TernGrad
 from covey.exchange.codecs.qsgd import Qsgd
+from covey.exchange.codecs.sign_sums import pack, unpack
 from covey.exchange.codecs.strom import DENSE, STEP, Strom
-from covey.model.flat import Form
+from covey.model.flat import Form, ParameterRange
 from covey.vector import Vector
 from tests.exchange.coders import flat, form, matrix, normal, places, roundtrip, together, waiting, whole
 
@@ -129,6 +130,19 @@ def test_natural_numbers_are_powers_of_two_with_an_eighth_of_variance() -> None:
     assert roundtrip(coder, one(*[0.0] * 4000)).norm() == 0
 
 
+@pytest.mark.parametrize("codec", [Int8, Fixed16])
+def test_what_rounds_to_the_nearest_is_biased(codec: type[Int8 | Fixed16]) -> None:
+    assert codec(rounding="nearest").codec().feedback and not codec(rounding="random").codec().feedback
+
+
+@pytest.mark.parametrize("workers", [*range(1, 10), 127, 128])
+def test_sums_of_signs_do_not_run_into_each_other(workers: int) -> None:
+    signs = torch.tensor([1.0, -1.0, 1.0, 1.0, 0.0])
+    summed = sum(pack(signs, workers) for _ in range(workers))
+    assert isinstance(summed, torch.Tensor)
+    assert unpack(summed, 5, workers, workers).tolist() == (workers * signs).tolist()
+
+
 # -- one bit (Seide et al. 2014) --------------------------------------------------------------------------------------
 
 
@@ -137,6 +151,13 @@ def test_one_bit_has_two_levels_for_every_output_unit() -> None:
     coder = OneBit().codec().made(matrix(2, 4), 0)
     found = roundtrip(coder, one(1.0, 3.0, -2.0, -6.0, 5.0, 7.0, 6.0, 2.0)).parts[0].tolist()
     assert found == [2.0, 2.0, -4.0, -4.0, 5.0, 5.0, 5.0, 5.0], "all positive: their mean"
+
+
+def test_an_output_unit_of_a_convolution_is_its_whole_kernel() -> None:
+    like = Vector([torch.zeros(8)])
+    coder = OneBit().codec().made(Form(like, ((ParameterRange("kernel", 0, 8, (2, 1, 2, 2)),),)), 0)
+    found = roundtrip(coder, one(1.0, 3.0, 5.0, -6.0, -5.0, -7.0, 6.0, 2.0)).parts[0].tolist()
+    assert found == [3.0, 3.0, 3.0, -6.0, -6.0, -6.0, 4.0, 4.0]
 
 
 def test_what_one_bit_drops_sums_to_nothing_in_every_unit() -> None:
@@ -353,6 +374,12 @@ def test_packed_levels_say_the_same_in_equal_bits() -> None:
     short, long = (Qsgd(levels=3, coding=coding).codec().made(shape, 1) for coding in ("elias", "packed"))  # type: ignore[arg-type]
     assert torch.equal(whole(roundtrip(short, normal(shape))), whole(roundtrip(long, normal(shape))))
     assert Qsgd(levels=3, coding="packed").codec().nbytes(shape) == 1000 * 3 / 8 + 2 * 4
+
+
+@pytest.mark.parametrize("levels", [1, 2, 4, 7, 8, 16, 128])
+def test_the_highest_level_fits_into_its_bits(levels: int) -> None:
+    coder = Qsgd(levels=levels, norm="max", coding="packed").codec().made(flat(3), 1)
+    assert roundtrip(coder, one(-3.0, 3.0, 0.0)).parts[0].tolist() == [-3.0, 3.0, 0.0]
 
 
 def test_a_part_of_a_parameter_has_no_rows() -> None:

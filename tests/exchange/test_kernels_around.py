@@ -132,3 +132,10 @@ print(kernels.scatter_add(torch.zeros(3), torch.tensor([1]).int(), torch.ones(1)
     shut = os.environ | {"NUMBA_CACHE_DIR": "/proc/nowhere"}
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, env=shut)
     assert done.stdout.strip() == "[0.0, 2.0, 0.0]"
+
+
+@pytest.mark.parametrize("form", ["plain", "cpu"])
+def test_the_peak_of_a_large_block_is_that_of_its_largest_number(form: str) -> None:
+    """Signs deviate by 1, so that nothing lies beyond 2.5 deviations; a block is measured piece by piece."""
+    signs = torch.where(torch.arange(100_000) % 2 == 0, 1.0, -1.0)
+    assert Form(form, "cpu").terngrad_scale(signs, None, 0, 2.5).tolist() == [1.0]

@@ -10,10 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from covey.engines.virtual.group_sums import GroupSums
+from covey.engines.virtual.virtual_actor import RoleProgram
 from covey.exchange.collectives import sums
 from covey.exchange.collectives.by_name import PATTERNS
 from covey.exchange.collectives.hierarchy import hierarchical
 from covey.exchange.collectives.sums import Chunk
+from covey.program import Collective, Node
 from covey.strategy import workers
 from covey.vector import Vector
 from tests.exchange.summing import kilobytes, reduce, reduce_by, rounds
@@ -159,3 +162,28 @@ def test_on_machines_that_are_there_members_alone_make_a_ring() -> None:
     log, _ = reduce_by(partial(hierarchical, local=0), kilobytes(4))
     plain, _ = reduce("ring", kilobytes(4))
     assert [(s.sender, s.to, s.size) for s in log.sends] == [(s.sender, s.to, s.size) for s in plain.sends]
+
+
+def test_where_machines_sum_in_their_memory_the_leaders_sum_alone_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two machines of two: each sums in its memory, the first ones between them, and the others get that alone."""
+
+    def takes(self: GroupSums, thread: RoleProgram, effect: Collective) -> bool:
+        thread.block(self._agenda.now, effect)
+        waiting = self._waiting.setdefault((effect.group[0], len(effect.group)), {})
+        waiting[thread.actor.address] = thread
+        if len(waiting) == len(effect.group):
+            members = [waiting.pop(who) for who in effect.group]
+            wanted = [member.want for member in members]
+            total = sum(want.vector.parts[0] * want.share for want in wanted if isinstance(want, Collective))
+            for member, want in zip(members, wanted, strict=True):
+                assert isinstance(want, Collective) and isinstance(total, torch.Tensor)
+                want.vector.parts[0].copy_(total)
+                self._agenda.at(self._agenda.now, self._wake, member, True)
+        return True
+
+    monkeypatch.setattr(GroupSums, "takes", takes)
+    monkeypatch.setattr(Node, "machines", lambda self, group: [tuple(group[:2]), tuple(group[2:])])
+    vectors = kilobytes(4)
+    log, _ = reduce_by(partial(hierarchical, local=0), vectors)
+    assert [vector.parts[0].unique().tolist() for vector in vectors] == [[6.0]] * 4
+    assert {(sent.sender.rank, sent.to.rank) for sent in log.sends} == {(0, 2), (2, 0)}

@@ -168,6 +168,8 @@ def test_what_few_numbers_tell_counts_less() -> None:
     wire, memory = coder.encode(vector, coder.memory)
     assert coder.decode(wire).parts[0][-1] == pytest.approx(12 * 12 / 13)
     assert waiting(memory).tolist() == [3, 4, *[0] * 9]
+    wire, _ = coder.encode(one(*[0.0] * 11), memory)
+    assert coder.decode(wire).parts[0][1] == pytest.approx(4 * 4 / 5), "of all that waited, not of this gradient"
 
 
 # -- DGC --------------------------------------------------------------------------------------------------------------

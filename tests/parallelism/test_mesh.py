@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from covey.model import build
 from covey.model.randomness import seed_of
 from covey.parallelism.pipeline.stage_replica import StageReplica
 from covey.parallelism.pipeline.stage_worker import Back, StageWorker
+from covey.parallelism.plan.timetable import Move
 from covey.program import Node
 from covey.report import gantt
 from covey.report.pipelines import timetable_of
@@ -146,6 +149,61 @@ def test_a_cut_model_learns_what_the_uncut_one_learns(timetable: str, stages: in
     assert farthest(expected, world.scored) < 1e-10
     told = [note.value for note in world.log.notes if note.kind == "loss"]
     assert told == pytest.approx(alone.losses, abs=1e-10)
+
+
+def test_micro_batches_of_unequal_length_count_their_samples() -> None:
+    """Of 18 samples in 4 parts two have 4 and two have 5: in the gradient, and in the loss that is told."""
+    uneven = task(batch_size=18)
+    alone = Alone(uneven, 4)
+    expected = alone.train(6)
+    world = run(uneven, "allreduce with mesh(stage=2, timetable=gpipe)", 2, steps=6)
+    assert farthest(expected, world.scored) < 1e-10
+    assert world.log.values("loss") == pytest.approx(alone.losses, abs=1e-10)
+
+
+def test_what_a_task_draws_behind_its_model_is_what_it_draws_uncut() -> None:
+    def noisy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        shift = torch.randn(10).double()
+        output = model(batch[0])
+        return nn.functional.cross_entropy(output + shift + torch.randn_like(output), batch[1])
+
+    drawing = replace(task(Residual), step=noisy, loss=None)
+    expected = Alone(drawing, 4).train(4)
+    world = run(drawing, "allreduce with mesh(stage=2, timetable=gpipe)", 2, steps=4)
+    assert farthest(expected, world.scored) < 1e-10
+
+
+class TwoTypes(nn.Module):
+    """Its second stage begins with another type than the whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(64, 8), nn.Linear(8, 8).double(), nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.middle(self.first(x.flatten(1)).double()).tanh().float())  # type: ignore[no-any-return]
+
+
+def test_a_model_of_two_types_is_put_together_again() -> None:
+    two = replace(task(), model=TwoTypes, data=(IMAGES, LABELS))
+    world = run(two, "allreduce with mesh(stage=2, cut=first, timetable=plain)", 2, steps=4)
+    assert farthest(Alone(two).train(4), world.scored) < 1e-5
+
+
+def test_each_stage_of_a_hogwild_has_a_vector_of_its_own() -> None:
+    plain = task(optimizer=lambda p: torch.optim.SGD(p, lr=RATE))
+    world = run(plain, "hogwild with mesh(replica=2, stage=2, timetable=plain)", 4, steps=4)
+    places = [world.replicas[Address("worker", rank)].flat.parts[0].data_ptr() for rank in range(4)]
+    assert places[0] == places[2] != places[1] == places[3]
+
+
+def test_weights_stay_while_a_batch_under_way_needs_them() -> None:
+    """A run that is kept then sets it out again, with the weights that it had."""
+    line = object.__new__(StageWorker)
+    line.stage_schedule = SimpleNamespace(oldest=5)  # type: ignore[assignment]
+    for flying, oldest in (({}, 5), ({Move("F", 4): 3, Move("F", 5): 4}, 3), ({Move("F", 7): 6}, 5)):
+        line.flying = flying
+        assert line.oldest == oldest
 
 
 def test_what_was_told_before_a_restart_is_not_taken() -> None:

@@ -35,3 +35,10 @@ def test_settings_and_momentum_of_the_optimizers_go_along() -> None:
     found = recut([kept(replica) for replica in old], new, begin=False).replica["optimizer"]
     assert [group["lr"] for group in found["param_groups"]] == [0.02]
     assert len(found["state"]) == 4 and all(bool((s["momentum_buffer"] == 1).all()) for s in found["state"].values())
+
+
+def test_the_rate_schedule_goes_on_where_it_was() -> None:
+    old = [stage(0.02, 0), stage(0.02, 1, 2)]
+    for replica in old:
+        replica.progress.add(12)
+    assert recut([kept(replica) for replica in old], stage(0.1, 0, 1), begin=False).replica["seen"] == 12

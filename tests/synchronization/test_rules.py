@@ -194,3 +194,10 @@ def test_dssp_never_goes_beyond_its_range(pushes: list[int], low: int, extra: in
             if admitted:
                 assert board.clocks[0] - board.slowest <= max(low, low + extra)
         assert board.clocks[0] - board.slowest <= max(low + 1, low + extra + 1)
+
+
+def test_nobody_waits_for_the_clock_of_one_who_has_left() -> None:
+    board = Board({0: 1, 1: 3, 2: 5})
+    assert not Bounded(2).admits(2, board)
+    board.leave(0)
+    assert board.slowest == 3 and Bounded(2).admits(2, board)

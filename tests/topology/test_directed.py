@@ -76,6 +76,14 @@ def test_odd_cycles_have_no_two_sides(graph: Graph) -> None:
         graph.sides()
 
 
+def test_a_row_of_a_matrix_says_whom_its_rank_hears(tmp_path: Path) -> None:
+    file = tmp_path / "directed.csv"
+    file.write_text("0.5, 0.5, 0\n0, 0.5, 0.5\n0.5, 0, 0.5\n", encoding="utf-8")
+    graph = build("matrix", {"file": str(file)}, 3)
+    assert [list(graph.neighbours(rank)) for rank in range(3)] == [[1], [2], [0]]
+    assert graph.weight(0, 1) == 0.5 and list(graph.hearers(0)) == [2]
+
+
 def test_a_matrix_from_a_file(tmp_path: Path) -> None:
     lines = tmp_path / "weights.csv"
     lines.write_text("# who hears whom\n1/3, 1/3, 1/3\n1/3 1/3 1/3\n\n1/3,1/3,1/3  # the last\n")

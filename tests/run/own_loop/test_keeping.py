@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -130,3 +132,19 @@ def resume(past: Any) -> None:
 
 def test_a_state_that_is_whole_is_taken() -> None:
     resume(kept(1))
+
+
+def test_chance_goes_on_where_it_was() -> None:
+    """Of everything that a script usually draws from."""
+
+    def draws() -> list[float]:
+        return [random.random(), float(np.random.rand()), float(torch.rand(()))]
+
+    past = kept()
+    expected = draws()
+    again = keeping(past)
+    again.begin()
+    while again.position.replays:
+        assert draws() != expected
+        again.position.stepped()
+    assert draws() == expected

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import random
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -19,7 +22,9 @@ from covey.errors import PlanError
 from covey.run.own_loop.counting import LoaderCounts
 from covey.run.own_loop.loading import Sizes
 from covey.run.own_loop.member import Member
+from covey.run.own_loop.rng import seed_all
 from covey.run.own_loop.settings import replica_of
+from covey.run.own_loop.worker_member import WorkerMember
 
 X, Y = torch.linspace(-1, 1, 24).view(12, 2), torch.arange(12) % 3
 
@@ -288,3 +293,19 @@ def test_a_compiled_model_keeps_the_names_of_its_tensors() -> None:
     plain = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     replica = replica_of(torch.compile(plain), torch.optim.SGD(plain.parameters(), lr=0.1), lambda optimizer: None)
     assert [*replica.layout.parameters] == ["0.weight", "0.bias", "1.weight", "1.bias"]
+
+
+def test_from_join_on_each_worker_draws_its_own() -> None:
+    """Dropout and augmentation of two workers differ, though their scripts begin with one seed."""
+    found = []
+    for rank in range(3):
+        member, model = object.__new__(WorkerMember), nn.Linear(2, 1)
+        Member.__init__(member, model, torch.optim.SGD(model.parameters(), lr=0.1), workers=3)
+        member.rank, member.seed = rank, 7
+        member._turns = SimpleNamespace(start=lambda *given: None, wait=lambda: None, over=False)  # type: ignore[assignment]
+        member._keeping = SimpleNamespace(begin=lambda: None)  # type: ignore[assignment]
+        seed_all(7)
+        member.__enter__()
+        found.append((random.random(), float(np.random.rand()), float(torch.rand(()))))
+        Member.__exit__(member, None, None, None)
+    assert all(len({draws[kind] for draws in found}) == 3 for kind in range(3))

@@ -1,0 +1,39 @@
+"""Training time: what passes while a run is scored or kept is none of it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from covey.engines.process.clock import Stopwatch
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [10.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_what_it_had_still_to_stand_still_is_owed_after_the_next_stop(clock: list[float]) -> None:
+    """Two scores soon after one another: of the first pause of 5 seconds 3 were still to come."""
+    watch = Stopwatch()
+    watch.start(later=5)
+    clock[0] = 12
+    watch.stop()
+    clock[0] = 20
+    watch.start()
+    clock[0] = 25
+    assert watch.now() == 2
+
+
+def test_a_pause_is_no_training_time(clock: list[float]) -> None:
+    watch = Stopwatch(before=1.0)
+    watch.start()
+    clock[0] = 14
+    watch.skip(3)
+    assert watch.now() == 2
+    watch.stop()
+    clock[0] = 50
+    assert watch.now() == 2 and watch.at(3.0) == 2
