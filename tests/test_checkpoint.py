@@ -188,6 +188,7 @@ def test_a_crash_while_writing_leaves_the_older_one(tmp_path: Path) -> None:
     assert checkpoints.newest()[0] == older
     (tmp_path / ".partial-1").rename(tmp_path / "checkpoint-000009")  # it died before the pointer was moved
     assert checkpoints.newest()[0] == older
+    (tmp_path / ".partial-2").mkdir()
     assert keep(checkpoints).name == "checkpoint-000010" and checkpoints.newest()[0].name == "checkpoint-000010"
     assert not list(tmp_path.glob(".partial-*"))
 

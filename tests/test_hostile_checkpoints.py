@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from covey.checkpoint import MODE, CheckpointDirectory, RoleState
+from covey.checkpoint.files import seal_read
 from covey.checkpoint.record import sealed
 from covey.errors import CheckpointError
 from tests.test_checkpoint import ME, Ledger, keep, run, state
@@ -235,3 +236,11 @@ def test_what_is_kept_of_a_role_must_fit(tmp_path: Path) -> None:
     back.chance = [3, [1, 2], None]
     with pytest.raises(CheckpointError, match="no state of a random generator"):
         back.restore_chance(Random(0))
+
+
+def test_a_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_bytes(b"1")
+    (tmp_path / "link").symlink_to(tmp_path / "plain")
+    assert seal_read(tmp_path / "plain")[0] == 1
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        seal_read(tmp_path / "link")

@@ -85,3 +85,10 @@ def test_formulas_with_a_codec_are_near_the_virtual_engine(spec: str, task: Task
         timed = SimulatedTrials(DIGITS, now, 0.001).timed(Candidate(spec=spec, strategy=strategy))
         assert timed is not None
         assert predict.step(strategy, now).seconds == pytest.approx(timed.seconds, rel=0.25), byte
+
+
+def test_two_servers_take_half_of_the_traffic_each(task: Task) -> None:
+    """Where the servers' links hold all up, a step is half as long."""
+    narrow = replace(situation(task, bandwidth="1mbit", latency="0ms", compute="1ms"), workers=8)
+    one, two = (predict.step(resolve(f"bsp over servers(count={count})", 8), narrow) for count in (1, 2))
+    assert two.seconds == pytest.approx(one.seconds / 2, rel=0.05)

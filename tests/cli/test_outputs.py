@@ -74,6 +74,12 @@ def test_a_comparison_shows_its_table_and_says_of_each_file(runner: CliRunner, f
     assert f"--json {full} could not" in told.stderr and f"--report {full} could not" in told.stderr
 
 
+def test_a_comparison_of_which_nothing_came_has_failed(runner: CliRunner) -> None:
+    several = ("nosuch", "nosuch,bsp")
+    told = [runner.invoke(app, ["compare", DIGITS, "--strategies", one, "--simulate", *SHORT]) for one in several]
+    assert [one.exit_code for one in told] == [1, 0], [one.output for one in told]
+
+
 @pytest.mark.parametrize("command", ["run", "simulate", "compare", "advise"])
 def test_a_task_file_that_ends_the_program_is_told(runner: CliRunner, tmp_path: Path, command: str) -> None:
     file = tmp_path / "leaves.py"

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import covey
 from covey import catalog
-from covey.engines import torchrun_agent
-from covey.engines.cluster import this_host
+from covey.engines import handover, torchrun_agent
+from covey.engines.cluster import shipping, this_host
 from covey.engines.cluster.placement import place, sites_of
 from covey.engines.cluster.rank_roles import RankRoles
 from covey.engines.cluster.site_messages import SiteConfig
@@ -43,6 +44,7 @@ HOSTS = ["a", "a", "b", "c"]  # of four slots
         ("workers:a", "worker 0: 0, worker 1: 0, worker 2: 1, worker 3: 1, server 0: 2, server 1: 3"),
         ("servers:node1", "worker 0: 0, worker 1: 1, worker 2: 2, worker 3: 3, server 0: 2, server 1: 2"),
         ("servers:node0,workers:rest", "worker 0: 2, worker 1: 2, worker 2: 3, worker 3: 3, server 0: 0, server 1: 1"),
+        ("workers:rest,servers:node0", "worker 0: 2, worker 1: 2, worker 2: 3, worker 3: 3, server 0: 0, server 1: 1"),
         ("servers:b+c", "worker 0: 0, worker 1: 1, worker 2: 2, worker 3: 3, server 0: 2, server 1: 3"),
         ("servers:site3", "worker 0: 0, worker 1: 1, worker 2: 2, worker 3: 3, server 0: 3, server 1: 3"),
     ],
@@ -149,6 +151,27 @@ def test_the_roles_of_a_rank_leave_no_bell_behind() -> None:
     with late:
         pass
     late.leave()  # the loop of this process may end after all else
+
+
+class ShippedTask(msgspec.Struct):
+    """What of a site's config shipping looks at."""
+
+    task: str
+    code: bytes = b""
+
+
+@pytest.mark.parametrize(("there", "shipped"), [("x = 1", False), ("x = 2", True), (None, True)])
+def test_a_host_with_another_file_of_that_name_takes_the_one_that_came_along(
+    tmp_path: Path, there: str | None, shipped: bool
+) -> None:
+    file, room = tmp_path / "task.py", tmp_path / "room"
+    file.write_text("x = 1")
+    config: Any = ShippedTask(f"{file}:name", shipping.packed(str(file)))
+    file.unlink() if there is None else file.write_text(there)
+    found, handed = shipping.settled(config, b"", room)
+    assert found.task == (f"{room / 'task.py'}:name" if shipped else config.task)
+    assert handover.opened(handed).file == (found.task if shipped else "")
+    assert not shipped or (room / "task.py").read_text() == "x = 1"
 
 
 def test_a_task_in_a_folder_with_a_colon_is_compared_too(tmp_path: Path) -> None:

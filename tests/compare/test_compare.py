@@ -175,6 +175,9 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path: Path) -> None:
         run("bsp", workers=3, folder=tmp_path)
     with pytest.raises(PlanError, match=r"until 'accuracy>=0.9', this one has 'accuracy>=0.95'"):
         run("bsp", until="accuracy>=0.95", folder=tmp_path)
+    for name, value in {"epochs": 2, "steps": 7, "servers": 2, "link_rate": "1mbit", "scores": 3}.items():
+        with pytest.raises(PlanError, match=f"a comparison with {name} None, this one has {value!r}"):
+            run("bsp", folder=tmp_path, **{name: value})
 
 
 def test_specs_that_differ_only_in_odd_characters_are_kept_apart(tmp_path: Path) -> None:

@@ -70,6 +70,11 @@ def test_the_order_follows_from_seed_and_epoch_alone() -> None:
     assert Shards(8, 1, 8).order(0).tolist() == [2, 4, 3, 6, 5, 0, 1, 7]
 
 
+def test_neighbouring_seeds_have_no_order_in_common() -> None:
+    orders = [Shards(40, 1, 4, seed).order(epoch).tolist() for seed in range(4) for epoch in range(4)]
+    assert len({tuple(order) for order in orders}) == 16
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -55,6 +55,13 @@ def test_a_quota_is_spent_at_full_speed_and_then_stops_everything() -> None:
     assert ends(Cores(agenda, quota), agenda, [(0, 0.005, 1), (0, 0.005, 1)]) == pytest.approx([0.0225, 0.0225])
 
 
+def test_a_quota_is_spent_by_all_that_run_when_another_begins() -> None:
+    """2 ms are gone after 1; then three spend 3 ms in 1, 5 ms in 1.67 and, with two of them through, 4 ms in 1.33."""
+    agenda, quota = Agenda(), Machine(cores=0.25, period=Seconds(0.02))
+    found = ends(Cores(agenda, quota), agenda, [(0, 0.005, 1), (0, 0.005, 1), (0.001, 0.0045, 1)])
+    assert found == pytest.approx([0.041333, 0.041333, 0.041833], abs=1e-6)
+
+
 def test_half_a_core_runs_for_half_of_each_period() -> None:
     agenda = Agenda()  # 10 ms at once, 10 ms of waiting, and the other 5
     quota = Machine(cores=0.5, period=Seconds(0.02))

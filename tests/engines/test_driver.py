@@ -12,14 +12,16 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 import zmq
 
-from covey.checkpoint import RoleState
+from covey.checkpoint import RoleState, RunRecord
 from covey.engines.process import control
 from covey.engines.process.control_lines import RoleLine
 from covey.engines.process.launcher.role_processes import RoleProcesses
+from covey.engines.process.launcher.roster import Roster
 from covey.engines.process.launcher.supervisor import RunWishes, Supervisor
 from covey.engines.process.role.command_handlers import obey
 from covey.engines.process.role.compute_thread import ComputeThread, WorkDone
@@ -31,6 +33,7 @@ from covey.engines.process.snapshot_parts import SCORER
 from covey.engines.transport.zmq import ZmqTransport
 from covey.message import stamped
 from covey.model.replica import Replica
+from covey.observe.referee import Referee
 from covey.program import Effect, Node, Receive, Send
 from covey.strategy import Plan, Role
 from covey.vector import Vector
@@ -235,3 +238,14 @@ def test_the_sockets_of_a_run_lie_in_a_folder_of_its_users_own() -> None:
         assert not processes.directory.exists()
     finally:
         os.umask(before)
+
+
+def test_a_run_that_goes_on_counts_on() -> None:
+    past = Roster([ME, YOU], [ME, YOU])
+    past.tallies[ME].samples, past.tallies[ME].bytes = 40, {"worker 1": 8}
+    supervisor = object.__new__(Supervisor)
+    supervisor.roster, supervisor.referee = Roster([ME, YOU], [ME, YOU]), Referee(every=10)
+    progress = msgspec.to_builtins({"seconds": 4.0, "tallies": past.kept(), "history": []}, str_keys=True)
+    kinds: Any = {"strategy": "bsp", "workers": 2, "servers": 1, "seed": 0, "samples": 0, "batch_size": 0}
+    supervisor.resume(RunRecord(**kinds, limits=[1, 1], progress=progress))
+    assert (supervisor.roster.samples, supervisor.roster.bytes, supervisor.watch.now()) == (40, 8, 4.0)

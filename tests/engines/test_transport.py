@@ -25,8 +25,9 @@ from covey.engines.process.role.allocator import keep_memory
 from covey.engines.transport import outbox as outbox_module
 from covey.engines.transport.credits import Credits
 from covey.engines.transport.frames import DATA, MAX_OPEN, OPEN, SMALL, TAKEN, Frame
-from covey.engines.transport.inbox import Inbox
+from covey.engines.transport.inbox import Inbox, ReplayWindow
 from covey.engines.transport.landing import landed
+from covey.engines.transport.link import PeerLink
 from covey.engines.transport.outbox import Outbox, OutgoingMessage, SendOrder
 from covey.engines.transport.token import NONE
 from covey.engines.transport.zmq import FRAMES_AHEAD, ZmqTransport
@@ -576,3 +577,18 @@ def test_two_processes_exchange_100_mb() -> None:
 def test_frames_ahead_are_few() -> None:
     """What ZeroMQ holds cannot be overtaken, so a large message must not fit in it whole."""
     assert 2 * FRAMES_AHEAD * FRAME < LARGE * 4
+
+
+def test_what_is_too_old_to_be_known_counts_as_seen() -> None:
+    """Messages come in order: one from long before the newest can only be a replay."""
+    window = ReplayWindow()
+    assert window.first(0) and window.first(2) and window.first(1) and not window.first(1)
+    assert window.first(1000) and not window.first(3) and not window.first(1000 - window.WINDOW)
+    assert window.first(1001 - window.WINDOW) and not window.first(1001 - window.WINDOW)
+
+
+def test_what_was_taken_is_never_less_than_before() -> None:
+    link = object.__new__(PeerLink)
+    link.offered, link.credited = 10, 5
+    assert [link.credit(taken) for taken in (4, 11, 5, 10, 9)] == [False, False, True, True, False]
+    assert link.credited == 10

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
+import covey
 from covey.errors import PeerLost, PlanError, Stalled
 from covey.message import Address
 from covey.model.replica import Replica
@@ -19,6 +22,7 @@ from covey.strategy import workers
 from covey.target import Target
 from tests.conftest import Golden
 from tests.engines.stage import LINK, ME, YOU, Ping, Pong, Program, Word, idle, run
+from tests.worlds import quadratic
 
 
 async def trains(node: Node, replica: Replica) -> None:
@@ -176,3 +180,16 @@ def test_a_foreign_awaitable_is_refused() -> None:
 
     with pytest.raises(TypeError, match="awaited a Foreign"):
         run(foreign)
+
+
+def test_the_model_that_reached_the_target_is_the_runs() -> None:
+    """Each worker ends the step that it is in, and its gradient moves the server's weights on."""
+    seen = list[torch.Tensor]()
+
+    def evaluate(model: torch.nn.Module) -> dict[str, float]:
+        seen.append(model.get_parameter("w").detach().clone())
+        return {"accuracy": float(len(seen) >= 3)}
+
+    task = replace(quadratic(), evaluate=evaluate)
+    result = covey.fit(task, "asynchronous", 3, engine="simulated", until="accuracy>=0.9")
+    assert len(seen) == 3 and torch.equal(result.weights["w"], seen[-1])

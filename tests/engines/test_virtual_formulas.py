@@ -59,3 +59,11 @@ def test_a_thousand_workers_on_less_data_than_they_are() -> None:
     result = timed("allreduce", 2000, Cluster(compute=Seconds(0.02)))
     assert result.samples == 3 * 2000 * 32
     assert result.notes["rings by formula"] == 3
+
+
+def test_a_rate_of_links_is_kept_to_by_every_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("covey.run.simulated.LARGE", 2)
+    same = {"engine": "simulated", "timing_only": True, "steps": 3}
+    free, held = (covey.fit("examples/digits.py", "allreduce", 4, **same, link_rate=rate) for rate in (None, "1mbit"))
+    assert held.traffic.messages == 3 * 2 * 3 * 4 > free.traffic.messages
+    assert held.seconds > 5 * free.seconds

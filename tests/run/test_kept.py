@@ -1,0 +1,59 @@
+"""From which checkpoints a run may go on, and where it may write its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.checkpoint import CheckpointDirectory, RunRecord
+from covey.errors import CheckpointError
+from covey.run.kept import same_cut
+from covey.run.options import Options
+from covey.run.processes import checkpoints_of, kept_run
+
+
+def record(**changed: Any) -> RunRecord:
+    usual = {"strategy": "bsp", "workers": 2, "servers": 1, "seed": 1, "samples": 64, "batch_size": 4, "limits": [3, 3]}
+    return RunRecord(**{**usual, **changed})
+
+
+def kept(folder: Path) -> Path:
+    """A folder with the checkpoint of a run."""
+    with CheckpointDirectory(folder) as checkpoints, checkpoints.writing() as place:
+        checkpoints.commit(place, record())
+    return folder
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"strategy": "ssp"}, {"workers": 3, "limits": [3, 3, 3]}, {"servers": 2}, {"seed": 2}, {"samples": 65},
+        {"batch_size": 5},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)  # fmt: skip
+def test_a_run_goes_on_from_one_of_its_own_kind(tmp_path: Path, changed: dict[str, Any]) -> None:
+    given = Options(resume=kept(tmp_path))
+    place, run = kept_run(given, record())
+    assert place is not None and run is not None and run.seed == 1
+    name = next(iter(changed))
+    with pytest.raises(CheckpointError, match=f"is of a run with {name} .*, this one has {changed[name]!r}"):
+        kept_run(given, record(**changed))
+
+
+def test_the_checkpoints_of_another_run_are_not_replaced(tmp_path: Path) -> None:
+    mine, theirs, fresh = kept(tmp_path / "mine"), kept(tmp_path / "theirs"), tmp_path / "fresh"
+    for resume in (None, mine):
+        with pytest.raises(CheckpointError, match="holds the checkpoints of an earlier run"):
+            checkpoints_of(Options(checkpoint=theirs, resume=resume))
+        assert checkpoints_of(Options(checkpoint=fresh, resume=resume)) is not None
+    assert checkpoints_of(Options(checkpoint=mine, resume=tmp_path / "theirs" / ".." / "mine")) is not None
+    assert checkpoints_of(Options(resume=mine)) is None
+
+
+def test_what_parts_are_said_to_cost_makes_no_other_cut() -> None:
+    mesh = "bsp with mesh(replica=1, stage=2, cut={}, load={})"
+    assert same_cut(mesh.format(3, "60:40"), mesh.format(3, "50:50"))
+    assert not same_cut(mesh.format(3, "60:40"), mesh.format(2, "60:40")) and not same_cut(mesh.format(3, 1), "bsp")
