@@ -10,7 +10,7 @@ import pytest
 from covey.checkpoint import CheckpointDirectory, RunRecord
 from covey.errors import CheckpointError
 from covey.run.kept import same_cut
-from covey.run.options import Options
+from covey.run.options import CheckpointOptions
 from covey.run.processes import checkpoints_of, kept_run
 
 
@@ -35,7 +35,7 @@ def kept(folder: Path) -> Path:
     ids=lambda changed: next(iter(changed)),
 )  # fmt: skip
 def test_a_run_goes_on_from_one_of_its_own_kind(tmp_path: Path, changed: dict[str, Any]) -> None:
-    given = Options(resume=kept(tmp_path))
+    given = CheckpointOptions(resume=kept(tmp_path))
     place, run = kept_run(given, record())
     assert place is not None and run is not None and run.seed == 1
     name = next(iter(changed))
@@ -47,10 +47,10 @@ def test_the_checkpoints_of_another_run_are_not_replaced(tmp_path: Path) -> None
     mine, theirs, fresh = kept(tmp_path / "mine"), kept(tmp_path / "theirs"), tmp_path / "fresh"
     for resume in (None, mine):
         with pytest.raises(CheckpointError, match="holds the checkpoints of an earlier run"):
-            checkpoints_of(Options(checkpoint=theirs, resume=resume))
-        assert checkpoints_of(Options(checkpoint=fresh, resume=resume)) is not None
-    assert checkpoints_of(Options(checkpoint=mine, resume=tmp_path / "theirs" / ".." / "mine")) is not None
-    assert checkpoints_of(Options(resume=mine)) is None
+            checkpoints_of(CheckpointOptions(checkpoint=theirs, resume=resume))
+        assert checkpoints_of(CheckpointOptions(checkpoint=fresh, resume=resume)) is not None
+    assert checkpoints_of(CheckpointOptions(checkpoint=mine, resume=tmp_path / "theirs" / ".." / "mine")) is not None
+    assert checkpoints_of(CheckpointOptions(resume=mine)) is None
 
 
 def test_what_parts_are_said_to_cost_makes_no_other_cut() -> None:

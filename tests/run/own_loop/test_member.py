@@ -302,7 +302,7 @@ def test_from_join_on_each_worker_draws_its_own() -> None:
         member, model = object.__new__(WorkerMember), nn.Linear(2, 1)
         Member.__init__(member, model, torch.optim.SGD(model.parameters(), lr=0.1), workers=3)
         member.rank, member.seed = rank, 7
-        member._turns = SimpleNamespace(start=lambda *given: None, wait=lambda: None, over=False)  # type: ignore[assignment]
+        member._turns = SimpleNamespace(start=lambda *given: None, wait=lambda: None, over=False, mine=False)  # type: ignore[assignment]
         member._keeping = SimpleNamespace(begin=lambda: None)  # type: ignore[assignment]
         seed_all(7)
         member.__enter__()
