@@ -10,7 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.vector import STRETCH, Vector, chunk, chunks, mean_
+from covey.model.flat import Flat
+from covey.model.working_copy import WorkingCopy
+from covey.vector import STRETCH, Vector, chunk, chunks, fingerprint, mean_
 
 
 def mixed() -> Vector:
@@ -126,3 +128,22 @@ def test_a_vector_is_shortened_to_a_norm_and_never_made_longer() -> None:
     assert one.shorten_(1.0, norm=4.0).norm() == pytest.approx(0.625, abs=1e-5), (
         "of a longer one that this is a part of"
     )
+
+
+def test_a_fingerprint_knows_the_order_of_numbers() -> None:
+    one, other = (Vector([torch.tensor(numbers)]) for numbers in ([1.0, 2.0, 3.0], [2.0, 1.0, 3.0]))
+    assert fingerprint(one) == fingerprint(one.clone()) != fingerprint(other)
+    halves = [Vector([torch.ones(4, dtype=dtype)]) for dtype in (torch.float16, torch.bfloat16)]
+    assert fingerprint(halves[0]) != fingerprint(halves[1])
+
+
+def test_a_step_that_raises_leaves_the_module_on_its_working_copy() -> None:
+    module = torch.nn.Linear(2, 2)
+    working = WorkingCopy(layout := Flat(module))
+    working.make()
+    place = module.weight.data_ptr()
+    with working.aside():
+        assert module.weight.data_ptr() == layout.params.parts[0].data_ptr() != place
+    with pytest.raises(ZeroDivisionError), working.aside():
+        raise ZeroDivisionError
+    assert module.weight.data_ptr() == place

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from covey.errors import WireError
 from covey.exchange import filters
 from covey.exchange.filters import KeyCache, gather, scatter, sign
 from covey.vector import Vector
@@ -57,3 +58,13 @@ def test_signatures_tell_lists_apart() -> None:
         return sign(Vector(torch.tensor(part, dtype=torch.int32) for part in parts))
 
     assert len({of([1, 2]), of([2, 1]), of([1], [2]), of([1, 2], []), of([]), of()}) == 6
+
+
+@pytest.mark.parametrize(("keys", "values"), [([-1], [1.0]), ([4], [1.0]), ([0, 1], [1.0]), ([0], [1.0, 2.0])], ids=str)
+def test_keys_that_do_not_fit_are_refused(keys: list[int], values: list[float]) -> None:
+    """They come from a peer: a negative one would count from the end, one value be stretched over several keys."""
+    given = Vector([torch.tensor(keys, dtype=torch.int32)]), Vector([torch.tensor(values)])
+    with pytest.raises(WireError, match="do not fit"):
+        scatter(*given, vector(0.0, 0.0, 0.0, 0.0))
+    with pytest.raises(WireError, match="do not fit"):
+        scatter(*given, Vector([torch.zeros(1), torch.zeros(1)]))

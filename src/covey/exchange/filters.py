@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from covey.errors import WireError
 from covey.message import raw
 from covey.vector import Vector
 
@@ -70,9 +71,17 @@ def gather(vector: Vector, masks: Masks) -> tuple[Vector, Vector]:
 def scatter(keys: Vector, values: Vector, like: Vector) -> Vector:
     """The values at their keys, and zeros elsewhere."""
     dense = like.map(torch.zeros_like)
-    for part, where, what in zip(dense.parts, keys.parts, values.parts, strict=True):
+    pieces = list(zip(dense.parts, keys.parts, values.parts, strict=False))
+    same = len(dense.parts) == len(keys.parts) == len(values.parts)
+    if not same or not all(where.shape == what.shape and _inside(where, part) for part, where, what in pieces):
+        raise WireError(f"keys {keys} and values {values}, which do not fit {like}")
+    for part, where, what in pieces:
         part[where.long()] = what
     return dense
+
+
+def _inside(keys: Tensor, part: Tensor) -> bool:
+    return not keys.numel() or 0 <= int(keys.min()) <= int(keys.max()) < part.numel()
 
 
 class KeyCache:

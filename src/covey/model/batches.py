@@ -79,7 +79,7 @@ class Losses:
         self._untold.append(batch)
 
     def told(self, every: bool = False) -> list[float]:
-        """The losses that have come since, or `every` one that was added; NaN and infinite values are not reported."""
+        """The losses that have come since, or `every` one that was added; NaN is not reported."""
         found = []
         while self._untold and (every or self._untold[0].known):
             found.append(self._untold.pop(0).loss)

@@ -35,6 +35,8 @@ class WorkingCopy:
         """Let the module have the replica's own parameters meanwhile, for a step of the optimizer."""
         if self._copy is not None:
             self._layout.aim(self._layout.params)
-        yield
-        if self._copy is not None:
-            self._layout.aim(self._copy)
+        try:
+            yield
+        finally:
+            if self._copy is not None:
+                self._layout.aim(self._copy)

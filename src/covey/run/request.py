@@ -145,7 +145,7 @@ def budgets(deal: Shards, given: BudgetOptions) -> tuple[int, ...]:
 def samples_of(deal: Shards, rank: int, steps: int) -> int:
     """The number of samples that a worker sees in this number of steps."""
     whole, rest = divmod(steps, deal.steps(rank))
-    return whole * deal.size(rank) + min(rest * deal.batch_size, deal.size(rank))
+    return whole * deal.size(rank) + rest * deal.batch_size
 
 
 def referee(asked: Request) -> Referee:
