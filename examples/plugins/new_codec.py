@@ -10,7 +10,7 @@ from covey import Codec, CodecTraits, Coder, Vector, register
 def coder(form, seed, *, every):
     def encode(vector, turn):
         pairs = zip(vector.parts, form.like.parts, strict=True)
-        sent = [part[turn % every :: every].to(like.dtype) for part, like in pairs]
+        sent = [part[turn % every :: every].to(like.dtype, copy=True) for part, like in pairs]
         return Vector([torch.tensor([turn % every]), *sent]), turn + 1
 
     def decode(wire):

@@ -398,3 +398,39 @@ def test_a_rule_that_says_nothing_of_itself_lends_nothing_and_has_no_proxies() -
     quiet = Rule(Silent(), Soft(2))
     assert not quiet.lends and not quiet.groups
     assert parameter_server("mine", "asynchronous", ShardPolicy(quiet), {}).servers.grouped is None
+
+
+@dataclass(frozen=True)
+class Fresh(Gather):
+    """Drops what is older than `oldest` updates, without an update of its own."""
+
+    oldest: int
+    averages = False
+    empty: bool = False
+
+    def choose(self, waiting: Sequence[WaitingGradient], board: Board) -> GatherChoice | None:
+        if not waiting:
+            return None
+        if board.version - waiting[0].version > self.oldest:
+            return GatherChoice([], [], dropped=[] if self.empty else [0])
+        return GatherChoice([0], [waiting[0].samples], scale=1 / 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limited:
+    empty: bool = False
+
+    def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
+        keeping = ShardPolicy(Rule(Silent(), Fresh(0, self.empty)), codec)
+        return parameter_server("limited", "asynchronous", keeping, {"empty": self.empty})
+
+
+def test_a_rule_may_drop_gradients_without_an_update() -> None:
+    log = run(quadratic(), Limited(), 3, steps=6, cluster=slowed(INSTANT, w1=1.7, w2=5.5)).log
+    assert set(log.values("staleness")) == {0} and sum(log.values("dropped")) > 0
+    assert len(log.values("staleness")) + sum(log.values("dropped")) == 18
+
+
+def test_a_choice_of_nothing_is_named() -> None:
+    with pytest.raises(PlanError, match=r"Fresh\.choose gave a choice without a gradient"):
+        run(quadratic(), Limited(empty=True), 3, steps=6, cluster=slowed(INSTANT, w1=1.7, w2=5.5))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import covey
 from covey import catalog, registry
 from covey.check import laws
 from covey.check.reach import beyond
@@ -19,6 +20,7 @@ from covey.exchange.codec import Codec, Coder
 from covey.exchange.codec_traits import CodecTraits
 from covey.exchange.codecs.by_name import CODECS
 from covey.model.flat import Form
+from tests.worlds import mlp
 
 NUMBER = count()
 PLUGIN = Path("examples/plugins/own_strategies.py")
@@ -53,6 +55,37 @@ def test_the_codec_of_the_tutorial_keeps_every_law_and_needs_its_traits(tmp_path
     shown = CliRunner().invoke(app, ["check-strategy", str(silent)])
     told = " ".join(shown.output.split())
     assert shown.exit_code == 2 and '75% of a vector never arrives: its traits need feedback="needed"' in told
+
+
+def trained(spec: str) -> covey.Result:
+    return covey.fit(mlp(), spec, 3, engine="simulated", steps=8)
+
+
+def test_the_codec_of_the_tutorial_trains() -> None:
+    """One that sends everything is plain bsp, to the bit; the others move the weights, too."""
+    registry.load(PLUGIN.with_name("new_codec.py"))
+    plain, whole, some = (trained(spec).weights for spec in ("bsp", "bsp + stripes(every=1)", "bsp + stripes"))
+    assert all(torch.equal(plain[name], whole[name]) for name in plain)
+    still = covey.fit(mlp(), "bsp", 3, engine="simulated", steps=8, rate=1e-12).weights
+    moved = [float((some[name] - still[name]).norm() / (plain[name] - still[name]).norm()) for name in plain]
+    assert min(moved) > 0.3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (", copy=True", "", "changes with the vector: copy what is sent"),
+        ("part[int(start) :: every] = came", "pass", "after 100 steps 100% of the sum never arrived"),
+        ("= came", "= came * (1 + int(seed) % 2)", "decode uses the seed"),
+    ],
+)
+def test_what_a_codec_may_not_do_is_named(old: str, new: str, said: str, tmp_path: Path) -> None:
+    text = PLUGIN.with_name("new_codec.py").read_text()
+    assert old in text
+    file = tmp_path / "planted.py"
+    file.write_text(text.replace(old, new).replace("stripes", name := f"planted_{next(NUMBER)}"))
+    registry.load(file)
+    assert said in " ".join(law(catalog.codec(name)) for law in laws.CODEC_LAWS.values())
 
 
 def test_the_example_keeps_every_law() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import covey
 from covey import catalog
+from covey.engines.process.launcher import fork_server_client
 from covey.observe.progress import Progress
 from covey.observe.result import Result
 from tests.promises.declared import LACKS
@@ -53,8 +54,9 @@ def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def marked(mark: str) -> list[str]:
     """The other processes that carry the mark, by name."""
     found = []
+    staying = {os.getpid(), *(server.process.pid for server in fork_server_client.RUNNING)}  # until this process ends
     for process in Path("/proc").iterdir():
-        if process.name.isdigit() and int(process.name) != os.getpid():
+        if process.name.isdigit() and int(process.name) not in staying:
             try:
                 if f"{MARK}={mark}".encode() in (process / "environ").read_bytes():
                     found.append((process / "cmdline").read_bytes().decode(errors="replace"))

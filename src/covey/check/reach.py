@@ -19,7 +19,8 @@ BEYOND = {
 INSTEAD = {
     "clocks": "await node.now() or node.sleep(seconds)", "sockets": "await node.send(…) and node.receive(…)",
     "threads": "node.compute(…) or node.spawn(…)", "processes": "a covey.Role for each",
-    "global chance": "node.rng", "its own collectives": "await node.sum(…)",
+    "global chance": "node.rng (in a codec: a torch.Generator with its seed)",
+    "its own collectives": "await node.sum(…)",
 }  # fmt: skip
 
 DRAWS = {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "bernoulli", "multinomial", "normal"}

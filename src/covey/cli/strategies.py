@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from covey.strategy import Strategy
+    from covey.strategy import Entry, Strategy
 
 WORKERS = 4  # of the examples
 COLUMNS = ("optimization", "architecture", "scheduling", "exchange", "topology")
@@ -75,8 +75,7 @@ def command(
 
 def describe(spec: str) -> dict[str, Any]:
     """All that is known of a strategy, as it goes to JSON."""
-    from covey import catalog, compose, topology
-    from covey.central.layouts import LAYOUTS
+    from covey import catalog, compose
     from covey.spec import parse
     from covey.systems import CATEGORIES, LACKING, ROWS, SYSTEMS
 
@@ -106,13 +105,24 @@ def describe(spec: str) -> dict[str, Any]:
         "samples": strategy.description.samples,
         "servers": strategy.servers.count,
         "over": strategy.composition.over,
-        "topologies": list(topology.GRAPHS) if entry.graph else list(LAYOUTS) if entry.placed else [],
+        "topologies": _topologies(entry, strategy),
         "codecs": compose.names(entry),
         "pull": entry.codecs == "pushes",
         "plain": entry.plain,
         "paper": system.paper if system else entry.paper,
         "example": _example(entry.example if spec == strategy.name and entry.example else spec),
     }
+
+
+def _topologies(entry: Entry, strategy: Strategy) -> list[str]:
+    """What may follow `over`; proxies give servers the sums of groups, which some rules cannot use."""
+    from covey import topology
+    from covey.central.layouts import LAYOUTS
+
+    if entry.graph:
+        return list(topology.GRAPHS)
+    sums = strategy.servers.grouped is not None
+    return [name for name in LAYOUTS if name != "proxies" or sums] if entry.placed else []
 
 
 def _setting(field: Field[Any], strategy: Strategy, spec: str, hints: dict[str, Any]) -> dict[str, Any]:

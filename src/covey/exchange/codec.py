@@ -266,9 +266,9 @@ def error_feedback(codec: Codec) -> Codec:
             dropped, inside = memory
             wanted = Vector(kept + part for kept, part in zip(dropped.parts, vector.parts, strict=True))
             wire, inside = inner.encode(wanted, inside)
-            for want, sent in zip(wanted.parts, inner.decode(wire).parts, strict=True):
-                want.sub_(sent)
-            return wire, (wanted, inside)
+            # not in place: the wire of a codec from outside may be a view of what was wanted
+            rest = [want - sent for want, sent in zip(wanted.parts, inner.decode(wire).parts, strict=True)]
+            return wire, (Vector(rest), inside)
 
         return Coder(lambda: (zeros(form), inner.memory), encode, inner.decode)
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from covey.central.server.codec_trials import Sample, Samples
 from covey.central.server.versions import Versions
+from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.message import Address, Message
 from covey.model.replica import Replica
@@ -157,11 +158,12 @@ class Shard(PieceServer):
 
     async def update(self, choice: GatherChoice) -> None:
         """One step of the optimizer with the chosen gradients; their mean is added in the order of the choice."""
+        if not choice.used:
+            return await self.drop(choice)
         pushes = [self.waiting[place] for place in choice.used]
         self.replica.updates.follow(self.node, [(push.sender, push.step) for push in pushes])
         await self.note_update(self.board.version - push.version for push in pushes)
-        if self.first and choice.dropped:
-            await self.node.note("dropped", len(choice.dropped))
+        await self.note_dropped(choice)
         grads, averages = [self.fresh(push) for push in pushes], self.keeping.rule.gather.averages
         # one that makes an update alone was clipped by its worker
         grad = await self.mean(grads, choice.weights, self.board.version) if averages else grads[0]
@@ -170,6 +172,20 @@ class Shard(PieceServer):
         self.board.version += 1
         self.replica.progress.add(sum(push.samples for push in pushes))
         self.forget(choice)
+
+    async def drop(self, choice: GatherChoice) -> None:
+        """Forget gradients without an update."""
+        if not choice.dropped:
+            raise PlanError(
+                f"{type(self.keeping.rule.gather).__name__}.choose gave a choice without a gradient: return None to "
+                "wait, or name gradients in used or dropped"
+            )
+        await self.note_dropped(choice)
+        self.forget(choice)
+
+    async def note_dropped(self, choice: GatherChoice) -> None:
+        if self.first and choice.dropped:
+            await self.node.note("dropped", len(choice.dropped))
 
     def forget(self, choice: GatherChoice) -> None:
         gone = {*choice.used, *choice.dropped}
