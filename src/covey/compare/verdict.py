@@ -11,7 +11,6 @@ from covey.compare.cases import Entrant
 from covey.compare.outcomes import ComparedRun, Comparison, Standing
 from covey.compare.paired import FEWEST, Finish, Ratio
 from covey.compare.race import Rounds, Standings
-from covey.simulate.units import format_duration
 
 TIE = 2.0  # times: those that may be further apart than this do not tie, they are not known well enough
 
@@ -150,4 +149,4 @@ def counted(many: int, what: str) -> str:
 
 def how_long(seconds: float) -> str:
     """A time limit that a person would write, no shorter than this."""
-    return f"{math.ceil(seconds / 60)}m" if seconds > 90 else format_duration(10 * math.ceil(seconds / 10))
+    return f"{math.ceil(seconds / 60)}m" if seconds > 90 else f"{10 * math.ceil(seconds / 10)}s"

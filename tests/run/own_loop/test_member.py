@@ -288,6 +288,33 @@ def test_a_loader_alone_is_the_whole_loader() -> None:
         assert torch.equal(torch.cat([x for x, _ in loader]), X)
 
 
+@pytest.mark.parametrize(
+    ("between", "counted"),
+    [
+        ("skip before the gradients are zeroed", 3), ("skip after it", 3), ("skip after zeroing in place", 3),
+        ("accumulate", 7), ("no forward", 7),
+    ],
+)  # fmt: skip
+def test_batches_that_are_skipped_do_not_count(between: str, counted: int) -> None:
+    weight = nn.Parameter(torch.ones(2))
+    counts = LoaderCounts(2, lambda: [weight])
+    counts.pulled(Sizes(4, 10))
+    if between != "no forward":
+        counts.looked(4)
+        weight.grad = torch.ones(2)
+    if between == "skip after it":
+        weight.grad = None
+    elif between == "skip after zeroing in place":
+        weight.grad.zero_()  # type: ignore[union-attr]
+    counts.pulled(Sizes(3, 6))
+    if between == "skip before the gradients are zeroed":
+        weight.grad = None
+    counts.looked(3)
+    weight.grad = weight.grad.add_(1) if weight.grad is not None else torch.ones(2)
+    found = counts.take(None)
+    assert (found.mine, found.everybody) == (counted, 6 if counted == 3 else 16)
+
+
 def test_a_compiled_model_keeps_the_names_of_its_tensors() -> None:
     """Nothing is compiled before the first batch, so this costs nothing."""
     plain = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))

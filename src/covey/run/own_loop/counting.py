@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import Parameter
 
 from covey.errors import PlanError
 from covey.run.own_loop.loading import Sizes, watch
@@ -25,16 +28,15 @@ class StepSamples:
 class LoaderCounts:
     """What was pulled from loaders since the last step, and what the models were given."""
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
+    def __init__(self, workers: int, trained: Callable[[], Iterable[Parameter]] = tuple) -> None:
+        self.workers, self._trained = workers, trained
         self._last: StepSamples | None = None  # of the last step, where its batches came from loaders
         self.begin()
 
     def begin(self) -> None:
         """Another step begins."""
-        self._mine: int | None = 0
-        self._everybody: int | None = 0
-        self._pulled, self._alike = 0, True
+        self._batches: list[Sizes] = []
+        self._gradient: tuple[Parameter, Tensor, int] | None = None  # one that batches left, and the number of these
         self._given = self._looked = 0
         self._told = False  # the samples of a batch are known
 
@@ -42,11 +44,38 @@ class LoaderCounts:
         """A batch comes from a loader; one that is only looked at, without gradients, is of no step."""
         if not torch.is_grad_enabled():
             return
-        self._pulled += 1
-        self._mine = None if self._mine is None or sizes.mine is None else self._mine + sizes.mine
-        known = self._everybody is not None and sizes.everybody is not None and sizes.mine is not None
-        self._everybody = self._everybody + sizes.everybody if known else None  # type: ignore[operator]
-        self._alike = self._alike and known and sizes.everybody == sizes.mine * self.workers  # type: ignore[operator]
+        self._forget_zeroed()
+        if self._batches and self._looked:
+            self._keep_gradient()
+        self._batches.append(sizes)
+
+    def _keep_gradient(self) -> None:
+        """Note a gradient of the batches so far, to see later whether the loop has zeroed it: it skips bad batches."""
+        left = [(p, p.grad) for p in self._trained() if p.grad is not None and not p.grad.is_sparse]
+        if not any(grad.is_cuda or grad.any() for _, grad in left):  # a GPU is not waited for
+            self._batches.clear()
+            self._looked = 0
+        else:
+            self._gradient = *min(left, key=lambda pair: pair[1].numel()), len(self._batches)
+
+    def _forget_zeroed(self) -> None:
+        """Batches whose gradients the loop has set to None since do not count."""
+        if self._gradient and self._gradient[0].grad is not self._gradient[1]:
+            del self._batches[: self._gradient[2]]
+            self._gradient = None
+
+    @property
+    def _mine(self) -> int | None:
+        return _sum(batch.mine for batch in self._batches)
+
+    @property
+    def _everybody(self) -> int | None:
+        return None if self._mine is None else _sum(batch.everybody for batch in self._batches)
+
+    @property
+    def _alike(self) -> bool:
+        counted = self._everybody is not None
+        return counted and all(one.everybody == (one.mine or 0) * self.workers for one in self._batches)
 
     def looked(self, samples: int) -> None:
         """A model is given samples; several may be given the same ones."""
@@ -64,19 +93,20 @@ class LoaderCounts:
 
     def take(self, samples: int | None) -> StepSamples:
         """The step's samples, where they can be found; the loop may give them."""
-        if samples is None and self._last and not (self._pulled or self._looked or self._given or self._told):
+        if samples is None and self._last and not (self._batches or self._looked or self._given or self._told):
             return self._last  # another optimizer steps on the same batches
+        self._forget_zeroed()
         self.add(samples)
-        mine = self._given if self._told or not self._pulled or self._mine is None else self._mine
+        mine = self._given if self._told or not self._batches or self._mine is None else self._mine
         if not self._told and not mine:
             raise PlanError(
                 "member.step cannot see how many samples this step has: take batches from member.loader(loader) or "
                 "member.shard(data, batch_size), or say it, member.step(loss, samples=n)"
             )
-        everybody = self._everybody if self._pulled and mine == self._mine else None
-        alike = everybody is None or self._alike or self._pulled == 1
-        counted = StepSamples(mine, everybody, bool(self._pulled) or self._told, alike)
-        self._last = counted if self._pulled else None
+        everybody = self._everybody if self._batches and mine == self._mine else None
+        alike = everybody is None or self._alike or len(self._batches) == 1
+        counted = StepSamples(mine, everybody, bool(self._batches) or self._told, alike)
+        self._last = counted if self._batches else None
         self.begin()
         return counted
 
@@ -85,6 +115,12 @@ class LoaderCounts:
         with suppress(PlanError):
             self.take(samples)
         self.begin()
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """None where one of them is unknown."""
+    found = list(counts)
+    return None if None in found else sum(filter(None, found))
 
 
 def checked(samples: int) -> int:

@@ -45,7 +45,7 @@ class Member:
                 "the plain model, and the strategy does that"
             )
         self._epoch = 0
-        self._counts = LoaderCounts(workers)
+        self._counts = LoaderCounts(workers, self._parameters)
         self._hooks: list[Any] = []
         self._loop = current_thread()
         self._begun = self._stepping = False
@@ -230,6 +230,9 @@ class Member:
         """
         if self._begun:
             raise PlanError("member.keep was called after the first member.step: call it before the training loop")
+
+    def _parameters(self) -> Iterable[nn.Parameter]:
+        return (parameter for optimizer in self.optimizers for parameter in parameters_of(optimizer))
 
     def _begin_steps(self) -> None:
         """(At the first step)"""
