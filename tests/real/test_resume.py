@@ -259,12 +259,12 @@ def test_a_run_that_was_done_ends_at_once(room: Room) -> None:
 
 
 def test_changed_settings_of_the_optimizer_are_told_and_do_not_count(room: Room) -> None:
-    task, place = room.task(optimizer=SGD), room.path / "kept"
-    fit(task, "bsp", 2, steps=4, checkpoint=place, every="1ms")
+    task, place = room.task(before_step=PACE, optimizer=SGD), room.path / "kept"
+    fit(task, "bsp", 2, steps=50, checkpoint=place, every="1ms")
     watch, same = Watch(), Watch()
-    other = room.task("other.py", optimizer=SGD.replace("lr=0.05", "lr=0.5"))
-    weights = fit(task, "bsp", 2, steps=8, resume=place, watcher=same).weights
-    assert not differing(fit(other, "bsp", 2, steps=8, resume=place, watcher=watch).weights, weights)
+    other = room.task("other.py", before_step=PACE, optimizer=SGD.replace("lr=0.05", "lr=0.5"))
+    weights = fit(task, "bsp", 2, steps=54, resume=place, watcher=same).weights
+    assert not differing(fit(other, "bsp", 2, steps=54, resume=place, watcher=watch).weights, weights)
     told = [line for line in watch.said if "settings" in line]
     assert told == ["the checkpoint's optimizer settings hold, not the task's new ones: lr 0.05, not 0.5"]
     assert not [line for line in same.said if "settings" in line]
