@@ -66,7 +66,7 @@ def facts(replica: Replica) -> list[Any]:
         {name: tensor.tolist() for name, tensor in net.state_dict().items()}, net.calls, net.memory.tolist(),
         net.cache is None, "late" in net._buffers, str(replica.optimizer.state_dict()), replica.progress.seen,
         replica.losses.count, torch.get_rng_state().tolist(), random.getstate(),
-        np.random.get_state()[1].tolist(),
+        [*np.random.get_state()[1].tolist(), np.random.get_state()[2]],
         [part.tolist() for part in (*replica.grad.parts, *replica.buffers.parts)],
     ]  # fmt: skip
 

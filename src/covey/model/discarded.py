@@ -68,8 +68,10 @@ class ModuleStates:
 
 def _rebind(now: dict[str, Any], before: dict[str, Any]) -> None:
     """Give names the values that they had; only where they have others, for a scripted module allows no more."""
-    for name in [name for name in now.keys() if name not in before]:  # noqa: SIM118  # a scripted module's is no dict
-        del now[name]
+    names = list(now.keys())  # a scripted module's is no dict
+    for name in names:
+        if name not in before:
+            del now[name]
     for name, value in before.items():
         if name not in now or now[name] is not value:
             now[name] = value
