@@ -162,7 +162,7 @@ class Member:
             self._begin_steps()
         if self._more:
             return self._counts.add(samples)
-        chosen = self._chosen(optimizer)
+        chosen = chosen_optimizer(self.optimizers, optimizer)
         max_norm, self._max_norm = self._max_norm, None
         if self._position.stepped():
             self._replay(chosen, scaler)
@@ -251,13 +251,6 @@ class Member:
                 "member.step(loss, scaler=scaler) instead of scaler.step(optimizer)"
             )
 
-    def _chosen(self, optimizer: Optimizer | None) -> Optimizer:
-        if optimizer is None and len(self.optimizers) > 1:
-            raise PlanError("the run has several optimizers: say which one steps now, member.step(optimizer=…)")
-        if optimizer is not None and not any(optimizer is each for each in self.optimizers):
-            raise PlanError("member.step(optimizer=…): this optimizer was not given to covey.join")
-        return optimizer or self.optimizers[0]
-
     def _anywhere(self, here: bool) -> bool:
         """Whether something is so on any worker that has to skip a step with this one."""
         return here
@@ -279,6 +272,15 @@ class Member:
         if max_norm is not None:
             nn.utils.clip_grad_norm_(parameters_of(chosen), max_norm)
         chosen.step()
+
+
+def chosen_optimizer(optimizers: Sequence[Optimizer], named: Optimizer | None) -> Optimizer:
+    """The one that steps now: the only one, or the one that the loop names."""
+    if named is None and len(optimizers) > 1:
+        raise PlanError("the run has several optimizers: say which one steps now, member.step(optimizer=…)")
+    if named is not None and not any(named is each for each in optimizers):
+        raise PlanError("member.step(optimizer=…): this optimizer was not given to covey.join")
+    return named or optimizers[0]
 
 
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
