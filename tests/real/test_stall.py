@@ -46,7 +46,7 @@ def test_a_step_that_hangs_is_shown(room: Room) -> None:
     waiting = [line for line in roles if " s for Params of step 4 from server 0; last heard" in line]
     assert len(waiting) == 2, listener.said[-1]
     assert any("has computed" in line and "in step 3; last heard" in line for line in roles)
-    assert any("server 0 has waited" in line and "for Pull or Push or Leave" in line for line in roles)
+    assert any("server 0 has waited" in line and "for Pull or Push or Sample or Goodbye" in line for line in roles)
 
 
 @pytest.mark.full
