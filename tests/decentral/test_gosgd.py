@@ -11,15 +11,29 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from covey import catalog
-from covey.decentral.gossip import gosgd
-from covey.decentral.gossip.gosgd import Gossip, take_in
+from covey.decentral.gossip.gosgd import Gossip, GossipLinks
 from covey.errors import PlanError
+from covey.exchange.codec import dense
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.observe.instruments import Instrument
-from covey.program import Memory
+from covey.program import Node
 from tests.conftest import Golden
-from tests.worlds import CLUSTER, INSTANT, Point, World, paced, quadratic, run, sgd, slowed, spread, vector, worker
+from tests.worlds import (
+    CLUSTER,
+    INSTANT,
+    Point,
+    World,
+    paced,
+    perform,
+    quadratic,
+    run,
+    sgd,
+    slowed,
+    spread,
+    vector,
+    worker,
+)
 
 
 class Scales(Instrument):
@@ -64,17 +78,17 @@ def weighed_run(
     watch: Sequence[Instrument] = (),
 ) -> World:  # fmt: skip
     """A run on the scales: what is taken in is taken off the wire."""
-    real = gosgd.take_in
+    real = GossipLinks.take_in
 
-    def watched(replica: Replica, weight: Memory[float], message: Gossip) -> None:
-        before = weight.value
-        real(replica, weight, message)
-        assert weight.value == before + message.weight, "the receiver gains exactly what was sent"
+    def watched(links: GossipLinks, message: Gossip) -> None:
+        before = links.weight.value
+        real(links, message)
+        assert links.weight.value == before + message.weight, "the receiver gains exactly what was sent"
         scales.taken(message)
 
     cluster = paced(slow, jitter=0.5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gosgd, "take_in", watched)
+        patch.setattr(GossipLinks, "take_in", watched)
         return run(
             quadratic(lr=lr), strategy, len(slow), steps=steps, cluster=cluster, watch=[scales, *watch], seed=seed,
             before=scales.before,
@@ -116,12 +130,17 @@ def test_without_a_learning_rate_all_come_to_the_mean() -> None:
 
 def test_taking_in_by_hand() -> None:
     """(a w + b v) / (a + b), and a + b."""
-    replica = Replica(Point(2, torch.float64), sgd())
-    replica.flat.copy_(vector(1.0, 3.0))
-    weight = Memory(0.25)
-    take_in(replica, weight, Gossip(vector(5.0, -1.0), 0.75))
-    assert replica.flat.parts[0].tolist() == [4.0, 0.0]
-    assert weight.value == replica.weight == 1.0
+
+    async def program(node: Node, _: Replica) -> None:
+        replica = Replica(Point(2, torch.float64), sgd())
+        replica.flat.copy_(vector(1.0, 3.0))
+        links = GossipLinks(node, replica, dense)
+        links.weight.value = 0.25
+        links.take_in(Gossip(vector(5.0, -1.0), 0.75))
+        assert replica.flat.parts[0].tolist() == [4.0, 0.0]
+        assert links.weight.value == replica.weight == 1.0
+
+    perform(program)
 
 
 def test_the_sender_keeps_half_and_sends_half() -> None:

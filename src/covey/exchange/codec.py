@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from covey.errors import WireError
+from covey.errors import PlanError, WireError
 from covey.exchange.codec_observer import told, watched
 from covey.exchange.codec_traits import UNBIASED, CodecTraits
 from covey.model.flat import Form
 from covey.program import Node
 from covey.vector import Vector
+
+T = TypeVar("T")
 
 Memory = Any
 """What a coder carries from one time to the next: tensors, vectors, numbers, and tuples, lists and dicts of them.
@@ -136,6 +138,24 @@ class Codec:
         whole = self.traits.plain or self.traits.measured  # else, where there are no numbers, only sizes count
         coder = self.make(form, place) if whole or not empty else _timed(self, form, place)
         return coder if whole or not watched() else _telling(self.names, form.like.nbytes, coder)
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether gradients as it writes them can be added up on their way."""
+        return self.carrying().traits.summable
+
+    def for_weights(self) -> Codec | None:
+        """What weights travel in that are sent whole; None where they travel as they are."""
+        return self if self.traits.weights and not (self.traits.plain or self.pull) else None
+
+    def either(self, plain: T, encoded: T) -> T:
+        """What a strategy does where nothing is encoded, or else."""
+        return plain if self.traits.plain else encoded
+
+    def refuse(self, what: str, why: str) -> None:
+        """Refuse this codec with `what`, unless nothing is encoded."""
+        if not self.traits.plain:
+            raise PlanError(f"{what} with {self.name}: {why}")
 
     def carrying(self) -> Codec:
         """This codec as gradients use it: with error feedback where it needs it."""

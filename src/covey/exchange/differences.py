@@ -13,14 +13,32 @@ from torch import Tensor
 
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, Coder, Memory, expect, seed
-from covey.exchange.collectives.compressed import beside
+from covey.exchange.collectives.compressed import Means, Sums, beside, change_coder
 from covey.model.flat import Form
 from covey.model.replica import Replica
 from covey.program import Node
 from covey.vector import Vector
 
 
-class Shadows:
+class Wires:
+    """Vectors that travel as they are: one's own to others, or others' to oneself."""
+
+    def tell(self, vector: Vector, who: int = 0) -> Vector:
+        """What travels of a vector."""
+        return vector
+
+    def hear(self, wire: Vector, who: int = 0) -> Vector:
+        """The vector, from what came."""
+        return wire
+
+    def begin_at(self, vector: Vector, who: int = 0) -> None:
+        """Who has this one before anything is told; a restart remembers what they have by then."""
+
+    def moved(self, by: Vector, who: int = 0) -> None:
+        """The vector has changed by this much, which both ends know without a word."""
+
+
+class Shadows(Wires):
     """Copies of a vector that changes, by who has them: one's own as others have it, or others' as one has them.
 
     All begin at the same `start`. They survive a restart, by their `name` in the role.
@@ -37,6 +55,13 @@ class Shadows:
     def begin(self, vector: Vector, who: int = 0) -> None:
         """Who has this one now, as it is."""
         self.kept[who] = [vector.clone(), self.coder.memory]
+
+    def begin_at(self, vector: Vector, who: int = 0) -> None:
+        if who not in self.kept:
+            self.begin(vector, who)
+
+    def moved(self, by: Vector, who: int = 0) -> None:
+        self.of(who).add_(by)
 
     def tell(self, vector: Vector, who: int = 0) -> Vector:
         """What travels so that the copy comes near to the vector; one's own comes as near."""
@@ -56,32 +81,73 @@ class Shadows:
 
 
 class Gaps:
-    """How far others' models are from one's own, where they travel as differences.
+    """How far others' models are from one's own, where they travel as they are."""
+
+    def __init__(self, model: Vector) -> None:
+        self.model = model
+
+    def hear(self, wire: Vector, who: int = 0) -> Vector:
+        """The way from one's own model to that of another, from whom this came."""
+        return wire - self.model
+
+    def follow(self, wire: Vector, share: float, who: int = 0) -> None:
+        """Move one's own model by a share of that way."""
+        self.model.lerp_(wire, share)
+
+    def moved(self, force: Vector, who: int = 0) -> None:
+        """Both models come towards each other by this much, which both know without a word."""
+
+
+class ShadowGaps(Gaps):
+    """The same where models travel as differences.
 
     A shadow lags behind its model, and would hold back whoever follows it; so one's own model is seen through the same
     codec at the same times, and what counts is how far the one shadow is from the other. Of that a part is gone, or the
     `whole` of it where what comes of it is encoded once more, and so is a part anyway.
     """
 
-    def __init__(
-        self, node: Node, replica: Replica, codec: Codec, model: Vector | None = None, whole: bool = False
-    ) -> None:  # fmt: skip
-        self.model = replica.model if model is None else model
+    def __init__(self, node: Node, replica: Replica, codec: Codec, model: Vector, whole: bool = False) -> None:
+        super().__init__(model)
         coder = model_coder(node, replica, codec, "gap")
         self.theirs = Shadows(node, "gaps.theirs", coder, self.model)
         self.own = Shadows(node, "gaps.own", coder, self.model)
         self.gain = 1.0 if whole else gain(coder, self.model, len(replica.flat.parts))
 
     def hear(self, wire: Vector, who: int = 0) -> Vector:
-        """The way from one's own model to that of another, from whom this came."""
         theirs = self.theirs.hear(wire, who)
         self.own.tell(self.model, who)
         return (theirs - self.own.of(who)).mul_(self.gain)
 
+    def follow(self, wire: Vector, share: float, who: int = 0) -> None:
+        self.model.add_(self.hear(wire, who), alpha=share)
+
     def moved(self, force: Vector, who: int = 0) -> None:
-        """Both models come towards each other by this much, which both know without a word."""
-        self.own.of(who).add_(force)
-        self.theirs.of(who).add_(force, alpha=-1)
+        self.own.of(who).add_(force, alpha=-1)
+        self.theirs.of(who).add_(force)
+
+
+def model_wires(
+    node: Node, replica: Replica, codec: Codec, name: str, seeded: str, start: Vector | None = None
+) -> Wires:  # fmt: skip
+    """How models travel with a codec: as they are, or as what has changed since all had `start`."""
+    if codec.traits.plain:
+        return Wires()
+    start = replica.model if start is None else start
+    return Shadows(node, name, model_coder(node, replica, codec, seeded), start)
+
+
+def model_gaps(node: Node, replica: Replica, codec: Codec, model: Vector | None = None, whole: bool = False) -> Gaps:
+    """How far others' models are from one's own, as they travel with a codec."""
+    model = replica.model if model is None else model
+    return Gaps(model) if codec.traits.plain else ShadowGaps(node, replica, codec, model, whole)
+
+
+def model_sums(node: Node, replica: Replica, codec: Codec) -> Sums:
+    """Sums of what models change by; what a codec leaves out of one is given back."""
+    if codec.traits.plain:
+        return Sums(node)
+    adds_up = codec.traits.summable and codec.traits.feedback == "none"
+    return Means(node, (change_coder if adds_up else model_coder)(node, replica, codec))
 
 
 def difference_coder(node: Node, form: Form, codec: Codec, *what: object) -> Coder:

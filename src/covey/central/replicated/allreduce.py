@@ -127,7 +127,7 @@ class Allreduce:
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         if self.pattern != "auto":
             by_name.pattern("allreduce", self.pattern, self.local)
-        work = self.work() if codec.traits.plain else self.compressed(codec)
+        work = codec.either(self.uncompressed, self.compressed)(codec)
 
         def roles(workers: int, servers: int) -> list[Role]:
             return [
@@ -144,17 +144,17 @@ class Allreduce:
             terms=TaskTerms(clips="each update"),
             taxonomy=Taxonomy(
                 optimization="central", architecture="peers", scheduling="synchronous",
-                exchange="all-reduce" if codec.carrying().traits.summable else "all-gather",
+                exchange="all-reduce" if codec.adds_up else "all-gather",
                 topology=by_name.SHAPES[self.pattern],
             ),
         )  # fmt: skip
 
-    def work(self) -> Program:
+    def uncompressed(self, codec: Codec) -> Program:
         local = 0 if self.pattern == "auto" else self.local  # machines as they are, where that is up to the group
         return partial(worker, wish=PatternRequest(pattern=self.pattern, bucket=self.bucket_bytes()), local=local)
 
     def compressed(self, codec: Codec) -> Program:
-        levels = self.pattern == "hierarchical" and not codec.carrying().traits.summable
+        levels = self.pattern == "hierarchical" and not codec.adds_up
         if not levels:
             check_pattern("allreduce", self.pattern, codec)
         elif not self.local:

@@ -192,19 +192,14 @@ class ByteScheduler:
                 "bytescheduler(partition=0, credit=auto): credits are multiples of a partition; set partition to a "
                 "size or to auto"
             )
-        if manner.sized and not codec.traits.plain:
-            raise PlanError(
-                f"bytescheduler(partition=auto) with {codec.name}: the codec needs slices of one size; set partition "
-                "to a size"
-            )
+        if manner.sized:
+            codec.refuse(
+                "bytescheduler(partition=auto)", "the codec needs slices of one size; set partition to a size"
+            )  # fmt: skip
         if self.exchange == "servers":
             return scheduled("bytescheduler", manner, settings, codec)
         check("bytescheduler", settings)
-        if not codec.traits.plain:
-            raise PlanError(
-                f"bytescheduler(exchange=allreduce) sums uncompressed values: omit {codec.name}, or use "
-                "exchange=servers"
-            )
+        codec.refuse("bytescheduler(exchange=allreduce)", "it sums uncompressed values; use exchange=servers")
         return interleaved("bytescheduler", manner, {**settings, "exchange": self.exchange})
 
 

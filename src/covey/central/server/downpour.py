@@ -170,10 +170,8 @@ class Downpour:
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         self.check()
-        if not codec.traits.plain and self.filter != "none":
-            raise PlanError(
-                f"downpour(filter={self.filter}) with {codec.name}: both select what is sent; use one of them"
-            )
+        if self.filter != "none":
+            codec.refuse(f"downpour(filter={self.filter})", "both select what is sent; use one of them")
         step = ShardStep(1 / workers, self.server == "adagrad", self.gamma, self.l1)
 
         def roles(workers: int, servers: int) -> list[Role]:

@@ -12,9 +12,8 @@ from covey.decentral.averaging.local_sgd import group
 from covey.decentral.written_settings import written
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
-from covey.exchange.collectives.compressed import Means, change_coder
 from covey.exchange.collectives.sums import ring
-from covey.exchange.differences import model_coder, refuse_carrying
+from covey.exchange.differences import model_sums, refuse_carrying
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node
@@ -41,8 +40,7 @@ class Learners:
     def __init__(self, node: Node, replica: Replica, rules: Averaging, count: int, codec: Codec) -> None:
         self.node, self.replica, self.rules = node, replica, rules
         self.kept: dict[str, Any] = node.remember("learners", self.fresh(count)).value
-        coder = change_coder if codec.traits.summable and codec.traits.feedback == "none" else model_coder
-        self.means = None if codec.traits.plain else Means(node, coder(node, replica, codec))
+        self.sums = model_sums(node, replica, codec)
         replica.show(self.centre)
 
     def fresh(self, count: int) -> dict[str, Any]:
@@ -102,15 +100,9 @@ class Learners:
     async def average(self, step: int) -> None:
         """z = z + sum of all forces + momentum (z - z before); the statistics of batch norm without momentum."""
         pace = await self.pace()
-        members = group(self.node, step)
-        if self.means:
-            forces = self.kept["sum"].clone()
-            self.kept["sum"].copy_(await self.means.total(forces, members, ring))
-            if self.means.told:
-                self.give_back(forces.add_(self.means.told, alpha=-1))
-        both = pace if self.means else self.kept["sum"].join(pace)
-        if both.parts:
-            await self.node.sum(both, members, ring)
+        untold = await self.sums.add_up(self.kept["sum"], group(self.node, step), ring, also=pace)
+        if untold is not None:
+            self.give_back(untold)
         drift, count = self.centre - self.kept["before"], len(self.replica.flat.parts)
         self.kept["before"].copy_(self.centre)
         self.centre.add_(self.kept["sum"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from covey.exchange.codec import Codec
-from covey.exchange.differences import Shadows, model_coder
+from covey.exchange.differences import model_wires
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node
@@ -19,29 +19,12 @@ class Hops:
     """
 
     def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
-        self.plain = codec.traits.plain
-        if self.plain:
-            return
-        up, down = (model_coder(node, replica, codec, way) for way in ("up", "down"))
         size, children = subtree(node.address, node.workers), relatives(node.address, node.workers)[1]
-        self.told = Shadows(node, "told", up, replica.model * size)
-        self.heard = Shadows(node, "heard", up, Vector(()))
+        self.told = model_wires(node, replica, codec, "told", "up", replica.model * size)
+        self.heard = model_wires(node, replica, codec, "heard", "up", Vector(()))
         for child in children:
-            if child.rank not in self.heard.kept:
-                self.heard.begin(replica.model * subtree(child, node.workers), child.rank)
-        self.centre = Shadows(node, "centre", down, replica.model)
-
-    def up(self, total: Vector) -> Vector:
-        return total if self.plain else self.told.tell(total)
-
-    def from_below(self, wire: Vector, child: int) -> Vector:
-        return wire if self.plain else self.heard.hear(wire, child).clone()
-
-    def down(self, centre: Vector) -> Vector:
-        return centre if self.plain else self.centre.tell(centre)
-
-    def from_above(self, wire: Vector) -> Vector:
-        return wire if self.plain else self.centre.hear(wire)
+            self.heard.begin_at(replica.model * subtree(child, node.workers), child.rank)
+        self.centre = model_wires(node, replica, codec, "centre", "down")
 
 
 def subtree(who: Address, workers: int) -> int:

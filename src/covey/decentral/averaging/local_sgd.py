@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-from covey.decentral.averaging.optimizer_state import Momentum, OptimizerMoments, stop_sent
+from covey.decentral.averaging.model_means import ModelMeans, model_means
+from covey.decentral.averaging.optimizer_state import Momentum, OptimizerMoments
 from covey.decentral.written_settings import written
 from covey.errors import PlanError
-from covey.exchange.auto import means
 from covey.exchange.averaging import mean_gradient
 from covey.exchange.codec import Codec, dense
 from covey.exchange.collectives import by_name
-from covey.exchange.collectives.compressed import change_coder, check_pattern, gradient_coder
+from covey.exchange.collectives.compressed import Means, check_pattern
 from covey.exchange.collectives.sums import Group, Pattern
 from covey.message import Address
 from covey.model.replica import Replica
@@ -39,76 +38,48 @@ class Periods:
             length *= self.growth
 
 
-class Common:
-    """The model at which all began a period, where only what has changed since then travels, encoded.
-
-    It moves by the mean of what others make of everybody's change, so it stays the same to the bit on all workers.
-    """
-
-    def __init__(self, node: Node, replica: Replica, codec: Codec, together: bool) -> None:
-        self.model = node.remember("common", replica.model.clone()).value
-        self.resets = codec.traits.momentum == "reset"
-        self.changes = means(node, change_coder(node, replica, codec, "models"))
-        self.gradients = (
-            means(node, gradient_coder(node, replica, codec, "gradients"), "gradients") if together else None
-        )
-
-    async def average(self, replica: Replica, members: Group, pattern: Pattern) -> None:
-        """Move on from the common model by the mean change, and begin there."""
-        change = await self.changes.mean(replica.model - self.model, members, pattern)
-        if self.resets and self.changes.told:
-            stop_sent(replica, self.changes.told)
-        replica.model.copy_(self.model.add_(change))
-
-
 async def worker(
     node: Node, replica: Replica, *, periods: Periods, momentum: Momentum = "keep", pattern: Pattern, codec: Codec
 ) -> None:
     """Step alone; at the end of a period replace the model by the mean of all."""
     ends, end = periods.ends(), -1
-    common = None if codec.traits.plain else Common(node, replica, codec, periods.after > 0)
+    models = model_means(node, replica, codec, "models")
+    gradients = models.of_gradients() if periods.after else None
     for step in node.steps():
         if step < periods.after:
             await replica.gradient(node, clip=False)
-            await step_together(node, replica, step, pattern, common)
+            await step_together(node, replica, step, pattern, gradients)
+            models.begin()
             continue
         await replica.descend(node)
         await node.note("update")
         while end < step:
             end = next(ends)
         if step == end:
-            await average(node, replica, group(node, step), pattern, momentum, common)
+            await average(replica, models, group(node, step), pattern, momentum)
+            models.begin()
 
 
-async def step_together(node: Node, replica: Replica, step: int, pattern: Pattern, common: Common | None) -> None:
+async def step_together(node: Node, replica: Replica, step: int, pattern: Pattern, means: Means | None) -> None:
     """Before the switch of post-local SGD: every replica takes the same step, on the mean gradient of all samples."""
     present = node.present(step)
     replica.progress.begin(replica.batch_source.together(present, step))
-    means = common.gradients if common else None
     await mean_gradient(node, replica, replica.grad, group(node, step), pattern, means)
     replica.updates.clip_(replica.grad)
     replica.update()
-    if common:
-        common.model.copy_(replica.model)
     if node.rank == present[0]:
         await node.note("update")
 
 
 async def average(
-    node: Node, replica: Replica, members: Group, pattern: Pattern, momentum: Momentum = "keep",
-    common: Common | None = None,
+    replica: Replica, models: ModelMeans, members: Group, pattern: Pattern, momentum: Momentum
 ) -> None:  # fmt: skip
     """Replace the model by the mean of the group's, and do with the optimizer's state what `momentum` says.
 
     That one travels as it is, whatever a codec makes of models.
     """
     moments = OptimizerMoments(replica.optimizer, averaged=momentum == "average")
-    if common:
-        await common.average(replica, members, pattern)
-    both = moments.flat if common else replica.model.join(moments.flat)
-    if both.parts:
-        with nullcontext() if common else replica.steady():  # the sum grows in place
-            await node.sum(both, members, pattern, share=1 / len(members))
+    await models.average(members, pattern, moments.flat)
     moments.put_back()
     if momentum == "reset":
         replica.optimizer.state.clear()

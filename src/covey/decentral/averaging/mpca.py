@@ -130,7 +130,7 @@ class BackgroundExchange:
 
     def hear(self, message: Gathered) -> None:
         child = message.sender.rank
-        self.kept["heard"][child] = [message.done, self.hops.from_below(message.model, child)]
+        self.kept["heard"][child] = [message.done, self.hops.heard.hear(message.model, child).clone()]
 
     def gather(self, own: Vector) -> Gathered:
         """Own model and the children's sums, in rank order; `own` becomes the sum."""
@@ -150,7 +150,7 @@ async def companion(node: Node, replica: Replica, exchange: BackgroundExchange, 
             kept.update(stepped=0, handed=1)
             view.hand_over()
             gathered = exchange.gather(replica.model.clone())
-            await node.send(parent, Gathered(gathered.done, exchange.hops.up(gathered.model)))
+            await node.send(parent, Gathered(gathered.done, exchange.hops.told.tell(gathered.model)))
         message = await node.receive_any(Stepped, Gathered, Meaned)
         if isinstance(message, Stepped):
             kept["stepped"] = 1
@@ -159,7 +159,7 @@ async def companion(node: Node, replica: Replica, exchange: BackgroundExchange, 
         else:
             assert isinstance(message, Meaned)
             kept["handed"] = 0
-            centre = exchange.hops.from_above(message.model)
+            centre = exchange.hops.centre.hear(message.model)
             view.take(Vector(centre.parts[: len(replica.flat.parts)]))
             await node.broadcast(exchange.children, Meaned(message.last, message.model))
             if message.last:
@@ -179,7 +179,7 @@ async def master(node: Node, replica: Replica, *, mix: float, codec: Codec) -> N
             gathered = exchange.gather(replica.model.map(torch.zeros_like))
             replica.model.lerp_(gathered.model.mul_(1 / node.workers), mix)
             last = gathered.done == node.workers
-            await node.broadcast(exchange.children, Meaned(int(last), exchange.hops.down(replica.model)))
+            await node.broadcast(exchange.children, Meaned(int(last), exchange.hops.centre.tell(replica.model)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 
 from covey.decentral.averaging.local_sgd import average, group
-from covey.decentral.averaging.optimizer_state import Momentum, stop_sent
+from covey.decentral.averaging.model_means import model_means
+from covey.decentral.averaging.optimizer_state import Momentum
 from covey.decentral.written_settings import written
 from covey.errors import PlanError
-from covey.exchange.auto import means as means_of
 from covey.exchange.codec import Codec, dense
-from covey.exchange.collectives.compressed import change_coder
 from covey.exchange.collectives.sums import Group, ring
 from covey.message import Address
 from covey.model.replica import Replica
@@ -38,18 +37,10 @@ async def worker(
     block = node.remember("block", fresh(replica)).value
     done = node.remember("done", [0]).value  # steps
     replica.show(block["published"].join(block["buffers"]))
-    means = None if codec.traits.plain else means_of(node, change_coder(node, replica, codec))
+    models = model_means(node, replica, codec, start=block["start"].join(block["buffers"]))
 
     async def end_block(members: Group) -> None:
-        if means:
-            start = block["start"].join(block["buffers"])
-            replica.model.copy_(start.clone().add_(await means.mean(replica.model - start, members, ring)))
-            if codec.traits.momentum == "reset" and means.told:
-                stop_sent(replica, means.told)
-            if momentum == "reset":
-                replica.optimizer.state.clear()
-        else:
-            await average(node, replica, members, ring, momentum)
+        await average(replica, models, members, ring, momentum)
         outer(block, replica.flat - block["start"])
         replica.flat.copy_(block["start"])
         block["buffers"].copy_(replica.buffers)  # statistics are averaged, and that is all

@@ -40,54 +40,66 @@ class Averaged(Message):
     model: Vector
 
 
-async def worker(node: Node, replica: Replica, *, period: int, momentum: Momentum) -> None:
+class MasterLink:
+    """A worker's model on its way to the master and back, as it is; `momentum`: whether the optimizer's goes along."""
+
+    def __init__(self, node: Node, replica: Replica, momentum: Momentum, codec: Codec) -> None:
+        self.node, self.replica, self.momentum = node, replica, momentum
+
+    async def average(self) -> None:
+        """Hand the model over, and go on from the mean."""
+        moments = OptimizerMoments(self.replica.optimizer, averaged=self.momentum == "average")
+        both = self.replica.model.join(moments.flat)
+        await self.node.send(MASTER, Trained(0, both), loan=True)
+        await self.node.receive(Averaged, sender=MASTER, into=both)
+        moments.put_back()
+
+    async def end(self) -> None:
+        """Hand the model over for the last time."""
+        await self.node.send(MASTER, Trained(1, self.replica.model))
+
+
+class EncodedLink(MasterLink):
+    """Models travel as changes: since the common model, up; and of that one, down."""
+
+    def __init__(self, node: Node, replica: Replica, momentum: Momentum, codec: Codec) -> None:
+        super().__init__(node, replica, momentum, codec)
+        self.common = Shadows(node, "common", model_coder(node, replica, codec, "down"), replica.model)
+        self.up = change_coder(node, replica, codec, "up")
+        self.memory = node.remember("codec", self.up.memory)
+
+    async def average(self) -> None:
+        await self.hand_over(0)
+        averaged = await self.node.receive(Averaged, sender=MASTER)
+        self.replica.model.copy_(self.common.hear(averaged.model))
+
+    async def end(self) -> None:
+        await self.hand_over(1)
+
+    async def hand_over(self, last: int) -> None:
+        wire, self.memory.value = self.up.encode(self.replica.model - self.common.of(), self.memory.value)
+        await self.node.send(MASTER, Trained(last, wire), loan=True)
+
+
+async def worker(node: Node, replica: Replica, *, period: int, momentum: Momentum, codec: Codec) -> None:
     """Train for `period` steps, hand the model over, go on from the mean (Moritz et al. 2016).
 
     All begin at the same weights, so the first broadcast is omitted. A round that is cut short counts as well.
     """
     under_way = node.remember("under_way", [0])  # the steps of this round that are done
+    link = codec.either(MasterLink, EncodedLink)(node, replica, momentum, codec)
     for step in node.steps():
         replica.apply(await replica.gradient(node))
         await node.note("update")
         under_way.value[0] += 1
         if (step + 1) % period == 0:
             under_way.value[0] = 0
-            moments = OptimizerMoments(replica.optimizer, averaged=momentum == "average")
-            both = replica.model.join(moments.flat)
-            await node.send(MASTER, Trained(0, both), loan=True)
-            await node.receive(Averaged, sender=MASTER, into=both)
-            moments.put_back()
+            await link.average()
             if momentum == "reset":
                 replica.optimizer.state.clear()
     if under_way.value[0]:
         under_way.value[0] = 0
-        await node.send(MASTER, Trained(1, replica.model))
-    await node.send(MASTER, Goodbye())
-
-
-async def compressed(node: Node, replica: Replica, *, period: int, momentum: Momentum, codec: Codec) -> None:
-    """The same with models that travel as changes: since the common model, up; and of that one, down."""
-    under_way = node.remember("under_way", [0])
-    common = Shadows(node, "common", model_coder(node, replica, codec, "down"), replica.model)
-    up = change_coder(node, replica, codec, "up")
-    memory = node.remember("codec", up.memory)
-
-    async def hand_over(last: int) -> None:
-        under_way.value[0] = 0
-        wire, memory.value = up.encode(replica.model - common.of(), memory.value)
-        await node.send(MASTER, Trained(last, wire), loan=True)
-
-    for step in node.steps():
-        replica.apply(await replica.gradient(node))
-        await node.note("update")
-        under_way.value[0] += 1
-        if (step + 1) % period == 0:
-            await hand_over(0)
-            replica.model.copy_(common.hear((await node.receive(Averaged, sender=MASTER)).model))
-            if momentum == "reset":
-                replica.optimizer.state.clear()
-    if under_way.value[0]:
-        await hand_over(1)
+        await link.end()
     await node.send(MASTER, Goodbye())
 
 
@@ -96,10 +108,7 @@ class AveragingMaster(ServerProgram):
 
     def __init__(self, node: Node, replica: Replica, *, period: int, codec: Codec) -> None:
         super().__init__(node, replica)
-        self.period, self.plain = period, codec.traits.plain
-        if not self.plain:
-            self.up = change_coder(node, replica, codec, "up")
-            self.common = Shadows(node, "common", model_coder(node, replica, codec, "down"), replica.model)
+        self.period = period
         self.round: dict[str, Any] = node.remember("round", {"round": 0, "models": {}, "going_on": []}).value
         self.hears = {Trained: self.take}
 
@@ -114,9 +123,19 @@ class AveragingMaster(ServerProgram):
             await self.node.broadcast([Address("worker", rank) for rank in sorted(going_on)], Averaged(mean))
 
     def mean(self, models: dict[int, Vector]) -> Vector:
-        """What to give to those who go on. Changes that workers have not heard of yet stay in the master's model."""
-        if self.plain:
-            return averaged(self.replica, models)
+        """What to give to those who go on."""
+        return averaged(self.replica, models)
+
+
+class EncodedMaster(AveragingMaster):
+    """The same with changes. Those that workers have not heard of yet stay in the master's model."""
+
+    def __init__(self, node: Node, replica: Replica, *, period: int, codec: Codec) -> None:
+        super().__init__(node, replica, period=period, codec=codec)
+        self.up = change_coder(node, replica, codec, "up")
+        self.common = Shadows(node, "common", model_coder(node, replica, codec, "down"), replica.model)
+
+    def mean(self, models: dict[int, Vector]) -> Vector:
         for rank in sorted(models):
             self.replica.model.add_(self.up.decode(models[rank]), alpha=1 / len(models))
         return self.common.tell(self.replica.model)
@@ -140,20 +159,20 @@ class SparkNet:
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         refuse_carrying(codec)
-        if self.momentum == "average" and not codec.traits.plain:
-            raise PlanError(
-                f"sparknet(momentum=average) with {codec.name}: the optimizers' state would travel as it is, and that "
-                "is as much as the model; use momentum=keep or reset"
-            )
+        if self.momentum == "average":
+            codec.refuse(
+                "sparknet(momentum=average)", "the optimizers' state would travel as it is, and that is as much as the "
+                "model; use momentum=keep or reset",
+            )  # fmt: skip
         if self.period < 1:
             raise PlanError(f"sparknet(period={self.period}): average after every 1 step or more")
 
         def roles(workers: int, servers: int) -> list[Role]:
-            program = worker if codec.traits.plain else partial(compressed, codec=codec)
-            work = partial(program, period=self.period, momentum=self.momentum)
+            work = partial(worker, period=self.period, momentum=self.momentum, codec=codec)
+            master = codec.either(AveragingMaster, EncodedMaster)
             return [
                 *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
-                Role(MASTER, partial(serve, AveragingMaster, period=self.period, codec=codec), scored=True),
+                Role(MASTER, partial(serve, master, period=self.period, codec=codec), scored=True),
             ]
 
         return Strategy(

@@ -11,7 +11,7 @@ import torch
 from covey.decentral.written_settings import written
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
-from covey.exchange.differences import Gaps, Shadows, model_coder, refuse_carrying
+from covey.exchange.differences import model_coder, model_gaps, model_wires, refuse_carrying
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
@@ -49,18 +49,15 @@ class ElasticForce:
 
     def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
         self.replica = replica
-        self.gaps = None if codec.traits.plain else Gaps(node, replica, codec, whole=True)
+        self.gaps = model_gaps(node, replica, codec, whole=True)
         self.coder = model_coder(node, replica, codec, "force")
         self.memory = node.remember("codec", self.coder.memory)
 
     def force(self, centre: Vector, pull: float) -> tuple[Vector, Vector]:
         """The force, by which both sides move, and what travels of it."""
-        if not self.gaps:
-            force = (self.replica.model - centre) * pull
-            return force, force
         wire, self.memory.value = self.coder.encode(self.gaps.hear(centre) * -pull, self.memory.value)
         force = self.coder.decode(wire)
-        self.gaps.moved(force * -1)
+        self.gaps.moved(force)
         return force, wire
 
 
@@ -124,9 +121,8 @@ class CentreMaster(ServerProgram):
 
     def __init__(self, node: Node, replica: Replica, *, codec: Codec) -> None:
         super().__init__(node, replica)
-        coder = model_coder(node, replica, codec, "force")
-        self.decode = coder.decode
-        self.told = None if codec.traits.plain else Shadows(node, "told", coder, replica.model)
+        self.decode = model_coder(node, replica, codec, "force").decode
+        self.told = model_wires(node, replica, codec, "told", "force")
         self.hears = {ReadCentre: self.read, Elastic: self.move}
 
     async def read(self, read: ReadCentre) -> None:
@@ -134,13 +130,12 @@ class CentreMaster(ServerProgram):
 
     async def show(self, to: Address) -> None:
         model = self.replica.model
-        await self.node.send(to, Centre(self.told.tell(model, to.rank) if self.told else model))
+        await self.node.send(to, Centre(self.told.tell(model, to.rank)))
 
     async def move(self, elastic: Elastic) -> None:
         force = self.decode(elastic.force)
         self.replica.model.add_(force)
-        if self.told:
-            self.told.of(elastic.sender.rank).add_(force)
+        self.told.moved(force, elastic.sender.rank)
 
 
 class OrderlyMaster(CentreMaster):

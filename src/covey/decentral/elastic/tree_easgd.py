@@ -9,7 +9,7 @@ from covey.decentral.leaving import addresses, part
 from covey.decentral.written_settings import written
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
-from covey.exchange.differences import Gaps, Shadows, model_coder, refuse_lagging
+from covey.exchange.differences import model_gaps, model_wires, refuse_lagging
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
@@ -43,21 +43,16 @@ class TreePlace:
 async def worker(node: Node, replica: Replica, *, place: TreePlace, pull: float, codec: Codec) -> None:
     """Be pulled by what has come, step, and now and then send the model up or down (Zhang 2016)."""
     gone: set[int] = set()
-    gaps = None if codec.traits.plain else Gaps(node, replica, codec)
-    told = (
-        None if codec.traits.plain else Shadows(node, "told", model_coder(node, replica, codec, "sway"), replica.model)
-    )
+    gaps = model_gaps(node, replica, codec)
+    told = model_wires(node, replica, codec, "told", "sway")
 
     def be_pulled() -> None:
         while sway := node.receive_nowait(NeighbourPull):
-            if gaps:
-                replica.model.add_(gaps.hear(sway.model, sway.sender.rank), alpha=pull)
-            else:
-                replica.model.lerp_(sway.model, pull)  # w - a (w - theirs); they do not move by it
+            gaps.follow(sway.model, pull, sway.sender.rank)  # w - a (w - theirs); they do not move by it
 
     def sway(way: int) -> NeighbourPull:
         """The model as it travels up (1) or down (0): who hears it hears it every time."""
-        return NeighbourPull(told.tell(replica.model, way) if told else replica.model)
+        return NeighbourPull(told.tell(replica.model, way))
 
     for step in node.steps():
         be_pulled()

@@ -8,7 +8,7 @@ from functools import partial
 
 from covey.decentral.leaving import leave, part, see_off
 from covey.exchange.codec import Codec, dense
-from covey.exchange.differences import Gaps, Shadows, model_coder, refuse_lagging
+from covey.exchange.differences import model_coder, model_gaps, model_wires, refuse_lagging
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Memory, Node
@@ -42,15 +42,15 @@ class Meetings:
     def __init__(self, node: Node, replica: Replica, model: Vector, codec: Codec) -> None:
         self.model, coder = model, model_coder(node, replica, codec, "meet")
         self.coder, self.memory = coder, node.remember("codec", coder.memory)
-        self.told = None if codec.traits.plain else Shadows(node, "told", coder, model)
-        self.gaps = None if codec.traits.plain else Gaps(node, replica, codec, model)
+        self.told = model_wires(node, replica, codec, "told", "meet", model)
+        self.gaps = model_gaps(node, replica, codec, model)
 
     def meet(self, peer: int) -> Meet:
-        return Meet(self.told.tell(self.model, peer) if self.told else self.model)
+        return Meet(self.told.tell(self.model, peer))
 
     def move(self, meet: Meet) -> HalfDifference:
         """Come half of the way."""
-        gap = self.gaps.hear(meet.model, meet.sender.rank) if self.gaps else meet.model - self.model
+        gap = self.gaps.hear(meet.model, meet.sender.rank)
         wire, self.memory.value = self.coder.encode(gap.mul_(0.5), self.memory.value)
         self.model.add_(self.coder.decode(wire))
         return HalfDifference(wire)

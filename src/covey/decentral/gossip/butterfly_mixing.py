@@ -24,35 +24,48 @@ class Mix(Message):
     model: Vector
 
 
-async def worker(node: Node, replica: Replica) -> None:
+class Pairs:
+    """Models that are averaged as they are."""
+
+    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
+        self.replica = replica
+
+    def share(self, partner: int) -> Vector:
+        """What the partner is sent."""
+        return self.replica.model
+
+    def mix(self, partner: int, share: Vector) -> None:
+        """(a + b) / 2, which is the same to the bit on both sides; a + (b - a) / 2 is not."""
+        self.replica.model.add_(share).mul_(0.5)
+
+
+class EncodedPairs(Pairs):
+    """Models that travel as changes since the partner was last met; both move by the same, so their mean stays."""
+
+    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
+        super().__init__(node, replica, codec)
+        coder = model_coder(node, replica, codec, "mix")
+        self.own, self.theirs = (Shadows(node, name, coder, replica.model) for name in ("own", "theirs"))
+        self.gain = gain(coder, replica.model, len(replica.flat.parts))
+
+    def share(self, partner: int) -> Vector:
+        return self.own.tell(self.replica.model, partner)
+
+    def mix(self, partner: int, share: Vector) -> None:
+        self.replica.model.add_(self.theirs.hear(share, partner) - self.own.of(partner), alpha=self.gain / 2)
+
+
+async def worker(node: Node, replica: Replica, *, codec: Codec) -> None:
     """Step, then take the mean with the partner of this stage (Zhao & Canny 2013)."""
+    models = codec.either(Pairs, EncodedPairs)(node, replica, codec)
     for step in node.steps():
         replica.apply(await replica.gradient(node))
         await node.note("update")
         rank = partner(node.rank, step, node.workers)
         if rank != node.rank and rank in node.present(step):  # without a partner one's model stays
             peer = Address("worker", rank)
-            await node.send(peer, Mix(step, replica.model))
-            theirs = await node.receive(Mix, sender=peer, step=step)
-            # (a + b) / 2 is the same to the bit on both sides; a + (b - a) / 2 is not
-            replica.model.add_(theirs.model).mul_(0.5)
-
-
-async def compressed(node: Node, replica: Replica, *, codec: Codec) -> None:
-    """The same with models that travel as changes since the partner was last met; both move by the same, so their mean
-    stays."""
-    coder = model_coder(node, replica, codec, "mix")
-    own, theirs = (Shadows(node, name, coder, replica.model) for name in ("own", "theirs"))
-    share = gain(coder, replica.model, len(replica.flat.parts))
-    for step in node.steps():
-        replica.apply(await replica.gradient(node))
-        await node.note("update")
-        rank = partner(node.rank, step, node.workers)
-        if rank != node.rank and rank in node.present(step):
-            peer = Address("worker", rank)
-            await node.send(peer, Mix(step, own.tell(replica.model, rank)))
-            came = await node.receive(Mix, sender=peer, step=step)
-            replica.model.add_(theirs.hear(came.model, rank) - own.of(rank), alpha=share / 2)
+            await node.send(peer, Mix(step, models.share(rank)))
+            models.mix(rank, (await node.receive(Mix, sender=peer, step=step)).model)
 
 
 def partner(rank: int, step: int, workers: int) -> int:
@@ -75,7 +88,7 @@ class Butterfly:
             )
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work = worker if codec.traits.plain else partial(compressed, codec=codec)
+            work = partial(worker, codec=codec)
             return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(

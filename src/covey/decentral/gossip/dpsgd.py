@@ -25,46 +25,59 @@ class NeighbourModel(Message):
     model: Vector
 
 
-async def worker(node: Node, replica: Replica, *, graph: Graph) -> None:
-    """The gradient is taken at the weights before mixing, and computed while the shares travel (Lian et al. 2017)."""
-    for step in node.steps():
-        mixing = among(graph, node.present(step))
-        peers = [Address("worker", rank) for rank in mixing.neighbours(node.rank)]
-        await node.broadcast(peers, NeighbourModel(step, replica.model))
-        grad = await replica.gradient(node)
-        shares = await node.gather(NeighbourModel, peers, step=step)
-        mix(mixing, node.rank, replica.model, shares)
-        replica.apply(grad)
-        await node.note("update")
+class Mixing:
+    """Models that are mixed as they are."""
+
+    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
+        self.node, self.replica = node, replica
+
+    async def share(self) -> Vector:
+        """What neighbours are sent."""
+        return self.replica.model
+
+    def mix(self, graph: Graph, shares: Sequence[NeighbourModel]) -> None:
+        """Replace the model by the graph's weighted mean of it and the neighbours' models, in rank order."""
+        rank, model = self.node.rank, self.replica.model
+        model.mul_(graph.weight(rank, rank))
+        for share in shares:
+            model.add_(share.model, alpha=graph.weight(rank, share.sender.rank))
 
 
-async def compressed(node: Node, replica: Replica, *, graph: Graph, codec: Codec) -> None:
-    """The same with models that travel as changes: shadows are mixed, one's own among them, so the mean of all stays.
+class EncodedMixing(Mixing):
+    """Models that travel as changes: shadows are mixed, one's own among them, so the mean of all stays.
 
     Koloskova et al. 2019 (CHOCO-SGD): w + gain * sum of weight * (their shadow - own shadow).
     """
-    coder = model_coder(node, replica, codec, "share")
-    own, theirs = (Shadows(node, name, coder, replica.model) for name in ("own", "theirs"))
-    share = gain(coder, replica.model, len(replica.flat.parts))
+
+    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
+        super().__init__(node, replica, codec)
+        coder = model_coder(node, replica, codec, "share")
+        self.own, self.theirs = (Shadows(node, name, coder, replica.model) for name in ("own", "theirs"))
+        self.gain = gain(coder, replica.model, len(replica.flat.parts))
+
+    async def share(self) -> Vector:
+        await self.node.save_point()  # before which no shadow may have moved
+        return self.own.tell(self.replica.model)
+
+    def mix(self, graph: Graph, shares: Sequence[NeighbourModel]) -> None:
+        rank, replica = self.node.rank, self.replica
+        mine = Vector(self.own.of().parts[: len(replica.flat.parts)]).join(replica.buffers.clone())
+        for came in shares:
+            gap = self.theirs.hear(came.model, came.sender.rank) - mine
+            replica.model.add_(gap, alpha=self.gain * graph.weight(rank, came.sender.rank))
+
+
+async def worker(node: Node, replica: Replica, *, graph: Graph, codec: Codec) -> None:
+    """The gradient is taken at the weights before mixing, and computed while the shares travel (Lian et al. 2017)."""
+    models = codec.either(Mixing, EncodedMixing)(node, replica, codec)
     for step in node.steps():
         mixing = among(graph, node.present(step))
         peers = [Address("worker", rank) for rank in mixing.neighbours(node.rank)]
-        await node.save_point()  # before which no shadow may have moved
-        await node.broadcast(peers, NeighbourModel(step, own.tell(replica.model)))
+        await node.broadcast(peers, NeighbourModel(step, await models.share()))
         grad = await replica.gradient(node)
-        mine = Vector(own.of().parts[: len(replica.flat.parts)]).join(replica.buffers.clone())
-        for came in await node.gather(NeighbourModel, peers, step=step):
-            gap = theirs.hear(came.model, came.sender.rank) - mine
-            replica.model.add_(gap, alpha=share * mixing.weight(node.rank, came.sender.rank))
+        models.mix(mixing, await node.gather(NeighbourModel, peers, step=step))
         replica.apply(grad)
         await node.note("update")
-
-
-def mix(graph: Graph, rank: int, model: Vector, shares: Sequence[NeighbourModel]) -> None:
-    """Replace the model by the graph's weighted mean of it and the neighbours' models, in rank order."""
-    model.mul_(graph.weight(rank, rank))
-    for share in shares:
-        model.add_(share.model, alpha=graph.weight(rank, share.sender.rank))
 
 
 def among(graph: Graph, present: Sequence[int]) -> Graph:
@@ -81,7 +94,7 @@ class Dpsgd:
         refuse_lagging(codec)
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work = partial(worker if codec.traits.plain else partial(compressed, codec=codec), graph=graph)
+            work = partial(worker, graph=graph, codec=codec)
             return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(

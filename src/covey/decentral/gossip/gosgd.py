@@ -7,10 +7,10 @@ from functools import partial
 
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
-from covey.exchange.differences import Gaps, Shadows, model_coder, refuse_lagging
+from covey.exchange.differences import model_gaps, model_wires, refuse_lagging
 from covey.message import Address, Message
 from covey.model.replica import Replica
-from covey.program import Memory, Node
+from covey.program import Node
 from covey.servers.goodbye import Goodbye
 from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.topology import Graph
@@ -33,28 +33,22 @@ class GossipLinks:
         self.replica = replica
         self.weight = node.remember("weight", 1 / node.workers)
         replica.weight = self.weight.value
-        self.gaps = None if codec.traits.plain else Gaps(node, replica, codec)
-        coder = model_coder(node, replica, codec, "gossip")
-        self.told = None if codec.traits.plain else Shadows(node, "told", coder, replica.model)
+        self.gaps = model_gaps(node, replica, codec)
+        self.told = model_wires(node, replica, codec, "told", "gossip")
 
     def give(self, peer: int) -> Gossip:
         """Half of one's weight goes with it."""
         self.replica.weight = self.weight.value = self.weight.value / 2
-        model = self.replica.model
-        return Gossip(self.told.tell(model, peer) if self.told else model, self.weight.value)
+        return Gossip(self.told.tell(self.replica.model, peer), self.weight.value)
 
     def take_in(self, gossip: Gossip) -> None:
-        """Move to the weighted mean of both models, or as far towards it as can be known."""
-        if self.gaps:
-            gossip.model = self.gaps.hear(gossip.model, gossip.sender.rank).add_(self.replica.model)
-        take_in(self.replica, self.weight, gossip)
+        """Move to the weighted mean of both models, or as far towards it as can be known.
 
-
-def take_in(replica: Replica, weight: Memory[float], gossip: Gossip) -> None:
-    """Move to the weighted mean of both models; the weights add up, so that none is lost."""
-    total = weight.value + gossip.weight
-    replica.model.lerp_(gossip.model, gossip.weight / total)
-    replica.weight = weight.value = total
+        The weights add up, so that none is lost.
+        """
+        total = self.weight.value + gossip.weight
+        self.gaps.follow(gossip.model, gossip.weight / total, gossip.sender.rank)
+        self.replica.weight = self.weight.value = total
 
 
 async def worker(node: Node, replica: Replica, *, probability: float, graph: Graph, codec: Codec) -> None:

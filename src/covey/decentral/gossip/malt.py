@@ -10,7 +10,7 @@ from typing import Literal
 
 from covey.decentral.leaving import addresses, part
 from covey.errors import PlanError
-from covey.exchange.codec import Codec, Coder, dense
+from covey.exchange.codec import Codec, dense
 from covey.exchange.collectives.compressed import gradient_coder
 from covey.message import Address, Message
 from covey.model.replica import Replica
@@ -37,16 +37,15 @@ class MaltWires:
     """Vectors as they travel: models as they are, gradients as a codec writes them."""
 
     def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
-        self.coder: Coder | None = None if codec.traits.plain else gradient_coder(node, replica, codec)
-        self.memory = node.remember("codec", self.coder.memory if self.coder else None)
+        self.coder = gradient_coder(node, replica, codec)
+        self.memory = node.remember("codec", self.coder.memory)
 
     def of(self, step: int, vector: Vector) -> Scatter:
-        if self.coder:
-            vector, self.memory.value = self.coder.encode(vector, self.memory.value)
-        return Scatter(step, vector)
+        wire, self.memory.value = self.coder.encode(vector, self.memory.value)
+        return Scatter(step, wire)
 
     def read(self, vectors: Sequence[Vector]) -> list[Vector]:
-        return [self.coder.decode(vector) if self.coder else vector for vector in vectors]
+        return [self.coder.decode(vector) for vector in vectors]
 
 
 async def worker(
@@ -181,11 +180,11 @@ class Malt:
         share: Share = self.share if self.share != "auto" else "gradient" if whole else "model"
         if share == "model" and self.fold == "sum":
             raise PlanError("malt(share=model, fold=sum): models can only be averaged; gradients can be summed, too")
-        if share == "model" and not codec.traits.plain:
-            raise PlanError(
-                f"malt(share=model) with {codec.name}: models would travel as changes, none of which may be lost, and "
-                "malt's messages may; use share=gradient over complete, or dpsgd over this graph"
-            )
+        if share == "model":
+            codec.refuse(
+                "malt(share=model)", "models would travel as changes, none of which may be lost, and malt's messages "
+                "may; use share=gradient over complete, or dpsgd over this graph",
+            )  # fmt: skip
 
         work: Program = partial(worker, queue=self.queue)
         if self.barrier or self.bound == 0:

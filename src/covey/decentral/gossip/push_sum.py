@@ -8,7 +8,7 @@ from functools import partial
 
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
-from covey.exchange.differences import Gaps, Shadows, model_coder, refuse_lagging
+from covey.exchange.differences import model_gaps, model_wires, refuse_lagging
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Memory, Node
@@ -28,29 +28,37 @@ class PushShare(Message):
 
 
 class PushedShares:
-    """How shares travel: as they are, or as what has changed of z since this peer last heard it."""
+    """Shares that travel as they are."""
 
     def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
         self.replica = replica
-        self.gaps = None if codec.traits.plain else Gaps(node, replica, codec)
-        coder = model_coder(node, replica, codec, "push")
-        self.told = None if codec.traits.plain else Shadows(node, "told", coder, replica.model)
 
     def give(self, peer: int, weight: float) -> Vector:
         """What goes to this peer with so much of one's weight."""
-        return self.told.tell(self.replica.model, peer) if self.told else self.replica.model * weight
+        return self.replica.model * weight
 
     def take_in(self, kept: float, pushes: list[PushShare], total: float) -> None:
         """z = (kept z + shares) / total."""
-        model = self.replica.model
-        if self.gaps:
-            gaps = [self.gaps.hear(push.share, push.sender.rank) for push in pushes]
-            for gap, push in zip(gaps, pushes, strict=True):
-                model.add_(gap, alpha=push.weight / total)
-            return
-        model.mul_(kept / total)
+        self.replica.model.mul_(kept / total)
         for push in pushes:
-            model.add_(push.share, alpha=1 / total)
+            self.replica.model.add_(push.share, alpha=1 / total)
+
+
+class EncodedShares(PushedShares):
+    """Shares that travel as what has changed of z since this peer last heard it."""
+
+    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
+        super().__init__(node, replica, codec)
+        self.gaps = model_gaps(node, replica, codec)
+        self.told = model_wires(node, replica, codec, "told", "push")
+
+    def give(self, peer: int, weight: float) -> Vector:
+        return self.told.tell(self.replica.model, peer)
+
+    def take_in(self, kept: float, pushes: list[PushShare], total: float) -> None:
+        gaps = [self.gaps.hear(push.share, push.sender.rank) for push in pushes]
+        for gap, push in zip(gaps, pushes, strict=True):
+            self.replica.model.add_(gap, alpha=push.weight / total)
 
 
 async def worker(node: Node, replica: Replica, *, graph: Graph, overlap: int, codec: Codec) -> None:
@@ -62,7 +70,8 @@ async def worker(node: Node, replica: Replica, *, graph: Graph, overlap: int, co
     # (step, sender) of what was pushed and has not come
     missing: Memory[list[tuple[int, int]]] = node.remember("missing", [])
     replica.weight = weight.value
-    travelling = PushedShares(node, replica, codec)
+    # without a codec shares of x are added up, which is exact; a change can only be of z
+    travelling = codec.either(PushedShares, EncodedShares)(node, replica, codec)
     for step in node.steps():
         grad = await replica.gradient(node)
         replica.apply(grad, scale=1 / weight.value)  # x - rate * gradient, seen from z = x / y

@@ -52,7 +52,19 @@ async def totalled(
     return total, memory, told
 
 
-class Means:
+class Sums:
+    """Sums over groups of vectors that travel as they are."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    async def add_up(self, vector: Vector, group: Group, pattern: Pattern, also: Vector) -> Vector | None:
+        """Turn a vector, and what travels as it is, into the group's sums; what is left out of one's own, if known."""
+        await self.node.sum(vector.join(also), group, pattern)
+        return None
+
+
+class Means(Sums):
     """Means of vectors of one form over groups; what the coder carries on from one to the next is remembered.
 
     Where wires cannot be added up on their way, everybody gathers and decodes all of them, in the order of ranks, its
@@ -60,13 +72,21 @@ class Means:
     """
 
     def __init__(self, node: Node, coder: Coder, what: str = "") -> None:
-        self.node, self.coder = node, coder
+        super().__init__(node)
+        self.coder = coder
         self.memory = node.remember(f"codec of {what or 'means'}", coder.memory)
         self.told: Vector | None = None  # what everybody made of one's own last vector, where it was gathered
 
     async def mean(self, vector: Vector, group: Group, pattern: Pattern) -> Vector:
         """The mean over the group of everybody's vector, as far as the codec tells it."""
         return (await self.total(vector, group, pattern)).mul_(1 / len(group))
+
+    async def add_up(self, vector: Vector, group: Group, pattern: Pattern, also: Vector) -> Vector | None:
+        given = vector.clone()
+        vector.copy_(await self.total(given, group, pattern))
+        if also.parts:
+            await self.node.sum(also, group, pattern)
+        return None if self.told is None else given.add_(self.told, alpha=-1)
 
     async def total(self, vector: Vector, group: Group, pattern: Pattern) -> Vector:
         """The sum."""
@@ -78,7 +98,7 @@ class Means:
 
 def check_pattern(name: str, pattern: str, codec: Codec) -> None:
     """Refuse a pattern of sums for a codec that cannot be added up."""
-    if pattern != "ring" and not codec.carrying().traits.summable:
+    if pattern != "ring" and not codec.adds_up:
         raise PlanError(
             f"{name}(pattern={pattern}): {codec.name} cannot be added up on its way, so everybody's goes around a ring "
             "to all: omit pattern, or use a codec that adds up, such as fp16"
