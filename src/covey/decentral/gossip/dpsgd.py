@@ -25,7 +25,7 @@ class NeighbourModel(Message):
     model: Vector
 
 
-class Mixing:
+class NeighbourMixing:
     """Models that are mixed as they are."""
 
     def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
@@ -43,7 +43,7 @@ class Mixing:
             model.add_(share.model, alpha=graph.weight(rank, share.sender.rank))
 
 
-class EncodedMixing(Mixing):
+class EncodedNeighbours(NeighbourMixing):
     """Models that travel as changes: shadows are mixed, one's own among them, so the mean of all stays.
 
     Koloskova et al. 2019 (CHOCO-SGD): w + gain * sum of weight * (their shadow - own shadow).
@@ -69,7 +69,7 @@ class EncodedMixing(Mixing):
 
 async def worker(node: Node, replica: Replica, *, graph: Graph, codec: Codec) -> None:
     """The gradient is taken at the weights before mixing, and computed while the shares travel (Lian et al. 2017)."""
-    models = codec.either(Mixing, EncodedMixing)(node, replica, codec)
+    models = codec.either(NeighbourMixing, EncodedNeighbours)(node, replica, codec)
     for step in node.steps():
         mixing = among(graph, node.present(step))
         peers = [Address("worker", rank) for rank in mixing.neighbours(node.rank)]
