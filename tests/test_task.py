@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from covey.errors import PlanError
-from covey.task import Task, accuracy, load_task
+from covey.scoring import accuracy
+from covey.task import Task, load_task
 
 X, Y = torch.randn(10, 4, generator=torch.Generator().manual_seed(0)), torch.arange(10) % 3
 

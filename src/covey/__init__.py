@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from covey.program import Node
     from covey.run import fit, join
     from covey.strategy import Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy, TrafficFormula
-    from covey.task import Task, accuracy
+    from covey.task import Task
     from covey.vector import Vector
 
 _HOME = {
     "CheckpointError": "covey.errors", "CoveyError": "covey.errors", "PeerLost": "covey.errors",
     "PlanError": "covey.errors", "RoleFailed": "covey.errors", "SaveError": "covey.errors",
     "Stalled": "covey.errors",
-    "Result": "covey.observe.result", "Task": "covey.task", "accuracy": "covey.task",
+    "Result": "covey.observe.result", "Task": "covey.task", "accuracy": "covey.scoring",
     "cut_here": "covey.parallelism.marks", "fit": "covey.run", "join": "covey.run",
     "Node": "covey.program", "Role": "covey.strategy", "Strategy": "covey.strategy", "Taxonomy": "covey.strategy",
     "Description": "covey.strategy", "ServerPlan": "covey.strategy", "TaskTerms": "covey.strategy",

@@ -1,12 +1,38 @@
-"""Suggestions for misspelt names: the known names that are nearest."""
+"""How is a name called that somebody typed? Suggestions for misspelt ones, and options as flags or as keywords."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 FEW = 8  # names that are all shown
 NEAREST = 3
+TYPED = "COVEY_TYPED"  # in the environment, which roles inherit: a command line has asked for this
+FLAGS: Mapping[str, str] = {"folder": "continue"}  # keywords of Python whose flags are called otherwise
+
+
+@contextmanager
+def typed() -> Iterator[None]:
+    """Inside, and in processes that start meanwhile, options are called by their flags."""
+    before = os.environ.get(TYPED)
+    os.environ[TYPED] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[TYPED]
+
+
+def option(name: str, value: object = None) -> str:
+    """An option as the person who asked writes it: `--resume DIR` on a command line, `resume="DIR"` in Python."""
+    if os.environ.get(TYPED):
+        flag = f"--{FLAGS.get(name, name).replace('_', '-')}"
+        return flag if value is None else f"{flag} {value}"
+    if value is None:
+        return f"{name}=…"
+    return f"{name}={value}" if isinstance(value, int | float) else f'{name}="{value}"'
 
 
 def meant(name: str, known: Iterable[str]) -> str:

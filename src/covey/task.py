@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from hashlib import sha256
@@ -15,7 +15,7 @@ from typing import Any, Literal, SupportsFloat
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from covey.errors import PlanError
 from covey.faults import in_task
@@ -121,40 +121,6 @@ class Task:
             raise PlanError(f"Task: loss is a class; give an instance of it: loss={self.loss.__name__}()")
 
 
-def accuracy(dataset: Data, batch_size: int = 1000) -> Callable[[nn.Module], dict[str, float]]:
-    """Return a function for `Task(evaluate=…)` that measures the share of samples (x, y) whose largest output is y.
-
-    Args:
-        dataset: The samples to score, pairs (x, y) with y a class.
-        batch_size: The number of samples per forward pass.
-
-    >>> score = covey.accuracy((torch.eye(3), torch.tensor([0, 1, 2])))
-    >>> score(torch.nn.Identity())
-    {'accuracy': 1.0}
-    """
-    samples = check_data(dataset, "accuracy")
-
-    def score(model: nn.Module) -> dict[str, float]:
-        device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        modes = [(module, module.training) for module in model.modules()]
-        model.eval()
-        try:
-            with torch.no_grad():
-                right, seen = 0, 0
-                for x, y in _batches(dataset, batch_size):
-                    right += int((model(x.to(device)).argmax(dim=1) == y.to(device)).sum())
-                    seen += len(y)
-        finally:
-            # One by one, because the user may keep some layers in eval mode while training.
-            for module, training in modes:
-                module.training = training
-        if seen != samples:
-            raise PlanError(f"accuracy: len(data) was {samples} and is {seen} now; a data set must keep its length")
-        return {"accuracy": right / samples}
-
-    return score
-
-
 def load_task(where: str, say: Callable[[str], None] | None = None) -> Task:
     """The Task of `path/file.py` or `path/file.py:NAME`; NAME is `task` unless given. `say` hears if it takes long."""
     path, name = _split(where)
@@ -194,14 +160,6 @@ def _is_map_style(data: Any) -> bool:
         return bool(data) and all(isinstance(column, Tensor) and column.dim() > 0 for column in data)
     numbered = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     return numbered and not isinstance(data, Tensor | Mapping | str | bytes)
-
-
-def _batches(data: Data, size: int) -> Iterator[Any]:
-    columns = data.tensors if type(data) is TensorDataset else data
-    if isinstance(columns, tuple):
-        return zip(*(column.split(size) for column in columns), strict=True)
-    # The loader draws a seed when it starts; its own generator leaves the training's random numbers alone.
-    return iter(DataLoader(columns, batch_size=size, generator=torch.Generator()))
 
 
 def task_file(where: str) -> Path:

@@ -75,7 +75,7 @@ def test_a_comparison_shows_its_table_and_says_of_each_file(runner: CliRunner, f
 
 
 def test_a_comparison_of_which_nothing_came_has_failed(runner: CliRunner) -> None:
-    several = ("nosuch", "nosuch,bsp")
+    several = ("hogwild", "hogwild,bsp")
     told = [runner.invoke(app, ["compare", DIGITS, "--strategies", one, "--simulate", *SHORT]) for one in several]
     assert [one.exit_code for one in told] == [1, 0], [one.output for one in told]
 

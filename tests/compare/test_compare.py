@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from math import inf
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from covey.compare.figures import best, columns
 from covey.compare.finished_runs import FinishedRuns
 from covey.errors import PlanError
 from covey.observe.referee import TargetReached
-from covey.simulate import Cluster
+from covey.simulate import Cluster, from_flags
 from tests.worlds import mlp
 
 DIGITS = "examples/digits.py"
@@ -32,14 +34,67 @@ def times(whole: Comparison) -> dict[str, float | None]:
 
 
 def test_grids_and_families() -> None:
-    assert specs("bsp,ssp(bound=1|3),bsp") == ["bsp", "ssp(bound=1)", "ssp(bound=3)"]
-    assert {"bsp", "downpour"} <= set(specs("central")) and "easgd" not in specs("central")
-    assert {"easgd", "dpsgd"} <= set(specs("decentral")) and "bsp" not in specs("decentral")
-    assert set(specs("central")) | set(specs("decentral")) <= set(specs("all")) and "tensorflow" in specs("all")
+    every, central, decentral = (specs(family, 2) for family in ("all", "central", "decentral"))
+    assert specs("bsp,ssp(bound=1|3)", 2) == ["bsp", "ssp(bound=1)", "ssp(bound=3)"]
+    assert {"bsp", "downpour"} <= set(central) and "easgd" not in central
+    assert {"easgd", "dpsgd"} <= set(decentral) and "bsp" not in decentral
+    assert {*central, *decentral} <= set(every) and "tensorflow" in every
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("bsp,nosuch", r"^nosuch: no strategy 'nosuch'; the nearest are '\w+', '\w+' or '\w+'\.$"),
+        ("ssp(bnd=3)", r"^ssp\(bnd=3\): strategy 'ssp' has no setting 'bnd'; did you mean 'bound'\?"),
+        ("bsp,dpsgd over nothing", "^dpsgd over nothing: no topology 'nothing'"),
+        ("easgd(pull=5)", r"^easgd\(pull=5\): .* must lie in"),
+        ("bsp + topq", "^bsp [+] topq: no codec 'topq'"),
+    ],
+)
+def test_a_spec_that_cannot_be_resolved_is_refused_before_anything_starts(text: str, told: str) -> None:
+    with pytest.raises(PlanError, match=told) as refused:
+        compare("no/such/file.py", text, 2, engine="simulated")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("bsp", "bsp"),
+        ("local_sgd", "local_sgd(period=8)"),
+        ("easgd", "easgd(pull=0.45, period=4)"),
+        ("dpsgd", "dpsgd over ring"),
+        ("bsp + topk", "bsp + topk(density=0.01)"),
+        ("bsp over servers", "bsp over servers(count=1)"),
+        ("bsp with mesh(stage=2)", "bsp with mesh(replica=1, stage=2)"),
+    ],
+)
+def test_one_strategy_in_two_ways_of_writing_is_refused_by_both(one: str, other: str) -> None:
+    with pytest.raises(PlanError) as refused:
+        specs(f"{one},{other}", 2)
+    told = str(refused.value)
+    assert "\n" not in told and (f"names {one} twice" in told if one == other else f"{one} and {other}" in told)
+
+
+def test_a_spec_need_fit_only_one_of_several_numbers_of_workers() -> None:
+    assert specs("easgd(pull=0.4)", 2, 100) == specs("easgd(pull=0.4)", 100, 2) == ["easgd(pull=0.4)"]
+    with pytest.raises(PlanError, match="must lie in"):
+        specs("easgd(pull=0.4)", 100, 1000)
+
+
+def test_a_family_and_one_of_its_strategies_are_refused() -> None:
+    with pytest.raises(PlanError, match="names bsp twice"):
+        specs("central,bsp", 2)
+
+
+def test_two_names_of_one_strategy_are_two_entrants() -> None:
+    """So a person compares a strategy with itself."""
+    assert specs("allreduce,horovod", 2) == ["allreduce", "horovod"]
+    assert specs("bsp,bsp over servers(count=2),bsp + topk(density=0.02),bsp + topk", 2)[3:] == ["bsp + topk"]
 
 
 def test_every_strategy_enters_once_for_each_rate() -> None:
-    assert entrants("bsp,ssp,bsp", (0.5, 1.0)) == [
+    assert entrants("bsp,ssp", 2, (0.5, 1.0)) == [
         Entrant("bsp", 0.5), Entrant("bsp", 1.0), Entrant("ssp", 0.5), Entrant("ssp", 1.0),
     ]  # fmt: skip
 
@@ -73,10 +128,9 @@ def test_a_straggler_costs_the_synchronous_one_more() -> None:
 
 
 def test_a_strategy_that_fails_is_a_row() -> None:
-    whole = run("bsp,nosuch,dpsgd over nothing", epochs=1)
+    whole = run("bsp,hogwild", epochs=1)
     failed = {row.spec: row.failure for row in rows(whole)}
-    assert not failed["bsp"]
-    assert "no strategy 'nosuch'" in failed["nosuch"] and "nothing" in failed["dpsgd over nothing"]
+    assert not failed["bsp"] and "momentum" in failed["hogwild"]
 
 
 def test_the_best_rate_counts() -> None:
@@ -167,16 +221,16 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path: Path) -> None:
         ran.append(case.spec)
         return nullcontext()
 
-    first = run("bsp,nosuch", folder=tmp_path, shown=shown)
-    again = run("bsp,nosuch,easgd", folder=tmp_path, shown=shown)
-    assert ran == ["bsp", "nosuch", "nosuch", "easgd"], "what was finished is not done again, what failed is"
+    first = run("bsp,hogwild", folder=tmp_path, shown=shown)
+    again = run("bsp,hogwild,easgd", folder=tmp_path, shown=shown)
+    assert ran == ["bsp", "hogwild", "hogwild", "easgd"], "what was finished is not done again, what failed is"
     assert times(first)["bsp"] == times(again)["bsp"]
-    with pytest.raises(PlanError, match="a comparison with workers 2, this one has 3"):
+    with pytest.raises(PlanError, match=r"another comparison \(workers 2, now 3\): ask for the same, or choose"):
         run("bsp", workers=3, folder=tmp_path)
-    with pytest.raises(PlanError, match=r"until 'accuracy>=0.9', this one has 'accuracy>=0.95'"):
+    with pytest.raises(PlanError, match=r"\(until accuracy>=0.9, now accuracy>=0.95\)"):
         run("bsp", until="accuracy>=0.95", folder=tmp_path)
     for name, value in {"epochs": 2, "steps": 7, "servers": 2, "link_rate": "1mbit", "scores": 3}.items():
-        with pytest.raises(PlanError, match=f"a comparison with {name} None, this one has {value!r}"):
+        with pytest.raises(PlanError, match=rf"\({name} not given, now {value}\)"):
             run("bsp", folder=tmp_path, **{name: value})
 
 
@@ -236,6 +290,37 @@ def test_a_folder_serves_one_comparison_at_a_time(tmp_path: Path) -> None:
     whole = Comparison(task="a task of this process", workers=2, engine="simulated", until=None)
     with FinishedRuns(tmp_path, whole, 0, {}), pytest.raises(PlanError, match="another comparison keeps its runs"):
         continued(tmp_path)
+
+
+def test_another_cluster_is_told_by_what_differs(tmp_path: Path) -> None:
+    run("bsp", folder=tmp_path, epochs=1, cluster=from_flags(bandwidth="100mbit", slow=["1:4x"]))
+    run("bsp", folder=tmp_path, epochs=1, cluster=from_flags(bandwidth="100mbit", slow=["1:4x"]))
+    with pytest.raises(PlanError) as refused:
+        run("bsp", folder=tmp_path, epochs=1, cluster=from_flags(bandwidth="200mbit", compute="5ms"))
+    assert str(refused.value) == (
+        f"{tmp_path} holds another comparison (cluster.compute not given, now 0.005; cluster.link.bandwidth "
+        "12500000.0, now 25000000.0; cluster.slowdowns.1 4.0, now not given): ask for the same, or choose another "
+        "folder"
+    )
+
+
+def test_what_a_hostile_folder_says_is_told_in_one_short_line(tmp_path: Path) -> None:
+    continued(tmp_path)
+    place = tmp_path / "comparison.json"
+    asked = json.loads(place.read_text())
+    for more in ({"until": ["x\n" * 900]}, {"a\nb" * 900: 1}, {str(n): n for n in range(900)}, {"seed": {"a": "\n"}}):
+        place.write_text(json.dumps(asked | more))
+        with pytest.raises(PlanError) as refused:
+            continued(tmp_path)
+        assert "\n" not in str(refused.value) and len(str(refused.value)) < 400 + len(str(tmp_path))
+
+
+def test_a_disk_that_is_full_costs_the_file_and_not_the_comparison(tmp_path: Path) -> None:
+    told: list[str] = []
+    with mock.patch.object(FinishedRuns, "write", side_effect=OSError(28, "No space left on device")):
+        whole = run("bsp", folder=tmp_path, epochs=1, told=told.append)
+    assert whole.outcomes[0].result
+    assert told == [f"bsp is not kept in {tmp_path}: No space left on device; the comparison goes on"]
 
 
 def test_a_folder_of_another_version_is_refused(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from covey.errors import PlanError
 from covey.observe.contention import Contention
 from covey.observe.referee import TargetReached
 from covey.observe.result import Result
+from covey.run import fit
 from tests.worlds import mlp
 
 DIGITS = "examples/digits.py"
@@ -35,8 +36,6 @@ MISSED = -9.0  # seconds of a run that ended without reaching the target, with a
 
 @cache
 def plain() -> Result:
-    from covey.run import fit
-
     return fit(mlp(), "bsp", 2, engine="simulated", steps=2)
 
 
@@ -44,7 +43,7 @@ def ran(
     times: Mapping[str, Sequence[float]], load: Contention | None = QUIET, rounds: Rounds | None = None, **more: Any
 ) -> Comparison:
     """A comparison whose runs took these times, with a verdict."""
-    whole = Comparison(task="task.py", workers=2, engine="local", until="accuracy>=0.9", **more)
+    whole = Comparison(task="task.py", workers=2, engine="local", **{"until": "accuracy>=0.9", **more})
     result = plain()
     for repeat in range(max(map(len, times.values()))):
         for spec, mine in times.items():
@@ -117,7 +116,38 @@ def test_whoever_misses_the_target_is_behind_and_not_left_out() -> None:
 
 def test_a_target_that_nobody_reaches() -> None:
     whole = ran({"a": [MISSED] * 6, "b": [MISSED] * 6})
-    assert whole.verdict == "No verdict: nobody reached accuracy>=0.9"
+    for number, run in enumerate(whole.outcomes):
+        assert run.result is not None
+        run.result.history = [{"seconds": 1.0, "samples": 9, "bytes": 0, "accuracy": 0.1 * number, "loss": 1.0}]
+    conclude(whole, Rounds())
+    assert whole.verdict == "No strategy reached accuracy>=0.9: best was b at 1.1"
+    assert whole.winner is None and all(one.ratio is None for one in whole.strategies)
+    assert "1x" not in shown(whole, 80).replace("1.1", "")
+    lower = ran({"a": [MISSED], "b": [MISSED]}, until="loss<=0.1")
+    assert lower.verdict.startswith("No strategy reached loss<=0.1: best was a at ")
+
+
+def test_a_target_that_the_initial_weights_meet() -> None:
+    whole = ran({"a": [1e-12] * 5, "b": [1e-12] * 5}, until="accuracy>=0.05")
+    for run in whole.outcomes:
+        assert run.result is not None
+        run.result.reached = TargetReached("accuracy", 0.05, 0.0, 0)
+    conclude(whole, Rounds())
+    assert whole.verdict == (
+        "No verdict: every strategy meets accuracy>=0.05 before the first step; give a harder target"
+    )
+    assert whole.winner is None and whole.tied == [] and all(one.ratio is None for one in whole.strategies)
+
+
+def test_seeds_whose_initial_weights_meet_the_target_do_not_count() -> None:
+    """They would make any two strategies look alike."""
+    whole = ran({"a": CLOSE, "b": slower(1.5)})
+    for run in whole.outcomes:
+        if run.result and run.repeat < 3:
+            run.result.reached = TargetReached("accuracy", 0.9, 0.0, 0)
+    conclude(whole, Rounds())
+    assert whole.winner == "a" and "(7 seeds)" in whole.verdict
+    assert "The initial weights of 3 of 10 seeds meet accuracy>=0.9; these do not count." in shown(whole, 100)
 
 
 def test_strategies_that_failed_leave_no_race() -> None:
@@ -198,12 +228,48 @@ def test_time_that_is_too_short_gives_one_round_and_says_so() -> None:
 
 def test_a_target_out_of_reach_is_tried_once() -> None:
     whole = race("bsp,asynchronous", until="loss<=-1")
-    assert [run.repeat for run in whole.outcomes] == [0, 0] and whole.verdict == "No verdict: nobody reached loss<=-1"
+    assert [run.repeat for run in whole.outcomes] == [0, 0]
+    assert whole.verdict.startswith("No strategy reached loss<=-1: best was ")
+
+
+def test_a_target_that_is_met_at_once_is_tried_once() -> None:
+    whole = compare(DIGITS, "bsp,allreduce", 2, engine="simulated", until="accuracy>=0.01")
+    assert [run.repeat for run in whole.outcomes] == [0, 0]
+    assert whole.verdict.startswith("No verdict: every strategy meets accuracy>=0.01 before the first step")
+
+
+@pytest.mark.parametrize("until", ["accuracy:1.5", "accuracy>=-0.1", "accuracy<=95"])
+def test_a_target_outside_the_range_of_its_metric_is_refused(until: str) -> None:
+    with pytest.raises(PlanError, match=f"the target {until}: accuracy lies between 0 and 1, so write for example"):
+        compare(DIGITS, "bsp,allreduce", 2, engine="simulated", until=until)
+    with pytest.raises(PlanError, match="accuracy lies between 0 and 1"):
+        fit(DIGITS, "bsp", 2, engine="simulated", until=until)
+    percent = mlp(evaluate=lambda model: {"accuracy": 96.0})  # a function of one's own may count otherwise
+    assert fit(percent, "bsp", 2, engine="simulated", until="accuracy>=95", steps=1).reached
 
 
 def test_a_strategy_that_fails_is_not_raced_on() -> None:
-    whole = race("bsp,nosuch,asynchronous")
-    assert sum(run.spec == "nosuch" for run in whole.outcomes) == 1 and len(seeds(whole, "bsp")) >= 5
+    whole = compare(DIGITS, "bsp,hogwild,asynchronous", 2, engine="simulated", until="accuracy>=0.3")
+    assert sum(run.spec == "hogwild" for run in whole.outcomes) == 1 and len(seeds(whole, "bsp")) >= 5
+
+
+def test_a_refusal_is_said_once_however_many_rounds_were_asked_for() -> None:
+    told: list[str] = []
+    given = {"engine": "simulated", "until": "accuracy>=0.5", "repeat": 3, "told": told.append}
+    whole = compare(DIGITS, "bsp,hogwild", 2, **given)
+    assert [run.repeat for run in whole.outcomes if run.spec == "hogwild"] == [0] and seeds(whole, "bsp") == [0, 1, 2]
+    assert not any("hogwild" in line for line in told) and shown(whole, 200).count("hogwild failed") == 1
+
+
+def test_a_run_that_fails_for_one_seed_is_tried_with_the_others() -> None:
+    def evaluate(model: Any) -> dict[str, float]:
+        if float(model[0].weight.detach().sum()) < 0:
+            raise ValueError("a bad seed")
+        return {"score": 0.0}
+
+    given = {"engine": "simulated", "until": "score>=0.5", "steps": 3, "repeat": 6}
+    whole = compare(mlp(evaluate=evaluate), "bsp", 2, **given)
+    assert len(whole.outcomes) == 6 and 0 < len(seeds(whole, "bsp")) < 6
 
 
 def test_without_a_target_each_runs_once() -> None:
@@ -260,6 +326,9 @@ def test_disturbed_runs_are_done_again_a_few_times(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("given", "told"),
     [
+        ({"strategies": "bsp,nosuch"}, "no strategy 'nosuch'; the nearest are"),
+        ({"strategies": "bsp,bsp"}, "names bsp twice"),
+        ({"strategies": "local_sgd,local_sgd(period=8)"}, "local_sgd and local_sgd"),
         ({"repeat": 0}, "--repeat 0: at least 1"),
         ({"within": "0s"}, "--within 0s: a comparison takes time"),
         ({"within": "soon"}, "cannot read"),
@@ -268,7 +337,7 @@ def test_disturbed_runs_are_done_again_a_few_times(monkeypatch: pytest.MonkeyPat
 )
 def test_what_cannot_be_done_is_refused_in_one_line(given: dict[str, Any], told: str, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=told):
-        race("bsp,asynchronous", **given)
+        race(**{"strategies": "bsp,asynchronous", **given})
     flags = [word for name, value in given.items() for word in (f"--{name}", str(value))]
     said = CliRunner().invoke(app, ["compare", DIGITS, "--simulate", *flags])
     assert said.exit_code == 2 and len(said.stderr.strip().splitlines()) == 1, said.stderr

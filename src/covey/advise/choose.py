@@ -15,7 +15,7 @@ from covey.advise.ranked import Basis, RankedStrategy
 from covey.advise.situation import Situation
 from covey.advise.trial import SimulatedTrials, TrialTimes
 from covey.advise.world import fastest, slowness
-from covey.target import parse_target
+from covey.scoring import target_of
 from covey.task import Task
 
 SCHEMA = "covey.advice/1"
@@ -69,7 +69,7 @@ def advise(
 ) -> Advice:  # fmt: skip
     """Rank what the catalog holds for this task on this cluster; without `trials`, by formulas alone."""
     if until:
-        parse_target(until, task.better)
+        target_of(task, until)
     rows = [_guessed(candidate, now) for candidate in candidates(task, now)]
     rows.sort(key=lambda row: row.guess(now))
     alone = TrialTimes()

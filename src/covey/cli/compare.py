@@ -94,7 +94,7 @@ def command(
         from covey.compare.running import time_limit
 
         factors = parse_rates(rates)
-        entrants(strategies, factors)  # refuses what cannot be read, before anything runs
+        entrants(strategies, workers, factors)  # refuses what cannot be resolved, before anything runs
         rounds(repeat, racing=True)
         time_limit(repeat, within)
         engine = "simulated" if simulated else engine

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import typer
 
-from covey import faults
+from covey import faults, names
 from covey.cli.options import Voice
 from covey.errors import CoveyError, PeerLost, PlanError, RoleFailed
 
@@ -26,7 +26,8 @@ FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 def explained(voice: Voice, *, guest: bool = False) -> Iterator[None]:
     """Turn whatever is raised inside into a message on stderr and an exit code; a guest leaves them to its leader."""
     try:
-        yield
+        with names.typed():
+            yield
     except (typer.Exit, typer.Abort, typer.BadParameter):
         raise
     except KeyboardInterrupt:

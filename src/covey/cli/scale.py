@@ -56,7 +56,8 @@ def command(
         from covey.simulate import Cluster
         from covey.task import load_task
 
-        sizes, chosen = parse_sizes(workers), specs(strategies)
+        sizes = parse_sizes(workers)
+        chosen = specs(strategies, *sizes)
         request = ShownRequest(strategy=strategies, workers=max(sizes), engine="", until=None, json=json, voice=manner)
         told = teller(manner)
         whole = scale(

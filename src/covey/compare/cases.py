@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from covey import registry
-from covey.catalog import STRATEGIES
+from covey.catalog import STRATEGIES, resolve
 from covey.errors import PlanError
-from covey.spec import expand, parse_list
+from covey.exchange.codecs.by_name import CODECS, WRAPPERS
+from covey.names import option
+from covey.spec import Call, SpecError, bind, expand, parse, parse_list
 from covey.systems import SYSTEMS
 
 FAMILIES = ("all", "central", "decentral")
@@ -35,17 +37,27 @@ class Case:
         return f"{self.spec}{rate}" + (f", round {self.repeat + 1}" if self.repeat else "")
 
 
-def specs(text: str) -> list[str]:
-    """The SPECs that `all`, a family, or a list with grids stands for; each once."""
-    found: dict[str, None] = {}
+def specs(text: str, *workers: int) -> list[str]:
+    """The SPECs that `all`, a family, or a list with grids stands for, on any of these numbers of workers.
+
+    One that cannot be resolved, or that is another one after defaults, is refused. What a family has that cannot run
+    with so many workers is left to fail as a run of its own.
+    """
+    if min(workers) < 1:
+        raise PlanError(f"{option('workers', min(workers))}: at least 1 is needed")
+    found: dict[Hashable, str] = {}
     for word in _words(text):
-        found.update(dict.fromkeys(_family(word) if word in FAMILIES else [word]))
-    return list(found)
+        for spec in _family(word) if word in FAMILIES else [word]:
+            resolved = _resolved(spec, workers, lenient=word in FAMILIES)
+            if resolved in found:
+                raise PlanError(_twice(found[resolved], spec))
+            found[resolved] = spec
+    return list(found.values())
 
 
-def entrants(text: str, rates: Sequence[float] = (1.0,)) -> list[Entrant]:
+def entrants(text: str, workers: int, rates: Sequence[float] = (1.0,)) -> list[Entrant]:
     """Every strategy at every rate."""
-    return [Entrant(spec, rate) for spec in specs(text) for rate in rates]
+    return [Entrant(spec, rate) for spec in specs(text, workers) for rate in rates]
 
 
 def parse_rates(text: str) -> tuple[float, ...]:
@@ -61,6 +73,35 @@ def parse_rates(text: str) -> tuple[float, ...]:
 
 def _words(text: str) -> list[str]:
     return [str(point) for spec in parse_list(text, grids=True) for point in expand(spec)]
+
+
+def _resolved(spec: str, sizes: Sequence[int], *, lenient: bool) -> Hashable:
+    """What two SPECs have in common that are the same strategy: its name, and all settings with their defaults."""
+    try:
+        strategy = resolve(spec, sizes[0])
+    except Exception as error:
+        if sizes[1:]:
+            return _resolved(spec, sizes[1:], lenient=lenient)
+        if lenient:
+            return spec
+        if isinstance(error, SpecError):
+            raise PlanError(f"{spec}: {error.why}") from None
+        raise
+    codecs = tuple(_bound(call, spec) for call in parse(spec).codecs)
+    made_of = strategy.composition
+    return strategy.name, repr(sorted(strategy.settings.items())), codecs, made_of.over, repr(made_of.mesh)
+
+
+def _bound(call: Call, text: str) -> str:
+    """A codec, or what goes around one, with all its settings."""
+    owner = {**CODECS, **WRAPPERS}.get(call.name)
+    return f"{call.name} {bind(call, owner, 'codec', text)!r}" if owner else call.name
+
+
+def _twice(one: str, other: str) -> str:
+    if one == other:
+        return f"--strategies names {one} twice: omit one"
+    return f"--strategies names {one} and {other}, which are the same strategy with the same settings: omit one"
 
 
 def _family(name: str) -> list[str]:

@@ -183,6 +183,10 @@ def remarks(whole: Comparison) -> list[str]:
     if whole.until and late:
         missed = ", ".join(f"{one.spec} ({one.runs - one.reached} of {one.runs})" for one in late)
         found.append(f"{whole.until} was not reached by {missed}.")
+    untrained = {run.repeat for run in whole.outcomes if run.untrained}
+    if untrained:
+        many = len({run.repeat for run in whole.outcomes})
+        found.append(f"The initial weights of {len(untrained)} of {many} seeds meet {whole.until}; these do not count.")
     disturbed = sum(bool(run.disturbed) for run in whole.outcomes)
     if disturbed:
         found.append(f"Other programs disturbed {disturbed} of {len(whole.outcomes)} runs, which do not count.")

@@ -8,6 +8,7 @@ import json
 import os
 import re
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,8 +19,13 @@ from covey.compare.cases import Case
 from covey.compare.outcomes import ComparedRun, Comparison
 from covey.decoding import UNREADABLE, WireFormat
 from covey.errors import PlanError, WireError
+from covey.names import option
+from covey.simulate import Cluster
 
 FORMAT = 2  # of the runs in a folder: those of 1 were scored less often
+BUDGET = ("epochs", "steps", "servers", "threads", "link_rate")
+MANY = 4  # differences that a refusal lists
+LONG = 60  # characters of a value that it shows
 READABLE = 100  # characters of a SPEC in the name of a file
 
 _outcomes: WireFormat[ComparedRun] = WireFormat("outcome of a run", ComparedRun, "json")
@@ -30,17 +36,7 @@ class FinishedRuns:
 
     def __init__(self, folder: Path, whole: Comparison, seed: int, options: dict[str, Any], source: str = "") -> None:
         self.folder, self._lock = folder, -1
-        budget = {name: options.get(name) for name in ("epochs", "steps", "servers", "threads", "link_rate")}
-        mine = {name: getattr(whole, name) for name in ("task", "workers", "engine", "until")}
-        mine |= {"seed": seed, "format": FORMAT}
-        mine |= {name: value for name, value in budget.items() if value is not None}
-        if source:
-            mine["source"] = source
-        if options.get("scores", 1) > 1:
-            mine["scores"] = options["scores"]
-        if options.get("cluster"):
-            mine["cluster"] = repr(options["cluster"])
-        self.asked = mine
+        self.asked = json.loads(json.dumps(_asked(whole, seed, options, source)))
 
     def __enter__(self) -> Self:
         try:
@@ -56,7 +52,7 @@ class FinishedRuns:
         except OSError as error:
             self.__exit__()
             raise PlanError(
-                f"--continue {self.folder} cannot hold a comparison: {error.strerror}; choose another folder"
+                f"{option('folder', self.folder)} cannot hold a comparison: {error.strerror}; choose another folder"
             ) from None
         except PlanError:
             self.__exit__()
@@ -81,22 +77,24 @@ class FinishedRuns:
                 f"{place} does not say which comparison this folder holds ({error}): remove that file if its runs are "
                 "of this very comparison, or choose another folder"
             ) from None
-        if theirs.get("format") != FORMAT:
+        if theirs.get("format") != FORMAT or "cluster" in theirs:
             raise PlanError(
                 f"{self.folder} holds runs of another version of covey, which were scored differently: choose another "
                 "folder"
             )
         if theirs.get("task") == self.asked["task"] and theirs.get("source") != self.asked.get("source"):
             raise PlanError(
-                f"{self.folder} holds a comparison of {theirs['task']} as that file was before it changed (or of "
+                f"{self.folder} holds a comparison of {self.asked['task']} as that file was before it changed (or of "
                 "another file of that name): choose another folder, or put the file back"
             )
-        for name in sorted({*self.asked, *theirs}):
-            if self.asked.get(name) != theirs.get(name):
-                raise PlanError(
-                    f"{self.folder} holds a comparison with {name} {theirs.get(name)!r}, this one has "
-                    f"{self.asked.get(name)!r}: choose another folder, or ask for the same"
-                )
+        names = sorted({*self.asked, *theirs} - {"source"}, key=lambda name: (name not in self.asked, name))
+        unlike = [name for name in names if self.asked.get(name) != theirs.get(name)]
+        if unlike:
+            pairs = [f"{_told(name)} {_told(theirs.get(name))}, now {_told(self.asked.get(name))}" for name in unlike]
+            told = "; ".join(pairs[:MANY]) + (f"; and {len(pairs) - MANY} more" if pairs[MANY:] else "")
+            raise PlanError(
+                f"{self.folder} holds another comparison ({told}): ask for the same, or choose another folder"
+            )
 
     def read(self, case: Case) -> ComparedRun | None:
         """A run that was finished before; one that failed, was disturbed, or whose file is torn, is done again."""
@@ -115,3 +113,34 @@ class FinishedRuns:
         name = re.sub(r"[^a-z0-9=.+_-]+", "_", case.spec).strip("_")[:READABLE]
         digest = hashlib.sha256(case.spec.encode()).hexdigest()[:16]
         return self.folder / f"{name}-{digest}@{case.rate!r}#{case.repeat}.json"
+
+
+def _asked(whole: Comparison, seed: int, options: dict[str, Any], source: str) -> dict[str, Any]:
+    """What makes a comparison another one, by name."""
+    mine = {name: getattr(whole, name) for name in ("task", "workers", "engine", "until")}
+    mine |= {"seed": seed, "format": FORMAT}
+    mine |= {name: options[name] for name in BUDGET if options.get(name) is not None}
+    if source:
+        mine["source"] = source
+    if options.get("scores", 1) > 1:
+        mine["scores"] = options["scores"]
+    if cluster := options.get("cluster"):
+        usual = _flat("cluster", asdict(Cluster()))
+        mine |= {name: value for name, value in _flat("cluster", asdict(cluster)).items() if usual.get(name) != value}
+    return mine
+
+
+def _flat(name: str, value: Any) -> dict[str, Any]:
+    """The numbers and words inside a value, each by its path."""
+    if isinstance(value, dict):
+        return {path: leaf for key, inner in value.items() for path, leaf in _flat(f"{name}.{key}", inner).items()}
+    if isinstance(value, list | tuple) and any(isinstance(inner, dict) for inner in value):
+        return _flat(name, dict(enumerate(value)))
+    return {name: list(value) if isinstance(value, tuple) else value}
+
+
+def _told(value: object) -> str:
+    """A value in one short line; a folder may hold anything."""
+    if value is None:
+        return "not given"
+    return value if isinstance(value, str) and value.isprintable() and len(value) <= LONG else f"{value!r:.{LONG}}"

@@ -20,11 +20,17 @@ class ComparedRun(msgspec.Struct, kw_only=True):
     repeat: int = 0
     result: Result | None = None
     failure: str = ""
+    refused: bool = False  # before it began: with another seed it would be as well
     recording: Recording | None = None  # a few steps of the first repetition
 
     @property
     def reached(self) -> bool:
         return self.result is not None and self.result.reached is not None
+
+    @property
+    def untrained(self) -> bool:
+        """Whether the initial weights met the target already."""
+        return self.result is not None and self.result.reached is not None and not self.result.reached.samples
 
     @property
     def disturbed(self) -> bool | None:

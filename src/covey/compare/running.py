@@ -20,6 +20,7 @@ from covey.observe.progress import Watcher
 from covey.run import fit
 from covey.run.clusters import engine_of
 from covey.run.options import options as options_of
+from covey.scoring import target_of
 from covey.simulate import parse_duration
 from covey.simulate.units import format_duration
 from covey.target import parse_target
@@ -43,9 +44,10 @@ def compare(
     Each runs with 5 to 15 seeds, until one is surely first, or no further round fits into the time `within`; `repeat`
     fixes the number of seeds. `options` are those of `covey.fit`. `shown` is asked for a watcher of each case, with its
     number; `told` is told what takes long, and how each run went. With a `folder`, finished runs are kept there and not
-    done again. A strategy that fails is an outcome too.
+    done again. A SPEC that cannot be resolved, or that stands twice, is refused before anything starts; a strategy that
+    fails as it runs is an outcome too.
     """
-    entered = entrants(strategies, rates)
+    entered = entrants(strategies, workers, rates)
     plan = rounds(repeat, racing=until is not None and len({entrant.spec for entrant in entered}) > 1)
     limit = time_limit(repeat, within)
     engine_of(options_of(options))
@@ -105,10 +107,11 @@ class RunningRace:
     def runners(self, entered: Sequence[Entrant], number: int) -> list[Entrant]:
         """Who runs in the round of this number; nobody when the race is over."""
         whole = self.whole
-        if self.late or (number and not self.plan.fixed and not any(run.reached for run in whole.outcomes)):
+        trained = any(run.reached and not run.untrained for run in whole.outcomes)
+        if self.late or (number and not self.plan.fixed and not trained):
             return []
-        failed = {run.spec for run in whole.outcomes if run.failure}
-        able = [entrant for entrant in entered if self.plan.fixed or entrant.spec not in failed]
+        failed = {run.spec for run in whole.outcomes if run.refused or (run.failure and not self.plan.fixed)}
+        able = [entrant for entrant in entered if entrant.spec not in failed]
         if number and not self.plan.fixed and len({entrant.spec for entrant in able}) < 2:
             return []
         left = standings(whole, self.plan).runners(able, number)
@@ -139,8 +142,15 @@ class RunningRace:
                 self.told(f"{case}: other programs used the cores; once more")
                 outcome = self.new(case)
             if self.kept:
-                self.kept.write(case, outcome)
+                self.keep(self.kept, case, outcome)
         self.whole.outcomes.append(outcome)
+
+    def keep(self, kept: FinishedRuns, case: Case, outcome: ComparedRun) -> None:
+        """Write a finished run down; a full disk costs that file, not the comparison."""
+        try:
+            kept.write(case, outcome)
+        except OSError as error:
+            self.told(f"{case} is not kept in {kept.folder}: {error.strerror}; the comparison goes on")
 
     def new(self, case: Case) -> ComparedRun:
         options, began = self.options, time.monotonic()
@@ -170,7 +180,7 @@ def _how(outcome: ComparedRun) -> str:
 
 def _directed(until: str, task: Task) -> str:
     """The target as it was typed, unless only the task knows in which direction it lies."""
-    target = parse_target(until, task.better)
+    target = target_of(task, until)
     return until if parse_target(until) == target else str(target)
 
 
@@ -181,7 +191,7 @@ def _run(task: Task | str, case: Case, workers: int, given: dict[str, Any]) -> C
         recording = outcome.result.recording
         outcome.recording = recording.excerpt() if recording else None
     except CoveyError as error:
-        outcome.failure = str(error)
+        outcome.failure, outcome.refused = str(error), isinstance(error, PlanError)
     except Exception as error:  # whatever the task's own code raises: the other strategies may do without it
         outcome.failure = f"{type(error).__name__}: {error}"
     return outcome

@@ -11,17 +11,18 @@ from covey.compare.cases import Entrant
 from covey.compare.outcomes import ComparedRun, Comparison, Standing
 from covey.compare.paired import FEWEST, Finish, Ratio
 from covey.compare.race import Rounds, Standings
+from covey.target import parse_target
 
 TIE = 2.0  # times: those that may be further apart than this do not tie, they are not known well enough
 
 
 def standings(whole: Comparison, rounds: Rounds) -> Standings:
-    """The runs of a comparison that count: finished ones, of strategies that never failed, on a quiet machine."""
+    """The runs of a comparison that count: of strategies that never failed, on a quiet machine, with some training."""
     failed = {Entrant(run.spec, run.rate) for run in whole.outcomes if run.result is None}
     finishes: dict[Entrant, dict[int, Finish]] = {}
     for run in whole.outcomes:
         found = finishes.setdefault(Entrant(run.spec, run.rate), {})
-        if run.result is not None and not run.disturbed:
+        if run.result is not None and not run.disturbed and not run.untrained:
             found[run.repeat] = finish(run)
     return Standings({entrant: found for entrant, found in finishes.items() if entrant not in failed}, rounds)
 
@@ -35,11 +36,18 @@ def finish(run: ComparedRun) -> Finish:
 def conclude(whole: Comparison, rounds: Rounds, more: str = "") -> None:
     """Write down what the runs say; `more` tells how to get enough of them, where there were too few."""
     found = standings(whole, rounds)
-    ahead = found.ahead() if whole.until else []
+    came = any(one.reached for finishes in found.finishes.values() for one in finishes.values())
+    ahead = found.ahead() if whole.until and came else []
     leader = ahead[0] if ahead else None
     whole.strategies = [_standing(whole, found, spec, leader) for spec in whole.specs()]
     whole.verdict, whole.winner, whole.tied = "", None, []
-    if why := _no_verdict(whole, found, more):
+    if why := _no_verdict(whole, found):
+        whole.verdict = f"No verdict: {why}"
+        return
+    if not came:
+        whole.verdict = _unreached(whole)
+        return
+    if why := _too_few(found, more):
         whole.verdict = f"No verdict: {why}"
         return
     assert leader is not None, "somebody has reached the target"
@@ -60,27 +68,45 @@ def conclude(whole: Comparison, rounds: Rounds, more: str = "") -> None:
     whole.verdict = f"{listed(specs)} tie{rest}: at most {_times(apart)}x apart ({counted(seeds, 'seed')})"
 
 
-def _no_verdict(whole: Comparison, found: Standings, more: str) -> str:
+def _no_verdict(whole: Comparison, found: Standings) -> str:
     """Why there is none, whatever the times; nothing where there may be one."""
-    ran = {entrant.spec for entrant in found.finishes}
-    disturbed = [run for run in whole.outcomes if run.disturbed]
     seeds = max((len(finishes) for finishes in found.finishes.values()), default=0)
-    pairs = [found.ratio(*both).seeds for both in permutations(found.finishes, 2) if both[0].spec != both[1].spec]
     if not whole.until:
         return "there is no target that one could reach first (--until)"
     if whole.interrupted:
         return f"it was interrupted after {counted(seeds, 'seed')}"
     if whole.busy:
-        return _busy(disturbed, whole)
+        return _busy([run for run in whole.outcomes if run.disturbed], whole)
+    if not found.finishes and any(run.untrained for run in whole.outcomes):
+        return f"every strategy meets {whole.until} before the first step; give a harder target"
+    return "" if found.finishes else "no strategy has runs that count"
+
+
+def _too_few(found: Standings, more: str) -> str:
+    """Why those that reached the target have not run often enough for a verdict; nothing where they have."""
+    ran = {entrant.spec for entrant in found.finishes}
+    pairs = [found.ratio(*both).seeds for both in permutations(found.finishes, 2) if both[0].spec != both[1].spec]
     if len(ran) < 2:
-        only = f"only {listed(sorted(ran))} has" if ran else "no strategy has"
-        return f"{only} runs that count"
-    if not any(one.reached for finishes in found.finishes.values() for one in finishes.values()):
-        return f"nobody reached {whole.until}"
+        return f"only {listed(sorted(ran))} has runs that count"
     if max(pairs) < max(FEWEST, min(found.rounds.least, Rounds().least)):
         few = "one run of each is not enough" if max(pairs) <= 1 else f"{max(pairs)} runs of each are not enough"
         return few + (f"; {more}" if more else "")
     return ""
+
+
+def _unreached(whole: Comparison) -> str:
+    """How near the best came to a target that nobody reached."""
+    assert whole.until is not None
+    target = parse_target(whole.until)
+    scored = [
+        (value, run.spec)
+        for run in whole.outcomes if run.result is not None
+        for row in run.result.history if (value := row.get(target.metric)) is not None and math.isfinite(value)
+    ]  # fmt: skip
+    if not scored:
+        return f"No strategy reached {whole.until}: {target.metric} was never a number"
+    best, spec = (max if target.op == ">=" else min)(scored, key=lambda pair: pair[0])
+    return f"No strategy reached {whole.until}: best was {spec} at {best:.4g}"
 
 
 def _busy(disturbed: Sequence[ComparedRun], whole: Comparison) -> str:

@@ -20,6 +20,7 @@ from covey.observe.referee import Referee
 from covey.observe.result import RunFacts
 from covey.run.options import BudgetOptions, Options
 from covey.run.saving import check_save
+from covey.scoring import target_of
 from covey.simulate import parse_rate
 from covey.spec import Spec
 from covey.strategy import Plan, Strategy
@@ -74,7 +75,7 @@ def request(
     name = task if isinstance(task, str) else ""
     say = given.output.watcher.say if given.output.watcher else None
     task = load_task(task, say) if isinstance(task, str) else task
-    target = parse_target(given.budget.until, task.better) if given.budget.until else None
+    target = target_of(task, given.budget.until) if given.budget.until else None
     task = build.with_rows(task, rows) if rows else task
     if target and task.evaluate is None and target.metric != "loss":
         raise PlanError(f"--until {target}: the task has no evaluate=…, so only the training loss can be a target")
