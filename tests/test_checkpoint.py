@@ -19,8 +19,11 @@ from hypothesis import strategies as st
 from covey.checkpoint import KEEP, CheckpointDirectory, RoleState, RunRecord
 from covey.errors import CheckpointError
 from covey.message import Address, Message
+from covey.model.named import members, named_numbers
+from covey.model.replica import Replica
 from covey.vector import Vector
 
+BEFORE = Path(__file__).parent / "golden" / "checkpoint_2"
 ME = Address("worker", 2)
 
 
@@ -130,6 +133,87 @@ def test_a_state_that_is_not_there(tmp_path: Path) -> None:
         RoleState.read(tmp_path, ME)
 
 
+# -- blocks ------------------------------------------------------------------------------------------------------------
+
+
+def blocks_of(
+    replica: Replica, directory: Path
+) -> dict[tuple[str, str, str, int], tuple[dict[str, Any], torch.Tensor]]:
+    """What an outsider finds in a role's files: each block, and its numbers at its offset."""
+    own = {"piece": replica.trained, "members": members(replica)}
+    state(replica={**replica.state(), **own}).copied(named_numbers).write(directory, ME)
+    data = (directory / "worker-2.safetensors").read_bytes()
+    data = data[8 + int.from_bytes(data[:8], "little") :]
+    found = {}
+    for block in json.loads((directory / "worker-2.json").read_text())["blocks"]:
+        inside = bytearray(data[block["offset"] : block["offset"] + block["size"]])
+        numbers = torch.frombuffer(inside, dtype=getattr(torch, block["dtype"]))
+        found[block["kind"], block["name"], block["key"], block["first"]] = block, numbers
+    return found
+
+
+def trained(servers: int = 1, server: int = 0, bare: bool = False) -> Replica:
+    """A replica that has taken two steps, and holds the piece of one of so many servers."""
+    torch.manual_seed(1)
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2).double())
+
+    def make(pairs: Any) -> torch.optim.Optimizer:
+        return torch.optim.Adam([p for _, p in pairs] if bare else pairs, lr=0.1)
+
+    replica = Replica(module, make)
+    replica.keep(replica.pieces(servers)[server], buffers=True)
+    for _ in range(2):
+        replica.grad.map(lambda part: part.normal_())
+        replica.update()
+    return replica
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_every_tensor_of_the_model_and_its_optimizer_lies_where_its_block_says(tmp_path: Path, bare: bool) -> None:
+    replica = trained(bare=bare)
+    found = blocks_of(replica, tmp_path)
+    wanted = {("parameter", name, ""): value for name, value in replica.module.named_parameters()}
+    for name, value in replica.module.named_buffers():
+        wanted["buffer" if value.is_floating_point() else "counter", name, ""] = value
+    for name, parameter in replica.module.named_parameters():
+        for key, value in replica.optimizer.state[parameter].items():
+            wanted["optimizer", name, key] = value
+    assert {key[:3] for key in found} == wanted.keys() and len(wanted) == 6 + 3 + 6 * 3
+    for (kind, name, key, first), (block, numbers) in found.items():
+        tensor = wanted[kind, name, key]
+        assert first == 0 and block["shape"] == list(tensor.shape)
+        assert torch.equal(numbers.view(tensor.shape), tensor), name
+
+
+def test_servers_say_which_slices_they_hold(tmp_path: Path) -> None:
+    parts = dict[tuple[str, str, str], list[tuple[int, int]]]()
+    for server in range(2):
+        (tmp_path / str(server)).mkdir()
+        found = blocks_of(trained(2, server), tmp_path / str(server))
+        for (kind, name, key, first), (_, numbers) in found.items():
+            if key != "step" and kind in ("parameter", "optimizer"):
+                parts.setdefault((kind, name, key), []).append((first, first + len(numbers)))
+    sizes = {name: p.numel() for name, p in trained().module.named_parameters()}
+    assert {name for _, name, _ in parts} == sizes.keys() and any(len(held) == 2 for held in parts.values())
+    for (_, name, _), held in parts.items():
+        ends = [0, *(stop for _, stop in held)]
+        assert [start for start, _ in held] == ends[:-1] and ends[-1] == sizes[name]
+
+
+def test_a_checkpoint_of_the_format_before_is_read() -> None:
+    place, found = CheckpointDirectory(BEFORE).newest()
+    assert json.loads((place / "run.json").read_text())["schema"] == "covey.checkpoint/2"
+    assert (found.strategy, found.workers) == ("bsp + error_feedback + int8", 2)
+    server = RoleState.read(place, Address("server", 0))
+    named = {(one.kind, one.name, one.key): one for one in named_numbers(server.replica)}
+    assert set(named) == {
+        *(("parameter", name, "") for name in ("weight", "bias")),
+        *(("optimizer", name, "momentum_buffer") for name in ("weight", "bias")),
+    }
+    momentum = server.replica["optimizer"]["state"][0]["momentum_buffer"]
+    assert torch.equal(named["optimizer", "weight", "momentum_buffer"].numbers, momentum.reshape(-1))
+
+
 # -- the vault ---------------------------------------------------------------------------------------------------------
 
 
@@ -204,7 +288,7 @@ def test_what_is_torn_is_refused(tmp_path: Path) -> None:
         (record, record.read_bytes()[:40], "run.json cannot be read"),
         (record, record.read_bytes().replace(b'"bsp"', b"7"), "run.json is torn or was changed"),
         (record, record.read_bytes().replace(b'"files": {', b'"files": {}, "f": {'), "run.json is torn or was changed"),
-        (record, record.read_bytes().replace(b"checkpoint/2", b"checkpoint/3"), "has the format 'covey.checkpoint/3'"),
+        (record, record.read_bytes().replace(b"checkpoint/3", b"checkpoint/4"), "has the format 'covey.checkpoint/4'"),
         (record, None, "run.json cannot be read"),
     ):
         before = file.read_bytes()
@@ -224,7 +308,7 @@ def test_a_place_without_checkpoints(tmp_path: Path, make: Any) -> None:
 
 def test_the_record_is_plain_json(tmp_path: Path) -> None:
     record = json.loads((keep(CheckpointDirectory(tmp_path)) / "run.json").read_text())
-    assert record["schema"] == "covey.checkpoint/2" and set(record["files"]) == {
+    assert record["schema"] == "covey.checkpoint/3" and set(record["files"]) == {
         "worker-2.json",
         "worker-2.safetensors",
     }

@@ -73,6 +73,15 @@ def role(**changes: Any) -> Damage:
     return resealed("worker-2.json", json.dumps({**whole, **changes}))
 
 
+def block(**changes: Any) -> Damage:
+    """A role's state with one block, of which something is wrong."""
+    whole = {
+        "kind": "parameter", "name": "weight", "key": "", "dtype": "float32", "shape": [0], "first": 0, "offset": 0,
+        "size": 0,
+    }  # fmt: skip
+    return role(blocks=[{**whole, **changes}])
+
+
 FILES = ("run.json", "worker-2.json", "worker-2.safetensors")
 WRONG: dict[str, Damage] = {
     **{f"{name} is gone": lambda place, name=name: (place / name).unlink() for name in FILES},
@@ -101,7 +110,8 @@ WRONG: dict[str, Damage] = {
     "record: null": replaced("run.json", "null"),
     "record: deep": replaced("run.json", DEEP),
     "record: digits": replaced("run.json", "9" * 10_000),
-    "record: unsealed": replaced("run.json", '{"schema": "covey.checkpoint/2"}'),
+    "record: unsealed": replaced("run.json", '{"schema": "covey.checkpoint/3"}'),
+    "record: unsealed, of before": replaced("run.json", '{"schema": "covey.checkpoint/2"}'),
     "record: other bytes": replaced("run.json", b"\xff\xfe{}"),
     "state: deep": resealed("worker-2.json", DEEP),
     "state: list": resealed("worker-2.json", "[]"),
@@ -122,6 +132,24 @@ WRONG: dict[str, Damage] = {
     "state: keys that are lists": role(memories={"$dict": [[[], 1]]}),
     "state: memories in a list": role(memories=[]),
     "state: replica of none": role(replica=None),
+    "blocks: null": role(blocks=None),
+    "blocks: words": role(blocks=["weight"]),
+    "blocks: of another kind": block(kind="weights"),
+    "blocks: without a size": role(blocks=[{"kind": "parameter", "name": "weight"}]),
+    "blocks: more than is known": block(more=1),
+    "blocks: unknown numbers": block(dtype="float31"),
+    "blocks: numbers that are no numbers": block(dtype="nn"),
+    "blocks: beyond the end": block(shape=[9], size=36),
+    "blocks: before the beginning": block(offset=-4),
+    "blocks: a negative size": block(size=-4),
+    "blocks: half a number": block(shape=[9], size=2),
+    "blocks: more than the shape has": block(size=4),
+    "blocks: outside the tensor": block(first=1),
+    "blocks: a negative side": block(shape=[-1, -1]),
+    "blocks: an endless side": block(shape=[10**400]),
+    "blocks: listed twice": role(
+        blocks=[{"kind": "buffer", "name": "a", "dtype": "int8", "shape": [0], "offset": 0, "size": 0}] * 2
+    ),
     "tensors: header too long": resealed("worker-2.safetensors", b"\xff" * 8 + b"{}"),
     "tensors: header deep": resealed("worker-2.safetensors", (2000).to_bytes(8, "little") + b"[" * 2000),
     "tensors: beyond the end": resealed(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from covey import catalog
 from covey.checkpoint import CheckpointDirectory, RoleState
@@ -19,6 +20,7 @@ from covey.errors import CheckpointError, PeerLost
 from covey.message import Address
 from covey.observe.progress import Progress
 from tests.real.harness import BATCH_NORM, Room, Watch, differing, fit, interrupt, trained
+from tests.test_checkpoint import BEFORE
 
 WRITTEN = [
     "bsp", "ssp(bound=2)", "bounded_delay(delay=2)",
@@ -256,6 +258,16 @@ def test_a_run_that_was_done_ends_at_once(room: Room) -> None:
     again = fit(task, "bsp", 2, steps=8, resume=kept)
     assert (again.stopped, again.samples) == ("budget", 64)
     assert not differing(once.weights, again.weights)
+
+
+def test_a_checkpoint_of_the_format_before_goes_on(room: Room) -> None:
+    """`covey.checkpoint/2`, as an earlier covey has written it."""
+    task, strategy, place = room.task(before_step=PACE), "bsp + error_feedback + int8", room.path / "kept"
+    shutil.copytree(BEFORE, place)
+    resumed, whole = fit(task, strategy, 2, epochs=6, resume=place), fit(task, strategy, 2, epochs=6)
+    assert resumed.samples == whole.samples
+    for name, weights in whole.weights.items():  # another machine may have rounded otherwise
+        assert torch.allclose(resumed.weights[name], weights, atol=1e-5)
 
 
 def test_changed_settings_of_the_optimizer_are_told_and_do_not_count(room: Room) -> None:

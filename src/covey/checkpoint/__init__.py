@@ -11,6 +11,6 @@ from __future__ import annotations
 from covey.checkpoint.directory import KEEP, CheckpointDirectory
 from covey.checkpoint.files import MODE
 from covey.checkpoint.record import RunRecord
-from covey.checkpoint.role_state import RoleState
+from covey.checkpoint.role_state import RoleState, StateCopy
 
-__all__ = ["KEEP", "MODE", "CheckpointDirectory", "RoleState", "RunRecord"]
+__all__ = ["KEEP", "MODE", "CheckpointDirectory", "RoleState", "RunRecord", "StateCopy"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -15,23 +15,24 @@ from covey.message import KINDS, Address, Message
 from covey.vector import Vector
 
 
-def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """A value as JSON, its tensors put aside under numbers."""
+def pack(value: Any, tensors: dict[str, Tensor], path: str = "value") -> Any:
+    """A value as JSON, copies of its tensors put aside under their paths."""
     if isinstance(value, Tensor):
-        key = str(len(tensors))
-        tensors[key] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        key = path if path not in tensors else f"{path}~{len(tensors)}"
+        tensors[key] = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         return {"$tensor": key}
     if isinstance(value, Vector):
-        return {"$vector": [pack(part, tensors) for part in value.parts]}
+        return {"$vector": _each(value.parts, tensors, path)}
     if isinstance(value, Message):
-        fields = {name: pack(getattr(value, name), tensors) for name in value.__struct_fields__}
+        fields = {name: pack(getattr(value, name), tensors, f"{path}/{name}") for name in value.__struct_fields__}
         return {"$message": value.wire_name, "fields": fields}
     if isinstance(value, tuple):
-        return {"$tuple": [pack(item, tensors) for item in value]}
+        return {"$tuple": _each(value, tensors, path)}
     if isinstance(value, list):
-        return [pack(item, tensors) for item in value]
+        return _each(value, tensors, path)
     if isinstance(value, Mapping):
-        return {"$dict": [[pack(key, tensors), pack(item, tensors)] for key, item in value.items()]}
+        pairs = [(pack(key, tensors, path), key, item) for key, item in value.items()]
+        return {"$dict": [[key, pack(item, tensors, f"{path}/{name}")] for key, name, item in pairs]}
     if dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
         return {"$value": msgspec.to_builtins(value, str_keys=True)}
     if value is None or isinstance(value, bool | int | float | str):
@@ -40,6 +41,10 @@ def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
     raise CheckpointError(
         f"the state cannot be saved: it contains a {kind}; use numbers, strings, tensors, lists and dicts"
     )
+
+
+def _each(values: Iterable[Any], tensors: dict[str, Tensor], path: str) -> list[Any]:
+    return [pack(item, tensors, f"{path}/{number}") for number, item in enumerate(values)]
 
 
 def check_keepable(value: Any) -> None:

@@ -14,7 +14,8 @@ from covey.checkpoint.files import opened
 from covey.decoding import UNREADABLE
 from covey.errors import CheckpointError
 
-SCHEMA = "covey.checkpoint/2"
+SCHEMA = "covey.checkpoint/3"
+READS = {SCHEMA, "covey.checkpoint/2"}  # which has no blocks, and numbers for names of tensors
 
 
 class RunRecord(msgspec.Struct, kw_only=True):
@@ -42,7 +43,7 @@ def read_record(place: Path) -> RunRecord:
             raise ValueError("its folder is a link")
         with opened(place / "run.json") as file:
             record = dict(json.load(file))
-        if (schema := record.get("schema")) != SCHEMA:
+        if (schema := record.get("schema")) not in READS:
             raise CheckpointError(
                 f"{place} has the format {str(schema)[:40]!r}, and this covey reads {SCHEMA!r}: go on with the covey "
                 "that wrote it, or start again"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -13,11 +13,13 @@ from typing import Any, TypeVar
 
 import msgspec
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
+from covey.checkpoint.blocks import NamedNumbers, index, read_index
 from covey.checkpoint.files import opened
 from covey.checkpoint.packing import pack, unpack
+from covey.checkpoint.tensors import Placed
 from covey.decoding import UNREADABLE
 from covey.errors import CheckpointError
 from covey.message import Address, Message
@@ -58,14 +60,16 @@ class RoleState:
                 raise CheckpointError(f"what the checkpoint keeps as {name!r} cannot be read: {error}") from None
         return kept  # type: ignore[no-any-return]  # tensors and plain values come back as they were
 
-    def write(self, directory: Path, who: Address) -> None:
+    def copied(self, named: Callable[[dict[str, Any]], Iterable[NamedNumbers]] = lambda replica: ()) -> StateCopy:
+        """The state as it is now, to be written later; `named` finds the numbers of the model in a kept replica."""
         tensors: dict[str, Tensor] = {}
-        tree = {field.name: pack(getattr(self, field.name), tensors) for field in dataclasses.fields(self)}
-        try:
-            save_file(tensors, _file(directory, who, "safetensors"))
-        except SafetensorError as error:  # it tells so of a full disk, too
-            raise OSError(str(error)) from None
-        _file(directory, who, "json").write_text(json.dumps(tree))
+        tree = {field.name: pack(getattr(self, field.name), tensors, field.name) for field in dataclasses.fields(self)}
+        placed = Placed(tensors)
+        tree["blocks"] = index(named(unpack(tree["replica"], tensors)), placed)
+        return StateCopy(tree, placed)
+
+    def write(self, directory: Path, who: Address) -> None:
+        self.copied().write(directory, who)
 
     @staticmethod
     def read(directory: Path, who: Address) -> RoleState:
@@ -73,7 +77,9 @@ class RoleState:
             with opened(_file(directory, who, "safetensors")):
                 tensors = load_file(_file(directory, who, "safetensors"))
             with opened(_file(directory, who, "json")) as file:
-                tree = json.load(file)
+                tree = dict(json.load(file))
+            length = sum(tensor.nbytes for tensor in tensors.values())
+            read_index(tree.pop("blocks", []), length)  # a /2 has none
             state = RoleState(**{name: unpack(value, tensors) for name, value in tree.items()})
             state.check()
         except (OSError, SafetensorError, *UNREADABLE, CheckpointError) as error:
@@ -90,6 +96,18 @@ class RoleState:
             raise ValueError("its mailbox has something else than messages")
         if not isinstance(self.memories, dict) or not isinstance(self.replica, dict):
             raise ValueError("what it remembers has no names")
+
+
+@dataclass(frozen=True, slots=True)
+class StateCopy:
+    """A role's state as it was at one moment, which training does not change any more."""
+
+    tree: dict[str, Any]
+    placed: Placed
+
+    def write(self, directory: Path, who: Address) -> None:
+        self.placed.write(_file(directory, who, "safetensors"))
+        _file(directory, who, "json").write_text(json.dumps(self.tree))
 
 
 def _file(directory: Path, who: Address, kind: str) -> Path:

@@ -59,7 +59,7 @@ Scores = Annotated[int, flag("--scores", "N", "Score the model so often in a pas
 
 Save = Annotated[Path | None, flag("--save", "FILE", "Save the trained weights as safetensors.", KEEP)]
 Checkpoint = Annotated[Path | None, flag("--checkpoint", "DIR", "Keep the whole run here as it goes.", KEEP)]
-Every = Annotated[str | None, flag("--every", "TIME", "How often to write the checkpoint. (usual: 60s)", KEEP)]
+Every = Annotated[str | None, flag("--every", "TIME", "How often to write a checkpoint, or auto. (usual: 60s)", KEEP)]
 OnFailure = Annotated[
     Literal["stop", "restart"],
     flag("--on-failure", "WHAT", "When a process is lost: stop, or restart from the newest checkpoint.", KEEP),

@@ -64,7 +64,7 @@ def refuse_early(
         parse_target(request.until)
     if every is not None and checkpoint is None:
         raise PlanError(f"--every {every} says how often to write a checkpoint; say where with --checkpoint DIR")
-    _check_duration("--every", every)
+    _check_duration("--every", None if every == "auto" else every)
     _check_duration("--stall", stall)
 
 

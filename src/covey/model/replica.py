@@ -53,7 +53,7 @@ class Replica:
         self.working, self.trained = WorkingCopy(self.layout), whole
         self.divide: Callable[[Replica, int], list[Piece]] | None = None  # among servers, where a layout says how
         self.weight, self._buffers_kept = 1.0, True  # how much this replica counts in the scored model
-        self._shown: Vector | None = None  # the model that a program names as its own, where that is not `model`
+        self.shown: Vector | None = None  # the model that a program names as its own, where that is not `model`
         self.batch, self.losses = Batch(float("nan"), 0), Losses()
         self._loose = False  # whether the gradient still lies where backward left it
         self.initial = ""  # the fingerprint of the whole model's first weights, where this is a part of it
@@ -238,20 +238,20 @@ class Replica:
     @property
     def scored(self) -> Vector:
         """The model that the run scores, as far as it is this role's: `model`, unless a program shows another one."""
-        return self.model if self._shown is None else self._shown
+        return self.model if self.shown is None else self.shown
 
     def show(self, model: Vector) -> None:
         """Let the run score these parameters and float buffers, which a program keeps beside its own."""
-        self._shown = model
+        self.shown = model
 
     @contextmanager
     def steady(self) -> Iterator[None]:
         """Meanwhile show the model as it is now, though it changes in place."""
-        before, self._shown = self._shown, self.scored.clone() if self._shown is None else self._shown
+        before, self.shown = self.shown, self.scored.clone() if self.shown is None else self.shown
         try:
             yield
         finally:
-            self._shown = before
+            self.shown = before
 
     def snapshot(self, scored: bool = True, counts: bool = False) -> Snapshot:
         """This role's part of the scored model, as it is now; buffers that are no floats where it `counts` batches."""

@@ -25,15 +25,15 @@ class Updates:
     ) -> None:  # fmt: skip
         self._make, self.progress = make, progress
         self.optimizer = made(make, list(layout.parameters.items()))
-        self._shards = layout.inside(whole)  # what this role steps of each parameter
+        self.shards = layout.inside(whole)  # what this role steps of each parameter
         self.trains = trains  # whether this role has batches: a loop's come after its replica
         self.clip_norm = clip_norm  # the most that the norm of a gradient may be
         self.settings = settings  # of a loop of the user's own, which may change them at every step
 
     def keep(self, layout: Flat, piece: Piece) -> None:
         """Step only on the parameters, or slices of them, inside `piece`."""
-        self._shards = layout.inside(piece)
-        inside = zip(layout.slots, self._shards, strict=True)
+        self.shards = layout.inside(piece)
+        inside = zip(layout.slots, self.shards, strict=True)
         self.optimizer = made(self._make, [(slot.name, shard) for slot, shards in inside for shard in shards])
 
     def clip_(self, grad: Vector, norm: float | None = None) -> Vector:
@@ -51,7 +51,7 @@ class Updates:
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate * factor
         absent = self.settings.absent(self._led) if self.settings else ()
-        with in_task("optimizer.step()"), skipping(shard for place in absent for shard in self._shards[place]):
+        with in_task("optimizer.step()"), skipping(shard for place in absent for shard in self.shards[place]):
             self.optimizer.step()
         if self.settings and not self._led:
             self.settings.stepped = True

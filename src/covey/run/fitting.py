@@ -86,7 +86,7 @@ def fit(
         threads: The number of torch threads per worker.
         save: Write the scored model to this safetensors file.
         checkpoint: Save the whole run in this folder at intervals.
-        every: The interval between checkpoints, such as "10m".
+        every: The interval between checkpoints, such as "10m"; "auto" keeps their cost below 3.5 % of the time.
         resume: Continue from the newest checkpoint in this folder.
         on_failure: "stop" ends a run that loses a process; "restart" starts it again from its newest checkpoint.
         max_failures: The number of failures in a row, without a new checkpoint, that a restarting run survives.

@@ -13,7 +13,7 @@ from covey.errors import PlanError
 from covey.names import meant
 from covey.observe.instruments import Instrument
 from covey.observe.progress import Watcher
-from covey.simulate import Cluster
+from covey.simulate import Cluster, parse_duration
 
 Kind = Literal["local", "cluster", "simulated"]
 OnFailure = Literal["stop", "restart"]
@@ -113,7 +113,7 @@ class CheckpointOptions(OptionPart):
     read_by = REAL
 
     checkpoint: str | os.PathLike[str] | None = None
-    every: str = "60s"
+    every: str = "60s"  # or auto
     resume: str | os.PathLike[str] | None = None
     on_failure: OnFailure = "stop"
     max_failures: int = 5  # in a row without a new checkpoint, before a run that restarts ends
@@ -122,6 +122,11 @@ class CheckpointOptions(OptionPart):
         if self.on_failure not in get_args(OnFailure):
             raise PlanError(f"--on-failure {self.on_failure}: use {' or '.join(get_args(OnFailure))}")
         _at_least_one(**{"max-failures": self.max_failures})
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds between two checkpoints; None: as often as it costs little."""
+        return None if self.every == "auto" else parse_duration(self.every)
 
     def check(self) -> None:
         if self.on_failure == "restart" and self.checkpoint is None:

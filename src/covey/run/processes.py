@@ -89,7 +89,7 @@ def _train(
         wishes = RunWishes(
             score=asked.task.evaluate is not None or asked.target is not None,
             first=asked.task.evaluate is not None and run is None, warm=warm, model=file,
-            checkpoints=checkpoints, keep_every=parse_duration(given.checkpoints.every),
+            checkpoints=checkpoints, keep_every=given.checkpoints.interval,
             run=here, stall=parse_duration(given.processes.stall), budget=asked.budget, watcher=given.output.watcher,
             interrupt=interrupt, lost=attempt.lost,
         )  # fmt: skip

@@ -93,10 +93,15 @@ class MessageCounts(ControlMessage, frozen=True):
     busy: bool
 
 
+class Copied(ControlMessage, frozen=True):
+    """The role has copied its state, and writes the copy; it may go on."""
+
+
 class Saved(ControlMessage, frozen=True):
-    """The role's state is on disk, or why not."""
+    """The copy is written, or why not."""
 
     why: str = ""
+    seconds: float = 0.0  # of CPU time
 
 
 class RoleEnded(ControlMessage, frozen=True):
@@ -220,7 +225,7 @@ class TakeSnapshot(ControlMessage, frozen=True):
 
 
 class Save(ControlMessage, frozen=True):
-    """Write your state into this directory."""
+    """Copy your state, say so, and write the copy into this directory."""
 
     directory: str
 
@@ -245,8 +250,8 @@ class Quit(ControlMessage, frozen=True):
 
 
 Upward = (
-    Bound | RoleReady | Started | MemoryShort | Report | Settled | NextStep | HeldAt | Frozen | MessageCounts | Saved
-    | RoleEnded | ProgramRaised | Refused | Scored | Left | Vote | SampleOrder | Notice | Doing
+    Bound | RoleReady | Started | MemoryShort | Report | Settled | NextStep | HeldAt | Frozen | MessageCounts | Copied
+    | Saved | RoleEnded | ProgramRaised | Refused | Scored | Left | Vote | SampleOrder | Notice | Doing
 )  # fmt: skip
 Downward = (
     Endpoints | Go | Undo | Freeze | Thaw | Skip | AskNextStep | Hold | Release | Stop | CountMessages

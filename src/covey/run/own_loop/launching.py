@@ -147,7 +147,7 @@ def _lead(
         file = processes.directory / "model.safetensors"
         wishes = RunWishes(
             score=False, before=BEFORE, model=file, checkpoints=checkpoints, alike=ALIKE,
-            keep_every=parse_duration(given.checkpoints.every), run=loop.run,
+            keep_every=given.checkpoints.interval, run=loop.run,
             stall=parse_duration(given.processes.stall), watcher=given.output.watcher, interrupt=interrupt,
             lost=attempt.lost,
         )  # fmt: skip

@@ -25,7 +25,7 @@ class RunWishes:
     warm: bool = False  # roles do discarded steps before the clock starts
     model: Path | None = None  # where the final model goes
     checkpoints: CheckpointDirectory | None = None
-    keep_every: float = 60.0
+    keep_every: float | None = 60.0  # seconds; None: as often as it costs little
     run: RunRecord | None = None  # what a checkpoint says of this run
     alike: str = "task.model must draw them from torch's generator (seeded by covey) and nothing else"
     stall: float = 30.0

@@ -11,12 +11,14 @@ from typing import Any
 
 import msgspec
 
-from covey.checkpoint import CheckpointDirectory, RunRecord
+from covey.checkpoint import RunRecord
 from covey.decoding import UNREADABLE
 from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
 from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.contention_meter import ContentionMeter
+from covey.engines.process.launcher.interval import Interval
+from covey.engines.process.launcher.keeping import CheckpointKeeper
 from covey.engines.process.launcher.monitor import Monitor, RunProcesses
 from covey.engines.process.launcher.quiescence import Quiescence
 from covey.engines.process.launcher.roster import Roster
@@ -31,6 +33,7 @@ from covey.observe.result import Stopped
 from covey.strategy import Plan
 
 SHOW_EVERY = 0.1
+STATE = 12  # bytes that a role usually holds for a parameter: itself, and two numbers of its optimizer
 
 
 class Supervisor:
@@ -54,14 +57,27 @@ class Supervisor:
         self.watch = Stopwatch()
         self.contention: ContentionMeter | None = None
         self.stopped: Stopped | None = None
+        self.parameters = 0  # of a role
         self.stopping = False
         self.stood_still = 0.0  # seconds between the failure of the attempt before and the first step of this one
-        self.shown = self.kept = time.monotonic()
+        self.shown = time.monotonic()
         self.paused = processes.paused
+        self.keeper = (
+            CheckpointKeeper(wishes.checkpoints, Interval(wishes.keep_every), self.roles, board, self.monitor, self.say)
+            if wishes.checkpoints
+            else None
+        )
 
     # -- the run, in order -------------------------------------------------------------------------------------------
 
     def run(self) -> ProcessOutcome:
+        try:
+            return self.lead()
+        finally:
+            if self.keeper:
+                self.keeper.close()
+
+    def lead(self) -> ProcessOutcome:
         self.assemble()
         if self.wishes.first and self.score_first():
             return self.finish()
@@ -70,14 +86,14 @@ class Supervisor:
         self.begin()
         while not all(self.seen[address].ended for address in self.roles):
             self.monitor.pump(0.05)
+            if self.keeper:
+                self.keeper.look()
             if self.stopped and not self.stopping:
                 self.stop()
             elif self.wishes.score and not self.stopping and self.referee.due(self.roster.samples):
                 self.score()
-            elif (
-                self.wishes.checkpoints and not self.stopping and time.monotonic() - self.kept > self.wishes.keep_every
-            ):
-                self.keep()
+            elif self.keeper and not self.stopping and self.keeper.due():
+                self.keep(self.keeper)
         return self.finish()
 
     def assemble(self) -> None:
@@ -88,6 +104,7 @@ class Supervisor:
             self.board.tell([*self.roles, SCORER], control.Endpoints(book))
         ready = self.collect(control.RoleReady, [*self.roles, SCORER])
         first = ready[self.roles[0]]
+        self.parameters = max(ready[address].parameters for address in self.roles)
         for address in self.roles:
             if ready[address].fingerprint != first.fingerprint:
                 raise PlanError(f"{address} built different initial weights from {self.roles[0]}: {self.wishes.alike}")
@@ -113,7 +130,8 @@ class Supervisor:
             self.stood_still = time.monotonic() - lost.moment
             self.watch = Stopwatch(lost.clock + self.stood_still)
         self.watch.start()
-        self.kept = time.monotonic()
+        if self.keeper:
+            self.keeper.interval.begin(time.monotonic(), STATE * self.parameters)
 
     def score(self) -> None:
         """Stop the clock and all computing, score the model, go on."""
@@ -152,33 +170,26 @@ class Supervisor:
         roster = self.roster
         return self.referee.judge(self.watch.now(), roster.samples, roster.bytes, metrics, roster.read_loss())
 
-    def keep(self, go_on: bool = True) -> None:
-        """Bring every role to a common point, let the links drain, write a checkpoint; then train on, or end there."""
-        assert self.wishes.checkpoints is not None and self.wishes.run is not None
+    def keep(self, keeper: CheckpointKeeper, go_on: bool = True) -> None:
+        """Bring every role to a common point, let the links drain, copy; then train on, or end there."""
         before, self.monitor.phase = self.monitor.phase, "saving"
+        keeper.complete()
+        keeper.last = not go_on
+        begun = time.monotonic()
         self.quiescence.hold()
         self.quiescence.drain()
         self.watch.stop()
-        told = self.write(self.wishes.checkpoints, self.wishes.run)
+        keeper.copy(self.record)
         self.board.tell(self.roles, control.Release(train=go_on))
         self.watch.start()
-        self.kept, self.monitor.phase = time.monotonic(), before
-        self.say(told)
+        keeper.stood_still(time.monotonic() - begun)
+        self.monitor.phase = before
 
-    def write(self, checkpoints: CheckpointDirectory, run: RunRecord) -> str:
-        """Write a checkpoint, and say where; or say why there is none, for a disk may have room again."""
-        try:
-            with checkpoints.writing() as place:
-                self.board.tell(self.roles, control.Save(str(place)))
-                for who, saved in self.collect(control.Saved, self.roles).items():
-                    if saved.why:
-                        raise OSError(f"{who}: {saved.why}")
-                ended = [address.rank for address in self.trainers if self.through(address)]
-                run = msgspec.structs.replace(run, ended=ended, progress=self.progress_kept())
-                return f"kept the run in {checkpoints.commit(place, run)}"
-        except OSError as error:
-            again = f"; training goes on, and the next try is in {self.wishes.keep_every:g} s"
-            return f"could not keep the run in {checkpoints.directory}: {error}{'' if self.stopping else again}"
+    def record(self) -> RunRecord:
+        """What a checkpoint says of the run now."""
+        assert self.wishes.run is not None
+        ended = [address.rank for address in self.trainers if self.through(address)]
+        return msgspec.structs.replace(self.wishes.run, ended=ended, progress=self.progress_kept())
 
     def through(self, worker: Address) -> bool:
         """Whether the worker has done all its steps, though it may still wait for the others' goodbye."""
@@ -188,16 +199,18 @@ class Supervisor:
     def stop(self) -> None:
         """Send every worker its last step: a common one where they wait for one another."""
         self.stopping, self.monitor.phase = True, "stopping"
-        if self.wishes.checkpoints and self.stopped == "interrupted":
-            return self.keep(go_on=False)  # an interrupted run with checkpoints can continue from here
+        if self.stopped == "interrupted" and self.keeper:
+            return self.keep(self.keeper, go_on=False)  # an interrupted run with checkpoints can continue from here
         steps = self.quiescence.where()
         last = max(steps.values(), default=0) + 1  # a worker may have begun the step that it would begin next
         for address, step in steps.items():
             self.board.tell([address], control.Stop(last if self.plan.lockstep else step + 1))
 
     def finish(self) -> ProcessOutcome:
-        """All roles have ended: the last score, the model, goodbye."""
+        """All roles have ended: the newest checkpoint, the last score, the model, goodbye."""
         self.watch.stop()
+        if self.keeper:
+            self.keeper.complete()
         contention = self.contention.result() if self.contention else None
         self.stopped = self.stopped or "budget"
         if self.stopped != "target" and (self.wishes.score or self.wishes.model):

@@ -9,8 +9,9 @@ from typing import Any
 
 from covey.engines.process import control
 from covey.engines.process.role.driver import Driver
-from covey.engines.process.role.saving import state_of
+from covey.engines.process.role.saving import state_of, write_aside
 from covey.engines.process.snapshot_parts import SCORER, part
+from covey.model.named import named_numbers
 
 
 def obey(driver: Driver, word: control.Downward) -> None:
@@ -97,13 +98,10 @@ def shoot(driver: Driver, word: control.TakeSnapshot) -> None:
 def save(driver: Driver, word: control.Save) -> None:
     driver.report(now=True)  # what the launcher keeps must be as new as what the role keeps
     driver.watch.stop()
-    why = ""
-    try:
-        held, seconds = driver.held is not None, driver.watch.now()
-        state_of(driver.host, driver.replica, held=held, seconds=seconds).write(Path(word.directory), driver.address)
-    except OSError as error:  # a full disk does not end the run
-        why = error.strerror or str(error)
-    driver.line.tell(control.Saved(why))
+    held, seconds = driver.held is not None, driver.watch.now()
+    copy = state_of(driver.host, driver.replica, held=held, seconds=seconds).copied(named_numbers)
+    write_aside(copy, Path(word.directory), driver.address, driver.line)
+    driver.line.tell(control.Copied())
 
 
 def verdict(driver: Driver, word: control.VoteResult) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
-from covey.checkpoint import RoleState
+from covey.checkpoint import RoleState, StateCopy
 from covey.decoding import UNREADABLE
+from covey.engines.process import control
+from covey.engines.process.control_lines import RoleLine
 from covey.engines.process.role.role_host import RoleHost
 from covey.errors import CheckpointError
+from covey.message import Address
+from covey.model.named import members
 from covey.model.replica import Replica
 
 
@@ -15,7 +22,13 @@ def state_of(host: RoleHost, replica: Replica, *, held: bool, seconds: float) ->
     """The role between two steps: nothing computes, and what was sent to it lies in its mailbox."""
     pace = host.pace
     begun = held or pace.over(pace.step)  # it has asked for this step, and not done it
-    own: dict[str, Any] = {"piece": replica.trained, "optimizer_class": type(replica.optimizer).__name__}
+    own: dict[str, Any] = {
+        "piece": replica.trained, "optimizer_class": type(replica.optimizer).__name__, "members": members(replica),
+    }  # fmt: skip
+    if replica.shown is not None:
+        own["shown"] = replica.shown
+    if replica.weight != 1:
+        own["weight"] = replica.weight
     if replica.batch_source.loop:
         own["loop"] = replica.batch_source.loop()
     return RoleState.of(
@@ -23,6 +36,20 @@ def state_of(host: RoleHost, replica: Replica, *, held: bool, seconds: float) ->
         memories=host.memories.values(), replica={**replica.state(), **own}, rng=host.rng,
         mailbox=host.mailbox.waiting,
     )  # fmt: skip
+
+
+def write_aside(copy: StateCopy, directory: Path, who: Address, line: RoleLine) -> None:
+    """Write the copy on a thread of its own while training goes on, and then say so on the line."""
+
+    def write() -> None:
+        why = ""
+        try:
+            copy.write(directory, who)
+        except OSError as error:  # a full disk does not end the run
+            why = error.strerror or str(error)
+        line.hand(control.Saved(why, time.thread_time()))
+
+    Thread(target=write, name="checkpoint", daemon=True).start()
 
 
 def restore(replica: Replica, kept: dict[str, Any]) -> None:

@@ -1,0 +1,112 @@
+"""How does a checkpoint come about while training goes on? Roles copy, then write; a thread of the launcher commits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from threading import Thread
+
+from covey.checkpoint import CheckpointDirectory, RunRecord
+from covey.engines.process import control
+from covey.engines.process.control_lines import Switchboard
+from covey.engines.process.launcher.interval import Interval
+from covey.engines.process.launcher.monitor import Monitor
+from covey.message import Address
+
+
+class CheckpointKeeper:
+    """The checkpoints of one run, one at a time: the next one waits until the one before is written."""
+
+    def __init__(
+        self, checkpoints: CheckpointDirectory, interval: Interval, roles: Sequence[Address], board: Switchboard,
+        monitor: Monitor, say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.checkpoints, self.interval = checkpoints, interval
+        self.roles, self.board, self.monitor, self.say = roles, board, monitor, say
+        self.last = False  # no other checkpoint follows
+        self._run: RunRecord | None = None  # of the one that is being written
+        self._folder: AbstractContextManager[Path] | None = None
+        self._place = Path()
+        self._commit: Thread | None = None
+        self._told, self._why = "", ""
+
+    @property
+    def writing(self) -> bool:
+        return self._run is not None
+
+    def due(self) -> bool:
+        return not self.writing and self.interval.due(time.monotonic())
+
+    def copy(self, record: Callable[[], RunRecord]) -> None:
+        """Have every role copy its state, and begin to write the copy. Nothing may move until this returns."""
+        why = ""
+        try:
+            self._folder = self.checkpoints.writing()
+            self._place = self._folder.__enter__()
+        except OSError as error:
+            self._folder, why = None, str(error)
+        if self._folder:
+            self.board.tell(self.roles, control.Save(str(self._place)))
+            self.monitor.collect(control.Copied, self.roles)
+            self._run = record()
+        else:
+            self.say(self._failed(why))
+
+    def stood_still(self, seconds: float) -> None:
+        """All roles go on after a pause of so many seconds."""
+        self.interval.stood_still(seconds, time.monotonic())
+
+    def look(self) -> None:
+        """Commit when all roles have written; report when that is done. Never waits."""
+        saved = self.monitor.inbox.get(control.Saved, {})
+        if self._run and not self._commit and all(address in saved for address in self.roles):
+            words = self.monitor.collect(control.Saved, self.roles)
+            self._why = next((f"{who}: {word.why}" for who, word in words.items() if word.why), "")
+            self.interval.wrote(sum(word.seconds for word in words.values()))
+            self._commit = Thread(target=self._finish, args=(self._run,), name="checkpoint", daemon=True)
+            self._commit.start()
+        elif self._commit and not self._commit.is_alive():
+            self._end()
+            self.say(self._told)
+            if line := self.interval.news():
+                self.say(line)
+
+    def complete(self) -> None:
+        """Wait until what was copied is written."""
+        saved = self.monitor.inbox.setdefault(control.Saved, {})
+        while self.writing:
+            if not self._commit:
+                self.monitor.wait_for(lambda: [address for address in self.roles if address not in saved])
+            self.look()
+            if self._commit:
+                self._commit.join(0.02)
+                self.monitor.pump(0)
+
+    def close(self) -> None:
+        """The run is over, however: what is written but for the commit is committed, what is not is removed."""
+        if self._commit:
+            self._commit.join()
+        self._end()
+
+    def _end(self) -> None:
+        self._run = self._commit = None
+        if self._folder:
+            self._folder.__exit__(None, None, None)
+        self._folder = None
+
+    def _finish(self, run: RunRecord) -> None:
+        """(On a thread) Sync, hash and rename."""
+        begun = time.thread_time()
+        try:
+            if self._why:
+                raise OSError(self._why)
+            self._told = f"kept the run in {self.checkpoints.commit(self._place, run)}"
+        except OSError as error:
+            self._told = self._failed(str(error))
+        self.interval.wrote(time.thread_time() - begun)
+
+    def _failed(self, why: str) -> str:
+        again = "" if self.last else f"; training goes on, and the next try is {self.interval}"
+        return f"could not keep the run in {self.checkpoints.directory}: {why}{again}"
