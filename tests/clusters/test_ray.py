@@ -35,6 +35,7 @@ def running(warm: Warm) -> Iterator[SharedRoom]:
     try:
         with inside(room), pytest.MonkeyPatch.context() as patch:
             patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+            patch.setenv("RAY_worker_niceness", "0")
             ray.init(
                 address="local", include_dashboard=False, num_cpus=4, logging_level=logging.ERROR,
                 _node_ip_address="127.0.0.1", _temp_dir=str(room.temporary / "ray"),
