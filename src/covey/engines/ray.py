@@ -122,7 +122,7 @@ class RayPlaces(Places):
             cores = max(os.cpu_count() or 1, -(-self.sites * self.cpus // 1))
             told = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
             # Ray's default is 15: anything else on the machine would come before the training
-            told["RAY_worker_niceness"] = os.environ.get("RAY_worker_niceness", "0")
+            told |= {"RAY_worker_niceness": "0"} if "RAY_worker_niceness" not in os.environ else {}
             with _on_loopback() as alone, self.daemons.births(**told, **alone):
                 ray.init(
                     address="local", include_dashboard=False, num_cpus=int(cores), logging_level=logging.ERROR,
