@@ -7,6 +7,7 @@ import os
 # One thread, also in the library behind torch's products on ARM, which counts its threads when it is loaded. Two are
 # slower where two tests run on two cores: each waits for the other's.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("COVEY_RUNS", "")  # tests record runs only where they say so
 
 import signal
 from collections.abc import Callable, Iterator

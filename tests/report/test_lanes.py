@@ -7,7 +7,7 @@ import xml.etree.ElementTree as tree
 
 import pytest
 
-from covey.cli.picture import picture
+from covey.cli.tables.picture import picture
 from covey.message import Address
 from covey.observe.recording import Arrow, Recording, RoleTimeline, TimeSpan, joined
 from covey.report import lanes, perfetto

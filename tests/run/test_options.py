@@ -62,6 +62,7 @@ OTHER: dict[str, Any] = {
     "instruments": [Instrument()],
     "on_failure": "restart",
     "max_failures": 2,
+    "runs": "records",
 }
 NEEDED = {
     "every": {"checkpoint": "kept"}, "on_failure": {"checkpoint": "kept"},

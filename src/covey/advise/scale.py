@@ -91,7 +91,7 @@ def _point(
         steps = max(STEPS, -(-BATCHES // workers), 1 + 2 * min(32, round(period(strategy))))
         result = fit(
             task, spec, workers, engine="simulated", cluster=world, timing_only=True, steps=steps, seed=seed,
-            servers=servers if strategy.servers.count else None, instruments=[pace],
+            servers=servers if strategy.servers.count else None, instruments=[pace], runs=False,
         )  # fmt: skip
     except CoveyError as error:
         return Point(spec=spec, workers=workers, failure=str(error).splitlines()[-1].strip(" ^"))

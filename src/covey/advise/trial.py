@@ -162,7 +162,7 @@ class SimulatedTrials:
         return TrialTimes((result.reached.seconds,), result.reached.samples)
 
     def _run(self, spec: str, world: Situation, **given: Any) -> Result:
-        result = fit(self.task, spec, world.workers, engine="simulated", cluster=world.world(spec), **given)
+        result = fit(self.task, spec, world.workers, engine="simulated", cluster=world.world(spec), runs=False, **given)
         if result.stopped == "interrupted":
             raise KeyboardInterrupt
         return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -17,13 +18,14 @@ from covey.model.flat import Form
 from covey.observe.instruments import Instrument
 from covey.observe.trace import Trace
 from covey.registry import STRATEGIES
-from covey.run import fit
+from covey.run import fit as fit_anywhere
 from covey.simulate import Cluster, Seconds
 from covey.strategy import CountedRun, TrafficFormula
 from covey.task import Task
 from covey.vector import Vector
 
 WORKERS = 4
+fit = partial(fit_anywhere, engine="simulated", runs=False)
 EVEN = Cluster(compute=Seconds(0.01), jitter=0.3)
 UNEVEN = Cluster(compute=Seconds(0.01), jitter=0.3, slowdowns={1: 2.0})
 STUCK = Cluster(compute=Seconds(0.01), jitter=0.3, slowdowns={1: 1000.0})
@@ -95,7 +97,7 @@ def same_seed_same_trace(spec: str) -> str:
 
     def once() -> tuple[str, str]:
         trace = Trace()
-        result = fit(task(), spec, WORKERS, engine="simulated", epochs=1, seed=7, cluster=UNEVEN, instruments=[trace])
+        result = fit(task(), spec, WORKERS, epochs=1, seed=7, cluster=UNEVEN, instruments=[trace])
         return trace.text(), result.to_json()
 
     (first, result), (second, again) = once(), once()
@@ -110,7 +112,7 @@ def ends_with_uneven_shares(spec: str) -> str:
     """A worker with fewer batches than the others ends earlier; all roles end, and weights are finite."""
     for samples in (97, 101, 5):
         log = Endings()
-        result = fit(task(samples), spec, WORKERS, engine="simulated", epochs=2, cluster=UNEVEN, instruments=[log])
+        result = fit(task(samples), spec, WORKERS, epochs=2, cluster=UNEVEN, instruments=[log])
         if why := unfinished(log.ends, result.roles, log.sends, log.deliveries):
             return f"with {samples} samples for {WORKERS} workers {why}"
         if not all(value.isfinite().all() for value in result.weights.values()):
@@ -121,7 +123,7 @@ def ends_with_uneven_shares(spec: str) -> str:
 def ends_at_a_target(spec: str) -> str:
     """A target that is reached at once, in the middle of everything."""
     log = Endings()
-    result = fit(task(), spec, WORKERS, engine="simulated", until="loss<=100", cluster=UNEVEN, instruments=[log])
+    result = fit(task(), spec, WORKERS, until="loss<=100", cluster=UNEVEN, instruments=[log])
     return unfinished(log.ends, result.roles, log.sends, log.deliveries)
 
 
@@ -129,7 +131,7 @@ def works_alone(spec: str) -> str:
     """One worker and two workers train as well."""
     for workers in (1, 2):
         log = Endings()
-        result = fit(task(), spec, workers, engine="simulated", steps=7, cluster=EVEN, instruments=[log])
+        result = fit(task(), spec, workers, steps=7, cluster=EVEN, instruments=[log])
         if why := unfinished(log.ends, result.roles, log.sends, log.deliveries):
             return f"with {workers} workers {why}"
     return ""
@@ -163,12 +165,11 @@ def bytes_as_declared(spec: str) -> str:
     if entry is None or entry.traffic is None or asked.codecs:
         return ""
     for workers in (2, WORKERS):
-        log = SentMessages()
-        result = fit(task(), spec, workers, engine="simulated", steps=7, cluster=EVEN, instruments=[log])
+        result = fit(task(), spec, workers, steps=7, cluster=EVEN, instruments=[log := SentMessages()])
         numbers = sum(weight.numel() for weight in result.weights.values())
         settings = catalog.resolve(spec, workers).settings
-        run = CountedRun(workers=workers, steps=7, numbers=numbers, width=8, settings=settings)
-        run = log.counted(entry.traffic, run)
+        plain = CountedRun(workers=workers, steps=7, numbers=numbers, width=8, settings=settings)
+        run = log.counted(entry.traffic, plain)
         links, said = result.traffic.by_link, entry.traffic.links(run)
         for link in sorted({*links, *said}):
             if links.get(link, 0) != said.get(link, 0):

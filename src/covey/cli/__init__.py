@@ -17,6 +17,7 @@ from covey.cli import (
     lab,
     launch,
     run,
+    runs,
     scale,
     simulate,
     strategies,
@@ -44,6 +45,7 @@ app.command("launch", cls=launch.ScriptFirst, context_settings={"allow_intersper
 app.command("strategies")(strategies.command)
 app.command("check-strategy")(check_strategy.command)
 app.command("doctor")(doctor.command)
+app.add_typer(runs.app, name="runs")
 app.add_typer(lab.app, name="lab")
 
 

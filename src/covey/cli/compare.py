@@ -14,7 +14,7 @@ import typer
 from covey.cli import json_file, options, simulate
 from covey.cli.errors import INTERRUPTED, explained
 from covey.cli.options import Voice, flag, teller, voice
-from covey.cli.training import ShownRequest, load_plugins
+from covey.cli.training import ShownRequest, load_plugins, runs_of
 from covey.errors import PlanError
 from covey.target import parse_target
 
@@ -70,6 +70,8 @@ def command(
     jitter: simulate.Jitter = None,
     slow: simulate.Slow = None,
     kill: simulate.Kill = None,
+    runs: options.Runs = None,
+    no_record: options.NoRecord = False,
     json: options.Json = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -93,6 +95,7 @@ def command(
         from covey.compare.race import rounds
         from covey.compare.running import time_limit
 
+        kept_in = runs_of(runs, no_record)
         factors = parse_rates(rates)
         entrants(strategies, workers, factors)  # refuses what cannot be resolved, before anything runs
         rounds(repeat, racing=True)
@@ -107,7 +110,7 @@ def command(
             task, strategies, workers, until=until, rates=factors, repeat=repeat, within=within, folder=folder,
             seed=seed, command=request.command, shown=_shown(workers, engine, until, manner), told=teller(manner),
             servers=servers, engine=engine, epochs=epochs, steps=steps, scores=scores, threads=threads,
-            link_rate=link_rate, cluster=imagined,
+            link_rate=link_rate, cluster=imagined, runs=kept_in,
         )  # fmt: skip
         _tell(whole, request, report, folder, interactive)
 

@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.options import voice
-from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, train
+from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, runs_of, train
 from covey.engines.entries import only_hosts
 from covey.errors import PlanError
 
@@ -63,6 +63,8 @@ def command(
     place: options.Place = "",
     interface: options.Interface = "",
     insecure: options.Insecure = False,
+    runs: options.Runs = None,
+    no_record: options.NoRecord = False,
     json: options.Json = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -83,6 +85,7 @@ def command(
     with explained(request.voice, guest=guest):
         if not script.is_file():
             raise PlanError(f"there is no file {script}; give the Python script that calls covey.join")
+        kept_in = runs_of(runs, no_record)
         refuse_early(request, checkpoint=checkpoint, every=every, stall=stall)
         load_plugins(plugin, request.voice)
         with importing("quiet" if guest else request.voice):
@@ -95,6 +98,6 @@ def command(
                 threads=threads, save=save, checkpoint=checkpoint, every=every or "60s", resume=resume, stall=stall,
                 hosts=hosts, place=place, interface=interface, insecure=insecure, on_failure=on_failure,
                 max_failures=max_failures, command=request.command,
-                watcher=watcher,
+                watcher=watcher, runs=kept_in,
             ),
         )  # fmt: skip

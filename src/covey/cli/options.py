@@ -67,6 +67,8 @@ OnFailure = Annotated[
 MaxFailures = Annotated[
     int, flag("--max-failures", "N", "How many restarts in a row may pass without a new checkpoint.", KEEP, least=1)
 ]
+Runs = Annotated[Path | None, flag("--runs", "DIR", "Record the run in this folder. (usual: runs)", KEEP)]
+NoRecord = Annotated[bool, flag("--no-record", "", "Do not record the run.", KEEP)]
 Resume = Annotated[Path | None, flag("--resume", "DIR", "Go on from the checkpoint in this folder.", KEEP)]
 
 Hosts = Annotated[Path | None, flag("--hosts", "FILE", "A file of hosts, one a line, as mpirun takes it.", HOSTS)]

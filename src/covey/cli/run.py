@@ -5,7 +5,7 @@ from __future__ import annotations
 from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.options import voice
-from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, train
+from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, runs_of, train
 from covey.engines.entries import only_hosts
 
 
@@ -34,6 +34,8 @@ def command(
     place: options.Place = "",
     interface: options.Interface = "",
     insecure: options.Insecure = False,
+    runs: options.Runs = None,
+    no_record: options.NoRecord = False,
     json: options.Json = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -48,6 +50,7 @@ def command(
     )  # fmt: skip
     guest = only_hosts(engine.partition("(")[0].strip())
     with explained(request.voice, guest=guest):
+        kept_in = runs_of(runs, no_record)
         refuse_early(request, checkpoint=checkpoint, every=every, stall=stall)
         load_plugins(plugin, request.voice)
         with importing("quiet" if guest else request.voice):
@@ -60,6 +63,6 @@ def command(
                 seed=seed, scores=scores, threads=threads, save=save, checkpoint=checkpoint, every=every or "60s",
                 resume=resume, stall=stall, link_rate=link_rate, hosts=hosts, place=place, interface=interface,
                 insecure=insecure, on_failure=on_failure, max_failures=max_failures, command=request.command,
-                watcher=watcher,
+                watcher=watcher, runs=kept_in,
             ),
         )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.options import flag, voice
-from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, train
+from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, runs_of, train
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def command(
     until: options.Until = None,
     scores: options.Scores = 1,
     save: options.Save = None,
+    runs: options.Runs = None,
+    no_record: options.NoRecord = False,
     json: options.Json = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -74,6 +76,7 @@ def command(
             strategy=strategy, workers=workers, engine="simulated", until=until, json=json, voice=manner,
             files={"model": save},
         )  # fmt: skip
+        kept_in = runs_of(runs, no_record)
         refuse_early(request)
         load_plugins(plugin, request.voice)
         with importing(request.voice):
@@ -84,7 +87,7 @@ def command(
             lambda watcher: fit(
                 task, strategy, workers, servers=servers, engine="simulated", epochs=epochs, steps=steps, until=until,
                 seed=seed, scores=scores, link_rate=link_rate, save=save, cluster=imagined, timing_only=timing_only,
-                command=request.command, watcher=watcher,
+                command=request.command, watcher=watcher, runs=kept_in,
             ),
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ import typer
 from covey.cli import json_file, options
 from covey.cli.errors import explained
 from covey.cli.options import voice
-from covey.cli.picture import picture as draw
+from covey.cli.tables.picture import picture as draw
 from covey.cli.training import load_plugins
 from covey.errors import PlanError
 

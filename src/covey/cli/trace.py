@@ -74,7 +74,7 @@ def command(
         until = since + parse_duration(length) if length else None
         result = fit(
             task, strategy, workers, servers=servers, engine=engine, steps=steps, seed=seed, cluster=imagined,
-            traced=True, command=request.command,
+            traced=True, command=request.command, runs=False,
         )  # fmt: skip
         assert result.recording is not None, "a traced run has a recording"
         _write(result.recording, picture, chrome, json, since, until)

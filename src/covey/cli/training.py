@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -85,6 +85,15 @@ def importing(manner: Voice, every: float = 5.0) -> Iterator[None]:
         yield
 
 
+def runs_of(runs: Path | None, no_record: bool) -> Path | Literal[False] | None:
+    """Where the run is recorded, as `covey.fit` takes it."""
+    if runs is not None and no_record:
+        raise PlanError(f"--runs {runs} records the run, --no-record does not: give one of them")
+    if runs is not None and runs.exists() and not runs.is_dir():
+        raise PlanError(f"--runs {runs} is a file: name a folder, or use --no-record")
+    return False if no_record else runs
+
+
 def load_plugins(files: list[Path] | None, manner: Voice) -> None:
     """Import files of strategies and codecs; one that cannot be used is refused before anything starts."""
     if not files:
@@ -108,6 +117,7 @@ def train(request: ShownRequest, begin: Callable[[Watcher], Result]) -> None:
         except SaveError as error:
             result, files["model"], unsaved = error.result, None, error
     with json_file.written(request.json, result.to_json) as files["result"]:
+        files["record"] = result.record
         if request.voice != "quiet":
             # JSON that goes to the output must be the only thing there.
             console = json_file.console(request.json)

@@ -8,18 +8,22 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from covey.compare.cases import Case, Entrant, entrants
 from covey.compare.finished_runs import FinishedRuns
 from covey.compare.outcomes import ComparedRun, Comparison
 from covey.compare.race import Rounds, rounds
 from covey.compare.verdict import conclude, how_long, standings
+from covey.engines import machine
 from covey.errors import CoveyError, PlanError
 from covey.observe.progress import Watcher
+from covey.observe.records import INSIDE
+from covey.observe.result import RunFacts
 from covey.run import fit
 from covey.run.clusters import engine_of
 from covey.run.options import options as options_of
+from covey.run.record import folder_of_runs, recording
 from covey.scoring import target_of
 from covey.simulate import parse_duration
 from covey.simulate.units import format_duration
@@ -36,7 +40,8 @@ Shown = Callable[[Case, int], AbstractContextManager[Watcher | None]]
 def compare(
     task: Task | str, strategies: str, workers: int = 2, *, until: str | None = None, rates: Sequence[float] = (1.0,),
     repeat: int | None = None, within: str | None = None, folder: str | os.PathLike[str] | None = None, seed: int = 0,
-    command: str = "", shown: Shown = lambda *_: nullcontext(), told: Callable[[str], None] = lambda line: None,
+    command: str = "", runs: str | os.PathLike[str] | Literal[False] | None = None,
+    shown: Shown = lambda *_: nullcontext(), told: Callable[[str], None] = lambda line: None,
     **options: Any,
 ) -> Comparison:  # fmt: skip
     """Train a task with several strategies, in turn: the same weights, samples and target for all.
@@ -61,12 +66,28 @@ def compare(
     )  # fmt: skip
     source = hashlib.sha256(task_file(task).read_bytes()).hexdigest() if isinstance(task, str) else ""
     finished = FinishedRuns(Path(folder), whole, seed, options, source) if folder is not None else None
-    with finished or nullcontext() as kept:
-        given = {**options, "until": until, "seed": seed, "command": command}
+    place = folder_of_runs(runs)
+    known = facts_of_comparison(whole, strategies, seed)
+    record = recording(place, known, task if isinstance(task, str) else "", told, kind="comparison") if place else None
+    with finished or nullcontext() as kept, record or nullcontext() as folder_of_record:
+        inside = folder_of_record.path / INSIDE if folder_of_record else False
+        given = {**options, "until": until, "seed": seed, "command": command, "runs": inside}
         race = RunningRace(task, whole, plan, limit, kept, shown, told, given)
         race.run(entered)
-    conclude(whole, plan, race.more())
+        conclude(whole, plan, race.more())
+        if folder_of_record:
+            folder_of_record.keep(whole.to_json())
+            folder_of_record.journal.end("interrupted" if whole.interrupted else "compared")
     return whole
+
+
+def facts_of_comparison(whole: Comparison, strategies: str, seed: int) -> RunFacts:
+    """What a record says of a comparison before it starts."""
+    return RunFacts(
+        task=whole.task, strategy=strategies, taxonomy={}, engine=whole.engine, workers=whole.workers, seed=seed,
+        command=whole.command, settings={"until": whole.until} if whole.until else {}, machine=machine.describe(),
+        versions=machine.versions(),
+    )  # fmt: skip
 
 
 def time_limit(repeat: int | None, within: str | None) -> float | None:
@@ -155,9 +176,9 @@ class RunningRace:
     def new(self, case: Case) -> ComparedRun:
         options, began = self.options, time.monotonic()
         if not self.warm:
-            unlike = ("epochs", "steps", "until", "command")
+            unlike = ("epochs", "steps", "until", "command", "runs")
             short = {name: value for name, value in options.items() if name not in unlike}
-            _run(self.task, case, self.whole.workers, {**short, "steps": WARM})
+            _run(self.task, case, self.whole.workers, {**short, "steps": WARM, "runs": False})
             self.warm = True
             began = time.monotonic()
         given = {**options, "seed": options["seed"] + case.repeat, "rate": case.rate, "traced": case.repeat == 0}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isnan
 from typing import Any
 
@@ -32,11 +32,14 @@ class Referee:
     The end of the run, after `total` samples if it has them all, is scored in any case: it is not asked for here.
     """
 
-    def __init__(self, every: int, target: Target | None = None, total: int | None = None) -> None:
+    def __init__(
+        self, every: int, target: Target | None = None, total: int | None = None,
+        told: Callable[[Row], None] = lambda row: None,
+    ) -> None:  # fmt: skip
         if every < 1:
             raise PlanError(f"the model cannot be scored every {every} samples: at least 1 is needed")
         self.every = every
-        self.target, self.total = target, total
+        self.target, self.total, self.told = target, total, told
         self.history: list[Row] = []
         self.reached: TargetReached | None = None
         self._next = every
@@ -70,6 +73,7 @@ class Referee:
             loss = loss if before is None or not isnan(loss) else before
         scores = {**metrics, "loss": metrics.get("loss", loss)}
         self.history.append({"seconds": seconds, "samples": samples, "bytes": bytes, **scores})
+        self.told(self.history[-1])
         self._next = (samples // self.every + 1) * self.every
         if self.target is None or not self.target.reached(self._aimed_at(self.target, scores)):
             return False

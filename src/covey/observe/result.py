@@ -110,6 +110,15 @@ class Result(RunFacts, kw_only=True, dict=True):
     def keep_recording(self, recording: Recording) -> None:
         self.__dict__["_recording"] = recording
 
+    @property
+    def record(self) -> Path | None:
+        """The folder in which this run is recorded; not written with the result."""
+        found: Path | None = self.__dict__.get("_record")
+        return found
+
+    def keep_record(self, record: Path) -> None:
+        self.__dict__["_record"] = record
+
     def to_json(self) -> str:
         """Return the result as JSON: keys in the order of the fields, NaN and infinity as null.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from covey.observe.instruments import Instrument
 from covey.observe.progress import Watcher
@@ -23,6 +23,7 @@ from covey.run.options import (
     VirtualOptions,
 )
 from covey.run.processes import local
+from covey.run.record import recorded
 from covey.run.request import Request, request
 from covey.run.simulated import simulated
 from covey.simulate import Cluster
@@ -63,6 +64,7 @@ def fit(
     traced: bool = False,
     command: str = "",
     watcher: Watcher | None = None,
+    runs: str | os.PathLike[str] | Literal[False] | None = None,
     instruments: Sequence[Instrument] = (),
 ) -> Result:
     """Train a task with a strategy and return its result.
@@ -101,6 +103,7 @@ def fit(
         traced: Record what each role does, in `result.recording`.
         command: The command line to write into the result.
         watcher: An object that is shown the run's progress.
+        runs: Record the run in a new folder in this one; by default in "runs", or in COVEY_RUNS. False: no record.
         instruments: Observers of events in virtual time.
 
     >>> result = covey.fit("examples/digits.py", "ssp(bound=2)", workers=4, engine="simulated", until="accuracy>=0.8")
@@ -117,7 +120,7 @@ def fit(
         checkpoints=CheckpointOptions(
             checkpoint=checkpoint, every=every, resume=resume, on_failure=on_failure, max_failures=max_failures
         ),
-        output=OutputOptions(save=save, traced=traced, command=command, watcher=watcher),
+        output=OutputOptions(save=save, traced=traced, command=command, watcher=watcher, runs=runs),
     )
     return fit_with(task, strategy, workers, given)
 
@@ -129,8 +132,8 @@ def fit_with(task: Task | str, strategy: str | Any, workers: int, given: Options
         name = parse_call(given.engine).name
         if name == "local":
             refuse_ranks()
-        return RUNNERS[name](request(task, strategy, workers, given))
+        return recorded(request(task, strategy, workers, given), name, RUNNERS[name])
     if host_only(engine, task, strategy, workers, given.training.rate):
         raise SystemExit(0)
     with refusing(engine):
-        return on_cluster(request(task, strategy, workers, given), engine)
+        return recorded(request(task, strategy, workers, given), given.engine, lambda asked: on_cluster(asked, engine))

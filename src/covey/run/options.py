@@ -149,6 +149,12 @@ class OutputOptions(OptionPart):
     traced: bool = False  # keep a recording of what each role did when
     command: str = ""
     watcher: Watcher | None = None
+    runs: str | os.PathLike[str] | Literal[False] | None = None  # the folder of all records; False: no record
+
+    def say(self, line: str) -> None:
+        """Tell whoever watches."""
+        if self.watcher:
+            self.watcher.say(line)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

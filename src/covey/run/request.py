@@ -16,6 +16,7 @@ from covey.data.shards import Shards
 from covey.engines import machine
 from covey.errors import PlanError
 from covey.model import build
+from covey.observe.journal import Journal
 from covey.observe.referee import Referee
 from covey.observe.result import RunFacts
 from covey.run.options import BudgetOptions, Options
@@ -46,6 +47,7 @@ class Request:
     target: Target | None
     options: Options
     rows: RowInfo | None = None  # of the workers, where each has its own
+    journal: Journal | None = None  # where the run is recorded
 
     @property
     def threads(self) -> int:
@@ -152,7 +154,8 @@ def samples_of(deal: Shards, rank: int, steps: int) -> int:
 def referee(asked: Request) -> Referee:
     """Score once per pass over the data, of all workers together, or as often as was asked for."""
     every = -(-asked.deal.samples // asked.options.budget.scores)
-    return Referee(min(every, asked.budget or every), asked.target, total=asked.budget)
+    told = {"told": asked.journal.score} if asked.journal else {}
+    return Referee(min(every, asked.budget or every), asked.target, total=asked.budget, **told)
 
 
 def facts(asked: Request, engine: str) -> RunFacts:

@@ -6,7 +6,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -37,6 +39,7 @@ from covey.run.options import (
 from covey.run.own_loop import joined_role
 from covey.run.own_loop.request import Loop, Script, loop_of
 from covey.run.processes import StartableProcesses, checkpoints_of, kept_run
+from covey.run.record import folder_of_runs, recording
 from covey.run.request import facts_of, threads_each
 from covey.run.restarting import Attempt, Restarts
 from covey.run.saving import check_save, save_model
@@ -71,6 +74,7 @@ def launch(
     insecure: bool = False,
     command: str = "",
     watcher: Watcher | None = None,
+    runs: str | os.PathLike[str] | Literal[False] | None = None,
 ) -> Result:
     """Run a script on every role of a strategy; each calls `covey.join` where its training begins.
 
@@ -85,7 +89,7 @@ def launch(
         checkpoints=CheckpointOptions(
             checkpoint=checkpoint, every=every, resume=resume, on_failure=on_failure, max_failures=max_failures
         ),
-        output=OutputOptions(save=save, command=command, watcher=watcher),
+        output=OutputOptions(save=save, command=command, watcher=watcher, runs=runs),
     )
     return launch_with(script, arguments, strategy, workers, asked)
 
@@ -111,7 +115,21 @@ def launch_with(
         check_save(asked.output.save)
         wanted = Script(path=str(path), name=str(script), arguments=tuple(arguments))
         loop = loop_of(wanted, strategy, workers, asked, asked.processes.threads or threads_each(workers))
-        return lead(loop, lambda: _processes(engine, loop), Interrupt())
+        return _recorded(loop, lambda loop: lead(loop, lambda: _processes(engine, loop), Interrupt()))
+
+
+def _recorded(loop: Loop, train: Callable[[Loop], Result]) -> Result:
+    """Train, with a record if one was asked for."""
+    given = loop.options
+    runs = folder_of_runs(given.output.runs)
+    if runs is None:
+        return train(loop)
+    known = facts_of(loop.strategy, given, loop.script.name, given.engine, loop.plan.limits, loop.threads)
+    with recording(runs, known, loop.script.path, given.output.say) as record:
+        result = train(replace(loop, options=record.watched(given)) if record else loop)
+        if record:
+            record.conclude(result)
+        return result
 
 
 def _processes(engine: Engine | None, loop: Loop) -> StartableProcesses:

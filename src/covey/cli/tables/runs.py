@@ -1,0 +1,143 @@
+"""Recorded runs as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from covey.cli.progress.run_history import number
+from covey.cli.tables.result import print_result
+from covey.observe.journal import JournalLine
+from covey.observe.records import RunRecordFolder
+from covey.simulate.units import format_bytes, format_duration
+
+OURS = ("seconds", "samples", "bytes")
+LINES = 10  # of what was said, the last ones
+COLORS = {"running": "green", "failed": "red", "lost": "red", "interrupted": "yellow"}
+
+
+def print_runs(console: Console, place: Path, records: Sequence[RunRecordFolder]) -> None:
+    """One line for each record."""
+    if not records:
+        console.print(Text(f"no records in {place}: every covey run, simulate, launch and compare adds one"))
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    rows = [
+        [Text(record.facts.id), _status(record), Text(_time(record)), _how(record), _what(record)] for record in records
+    ]
+    for column, name in enumerate(("id", "status", "time", "score", "what")):
+        whole = max(len(row[column]) for row in rows) if name in ("id", "status", "time") else None
+        table.add_column(name, min_width=whole, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def print_run(console: Console, record: RunRecordFolder) -> None:
+    """What was asked, how it went, and the last lines that were said."""
+    facts = Table.grid(padding=(0, 2, 0, 0))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, value in _facts(record):
+        facts.add_row(name, Text(value) if isinstance(value, str) else value)
+    console.print(facts)
+    console.print()
+    if record.result:
+        until = record.result.settings.get("until")
+        print_result(console, record.result, until, {}, everything=False)
+    elif record.facts.kind == "comparison":
+        print_runs(console, record.path, record.inside())
+    elif now := record.moment:
+        console.print(Text(
+            f"{now.phase}: {format_duration(now.seconds)}, {now.samples:,} samples, {format_bytes(now.bytes)} sent"
+        ))  # fmt: skip
+    said = [event.line for event in record.events if isinstance(event, JournalLine)]
+    for line in said[-LINES:]:
+        console.print(Text(line, "dim"))
+
+
+def print_side_by_side(console: Console, records: Sequence[RunRecordFolder]) -> None:
+    """A column for each record, a line for each fact in which they differ, then how they went."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("", style="dim", no_wrap=True)
+    for record in records:
+        table.add_column(record.facts.id, overflow="fold")
+    columns = [dict(_compared(record)) for record in records]
+    for name in dict.fromkeys(name for column in columns for name in column):
+        values = [column.get(name, "-") for column in columns]
+        if name in WENT or len(set(values)) > 1:
+            table.add_row(name, *(Text(value) for value in values))
+    console.print(table)
+
+
+WENT = ("status", "time", "samples", "score", "speed", "sent", "reached")
+
+
+def _compared(record: RunRecordFolder) -> Iterable[tuple[str, str]]:
+    asked, result = record.facts.run, record.result
+    yield "task", asked.task
+    yield "strategy", asked.strategy
+    for name in ("engine", "workers", "servers", "threads", "seed"):
+        yield name, str(getattr(asked, name))
+    for name, value in asked.settings.items():
+        yield name, str(value)
+    yield "source", record.facts.source[:12]
+    yield "commit", record.facts.commit[:12]
+    for name, value in asked.versions.items():
+        yield name, value
+    yield "status", record.status
+    yield "time", _time(record)
+    yield "score", _score(record) or "-"
+    if result:
+        yield "samples", f"{result.samples:,}"
+        yield "speed", f"{result.samples / result.seconds:,.0f} samples/s" if result.seconds else "-"
+        yield "sent", format_bytes(result.traffic.bytes)
+        yield "reached", format_duration(result.reached.seconds) if result.reached else "-"
+
+
+def _facts(record: RunRecordFolder) -> Iterable[tuple[str, str | Text]]:
+    facts = record.facts
+    yield "record", str(record.path)
+    yield "status", _status(record)
+    if record.why:
+        yield "why", record.why
+    yield "began", facts.began
+    if facts.run.command:
+        yield "command", facts.run.command
+    yield "task", facts.run.task
+    if facts.source:
+        yield "source", facts.source[:16]
+    if facts.commit:
+        yield "commit", facts.commit[:16]
+    if facts.cluster:
+        yield "cluster", facts.cluster
+    if record.verdict:
+        yield "verdict", record.verdict
+
+
+def _how(record: RunRecordFolder) -> Text:
+    return Text(record.verdict or _score(record))
+
+
+def _what(record: RunRecordFolder) -> Text:
+    asked = record.facts.run
+    return Text(f"{asked.strategy}, {asked.workers} workers, {asked.engine}")
+
+
+def _status(record: RunRecordFolder) -> Text:
+    return Text(record.status, COLORS.get(record.status, ""))
+
+
+def _time(record: RunRecordFolder) -> str:
+    if record.result:
+        return format_duration(record.result.seconds)
+    return format_duration(record.moment.seconds) if record.moment else "-"
+
+
+def _score(record: RunRecordFolder) -> str:
+    row = record.history[-1] if record.history else {}
+    return "  ".join(f"{name} {number(value)}" for name, value in row.items() if name not in OURS and value is not None)

@@ -1,0 +1,190 @@
+"""The journal of a run: what happened in it, one line each, appended while it happens."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from covey import atomic_file
+from covey.decoding import UNREADABLE
+from covey.errors import WireError
+from covey.observe.membership import MembershipEvent
+from covey.observe.progress import Phase, Progress, RoleProgress
+from covey.observe.referee import Row
+
+EVERY = 1.0  # seconds between two moments, until the journal is full for the first time
+BOUND = 4 << 20  # bytes: above this, every second moment and score goes
+LINES = 1000  # of what is said
+ROLES = 64  # a moment of more roles has only what they sum up to
+LENGTH = 2000  # characters of a line that is said
+
+
+class JournalMoment(msgspec.Struct, tag="moment", tag_field="event", frozen=True, omit_defaults=True):
+    """The run as it was at a time of the wall clock (seconds since 1970)."""
+
+    at: float
+    phase: Phase
+    seconds: float = 0.0
+    samples: int = 0
+    updates: int = 0
+    bytes: int = 0
+    loss: float | None = None
+    staleness: float | None = None
+    roles: dict[str, RoleProgress] = {}
+
+
+class JournalScore(msgspec.Struct, tag="score", tag_field="event", frozen=True):
+    """A line of the history; a later one with as many samples replaces it."""
+
+    at: float
+    row: Row
+
+
+class JournalLine(msgspec.Struct, tag="said", tag_field="event", frozen=True):
+    """A line for people: a warning, a long wait, a checkpoint."""
+
+    at: float
+    line: str
+
+
+class JournalChange(msgspec.Struct, tag="membership", tag_field="event", frozen=True):
+    """Who takes part has changed."""
+
+    at: float
+    change: MembershipEvent
+
+
+class JournalEnd(msgspec.Struct, tag="ended", tag_field="event", frozen=True):
+    """The last line: why the run stopped, and what went wrong if it failed."""
+
+    at: float
+    stopped: str
+    why: str = ""
+
+
+JournalEvent: TypeAlias = JournalMoment | JournalScore | JournalLine | JournalChange | JournalEnd
+
+_encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder(JournalEvent)
+
+
+class Journal:
+    """A journal that is being written; its lock is held as long as the writer lives.
+
+    A write that fails ends the journal and not the run: `troubled` is told once.
+    """
+
+    def __init__(self, path: Path, troubled: Callable[[str], None], clock: Callable[[], float] = time.time) -> None:
+        self.path, self._troubled, self._clock = path, troubled, clock
+        self._file: int | None = None
+        self._size, self._said, self._every, self._last = 0, 0, EVERY, (0.0, "")
+        try:
+            self._open(os.O_EXCL)
+        except OSError as error:
+            self._give_up(error)
+
+    def moment(self, progress: Progress) -> None:
+        """Write down how far the run is, unless it was a short time ago and nothing has begun since."""
+        now = self._clock()
+        before, phase = self._last
+        if progress.phase == phase and now - before < self._every:
+            return
+        self._last = now, progress.phase
+        roles = progress.roles if len(progress.roles) <= ROLES else {}
+        self._write(JournalMoment(
+            now, progress.phase, progress.seconds, progress.samples, progress.updates, progress.bytes, progress.loss,
+            progress.staleness, roles,
+        ))  # fmt: skip
+
+    def score(self, row: Row) -> None:
+        self._write(JournalScore(self._clock(), row))
+
+    def say(self, line: str) -> None:
+        self._said += 1
+        if self._said <= LINES:
+            line = line if self._said < LINES else "more lines were said than this journal holds"
+            self._write(JournalLine(self._clock(), line[:LENGTH]))
+
+    def change(self, changes: Iterable[MembershipEvent]) -> None:
+        for one in changes:
+            self._write(JournalChange(self._clock(), one))
+
+    def end(self, stopped: str, why: str = "") -> None:
+        self._write(JournalEnd(self._clock(), stopped, why[:LENGTH]))
+        self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+
+    def _open(self, flags: int = 0) -> None:
+        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | flags, 0o666)
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _write(self, event: JournalEvent) -> None:
+        if self._file is None:
+            return
+        line = _encoder.encode(event) + b"\n"
+        try:
+            if os.write(self._file, line) != len(line):
+                raise OSError(28, "the disk is full")
+            self._size += len(line)
+            if self._size > BOUND:
+                self._thin()
+        except OSError as error:
+            self._give_up(error)
+
+    def _thin(self) -> None:
+        """Let every second moment and score go, and write moments half as often from now on."""
+        self.close()
+        kept = b"".join(_encoder.encode(event) + b"\n" for event in thinned(list(read(self.path))))
+        with atomic_file.replacing(self.path) as new:
+            new.write_bytes(kept)
+        self._size, self._every = len(kept), 2 * self._every
+        self._open()
+
+    def _give_up(self, error: OSError) -> None:
+        self.close()
+        self._troubled(f"the record of this run ends here, the run goes on: {self.path}: {error.strerror or error}")
+
+
+def thinned(events: Sequence[JournalEvent]) -> Iterator[JournalEvent]:
+    """Without every second moment and every second score, from the first on."""
+    counts: dict[type[Any], int] = {}
+    for event in events:
+        counts[type(event)] = number = counts.get(type(event), 0) + 1
+        if not (isinstance(event, JournalMoment | JournalScore) and number % 2):
+            yield event
+
+
+def read(path: Path) -> Iterator[JournalEvent]:
+    """The events of a journal; a last line that was not written whole is omitted."""
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            yield _decoder.decode(line)
+        except UNREADABLE as error:
+            raise WireError(
+                f"{path}, line {number}, is not an event of a journal that this covey knows: {error}"
+            ) from None
+
+
+def being_written(path: Path) -> bool:
+    """Whether the process that writes this journal lives."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False

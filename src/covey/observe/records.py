@@ -1,0 +1,152 @@
+"""Which runs were recorded, and how are they doing?"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from covey.decoding import WireFormat
+from covey.errors import PlanError, WireError
+from covey.names import meant
+from covey.observe import journal
+from covey.observe.journal import JournalEnd, JournalEvent, JournalMoment, JournalScore
+from covey.observe.referee import Row
+from covey.observe.result import Result, RunFacts
+
+SCHEMA = "covey.run/1"
+FACTS, JOURNAL, RESULT, INSIDE = "facts.json", "journal.jsonl", "result.json", "runs"
+
+
+class RecordFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What is known before the run: what was asked, of which source, where."""
+
+    schema: str
+    id: str
+    began: str  # UTC
+    kind: Literal["run", "comparison"] = "run"
+    run: RunFacts
+    source: str = ""  # sha256 of the task's file
+    commit: str = ""  # that git has checked out where the task lies
+    cluster: str = ""  # that was simulated
+
+
+_facts: WireFormat[RecordFacts] = WireFormat("record of a run", RecordFacts, "json")
+_results: WireFormat[Result] = WireFormat("recorded result", Result, "json")
+_comparisons: WireFormat[dict[str, Any]] = WireFormat("recorded comparison", dict[str, Any], "json")
+
+
+@dataclass(frozen=True)
+class RunRecordFolder:
+    """A record that was written, or is being written."""
+
+    path: Path
+
+    @cached_property
+    def facts(self) -> RecordFacts:
+        found = _facts.read((self.path / FACTS).read_bytes(), self.path / FACTS)
+        if found.schema != SCHEMA:
+            raise WireError(f"{self.path} is a record of another version of covey ({found.schema}, not {SCHEMA})")
+        return found
+
+    @cached_property
+    def events(self) -> Sequence[JournalEvent]:
+        try:
+            return list(journal.read(self.path / JOURNAL))
+        except FileNotFoundError:
+            return []
+
+    @cached_property
+    def result(self) -> Result | None:
+        """How the run ended; None of a comparison, and of a run that has not."""
+        place = self.path / RESULT
+        return _results.read(place.read_bytes(), place) if self.facts.kind == "run" and place.is_file() else None
+
+    @cached_property
+    def verdict(self) -> str:
+        """Of a comparison that has ended."""
+        place = self.path / RESULT
+        if self.facts.kind != "comparison" or not place.is_file():
+            return ""
+        return str(_comparisons.read(place.read_bytes(), place).get("verdict", ""))
+
+    @property
+    def status(self) -> str:
+        """running, lost (its process died), or why it stopped."""
+        ends = [event for event in self.events if isinstance(event, JournalEnd)]
+        if ends:
+            return ends[-1].stopped
+        return "running" if journal.being_written(self.path / JOURNAL) else "lost"
+
+    @property
+    def why(self) -> str:
+        """What went wrong, if it failed."""
+        return next((event.why for event in self.events if isinstance(event, JournalEnd)), "")
+
+    @property
+    def moment(self) -> JournalMoment | None:
+        """The last one."""
+        return next((event for event in reversed(self.events) if isinstance(event, JournalMoment)), None)
+
+    @property
+    def history(self) -> list[Row]:
+        """The scores, also of a run that has not ended."""
+        if self.result:
+            return self.result.history
+        rows = {event.row["samples"]: event.row for event in self.events if isinstance(event, JournalScore)}
+        return list(rows.values())
+
+    def inside(self) -> list[RunRecordFolder]:
+        """The runs of a comparison."""
+        return recorded_runs(self.path / INSIDE)[0]
+
+
+def recorded_runs(runs: Path) -> tuple[list[RunRecordFolder], list[str]]:
+    """All records in a folder, the oldest first, and what was found there that cannot be read."""
+    found, unreadable = [], []
+    for path in sorted(_folders(runs)):
+        record = RunRecordFolder(path)
+        try:
+            record.facts, record.events, record.result, record.verdict  # noqa: B018  # reads them
+            found.append(record)
+        except FileNotFoundError:  # it is being removed, or has just begun
+            continue
+        except (WireError, OSError) as error:
+            unreadable.append(str(error))
+    return found, unreadable
+
+
+def named(runs: Path, name: str) -> RunRecordFolder:
+    """The record of this name, or the only one whose name has it in it."""
+    records = [path.name for path in sorted(_folders(runs))]
+    fitting = [name] if name in records else [record for record in records if name and name in record]
+    if len(fitting) == 1:
+        return RunRecordFolder(runs / fitting[0])
+    if fitting:
+        raise PlanError(f"{name!r} is a part of {len(fitting)} names: {', '.join(fitting[:3])} …; write more of it")
+    if not records:
+        raise PlanError(f"there are no records in {runs}; say where they are with --runs DIR")
+    raise PlanError(f"there is no record {name!r} in {runs}{meant(name, records)}")
+
+
+def remove(record: RunRecordFolder) -> None:
+    """Remove a record that nobody writes."""
+    if journal.being_written(record.path / JOURNAL):
+        raise PlanError(f"{record.path.name} is running: stop it first")
+    shutil.rmtree(record.path)
+
+
+def _folders(runs: Path) -> Iterator[Path]:
+    try:
+        for path in runs.iterdir():
+            if not path.is_symlink() and (path / FACTS).is_file():
+                yield path
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise PlanError(f"{runs} is a file: name the folder of the records with --runs DIR") from None

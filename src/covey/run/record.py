@@ -1,0 +1,174 @@
+"""How is a run recorded? In a folder of its own: what was asked, a journal while it runs, the result at its end."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from covey import atomic_file, faults
+from covey.errors import PlanError
+from covey.observe.journal import Journal
+from covey.observe.progress import Progress, Watcher
+from covey.observe.records import FACTS, JOURNAL, RESULT, SCHEMA, RecordFacts
+from covey.observe.result import Result, RunFacts
+from covey.run.options import Options
+from covey.run.request import Request, facts
+from covey.task import task_file
+
+USUAL, VARIABLE = "runs", "COVEY_RUNS"
+
+
+class RecordingWatcher:
+    """Writes down what it is shown, and passes it on."""
+
+    def __init__(self, journal: Journal, shown: Watcher | None) -> None:
+        self.journal, self.shown = journal, shown
+
+    def update(self, progress: Progress) -> None:
+        self.journal.moment(progress)
+        if self.shown:
+            self.shown.update(progress)
+
+    def say(self, line: str) -> None:
+        self.journal.say(line)
+        if self.shown:
+            self.shown.say(line)
+
+
+@dataclass(frozen=True)
+class RecordFolder:
+    """The folder of one record, being written."""
+
+    path: Path
+    journal: Journal
+
+    def watched(self, given: Options) -> Options:
+        """The options, with a watcher that also writes the journal."""
+        watcher = RecordingWatcher(self.journal, given.output.watcher)
+        return replace(given, output=replace(given.output, watcher=watcher))
+
+    def conclude(self, result: Result) -> None:
+        """Keep the result; a disk that is full takes the record away, not the result."""
+        result.keep_record(self.path)
+        if result.membership:
+            self.journal.change(result.membership)
+        self.keep(result.to_json())
+        self.journal.end(result.stopped)
+
+    def keep(self, text: str) -> None:
+        try:
+            atomic_file.write(self.path / RESULT, text)
+        except OSError as error:
+            self.journal.say(f"the result could not be kept: {error.strerror or error}")
+
+
+def folder_of_runs(wanted: str | os.PathLike[str] | Literal[False] | None) -> Path | None:
+    """Where records go: where a person says, or into COVEY_RUNS, or into `runs`; None: nowhere."""
+    if wanted is None:
+        wanted = os.environ.get(VARIABLE, USUAL)
+    if wanted is False or wanted == "":
+        return None
+    if Path(wanted).exists() and not Path(wanted).is_dir():
+        raise PlanError(f"--runs {wanted} is a file; name a folder, or use --no-record")
+    return Path(wanted)
+
+
+def recorded(asked: Request, engine: str, train: Callable[[Request], Result]) -> Result:
+    """Train, with a record if one was asked for."""
+    given = asked.options
+    runs = folder_of_runs(given.output.runs)
+    if runs is None:
+        return train(asked)
+    cluster = repr(given.virtual.cluster) if given.virtual.cluster else ""
+    with recording(runs, facts(asked, engine), asked.name, given.output.say, cluster) as record:
+        if record is None:
+            return train(asked)
+        result = train(replace(asked, options=record.watched(given), journal=record.journal))
+        record.conclude(result)
+        return result
+
+
+@contextmanager
+def recording(
+    runs: Path, known: RunFacts, task: str, say: Callable[[str], None], cluster: str = "",
+    kind: Literal["run", "comparison"] = "run",
+) -> Iterator[RecordFolder | None]:  # fmt: skip
+    """A new record; None where no folder can be made. Whatever is raised inside is its end."""
+    made = _made(runs, known, task, cluster, kind, say)
+    if made is None:
+        yield None
+        return
+    try:
+        yield made
+    except KeyboardInterrupt:
+        made.journal.end("interrupted")
+        raise
+    except BaseException as error:
+        made.journal.end("failed", faults.words(error) if isinstance(error, Exception) else type(error).__name__)
+        raise
+    finally:
+        made.journal.close()
+
+
+def _made(
+    runs: Path, known: RunFacts, task: str, cluster: str, kind: Any, say: Callable[[str], None]
+) -> RecordFolder | None:
+    began = time.gmtime()
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        path = runs / f"{time.strftime('%Y%m%d-%H%M%S', began)}-{_word(known.strategy)}-{secrets.token_hex(3)}"
+        path.mkdir()
+        source, commit = _origin(task)
+        written = RecordFacts(
+            schema=SCHEMA, id=path.name, began=time.strftime("%Y-%m-%dT%H:%M:%SZ", began), kind=kind, run=known,
+            source=source, commit=commit, cluster=cluster,
+        )  # fmt: skip
+        atomic_file.write(path / FACTS, msgspec.json.format(msgspec.json.encode(written), indent=1).decode() + "\n")
+    except OSError as error:
+        say(f"this run is not recorded: {runs}: {error.strerror or error}")
+        return None
+    return RecordFolder(path, Journal(path / JOURNAL, say))
+
+
+def _word(strategy: str) -> str:
+    """The strategy's name, as a part of a file's name."""
+    found = re.match(r"[a-z][a-z0-9_]*", strategy)
+    return found[0][:40] if found else "run"
+
+
+def _origin(task: str) -> tuple[str, str]:
+    """The hash of the task's file, and the commit that it belongs to; empty where there is none."""
+    if not task:
+        return "", ""
+    file = task_file(task)
+    return hashlib.sha256(file.read_bytes()).hexdigest(), _commit(file.resolve().parent)
+
+
+def _commit(folder: Path) -> str:
+    """What HEAD is, read from git's own files; a worktree's `.git` is a file that names its folder."""
+    for place in (folder, *folder.parents):
+        git = place / ".git"
+        if git.is_file():
+            git = place / git.read_text().removeprefix("gitdir:").strip()
+        if (git / "HEAD").is_file():
+            head = (git / "HEAD").read_text().strip()
+            return _resolved(git, head.removeprefix("ref:").strip()) if head.startswith("ref:") else head
+    return ""
+
+
+def _resolved(git: Path, ref: str) -> str:
+    common = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
+    if (common / ref).is_file():
+        return (common / ref).read_text().strip()
+    packed = (common / "packed-refs").read_text().splitlines() if (common / "packed-refs").is_file() else []
+    return next((line.split()[0] for line in packed if line.endswith(f" {ref}")), "")

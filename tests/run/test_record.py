@@ -1,0 +1,153 @@
+"""Every run leaves a record: what was asked, what happened, what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import covey
+from covey.compare import compare
+from covey.observe.journal import JournalLine, JournalMoment, JournalScore
+from covey.observe.records import RunRecordFolder, named, recorded_runs, remove
+from tests.warm import Warm
+
+DIGITS = "examples/digits.py"
+
+
+def records(runs: Path) -> list[RunRecordFolder]:
+    found, unreadable = recorded_runs(runs)
+    assert unreadable == []
+    return found
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_a_record_has_facts_journal_and_result(tmp_path: Path, engine: str) -> None:
+    result = covey.fit(DIGITS, "bsp", 2, engine=engine, epochs=3, scores=2, runs=tmp_path / "runs")
+    (record,) = records(tmp_path / "runs")
+    assert result.record == record.path and record.status == "budget"
+    assert record.facts.run.strategy == result.strategy and record.facts.run.workers == 2
+    assert record.facts.source == hashlib.sha256(Path(DIGITS).read_bytes()).hexdigest()
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    assert record.facts.commit == head
+    assert (record.path / "result.json").read_text() == result.to_json()
+    rows = {event.row["samples"]: event.row for event in record.events if isinstance(event, JournalScore)}
+    assert list(rows.values()) == json.loads(result.to_json())["history"]
+    assert any(isinstance(event, JournalMoment) and event.roles for event in record.events)
+
+
+def test_a_record_of_this_process_has_no_source(tmp_path: Path) -> None:
+    task = covey.task.load_task(DIGITS)
+    covey.fit(task, "bsp", 2, engine="simulated", steps=2, runs=tmp_path)
+    (record,) = records(tmp_path)
+    assert (record.facts.source, record.facts.commit) == ("", "")
+
+
+def test_where_records_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digits = str(Path(DIGITS).resolve())
+    monkeypatch.chdir(tmp_path)
+
+    def run(**where: object) -> list[str]:
+        covey.fit(digits, "bsp", 2, engine="simulated", steps=1, **where)  # type: ignore[arg-type]
+        return sorted(os.listdir(tmp_path))
+
+    assert run(runs=False) == [] and run() == []  # tests set COVEY_RUNS to nothing
+    monkeypatch.setenv("COVEY_RUNS", "mine")
+    assert run() == ["mine"]
+    monkeypatch.delenv("COVEY_RUNS")
+    assert run() == ["mine", "runs"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(covey.PlanError, match="--runs file is a file; name a folder, or use --no-record"):
+        run(runs="file")
+
+
+def test_a_folder_that_cannot_be_written_costs_a_line_and_not_the_run(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class Watch:
+        def update(self, progress: object) -> None:
+            pass
+
+        def say(self, line: str) -> None:
+            said.append(line)
+
+    (tmp_path / "file").write_text("")
+    result = covey.fit(
+        DIGITS, "bsp", 2, engine="simulated", steps=1, runs=tmp_path / "file" / "runs", watcher=Watch()
+    )  # fmt: skip
+    assert result.samples == 64 and result.record is None
+    assert len(said) == 1 and said[0].startswith("this run is not recorded: ")
+
+
+def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text(Path(DIGITS).read_text() + "\ndef broken(*_):\n    raise ValueError('no such luck')\n")
+    file.write_text(file.read_text() + "import dataclasses\ntask = dataclasses.replace(task, loss=broken)\n")
+    with pytest.raises(covey.CoveyError, match="no such luck"):
+        covey.fit(str(file), "bsp", 2, engine="simulated", steps=3, runs=tmp_path / "runs")
+    (record,) = records(tmp_path / "runs")
+    assert record.status == "failed" and "no such luck" in record.why and record.result is None
+
+
+def test_a_killed_run_is_lost_and_what_it_had_is_there(tmp_path: Path, warm: Warm) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(
+        "import os, signal, covey\n"
+        "class Watch:\n"
+        "    def update(self, progress):\n"
+        "        if progress.metrics: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    def say(self, line): pass\n"
+        f"task = {str(Path(DIGITS).resolve())!r}\n"
+        "covey.fit(task, 'bsp', 2, engine='simulated', epochs=50, runs='runs', watcher=Watch())\n"
+    )
+    assert warm.run([script], cwd=tmp_path).returncode == -9
+    (record,) = records(tmp_path / "runs")
+    assert record.status == "lost" and record.history and record.moment is not None
+
+
+def test_a_comparison_is_one_record_with_many_runs(tmp_path: Path) -> None:
+    found = compare(
+        DIGITS, "bsp,local_sgd", 2, engine="simulated", until="accuracy>=0.9", repeat=2, runs=tmp_path / "runs"
+    )
+    (record,) = records(tmp_path / "runs")
+    assert record.facts.kind == "comparison" and record.verdict == found.verdict and record.status == "compared"
+    inside = record.inside()
+    assert sorted(run.facts.run.seed for run in inside) == [0, 0, 1, 1]
+    assert {run.facts.run.strategy.partition("(")[0] for run in inside} == {"bsp", "local_sgd"}
+
+
+def test_names_and_removal(tmp_path: Path) -> None:
+    for strategy in ("bsp", "easgd"):
+        covey.fit(DIGITS, strategy, 2, engine="simulated", steps=1, runs=tmp_path / "runs")
+    outside = tmp_path / "facts.json"
+    outside.write_text("{}")
+    record = named(tmp_path / "runs", "easgd")
+    assert record.facts.run.strategy.startswith("easgd")
+    with pytest.raises(covey.PlanError, match="is a part of 2 names"):
+        named(tmp_path / "runs", "20")
+    for name in ("..", "../runs", "", "nothing"):
+        with pytest.raises(covey.PlanError, match="no record|part of"):
+            named(tmp_path / "runs", name)
+    remove(record)
+    assert [one.facts.run.strategy.partition("(")[0] for one in records(tmp_path / "runs")] == ["bsp"]
+
+
+def test_a_record_of_another_version_is_told_and_the_others_are_listed(tmp_path: Path) -> None:
+    for _ in range(2):
+        covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=1, runs=tmp_path)
+    first, second = records(tmp_path)
+    facts = first.path / "facts.json"
+    facts.write_text(facts.read_text().replace("covey.run/1", "covey.run/9"))
+    found, unreadable = recorded_runs(tmp_path)
+    assert [one.path for one in found] == [second.path]
+    assert len(unreadable) == 1 and "another version of covey (covey.run/9, not covey.run/1)" in unreadable[0]
+
+
+def test_what_is_said_is_kept(tmp_path: Path) -> None:
+    result = covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=1, runs=tmp_path)
+    assert result.record is not None
+    assert [event.line for event in RunRecordFolder(result.record).events if isinstance(event, JournalLine)] == []
