@@ -115,3 +115,24 @@ def imported(tree: ast.Module, modules: dict[str, Path]) -> set[str]:
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
     return found & modules.keys()
+
+
+ASKS = {
+    "central/cached/cache.py": 1,  # exact changes are already in the worker's own copy
+    "central/scheduled/priorities.py": 1,  # slices stay whole where a codec looks at shapes
+    "central/server/client.py": 1,  # `auto` sends samples to servers
+    "central/server/parameter_server.py": 1,  # a refusal
+    "decentral/averaging/model_means.py": 2,  # for all that average models
+    "decentral/gossip/ako.py": 1,  # what a codec drops stays owed
+}
+
+
+def test_strategies_hardly_ask_which_kind_a_codec_is() -> None:
+    """They send through it: what several ask is asked once, in `exchange/` or `servers/`."""
+    found: dict[str, int] = {}
+    for file, tree in TREES.items():
+        if name(file).startswith(("central/", "decentral/")):
+            asked = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+            asked = [node for node in asked if node.attr in ("traits", "pull") and "codec" in ast.unparse(node.value)]
+            found |= {name(file): len(asked)} if asked else {}
+    assert found == ASKS

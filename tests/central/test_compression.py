@@ -173,9 +173,9 @@ def test_workers_have_the_servers_shadow_exactly(monkeypatch: pytest.MonkeyPatch
     shadows, copies = list[torch.Tensor](), Copies()
     give = Pulls.give
 
-    def watched(self: Pulls, rank: int, params: object, version: int) -> object:
-        given = give(self, rank, params, version)  # type: ignore[arg-type]
-        shadows.append(self.of(rank).parts[0].clone())
+    def watched(self: Pulls, rank: int, params: Vector, version: int) -> object:
+        given = give(self, rank, params, version)
+        shadows.append(self.of(rank, params).parts[0].clone())
         return given
 
     monkeypatch.setattr(Pulls, "give", watched)

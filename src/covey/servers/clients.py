@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from covey.exchange.codec import Codec, dense, seed
 from covey.message import Address
@@ -27,7 +28,11 @@ class PieceClient:
         self.coders = [
             codec.carrying().made(form, seed(node, name)) for form, name in zip(self.forms, names, strict=True)
         ]
-        self.memories = node.remember("codecs", [coder.memory for coder in self.coders])
+        self.memories = self.remembered()
+
+    def remembered(self) -> list[list[Any]]:
+        """What each server's coder carries on, in a list of its own."""
+        return self.node.remember("codecs", [[coder.memory] for coder in self.coders]).value
 
     def place(self, index: int) -> Vector:
         """Where the replica has a server's piece."""
@@ -39,7 +44,8 @@ class PieceClient:
 
     def encode(self, index: int, piece: Vector) -> Vector:
         """What travels to a server."""
-        wire, self.memories.value[index] = self.coders[index].encode(piece, self.memories.value[index])
+        memory = self.memories[index]
+        wire, memory[0] = self.coders[index].encode(piece, memory[0])
         return wire
 
     async def leave(self) -> None:

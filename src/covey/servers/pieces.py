@@ -9,7 +9,7 @@ from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node
 from covey.servers.clipping import clip_part
-from covey.servers.pulls import Given, Pulls
+from covey.servers.pulls import Given, pulls
 from covey.servers.server_program import ServerProgram
 from covey.vector import Vector, mean
 
@@ -30,11 +30,11 @@ class PieceServer(ServerProgram):
             replica.keep(replica.pieces(len(servers))[servers.index(node.address)], buffers=self.first)
         self.params, form = replica.flat.cut(replica.trained), replica.form(replica.trained)
         self.coder = codec.made(form, seed(node))
-        self.pulls = Pulls(node, form, codec, together) if codec.pull else None
+        self.pulls = pulls(node, form, codec, together)
 
     def give(self, rank: int, version: int) -> Given:
         """The parameters as they travel to a client."""
-        return self.pulls.give(rank, self.params, version) if self.pulls else Given(self.params, 1)
+        return self.pulls.give(rank, self.params, version)
 
     async def mean(self, grads: Sequence[Vector], weights: Sequence[float], step: int) -> Vector:
         """The mean gradient of an update, added in the order given, and clipped by the norm over all servers."""

@@ -52,9 +52,7 @@ class Cache(PieceClient):
         super().__init__(node, replica, addresses(count), codec, named=addresses(count))
         self.bound, self.eager = bound, eager
         self.clocks = [-1] * count  # what was read; nothing yet
-        self.received = [
-            Received(node, f"received {index}", form, codec) for index, form in enumerate(self.forms) if codec.pull
-        ]
+        self.received = Received(node, self.forms, codec)
         while copy := node.receive_nowait(ParameterCopy):
             self.read(copy.sender.rank, copy)  # of before a restart, after which a server knows its readers no more
         self.own: list[tuple[int, Vector]] = []  # changes by step that some server's copy may lack
@@ -86,22 +84,15 @@ class Cache(PieceClient):
 
     def read(self, index: int, copy: ParameterCopy) -> Vector:
         """A server's parameters, whether they came whole or as what has changed."""
-        return self.received[index].read(Given(copy.params, copy.whole)) if self.received else copy.params
-
-    def encoded(self, change: Vector) -> list[Vector]:
-        """What travels of a change, to each server; the change becomes what servers will make of that."""
-        wires = [change.cut(piece) for piece in self.pieces]
-        if not self.codec.traits.plain:
-            for index, (coder, piece) in enumerate(zip(self.coders, self.pieces, strict=True)):
-                wires[index] = self.encode(index, wires[index])
-                change.cut(piece).copy_(coder.decode(wires[index]))
-        return wires
+        return self.received.read(index, Given(copy.params, copy.whole))
 
     async def push(self, before: Vector) -> None:
         """Give servers what has changed since then; one's own copy has from now on what they will have."""
         change = self.replica.flat - before
-        wires = self.encoded(change)
+        wires = [self.encode(index, change.cut(piece)) for index, piece in enumerate(self.pieces)]
         if not self.codec.traits.plain:
+            for coder, piece, wire in zip(self.coders, self.pieces, wires, strict=True):
+                change.cut(piece).copy_(coder.decode(wire))
             self.replica.flat.copy_(before).add_(change)
         self.own.append((self.node.step, change))
         samples = self.replica.batch.samples

@@ -112,7 +112,7 @@ class OuterServers(Servers):
 
     def tried(self, samples: int) -> list[FactorLayer]:
         """The layers of which somebody may get factors."""
-        wanted = {place for index in range(len(self.addresses)) for place in self.paying(index, samples)}
+        wanted = {place for index in range(len(self.servers)) for place in self.paying(index, samples)}
         return [self.layers[place] for place in sorted(wanted)]
 
     async def push_outer(self, uses: Mapping[int, Uses]) -> None:
@@ -123,15 +123,14 @@ class OuterServers(Servers):
             norm = replica.grad.norm()
             replica.updates.clip_(replica.grad, norm)
             replica.updates.clip_(Vector(found.parts[1] for found in factors.values() if found.parts), norm)
-        for index, address in enumerate(self.addresses):
+        for index, address in enumerate(self.servers):
             weights = [place for place in self.paying(index, samples) if factors[place].parts]
             parts = [(place, one) for place in weights for one in self.held[index][place]]
             wire = rest(replica.grad.cut(self.pieces[index]), [one for _, one in parts])
             for place, one in parts:
                 inputs, errors = factors[place].parts
                 wire = wire.join(Vector([inputs, errors[:, slice(*one.rows)].contiguous()]))
-            buffers = replica.buffers if index == 0 else NOTHING
-            push = Outer(self.node.step, self.versions[index], samples, wire, buffers, 1, tuple(weights))
+            push = Outer(self.node.step, self.versions[index], samples, wire, self.buffers(index), 1, tuple(weights))
             await replica.updates.inform(self.node, address)
             await self.node.send(address, push, loan=True)
 

@@ -31,11 +31,10 @@ from covey.central.scheduled.tac import tac
 from covey.central.scheduled.tuning import Tuning
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense, seed
-from covey.exchange.differences import difference_coder
 from covey.model.replica import Replica
 from covey.program import Node
 from covey.servers.goodbye import Goodbye
-from covey.servers.pulls import Given, land
+from covey.servers.pulls import Given, Landing
 from covey.servers.roles import addresses, workers_and_servers
 from covey.servers.server_program import serve
 from covey.strategy import GROW, Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
@@ -49,7 +48,7 @@ class SlicedCopy:
         self.slices = slices(replica, manner, count)
         forms = [form(replica, where) for where in self.slices]
         self.coders = [codec.carrying().made(one, seed(node, place)) for place, one in enumerate(forms)]
-        self.back = [difference_coder(node, one, codec, "pull") if codec.pull else None for one in forms]
+        self.back = Landing(node, forms, codec)
         self.of_slot = of_slot(self.slices)
         self.have = node.remember("have", [-1] * len(self.slices)).value  # the step whose update each slice holds
         self.done = node.remember("done", [-1]).value  # the last step whose gradient was made
@@ -79,7 +78,7 @@ class SlicedCopy:
     def install(self, message: Updated) -> None:
         assert message.step <= self.done[0], "an update before this worker's gradient"
         numbers = view(self.replica.flat, span(self.slices, message.place, message.count))
-        land(numbers, Given(message.params, message.whole), self.back[message.place])
+        self.back.land(message.place, numbers, Given(message.params, message.whole))
         for place in range(message.place, message.place + message.count):
             self.have[place] = message.step
 

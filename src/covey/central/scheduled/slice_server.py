@@ -25,7 +25,7 @@ from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node
 from covey.servers.clipping import clip_part
-from covey.servers.pulls import Pulls
+from covey.servers.pulls import pulls
 from covey.servers.roles import addresses
 from covey.servers.server_program import ServerProgram
 from covey.vector import Vector, mean_
@@ -54,9 +54,7 @@ class SliceServer(ServerProgram):
         self.stepping = Stepping(replica, self.slices, mine, buffers=self.first, together=together)
         forms = {place: form(replica, self.slices[place]) for place in mine}
         self.coders = {place: codec.made(forms[place], seed(node, place)) for place in mine}
-        self.pulls = {
-            place: Pulls(node, forms[place], codec, together=True, name=f"pull {place}") for place in mine if codec.pull
-        }
+        self.pulls = {place: pulls(node, forms[place], codec, together=True, name=f"pull {place}") for place in mine}
         self.came: dict[int, dict[int, Vector]] = {place: {} for place in mine}
         self.whole: list[Fresh] = []  # of this step, what every worker has pushed
         self.statistics: dict[int, dict[int, Statistics]] = {}  # of a step, by rank: some may be a step ahead
@@ -131,9 +129,8 @@ class SliceServer(ServerProgram):
     async def give(self, fresh: Fresh, present: Sequence[int]) -> None:
         """Send the new numbers to all who took part; lent where nobody can change them before all have them."""
         numbers = view(self.replica.flat, span(self.slices, fresh.place, fresh.count))
-        updated = Updated(fresh.step, fresh.place, numbers, count=fresh.count)
-        if pulls := self.pulls.get(fresh.place):
-            updated.params, updated.whole = pulls.give(0, numbers, fresh.step)
+        given = self.pulls[fresh.place].give(0, numbers, fresh.step)
+        updated = Updated(fresh.step, fresh.place, given.wire, whole=given.whole, count=fresh.count)
         lent = self.node.present(fresh.step + 1) == present
         priority = 0 if self.manner.order == "fifo" else -fresh.urgency
         for rank in present:

@@ -10,7 +10,6 @@ import torch
 
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
-from covey.exchange.differences import difference_coder
 from covey.message import Address, Message
 from covey.model.batches import Batch
 from covey.model.replica import Replica
@@ -18,7 +17,7 @@ from covey.program import Node
 from covey.servers.clients import PieceClient
 from covey.servers.clipping import clip_part
 from covey.servers.pieces import PieceServer
-from covey.servers.pulls import Given, land
+from covey.servers.pulls import Landing
 from covey.servers.roles import addresses, workers_and_servers
 from covey.servers.server_program import serve
 from covey.strategy import GROW, Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
@@ -62,25 +61,20 @@ class Pushed(PieceClient):
 
     def __init__(self, node: Node, replica: Replica, count: int, codec: Codec) -> None:
         super().__init__(node, replica, addresses(count), codec)
-        self.size = usual(replica, node.rank)
-        self.back = [difference_coder(node, form, codec, "pull") for form in self.forms if codec.pull]
+        self.coders = [codec.scaled(coder, usual(replica, node.rank)) for coder in self.coders]
+        self.back = Landing(node, self.forms, codec)
 
     def part(self, index: int, total: Vector) -> Vector:
-        """A server's part of a sum; a codec sees what a full batch makes as large as a gradient."""
-        part = total.cut(self.pieces[index])
-        return part if self.codec.traits.plain else self.encode(index, part * (1 / self.size))
+        """A server's part of a sum."""
+        return self.encode(index, total.cut(self.pieces[index]))
 
     async def collect(self, step: int) -> None:
         for index, server in enumerate(self.servers):
-            place = self.place(index)
-            into = None if self.back else place
-            came = await self.node.receive(Superstep, sender=server, step=step, into=into)
-            if into is None:
-                land(place, Given(came.params, came.whole), self.back[index])
+            await self.back.receive(Superstep, index, self.place(index), server, step)
 
 
 def usual(replica: Replica, rank: int) -> int:
-    """The samples of a worker's first batch."""
+    """The samples of a worker's first batch: a codec sees what a full batch makes as large as a gradient."""
     return max(1, replica.batch_source.samples(rank, 0))
 
 
@@ -121,7 +115,8 @@ class Gatherer(PieceServer):
 
     def __init__(self, node: Node, replica: Replica, *, count: int, codec: Codec) -> None:
         super().__init__(node, replica, addresses(count), codec, together=True)
-        self.codec, self.sums = codec, dict[int, PartialSum]()
+        self.coders = [codec.scaled(self.coder, usual(replica, rank)) for rank in range(node.workers)]
+        self.sums = dict[int, PartialSum]()
         self.hears = {PartialSum: self.take}
 
     async def take(self, part: PartialSum) -> None:
@@ -136,9 +131,7 @@ class Gatherer(PieceServer):
 
     def total(self, part: PartialSum) -> Vector:
         """The sum of a worker's gradients, as numbers."""
-        if self.codec.traits.plain:
-            return part.grad
-        return self.coder.decode(part.grad).mul_(usual(self.replica, part.sender.rank))
+        return self.coders[part.sender.rank].decode(part.grad)
 
     async def update(self, step: int, sums: list[PartialSum]) -> None:
         """Sample-weighted: the sum of all gradients over the number of all samples, not a mean of means."""

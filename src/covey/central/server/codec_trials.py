@@ -8,7 +8,7 @@ from typing import Any
 from covey.exchange.auto import Trying
 from covey.exchange.codec import Coder
 from covey.message import Address, Message
-from covey.program import Memory, Node
+from covey.program import Node
 from covey.vector import Vector
 
 
@@ -31,7 +31,7 @@ class CodecTrials:
     """A client's choice, for all of its servers; others may choose otherwise, as their links may differ."""
 
     def __init__(
-        self, node: Node, addresses: Sequence[Address], coders: Sequence[Coder], memories: Sequence[Memory[Any]]
+        self, node: Node, addresses: Sequence[Address], coders: Sequence[Coder], memories: Sequence[list[Any]]
     ) -> None:  # fmt: skip
         self.node, self.addresses, self.coders, self.memories = node, addresses, coders, memories
         self.trying = Trying(node)
@@ -53,7 +53,7 @@ class CodecTrials:
         rest = max(0.0, since - times[0])  # a push is sent while its worker goes on, so the first one was in that time
         choice = await self.trying.decide(rest, times, tells=self.node.address == Address("worker", 0))
         for memory in self.memories:
-            memory.value = [choice, None]
+            memory[0] = [choice, None]
 
 
 class Samples:

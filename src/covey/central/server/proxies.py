@@ -34,7 +34,7 @@ class Proxy(Shard):
         super().__init__(node, replica, keeping=keeping, clients=members)
         self.above, self.bound = above, bound
         self.bounds = keeping.rule.gate.holds_by == "steps"
-        self.clocks = [-1 - bound] * len(above.addresses)  # of each server's piece; after a restart too the copy is old
+        self.clocks = [-1 - bound] * len(above.servers)  # of each server's piece; after a restart too the copy is old
         self.awaited = 0  # answers that servers owe
         self.hears[Params] = self.renew
 
@@ -64,8 +64,9 @@ class Proxy(Shard):
         await self.above.choose(grad)
         self.board.version = self.clock if self.bounds and self.board.clocks else self.board.version + 1
         self.replica.updates.pass_on(self.node, [(push.sender, push.step) for push in pushes], self.board.version - 1)
-        for index, address in enumerate(self.above.addresses):
-            wire, more = self.above.encode(index, grad), buffers if index == 0 else NOTHING
+        for index, address in enumerate(self.above.servers):
+            wire = self.above.encode(index, grad.cut(self.above.pieces[index]))
+            more = buffers if index == 0 else NOTHING
             push = Push(self.board.version - 1, version, samples, wire, more, len(pushes))
             await self.replica.updates.inform(self.node, address)
             await self.node.send(address, push, loan=True)
@@ -78,7 +79,7 @@ class Proxy(Shard):
     async def answer(self) -> None:
         """Answer from the copy; where it is too old for one who may read, pull first."""
         if any(map(super().admits, self.parked)) and self.too_old and not self.awaited:
-            self.awaited = len(self.above.addresses)
+            self.awaited = len(self.above.servers)
             await self.above.ask(self.clock)
         await super().answer()
 

@@ -214,7 +214,7 @@ class Shard(PieceServer):
             answer = self.current(pull.step)
             answer.params, answer.whole = self.give(rank, answer.version)
             if self.correction:
-                self.correction.gave(rank, self.pulls.of(rank) if self.pulls else self.params)
+                self.correction.gave(rank, self.pulls.of(rank, self.params))
             if self.versions:
                 self.versions.gave(rank, self.board.version, self.params)
             lent = self.keeping.rule.lends or not answer.whole

@@ -10,7 +10,7 @@ from covey.model.replica import Replica
 from covey.model.scored import NOTHING
 from covey.program import Node
 from covey.servers.clients import PieceClient
-from covey.servers.pulls import Given, Received
+from covey.servers.pulls import Received
 from covey.servers.roles import addresses
 from covey.vector import Vector
 
@@ -58,20 +58,14 @@ class Store(PieceClient):
         super().__init__(node, replica, addresses(count), codec)
         self.sieve, self.caches = sieve, [KeyCache() for _ in self.servers]
         self.versions = node.remember("versions", [0] * count).value
-        self.received = [
-            Received(node, f"received {index}", form, codec) for index, form in enumerate(self.forms) if codec.pull
-        ]
+        self.received = Received(node, self.forms, codec)
 
     async def fetch(self) -> None:
         step = self.node.step
         await self.node.broadcast(self.servers, FetchParameters(step))
         for index, shard in enumerate(self.servers):
-            place = self.place(index)
-            into = None if self.received else place
-            fetched = await self.node.receive(Fetched, sender=shard, step=step, into=into)
+            fetched = await self.received.receive(Fetched, index, self.place(index), shard, step)
             self.versions[index] = fetched.version
-            if into is None:
-                place.copy_(self.received[index].read(Given(fetched.params, fetched.whole)))
 
     async def push(self, gathered: Vector, samples: int, gradients: int = 1, step: int | None = None) -> None:
         """Send what the filter lets through of the sum of this many gradients; what must wait stays in `gathered`.

@@ -14,7 +14,6 @@ from covey.central.sliced.dropping import Dropping, PartsReady, Patience
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense, seed
 from covey.exchange.codecs.bits import truncated
-from covey.exchange.differences import difference_coder
 from covey.message import Address, Message
 from covey.model.optimizers import ELEMENTWISE
 from covey.model.replica import Replica
@@ -23,7 +22,7 @@ from covey.program import Node
 from covey.servers.clients import PieceClient
 from covey.servers.clipping import clip_part
 from covey.servers.goodbye import Goodbye
-from covey.servers.pulls import Given, Pulls, Truth, land
+from covey.servers.pulls import Landing, own_slice
 from covey.strategy import GROW, ONCE, Description, Role, Strategy, TaskTerms, Taxonomy, workers
 from covey.vector import Vector, mean_
 
@@ -61,14 +60,10 @@ class Owner(PieceClient):
         replica.keep(self.pieces[node.rank], buffers=node.rank == 0)
         self.done = node.remember("done", [node.rank])  # who sends no more gradients, seen from the end of one's own
         self.patience = node.remember("patience", Patience()).value
-        back = codec if codec.traits.weights and not codec.pull else dense
-        self.back = [
-            back.made(form, seed(node, peer, "back")) for form, peer in zip(self.forms, self.peers, strict=True)
-        ]
-        self.dense = back.traits.plain
-        pulls = Pulls(node, self.forms[node.rank], codec, together=True) if codec.pull else None
-        self.truth = Truth(node, replica, self.pieces[node.rank], pulls) if pulls else None
-        self.changes = [difference_coder(node, form, codec, "pull") for form in self.forms] if codec.pull else []
+        pairs, back = zip(self.forms, self.peers, strict=True), codec.for_weights()
+        whole_coders = [back.made(form, seed(node, peer, "back")) for form, peer in pairs] if back else []
+        self.back = Landing(node, self.forms, codec, whole_coders)
+        self.slice = own_slice(node, replica, self.pieces[node.rank], codec, whole_coders[node.rank : node.rank + 1])
 
     async def compute(self) -> PartsReady:
         """The gradient of the next batch, or of what is ready of it in time."""
@@ -92,23 +87,19 @@ class Owner(PieceClient):
     async def own(self, step: int, slices: dict[int, GradientSlice]) -> None:
         """Step the optimizer on the own slice with the mean over all samples, and give it to all who are there."""
         present, me = self.node.present(step), self.node.rank
-        mine = self.place(me)
         for rank in present:
             if rank not in slices:
                 slices[rank] = await self.node.receive(GradientSlice, sender=self.peers[rank], step=step)
         self.replica.progress.begin(sum(self.replica.batch_source.samples(rank, step) for rank in present))
         here = {rank: slices[rank] for rank in present}
-        if self.truth:
-            self.truth.back()
+        self.slice.back()
         if self.dropping is None or await self.in_time(self.dropping, here):
             await self.update(step, here)
         else:
             self.replica.progress.end()
-        fresh = FreshSlice(step, self.back[me].encode(mine, None)[0])
-        if self.truth:
-            fresh.params, fresh.whole = self.truth.give(step)
+        fresh = FreshSlice(step, *self.slice.give(step))
         # lent where nothing changes it before all have read it: not even one who ends with this step may be late
-        lent = not self.truth and self.node.present(step + 1) == present
+        lent = self.slice.lends and self.node.present(step + 1) == present
         for rank in present:
             if rank != me:
                 await self.node.send(self.peers[rank], fresh, loan=lent)
@@ -145,13 +136,7 @@ class Owner(PieceClient):
         """Bring the other owners' fresh slices into the replica."""
         for rank, peer in enumerate(self.peers):
             if rank != self.node.rank:
-                place = self.place(rank)
-                into = place if self.dense and not self.truth else None
-                fresh = await self.node.receive(FreshSlice, sender=peer, step=step, into=into)
-                if self.truth:
-                    land(place, Given(fresh.params, fresh.whole), self.changes[rank])
-                elif into is None:
-                    place.copy_(self.back[rank].decode(fresh.params))
+                await self.back.receive(FreshSlice, rank, self.place(rank), peer, step)
 
     async def serve_the_rest(self) -> None:
         """A slice needs its owner until the last worker has ended."""
