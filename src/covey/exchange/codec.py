@@ -152,16 +152,6 @@ class Codec:
         """What a strategy does where nothing is encoded, or else."""
         return plain if self.traits.plain else encoded
 
-    def scaled(self, coder: Coder, size: float) -> Coder:
-        """A coder of this codec for vectors that are so many times as large as those it is made for."""
-        if self.traits.plain:
-            return coder
-
-        def decode(wire: Vector) -> Vector:
-            return coder.decode(wire).mul_(size)
-
-        return Coder(coder.start, lambda vector, memory: coder.encode(vector * (1 / size), memory), decode)
-
     def refuse(self, what: str, why: str) -> None:
         """Refuse this codec with `what`, unless nothing is encoded."""
         if not self.traits.plain:

@@ -35,7 +35,7 @@ class ServerProgram:
         self.gone: set[Address] = set()  # not remembered: after a restart all say goodbye anew
 
     async def serve(self) -> None:
-        while len(self.gone) < self.clients:
+        while not self.over:
             message = await self.node.receive_any(*self.hears, Goodbye)
             if isinstance(message, Goodbye):
                 self.gone.add(message.sender)
@@ -43,6 +43,11 @@ class ServerProgram:
             else:
                 await self.hears[type(message)](message)
             await self.settle()
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing more to hear."""
+        return len(self.gone) >= self.clients
 
     async def left(self, who: Address) -> None:
         """A client has said goodbye; after a restart it may say so twice."""

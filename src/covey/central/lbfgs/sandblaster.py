@@ -25,8 +25,8 @@ from covey.model.replica import Replica
 from covey.program import Node
 from covey.servers.clients import caught_up
 from covey.servers.goodbye import Goodbye
-from covey.servers.roles import workers_and_servers
-from covey.servers.server_program import serve
+from covey.servers.roles import addresses, workers_and_servers
+from covey.servers.server_program import ServerProgram, serve
 from covey.strategy import Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy
 from covey.vector import Vector
 
@@ -77,7 +77,7 @@ class Granted(Message):
 
 async def worker(node: Node, replica: Replica, *, count: int) -> None:
     """Ask for a portion, compute it at the batch's weights, push it if it counts."""
-    shards, pieces = [Address("server", index) for index in range(count)], replica.pieces(count)
+    shards, pieces = addresses(count), replica.pieces(count)
     while node.receive_nowait(Portion):
         pass  # of before a restart
     going, loaded, asked = node.training(), -1, False
@@ -105,55 +105,61 @@ async def worker(node: Node, replica: Replica, *, count: int) -> None:
     await node.broadcast([COORDINATOR, *shards], Goodbye())
 
 
-class Coordinator:
+class Coordinator(ServerProgram):
     """Deals portions, counts each once, and drives the search; it never sees a vector."""
 
-    def __init__(self, node: Node, replica: Replica, shards: list[Address], plan: Sandblaster) -> None:
-        self.node, self.samples, self.shards = node, replica.batch_source.samples, shards
+    def __init__(self, node: Node, replica: Replica, *, count: int, plan: Sandblaster) -> None:
+        super().__init__(node, replica)
+        self.samples, self.shards = replica.batch_source.samples, addresses(count)
         self.size = plan.batch or max(replica.batch_source.steps(rank) for rank in range(node.workers))
         self.batch = node.remember("batch", [0]).value
-        self.staying = list(range(node.workers))  # not remembered: after a restart all say goodbye anew
-        self.lbfgs = Lbfgs(node, shards, plan.history, node.remember("search", SearchState()).value)
+        self.lbfgs = Lbfgs(node, self.shards, plan.history, node.remember("search", SearchState()).value)
         self.parked: list[int] = []
+        self.portions: list[Share] = []  # of this batch; when there are none, the run is over
         self.fresh: deque[Share] = deque()
         self.out: dict[Share, list[int]] = {}  # not claimed yet, oldest first: who computes it
+        self.losses = 0.0
+        self.hears = {Idle: self.idle, Claim: self.claim}
 
-    async def run(self) -> None:
-        while self.staying:
-            first = self.batch[0] * self.size
-            steps = range(first, first + self.size)
-            portions = [(rank, step) for step in steps for rank in self.node.present(step)]
-            loss = await self.deal(portions) if portions else None
-            if loss is None:
-                break
-            samples = sum(self.samples(*portion) for portion in portions)
-            await self.node.broadcast(self.shards, Collect(len(portions), samples))
-            await self.lbfgs.step(loss / samples)
+    async def serve(self) -> None:
+        await self.deal()
+        await super().serve()
+        await self.node.broadcast(self.shards, Goodbye())
+
+    async def deal(self) -> None:
+        """Begin a batch; without portions nobody gets any more."""
+        first = self.batch[0] * self.size
+        steps = range(first, first + self.size)
+        self.portions = [(rank, step) for step in steps for rank in self.node.present(step)]
+        self.fresh, self.out, self.losses = deque(self.portions), {}, 0.0
+        if self.portions:
+            await self.feed()
+        else:
+            await self.node.broadcast([Address("worker", rank) for rank in self.parked], Goodbye())
+
+    async def settle(self) -> None:
+        """When every portion is computed: a step of the search, and the next batch."""
+        while self.portions and not self.fresh and not self.out:
+            samples = sum(self.samples(*portion) for portion in self.portions)
+            await self.node.broadcast(self.shards, Collect(len(self.portions), samples))
+            await self.lbfgs.step(self.losses / samples)
             await self.node.note("update")
             self.batch[0] += 1
-        await self.dismiss()
+            await self.deal()
 
-    async def deal(self, portions: list[Share]) -> float | None:
-        """Until every portion is computed: the sum of the losses; None when everybody has left before."""
-        self.fresh, self.out, losses = deque(portions), {}, 0.0
-        await self.feed()
-        while self.fresh or self.out:
-            word = await self.node.receive_any(Idle, Claim, Goodbye)
-            rank = word.sender.rank
-            if isinstance(word, Idle):
-                await self.give(rank)
-            elif isinstance(word, Claim):
-                counts = word.batch == self.batch[0] and (word.rank, word.step) in self.out
-                await self.node.send(word.sender, Granted(counts))
-                if counts:
-                    del self.out[word.rank, word.step]
-                    losses += await self.count((word.rank, word.step), word.loss)
-            elif rank in self.staying:
-                self.staying.remove(rank)
-                await self.take_back(rank)
-                if not self.staying:
-                    return None
-        return losses
+    async def idle(self, idle: Idle) -> None:
+        if self.portions:
+            await self.give(idle.sender.rank)
+        else:
+            await self.node.send(idle.sender, Goodbye())
+
+    async def claim(self, claim: Claim) -> None:
+        portion = claim.rank, claim.step
+        counts = claim.batch == self.batch[0] and portion in self.out
+        await self.node.send(claim.sender, Granted(counts))
+        if counts:
+            del self.out[portion]
+            self.losses += await self.count(portion, claim.loss)
 
     async def count(self, portion: Share, loss: float) -> float:
         samples = self.samples(*portion)
@@ -176,31 +182,16 @@ class Coordinator:
         for rank in waiting:
             await self.give(rank)
 
-    async def take_back(self, rank: int) -> None:
+    async def left(self, who: Address) -> None:
         """Who leaves will not finish its portion."""
-        self.parked = [other for other in self.parked if other != rank]
+        self.parked = [other for other in self.parked if other != who.rank]
         for portion, holders in list(self.out.items()):
-            if rank in holders:
-                holders.remove(rank)
+            if who.rank in holders:
+                holders.remove(who.rank)
                 if not holders:
                     del self.out[portion]
                     self.fresh.append(portion)
         await self.feed()
-
-    async def dismiss(self) -> None:
-        """No more portions for anybody."""
-        await self.node.broadcast([Address("worker", rank) for rank in self.parked], Goodbye())
-        while self.staying:
-            word = await self.node.receive_any(Idle, Claim, Goodbye)
-            if isinstance(word, Goodbye):
-                self.staying[:] = [rank for rank in self.staying if rank != word.sender.rank]
-            else:
-                await self.node.send(word.sender, Goodbye() if isinstance(word, Idle) else Granted(False))
-        await self.node.broadcast(self.shards, Goodbye())
-
-
-async def coordinator(node: Node, replica: Replica, *, count: int, plan: Sandblaster) -> None:
-    await Coordinator(node, replica, [Address("server", index) for index in range(count)], plan).run()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,7 +207,7 @@ class Sandblaster:
 
         def roles(workers: int, servers: int) -> list[Role]:
             group = workers_and_servers(workers, partial(worker, count=servers), servers, partial(serve, VectorShard))
-            return [*group, Role(COORDINATOR, partial(coordinator, count=servers, plan=self))]
+            return [*group, Role(COORDINATOR, partial(serve, Coordinator, count=servers, plan=self))]
 
         return Strategy(
             name="sandblaster", settings=asdict(self), roles=roles, servers=ServerPlan(1),

@@ -10,6 +10,7 @@ import torch
 
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
+from covey.exchange.collectives.compressed import scaled
 from covey.message import Address, Message
 from covey.model.batches import Batch
 from covey.model.replica import Replica
@@ -61,7 +62,7 @@ class Pushed(PieceClient):
 
     def __init__(self, node: Node, replica: Replica, count: int, codec: Codec) -> None:
         super().__init__(node, replica, addresses(count), codec)
-        self.coders = [codec.scaled(coder, usual(replica, node.rank)) for coder in self.coders]
+        self.coders = [scaled(codec, coder, usual(replica, node.rank)) for coder in self.coders]
         self.back = Landing(node, self.forms, codec)
 
     def part(self, index: int, total: Vector) -> Vector:
@@ -115,7 +116,7 @@ class Gatherer(PieceServer):
 
     def __init__(self, node: Node, replica: Replica, *, count: int, codec: Codec) -> None:
         super().__init__(node, replica, addresses(count), codec, together=True)
-        self.coders = [codec.scaled(self.coder, usual(replica, rank)) for rank in range(node.workers)]
+        self.coders = [scaled(codec, self.coder, usual(replica, rank)) for rank in range(node.workers)]
         self.sums = dict[int, PartialSum]()
         self.hears = {PartialSum: self.take}
 

@@ -139,7 +139,10 @@ class Owner(PieceClient):
                 await self.back.receive(FreshSlice, rank, self.place(rank), peer, step)
 
     async def serve_the_rest(self) -> None:
-        """A slice needs its owner until the last worker has ended."""
+        """A slice needs its owner until the last worker has ended.
+
+        Not a `ServerProgram`: an owner takes part in its own steps, and remembers who has left meanwhile.
+        """
         await self.node.broadcast([peer for peer in self.peers if peer != self.node.address], Goodbye())
         while len(self.done.value) < self.node.workers:
             word = await self.node.receive_any(Goodbye, GradientSlice)

@@ -16,6 +16,7 @@ from covey.exchange.differences import refuse_carrying
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.server_program import ServerProgram, serve
 from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
@@ -60,9 +61,7 @@ async def worker(node: Node, replica: Replica, *, rho: float, bound: int, codec:
     The penalty goes through the gradient and so through the optimizer, unlike EASGD's pull (Langer et al. 2018).
     """
     view = CentreView(node.remember("view", CentreView.fresh(replica)).value)
-    exchange = BackgroundExchange(
-        node, node.remember("exchange", BackgroundExchange.fresh()).value, Hops(node, replica, codec)
-    )
+    exchange = background_exchange(node, replica, codec)
     await node.spawn(companion(node, replica, exchange, view))
     for _ in node.steps():
         grad = await replica.gradient(node)
@@ -167,19 +166,32 @@ async def companion(node: Node, replica: Replica, exchange: BackgroundExchange, 
                 return
 
 
-async def master(node: Node, replica: Replica, *, mix: float, codec: Codec) -> None:
-    """The root: move the centre towards the mean of all models, and send it down, until all have done their last."""
-    exchange = BackgroundExchange(
-        node, node.remember("exchange", BackgroundExchange.fresh()).value, Hops(node, replica, codec)
-    )
-    last = False
-    while not last:
-        exchange.hear(await node.receive(Gathered))
+class TreeRoot(ServerProgram):
+    """Moves the centre towards the mean of all models, and sends it down, until all have done their last step.
+
+    Nobody says goodbye to it: what comes up the tree says who is done.
+    """
+
+    over = False
+
+    def __init__(self, node: Node, replica: Replica, *, mix: float, codec: Codec) -> None:
+        super().__init__(node, replica)
+        self.mix, self.exchange = mix, background_exchange(node, replica, codec)
+        self.hears = {Gathered: self.take}
+
+    async def take(self, gathered: Gathered) -> None:
+        exchange, model = self.exchange, self.replica.model
+        exchange.hear(gathered)
         if exchange.complete:
-            gathered = exchange.gather(replica.model.map(torch.zeros_like))
-            replica.model.lerp_(gathered.model.mul_(1 / node.workers), mix)
-            last = gathered.done == node.workers
-            await node.broadcast(exchange.children, Meaned(int(last), exchange.hops.centre.tell(replica.model)))
+            total = exchange.gather(model.map(torch.zeros_like))
+            model.lerp_(total.model.mul_(1 / self.node.workers), self.mix)
+            self.over = total.done == self.node.workers
+            await self.node.broadcast(exchange.children, Meaned(int(self.over), exchange.hops.centre.tell(model)))
+
+
+def background_exchange(node: Node, replica: Replica, codec: Codec) -> BackgroundExchange:
+    kept = node.remember("exchange", BackgroundExchange.fresh()).value
+    return BackgroundExchange(node, kept, Hops(node, replica, codec))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,7 +213,7 @@ class Mpca:
             work = partial(worker, rho=self.rho, bound=self.bound, codec=codec)
             return [
                 *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
-                Role(MASTER, partial(master, mix=self.mix, codec=codec), scored=True),
+                Role(MASTER, partial(serve, TreeRoot, mix=self.mix, codec=codec), scored=True),
             ]
 
         return Strategy(

@@ -115,6 +115,15 @@ def change_coder(node: Node, replica: Replica, codec: Codec, *what: object) -> C
     return beside(gradient_coder(node, replica, codec, *what), len(replica.buffers.parts))
 
 
+def scaled(codec: Codec, coder: Coder, size: float) -> Coder:
+    """A codec's coder for vectors that are `size` times as large as those it is made for."""
+
+    def encode(vector: Vector, memory: Memory) -> tuple[Vector, Memory]:
+        return coder.encode(vector * (1 / size), memory)
+
+    return codec.either(coder, Coder(coder.start, encode, lambda wire: coder.decode(wire).mul_(size)))
+
+
 def beside(coder: Coder, count: int) -> Coder:
     """A coder for vectors whose last `count` parts travel as they are: statistics are few numbers, and exact ones."""
     if not count:
