@@ -39,14 +39,20 @@ def write(path: Path, text: str) -> None:
         new.write_text(text, encoding="utf-8")
 
 
+def meant(path: Path) -> Path:
+    """The file that a person means who names a link: what it leads to. Only for paths that a person has named."""
+    return Path(os.path.realpath(path))
+
+
 def check(path: Path, flag: str, usual: str, *, makes_folders: bool = False) -> None:
     """Refuse a place that cannot be written, before hours of training are spent on it."""
     try:
         if path.is_dir():
             raise PlanError(f"{flag} {path} is a folder; name a file in it, such as {path / usual}")
-        folder = path.absolute().parent
+        folder = meant(path).parent
         if not folder.is_dir() and not makes_folders:
-            raise PlanError(f"{flag} {path}: there is no folder {path.parent}; make it first (mkdir -p {path.parent})")
+            named = folder if path.is_symlink() else path.parent
+            raise PlanError(f"{flag} {path}: there is no folder {named}; make it first (mkdir -p {named})")
         while not folder.exists():
             folder = folder.parent
         if path.exists() and not path.is_file():

@@ -94,3 +94,28 @@ def test_a_slow_task_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     file.write_text(f"import time; time.sleep(0.2)\n{Path(DIGITS).read_text()}")
     load_task(str(file), said.append)
     assert said and said[0] == f"importing {file}, 0 s so far"
+
+
+@pytest.mark.parametrize("flag", ["--json", "--report", "--save"])
+@pytest.mark.parametrize("target", ["real/file", "real/none"])
+def test_a_link_is_followed_and_stays(runner: CliRunner, tmp_path: Path, flag: str, target: str) -> None:
+    """Else the file behind it would stay old, and the link be lost."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "file").write_text("old")
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    if flag == "--report":
+        asked = ["compare", DIGITS, "--strategies", "bsp", "--simulate", *SHORT]
+    else:
+        asked = ["simulate", DIGITS, *SHORT]
+    told = runner.invoke(app, [*asked, flag, str(link)])
+    assert told.exit_code == 0, told.output
+    assert link.is_symlink() and (tmp_path / target).stat().st_size > 100
+    assert set(os.listdir(tmp_path)) == {"real", "link"} and set(os.listdir(tmp_path / "real")) <= {"file", "none"}
+
+
+def test_a_link_into_a_folder_that_is_not_there_is_refused(runner: CliRunner, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("none/file")
+    told = runner.invoke(app, ["simulate", DIGITS, *SHORT, "--json", str(link)])
+    assert told.exit_code == 2 and f"there is no folder {tmp_path / 'none'}" in told.stderr, told.output

@@ -45,12 +45,12 @@ def resident() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGESIZE / 2**20
 
 
-def growth(endpoint: str, size: int, work: Callable[[], object]) -> float:
+def growth(endpoint: str, size: int, work: Callable[[], object], mechanism: bytes = b"CURVE") -> float:
     """By how much this process grows at most while its door is flooded with commands of this size."""
     ctypes.CDLL(None).malloc_trim(0)  # else what an earlier flood left could be filled again unseen
     before = most = resident()
     port = endpoint.rpartition(":")[2]
-    strangers = subprocess.Popen([sys.executable, "-c", STRANGERS, port, str(size), greeting(b"CURVE").hex()])
+    strangers = subprocess.Popen([sys.executable, "-c", STRANGERS, port, str(size), greeting(mechanism).hex()])
     while strangers.poll() is None:
         work()
         most = max(most, resident())
@@ -60,19 +60,21 @@ def growth(endpoint: str, size: int, work: Callable[[], object]) -> float:
 
 def main() -> None:
     found: dict[str, tuple[float, dict[str, int]]] = {}
-    with two() as pair:
-        pair.exchange(3)
-        grown = growth(pair.b.endpoint, LARGE, lambda: (pair.a.poll(0), pair.b.poll(0)))
-        found["role"] = grown, dict(pair.b.refusals.counts)
-        pair.exchange(3, 100)
-    with zmq.Context() as context:
-        board = Board(context)
-        for name, endpoint in (("launcher", board.control.endpoint), ("sites", board.gate.endpoint)):
-            board.guard.refusals.counts.clear()
-            grown = growth(endpoint, LARGE, lambda: (board.guard.answer(), board.control.heard(), board.gate.words()))
-            found[name] = grown, dict(board.guard.refusals.counts)
-        board.gate.close()
-        context.destroy(0)
+    for insecure in (False, True):
+        named, mechanism = (" without keys", b"NULL") if insecure else ("", b"CURVE")
+        with two(insecure=insecure) as pair:
+            pair.exchange(3)
+            grown = growth(pair.b.endpoint, LARGE, lambda: (pair.a.poll(0), pair.b.poll(0)), mechanism)
+            found["role" + named] = grown, dict(pair.b.refusals.counts)
+            pair.exchange(3, 100)
+        with zmq.Context() as context:
+            board = Board(context, insecure)
+            for name, endpoint in (("launcher", board.control.endpoint), ("sites", board.gate.endpoint)):
+                board.guard.refusals.counts.clear()
+                grown = growth(endpoint, LARGE, board.look, mechanism)
+                found[name + named] = grown, dict(board.guard.refusals.counts)
+            board.gate.close()
+            context.destroy(0)
     print(json.dumps(found))
 
 

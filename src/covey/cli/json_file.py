@@ -37,7 +37,7 @@ def write(path: Path | None, text: str, flag: str = "--json") -> None:
             sys.stdout.write(text)
             sys.stdout.flush()
         elif path is not None:
-            atomic_file.write(path, text)
+            atomic_file.write(atomic_file.meant(path), text)
     except OSError as error:
         raise CoveyError(f"{flag} {path} could not be written: {error.strerror or error}") from None
 

@@ -23,7 +23,7 @@ def save_model(result: Result, to: Place) -> SaveError | None:
     """Save the model of the result there, if that was asked for; or what to raise when the run is over in order."""
     try:
         if to:
-            scored.save(result.weights, Path(to))
+            scored.save(result.weights, atomic_file.meant(Path(to)))
     except OSError as error:
         return SaveError(f"--save {to} could not be written: {error.strerror or error}", result)
     return None

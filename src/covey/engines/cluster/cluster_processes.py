@@ -40,7 +40,7 @@ from covey.engines.process.launcher.fork_server_client import forked_by_server, 
 from covey.engines.process.launcher.role_processes import RoleProcesses
 from covey.engines.process.liveness import Silence
 from covey.engines.process.snapshot_parts import SCORER
-from covey.engines.transport.keys import LAUNCHER, KeyChecker, KeyRing, new_pair
+from covey.engines.transport.keys import LAUNCHER, ConnectionGuard, KeyChecker, KeyRing, new_pair
 from covey.engines.transport.token import new_token
 from covey.errors import PeerLost, PlanError
 from covey.message import Address
@@ -80,7 +80,8 @@ class ClusterProcesses:
             self.names = [Address("site", site.number) for site in self.sites]
             self.token, self.secret = new_token(), new_secret()
             self.pairs = {who: new_pair() for who in (LAUNCHER, *self.names)}
-            self.guard = None if terms.insecure else KeyChecker(self.context, self._ring(LAUNCHER))
+            ring = self._own_ring()
+            self.guard = KeyChecker(self.context, ring) if ring else ConnectionGuard(self.context, len(self.pairs))
             self.address = this_host.interface_address(terms.interface) if terms.interface else places.address
             self.native = self._native()
             self.gate = SiteGate(
@@ -115,8 +116,7 @@ class ClusterProcesses:
         homes = place(roles, self.sites, self.terms.place)
         everybody = [*homes, SCORER]
         self.pairs.update({who: new_pair() for who in everybody})
-        if self.guard:
-            self.guard.admit((who, self.pairs[who].public) for who in everybody)
+        self.guard.admit({who: self.pairs[who].public for who in everybody})
         board = Switchboard(
             self.context, this_host.endpoint(self.address), everybody, self._own_ring(), self.guard, self.token
         )
@@ -220,8 +220,7 @@ class ClusterProcesses:
         return found
 
     def _hear(self) -> list[tuple[int, Upward]]:
-        if self.guard:
-            self.guard.answer()
+        self.guard.answer()
         words = self.gate.words()
         for number, word in words:
             if isinstance(word, SiteFailed):
@@ -272,8 +271,7 @@ class ClusterProcesses:
         return native
 
     def _wakeups(self) -> list[int | zmq.Socket[bytes]]:
-        guarded = self.guard.wakeups if self.guard else []
-        return [self.processes.line.fileno(), self.gate.socket, *guarded]
+        return [self.processes.line.fileno(), self.gate.socket, *self.guard.wakeups]
 
     def _letter(self, number: int, warm: str) -> SiteConfig:
         return SiteConfig(

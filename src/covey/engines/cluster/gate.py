@@ -7,7 +7,7 @@ import zmq
 from covey.engines.cluster.site_messages import Downward, Upward, upward
 from covey.engines.process.control_lines import AT_ONCE, MOST_UP
 from covey.engines.process.liveness import STALL, Silence
-from covey.engines.transport.keys import KeyChecker, KeyRing
+from covey.engines.transport.keys import ConnectionGuard, KeyRing
 from covey.engines.transport.refusals import Refusals
 from covey.engines.transport.token import NONE, seal, unseal
 from covey.errors import WireError
@@ -21,7 +21,7 @@ class SiteGate:
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, sites: int, key_ring: KeyRing | None = None,
-        guard: KeyChecker | None = None, token: bytes = NONE, stall: float = STALL,
+        guard: ConnectionGuard | None = None, token: bytes = NONE, stall: float = STALL,
     ) -> None:  # fmt: skip
         """`stall` is for how many seconds a site may give no sign of life."""
         self.guard, self.token = guard, token
@@ -86,8 +86,8 @@ class SiteGate:
         number = self._number(name.bytes)
         if len(parts) != 1:
             raise WireError(f"site {number} sent a message that sites do not send")
-        if self.guard and self.guard.who(parts[0]) != Address("site", number):
-            raise WireError(f"{self.guard.who(parts[0])} sent the launcher a message in the name of site {number}")
+        if self.guard and (other := self.guard.impostor(parts[0], Address("site", number))):
+            raise WireError(f"{other} sent the launcher a message in the name of site {number}")
         return number, unseal(self.token, parts[0].bytes, upward)
 
     def _number(self, name: bytes) -> int:

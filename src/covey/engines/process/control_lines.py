@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 import zmq
 
 from covey.engines.process import control
-from covey.engines.transport.keys import LAUNCHER, KeyChecker, KeyRing, private
+from covey.engines.transport.keys import LAUNCHER, ConnectionGuard, KeyRing, private
 from covey.engines.transport.refusals import Refusals
 from covey.engines.transport.token import NONE, seal, unseal
 from covey.errors import WireError
@@ -80,7 +80,7 @@ class Switchboard:
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, roles: Iterable[Address],
-        key_ring: KeyRing | None = None, guard: KeyChecker | None = None, token: bytes = NONE,
+        key_ring: KeyRing | None = None, guard: ConnectionGuard | None = None, token: bytes = NONE,
     ) -> None:  # fmt: skip
         self.names = {f"{address.role}/{address.rank}".encode(): address for address in roles}
         self.guard, self.token = guard, token
@@ -118,6 +118,6 @@ class Switchboard:
         who = self.names.get(name.bytes)
         if who is None or len(parts) != 1:
             raise WireError("the control link received a message that no role of this run sends")
-        if self.guard and self.guard.who(parts[0]) != who:
-            raise WireError(f"{self.guard.who(parts[0])} sent the launcher a message in the name of {who}")
+        if self.guard and (other := self.guard.impostor(parts[0], who)):
+            raise WireError(f"{other} sent the launcher a message in the name of {who}")
         return who, unseal(self.token, parts[0].bytes, control.upward)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -53,7 +53,6 @@ class KeyRing:
         door.curve_server = 1
         door.zap_domain = b"covey"
         door.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a checker no connection is accepted
-        door.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE)
         self._own(door)
 
     def open(self, link: zmq.Socket[bytes], peer: Address) -> None:
@@ -67,7 +66,7 @@ class KeyRing:
 
 
 class LockedSocket:
-    """A locked socket and the connections that it has, as file numbers of this process."""
+    """A socket and the connections that it has, as file numbers of this process."""
 
     def __init__(self, socket: zmq.Socket[bytes], broken: Callable[[], None]) -> None:
         self.socket, self.broken = socket, broken
@@ -92,69 +91,63 @@ def _break_off(number: int, port: str) -> None:
             line.shutdown(socket.SHUT_RDWR)
 
 
-class KeyChecker:
-    """Answers ZeroMQ's question, for all locked doors of one context; register `bells` in the poll, then `answer`."""
+class ConnectionGuard:
+    """Bounds the connections of all doors of one context; register `wakeups` in the poll, then `answer`.
+
+    Alone it is for links without keys, where it cannot tell a stranger from a member: the newest have come too many.
+    """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], key_ring: KeyRing, refusals: Refusals | None = None
+        self, context: zmq.Context[zmq.Socket[bytes]], members: int, refusals: Refusals | None = None
     ) -> None:
-        self.names = {public: who for who, public in key_ring.public.items()}
+        self.context, self.members = context, members
         self.refusals = refusals or Refusals()
-        self.context = context
-        self.socket = context.socket(zmq.REP)
-        self.socket.linger = 0
-        self.socket.bind(ZAP)
-        self.wakeups = [self.socket]
-        self.doors: list[LockedSocket] = []  # each has one of the other bells
+        self.monitors: list[zmq.Socket[bytes]] = []
+        self.doors: list[LockedSocket] = []  # each has one of the monitors
         self.left = 0  # connections that ended without a reason known here
         _expect_a_crowd()
+
+    @property
+    def wakeups(self) -> list[zmq.Socket[bytes]]:
+        return self.monitors
 
     def watch(self, door: zmq.Socket[bytes], broken: Callable[[], None] = lambda: None) -> None:
         """Before `bind`: count connections that fail before the check, without a key or without the protocol.
 
         More connections than the run can need are broken off. `broken` hears of each connection that has ended.
         """
-        place = f"inproc://covey.guard.{len(self.wakeups)}"
+        door.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE)
+        place = f"inproc://covey.guard.{len(self.monitors)}"
         door.monitor(place, FAILED | PROVED | GONE | CAME)
-        wakeup = self.context.socket(zmq.PAIR)
-        wakeup.linger = 0
-        wakeup.rcvhwm = 0  # a full line would hold up the door itself
-        wakeup.connect(place)
-        self.wakeups.append(wakeup)
+        monitor = self.context.socket(zmq.PAIR)
+        monitor.linger = 0
+        monitor.rcvhwm = 0  # a full line would hold up the door itself
+        monitor.connect(place)
+        self.monitors.append(monitor)
         self.doors.append(LockedSocket(door, broken))
 
-    def admit(self, members: Iterable[tuple[Address, str]]) -> None:
-        """Welcome these keys too."""
-        self.names.update({public: who for who, public in members})
+    def admit(self, members: Mapping[Address, str]) -> None:
+        """Welcome these too, each with its public key."""
+        self.members += len(members)
 
     def answer(self) -> None:
-        """The questions that wait, or as many as can be had in one go; never waits itself."""
-        for _ in range(AT_ONCE):
-            if not self.socket.poll(0):
-                break
-            self._answer()
-        for wakeup, door in zip(self.wakeups[1:], self.doors, strict=True):
-            self._listen(wakeup, door)
-            broken_off = door.clear(2 * len(self.names) + STRANGERS)
+        """Hear who came and went, and break off whoever is too many; never waits."""
+        for monitor, door in zip(self.monitors, self.doors, strict=True):
+            self._listen(monitor, door)
+            broken_off = door.clear(2 * self.members + STRANGERS)
             if broken_off:
                 self.left -= broken_off  # they will be reported as gone
                 self.refusals.note("a connection: too many have not proved to be of this run", broken_off)
 
-    def _answer(self) -> None:
-        version, number, _, origin, _, mechanism, *key = self.socket.recv_multipart()
-        public = z85.encode(key[0]).decode() if mechanism == b"CURVE" and len(key) == 1 else ""
-        welcome = public in self.names
-        if not welcome:
-            address = origin.decode(errors="replace").removeprefix("::ffff:")  # IPv4, as a socket for both sees it
-            self.refusals.note(f"a connection from {address}: its key is not of this run")
-        verdict = (b"200", b"", public.encode()) if welcome else (b"400", b"not of this run", b"")
-        self.socket.send_multipart([version, number, *verdict, b""])
+    def impostor(self, frame: zmq.Frame, claimed: Address) -> str:
+        """Who has sent this frame in another's name; nobody, where nobody proves a name."""
+        return ""
 
-    def _listen(self, wakeup: zmq.Socket[bytes], door: LockedSocket) -> None:
+    def _listen(self, monitor: zmq.Socket[bytes], door: LockedSocket) -> None:
         for _ in range(EVENTS):
-            if not wakeup.poll(0):
+            if not monitor.poll(0):
                 return
-            told = parse_monitor_message(wakeup.recv_multipart())
+            told = parse_monitor_message(monitor.recv_multipart())
             event, number = told["event"], told["value"]
             if event & CAME:
                 door.open[number] = None
@@ -167,9 +160,61 @@ class KeyChecker:
                 self.left = min(self.left, 0)
                 self.refusals.note("a connection that did not speak as members of this run do")
 
+
+class KeyChecker(ConnectionGuard):
+    """Answers ZeroMQ's question whether a key is welcome, too."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], key_ring: KeyRing, refusals: Refusals | None = None
+    ) -> None:
+        self.names = {public: who for who, public in key_ring.public.items()}
+        super().__init__(context, len(self.names), refusals)
+        self.socket = context.socket(zmq.REP)
+        self.socket.linger = 0
+        self.socket.bind(ZAP)
+
+    @property
+    def wakeups(self) -> list[zmq.Socket[bytes]]:
+        return [self.socket, *self.monitors]
+
+    def admit(self, members: Mapping[Address, str]) -> None:
+        self.names.update({public: who for who, public in members.items()})
+        self.members = len(self.names)
+
+    def answer(self) -> None:
+        """The questions that wait, or as many as can be had in one go; never waits itself."""
+        for _ in range(AT_ONCE):
+            if not self.socket.poll(0):
+                break
+            self._answer()
+        super().answer()
+
+    def _answer(self) -> None:
+        version, number, _, origin, _, mechanism, *key = self.socket.recv_multipart()
+        public = z85.encode(key[0]).decode() if mechanism == b"CURVE" and len(key) == 1 else ""
+        welcome = public in self.names
+        if not welcome:
+            address = origin.decode(errors="replace").removeprefix("::ffff:")  # IPv4, as a socket for both sees it
+            self.refusals.note(f"a connection from {address}: its key is not of this run")
+        verdict = (b"200", b"", public.encode()) if welcome else (b"400", b"not of this run", b"")
+        self.socket.send_multipart([version, number, *verdict, b""])
+
+    def impostor(self, frame: zmq.Frame, claimed: Address) -> str:
+        proved = self.who(frame)
+        return "" if proved == claimed else str(proved)
+
     def who(self, frame: zmq.Frame) -> Address | None:
         """Whose key the sender of this frame has proved to hold."""
         return self.names.get(str(frame.get("User-Id")))
+
+
+def guard_of(
+    context: zmq.Context[zmq.Socket[bytes]], key_ring: KeyRing | None, endpoint: str, members: int, refusals: Refusals
+) -> ConnectionGuard | None:
+    """Who guards a role's door; nobody where it is a file in a private folder."""
+    if key_ring:
+        return KeyChecker(context, key_ring, refusals)
+    return ConnectionGuard(context, members, refusals) if endpoint.startswith("tcp://") else None
 
 
 def private(endpoint: str) -> None:

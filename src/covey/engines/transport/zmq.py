@@ -14,7 +14,7 @@ import zmq
 from covey.engines.transport import frames
 from covey.engines.transport.credits import Credits
 from covey.engines.transport.inbox import Inbox
-from covey.engines.transport.keys import KeyChecker, KeyRing, private
+from covey.engines.transport.keys import KeyChecker, KeyRing, guard_of, private
 from covey.engines.transport.leaky_bucket import LeakyBucket, frame_at
 from covey.engines.transport.link import FRAMES_AHEAD, PeerLink
 from covey.engines.transport.memory import HostMemory
@@ -75,9 +75,10 @@ class ZmqTransport:
         self.door.set(zmq.IPV6, 1)
         self.poller = zmq.Poller()
         self.poller.register(self.door, zmq.POLLIN)
-        self.key_ring, self.guard = key_ring, KeyChecker(self.context, key_ring, self.refusals) if key_ring else None
-        if key_ring and self.guard:
+        self.key_ring, self.guard = key_ring, guard_of(self.context, key_ring, book[me], len(book), self.refusals)
+        if key_ring:
             key_ring.lock(self.door)
+        if self.guard:
             self.guard.watch(self.door)
             for wakeup in self.guard.wakeups:
                 self.poller.register(wakeup, zmq.POLLIN)
@@ -234,7 +235,7 @@ class ZmqTransport:
     def _receive(self, messages: list[Message]) -> None:
         for _ in range(FRAMES_AT_ONCE):
             try:
-                if self.guard:
+                if isinstance(self.guard, KeyChecker):
                     frame = self.door.recv(zmq.NOBLOCK, copy=False)
                     head, proved = frame.bytes, self.guard.who(frame)
                 else:
@@ -250,7 +251,7 @@ class ZmqTransport:
         try:
             frame, rest = frames.read(head)
             claimed = self.inbox.admit(frame)
-            if self.guard and claimed != proved:
+            if self.key_ring and claimed != proved:
                 raise WireError(f"{proved} sent a frame in the name of {claimed}")
             if frame.kind == frames.TAKEN:
                 self._credit(claimed, frame.number)
