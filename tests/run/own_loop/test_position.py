@@ -158,6 +158,14 @@ def of_its_own_that_skips(member: Member) -> None:
         member.after(str(number))
 
 
+def of_its_own_that_asks_each_time(member: Member) -> None:
+    for number in range(12):
+        if number < member.position.first_step():
+            continue
+        member.step(str(number))
+        member.after(str(number))
+
+
 def with_validation(member: Member) -> None:
     for _ in member.position.epochs(EPOCHS):
         for batch in member.shard():
@@ -170,9 +178,10 @@ def with_validation(member: Member) -> None:
 LOOPS: list[Callable[[Member], None]] = [
     made_once, made_each_time, by_epochs, two_steps, accumulating, accumulating_by_number, side_by_side,
     one_after_the_other, left_early, with_validation, with_validation_in_a_range, of_its_own, of_its_own_that_skips,
+    of_its_own_that_asks_each_time,
 ]  # fmt: skip
 
-OWN = (of_its_own, of_its_own_that_skips)
+OWN = (of_its_own, of_its_own_that_skips, of_its_own_that_asks_each_time)
 
 
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
@@ -213,3 +222,23 @@ def test_a_loop_with_loaders_need_not_skip() -> None:
         made_once(first)
     with pytest.raises(PlanError, match="member.first_step"):
         Member(first.kept).position.first_step()
+
+
+def test_the_first_step_is_the_same_number_whenever_it_is_asked() -> None:
+    fresh = Member()
+    for _ in range(3):
+        assert fresh.position.first_step() == 0
+        fresh.step("")
+    resumed = Member(SavedPosition(calls=7, steps=7))
+    for _ in range(3):
+        assert resumed.position.first_step() == 6
+        resumed.step("")
+    assert resumed.position.steps == 9
+
+
+def test_the_first_step_is_asked_for_before_a_step() -> None:
+    """Afterwards the loop is elsewhere already: it would take its second step for the seventh."""
+    resumed = Member(SavedPosition(calls=7, steps=7))
+    resumed.step("")
+    with pytest.raises(PlanError, match=r"call it before the first member\.step"):
+        resumed.position.first_step()

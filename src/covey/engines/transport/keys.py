@@ -97,9 +97,7 @@ class ConnectionGuard:
     Alone it is for links without keys, where it cannot tell a stranger from a member: the newest have come too many.
     """
 
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], members: int, refusals: Refusals | None = None
-    ) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], members: int, refusals: Refusals | None = None) -> None:
         self.context, self.members = context, members
         self.refusals = refusals or Refusals()
         self.monitors: list[zmq.Socket[bytes]] = []

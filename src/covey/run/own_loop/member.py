@@ -116,9 +116,10 @@ class Member:
         return self._position.steps
 
     def first_step(self) -> int:
-        """The step to start from: 0, or after a resume the last one taken.
+        """The step to start from: 0, or after a resume the last one taken; the same whenever it is asked.
 
-        A loop that draws its own batches begins here; otherwise it repeats earlier iterations without stepping.
+        Asking tells covey that the loop, which draws its own batches, begins there; otherwise it repeats earlier
+        iterations without stepping. So ask before the first `member.step`, and only if the loop does begin there.
 
         >>> range(member.first_step(), 1000)
         range(0, 1000)

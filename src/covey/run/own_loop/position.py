@@ -133,18 +133,21 @@ class Position:
         return True
 
     def first_step(self) -> int:
-        """The last step that was taken, 0 if none was: a loop that draws its own batches begins with it.
+        """The last step that was taken before the run was kept, 0 if none was; the same number whenever it is asked.
 
-        Without this it goes through all its steps again, and takes none of them.
+        Asking says that the loop, which draws its own batches, begins there. Without this it goes through all its steps
+        again, and takes none of them.
         """
         if self.kept.passes:
             raise PlanError(
                 "member.first_step: this loop's batches come from member.loader or member.shard, which skip them"
             )
         if self.replays > 1:
+            if self.calls:
+                raise PlanError("member.first_step: call it before the first member.step, which begins at that step")
             self.calls = self.steps = self.kept.steps - 1
             self.replays = 1
-        return self.steps
+        return max(0, self.kept.steps - 1)
 
     def here(self) -> SavedPosition:
         """(While the loop waits in a step) What to keep."""
