@@ -18,7 +18,7 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
         "--on-failure restart --max-failures 4 "
         "--link-rate 50mbit --hosts hosts.txt --place servers:node0 --interface eth1 --insecure"
     )
-    shown = runner.invoke(app, ["run", "task.py:mine", *flags.split()])
+    shown = runner.invoke(app, ["run", "task.py:mine", *flags.split(), "--faults", "kill worker 1@5s"])
     assert shown.exit_code == 0, shown.output
     expected = {
         "task": "task.py:mine",
@@ -44,6 +44,8 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
         "place": "servers:node0",
         "interface": "eth1",
         "insecure": True,
+        "faults": "kill worker 1@5s",
+        "runs": None,
     }
     assert calls.asked == {**expected, "command": calls.asked["command"], "watcher": calls.asked["watcher"]}
     assert "m.safetensors" in shown.stdout and "kept" in shown.stdout

@@ -22,7 +22,7 @@ from covey.run.own_loop import launching
 from covey.simulate import Cluster
 from tests.worlds import mlp
 
-OWN = {"epochs", "until", "scores", "rate", "link_rate", "cluster", "timing_only", "traced", "instruments"}
+OWN = {"epochs", "until", "scores", "rate", "link_rate", "cluster", "timing_only", "traced", "instruments", "faults"}
 """What a script's own loop decides."""
 
 
@@ -63,6 +63,7 @@ OTHER: dict[str, Any] = {
     "on_failure": "restart",
     "max_failures": 2,
     "runs": "records",
+    "faults": "kill worker 1@5s",
 }
 NEEDED = {
     "every": {"checkpoint": "kept"}, "on_failure": {"checkpoint": "kept"},

@@ -69,6 +69,9 @@ MaxFailures = Annotated[
 ]
 Runs = Annotated[Path | None, flag("--runs", "DIR", "Record the run in this folder. (usual: runs)", KEEP)]
 NoRecord = Annotated[bool, flag("--no-record", "", "Do not record the run.", KEEP)]
+Faults = Annotated[
+    str | None, flag("--faults", "PLAN", "What goes wrong: 'kill worker 1@5s', or a file of such lines.", KEEP)
+]
 Resume = Annotated[Path | None, flag("--resume", "DIR", "Go on from the checkpoint in this folder.", KEEP)]
 
 Hosts = Annotated[Path | None, flag("--hosts", "FILE", "A file of hosts, one a line, as mpirun takes it.", HOSTS)]

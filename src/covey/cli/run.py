@@ -30,6 +30,7 @@ def command(
     resume: options.Resume = None,
     on_failure: options.OnFailure = "stop",
     max_failures: options.MaxFailures = 5,
+    faults: options.Faults = None,
     hosts: options.Hosts = None,
     place: options.Place = "",
     interface: options.Interface = "",
@@ -51,7 +52,7 @@ def command(
     guest = only_hosts(engine.partition("(")[0].strip())
     with explained(request.voice, guest=guest):
         kept_in = runs_of(runs, no_record)
-        refuse_early(request, checkpoint=checkpoint, every=every, stall=stall)
+        refuse_early(request, checkpoint=checkpoint, every=every, stall=stall, faults=faults)
         load_plugins(plugin, request.voice)
         with importing("quiet" if guest else request.voice):
             from covey.run import fit
@@ -62,7 +63,7 @@ def command(
                 task, strategy, workers, servers=servers, engine=engine, epochs=epochs, steps=steps, until=until,
                 seed=seed, scores=scores, threads=threads, save=save, checkpoint=checkpoint, every=every or "60s",
                 resume=resume, stall=stall, link_rate=link_rate, hosts=hosts, place=place, interface=interface,
-                insecure=insecure, on_failure=on_failure, max_failures=max_failures, command=request.command,
-                watcher=watcher, runs=kept_in,
+                insecure=insecure, on_failure=on_failure, max_failures=max_failures, faults=faults,
+                command=request.command, watcher=watcher, runs=kept_in,
             ),
         )  # fmt: skip

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from covey.cli import options
 from covey.cli.errors import explained
-from covey.cli.options import flag, voice
+from covey.cli.options import Voice, flag, voice
 from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, runs_of, train
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
+    from covey.check.fault_seeds import FaultCase
     from covey.simulate import Cluster
 
 CLUSTER = "The cluster"
@@ -23,6 +27,12 @@ Compute = Annotated[str | None, flag("--compute", "TIME", "Of one batch. (usual:
 Jitter = Annotated[str | None, flag("--jitter", "SHARE", "How much that varies, such as 0.3.", CLUSTER)]
 Slow = Annotated[list[str] | None, flag("--slow", "WORKER:FACTOR", "A slow worker, such as 3:4x.", CLUSTER)]
 Kill = Annotated[list[str] | None, flag("--kill", "WORKER@TIME", "A worker that dies, such as 2@5s.", CLUSTER)]
+Faults = Annotated[
+    str | None,
+    flag(
+        "--faults", "PLAN", "What goes wrong: 'kill worker 1@5s', a file of such lines, or seeds (0..99).", CLUSTER
+    ),
+]  # fmt: skip
 TimingOnly = Annotated[bool, flag("--timing-only", "", "Replace the model by a vector of its size.", CLUSTER)]
 Workers = Annotated[
     int | None,
@@ -45,12 +55,18 @@ def command(
     jitter: Jitter = None,
     slow: Slow = None,
     kill: Kill = None,
+    faults: Faults = None,
     timing_only: TimingOnly = False,
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     until: options.Until = None,
     scores: options.Scores = 1,
     save: options.Save = None,
+    checkpoint: options.Checkpoint = None,
+    every: options.Every = None,
+    resume: options.Resume = None,
+    on_failure: options.OnFailure = "stop",
+    max_failures: options.MaxFailures = 5,
     runs: options.Runs = None,
     no_record: options.NoRecord = False,
     json: options.Json = None,
@@ -74,22 +90,66 @@ def command(
         workers = workers or 2
         request = ShownRequest(
             strategy=strategy, workers=workers, engine="simulated", until=until, json=json, voice=manner,
-            files={"model": save},
+            files={"model": save, "checkpoint": checkpoint},
         )  # fmt: skip
         kept_in = runs_of(runs, no_record)
-        refuse_early(request)
+        refuse_early(request, checkpoint=checkpoint, every=every, faults=faults)
         load_plugins(plugin, request.voice)
         with importing(request.voice):
             from covey.run import fit
+            from covey.run.request import EPOCHS
+            from covey.simulate import Cluster
+            from covey.simulate.faults import parse_seeds
 
+        if faults is not None and (seeds := parse_seeds(faults)) is not None:
+            refuse_with_seeds(
+                until=until, timing_only=timing_only, save=save, checkpoint=checkpoint, every=every, resume=resume,
+                json=json, link_rate=link_rate, **({"on-failure": on_failure} if on_failure != "stop" else {}),
+            )  # fmt: skip
+            with importing(request.voice):
+                from covey.check.fault_seeds import FaultCase
+            epochs = epochs or (None if steps else EPOCHS)
+            case = FaultCase(strategy, workers, task, steps, epochs, servers, seed, imagined or Cluster())
+            return try_seeds(case, seeds, manner)
         train(
             request,
             lambda watcher: fit(
                 task, strategy, workers, servers=servers, engine="simulated", epochs=epochs, steps=steps, until=until,
                 seed=seed, scores=scores, link_rate=link_rate, save=save, cluster=imagined, timing_only=timing_only,
-                command=request.command, watcher=watcher, runs=kept_in,
+                checkpoint=checkpoint, every=every or "60s", resume=resume, on_failure=on_failure,
+                max_failures=max_failures, faults=faults, command=request.command, watcher=watcher,
+                runs=kept_in,
             ),
         )  # fmt: skip
+
+
+def try_seeds(case: FaultCase, seeds: range, manner: Voice) -> None:
+    """Try each seed, say what broke, and end with code 1 if something did."""
+    from covey.check.fault_seeds import tried
+
+    broken, begin = 0, time.monotonic()
+    for seed in seeds:
+        finding = tried(case, seed)
+        broken += bool(finding.broken)
+        if finding.broken:
+            typer.echo(str(finding))
+        elif len(seeds) == 1 and manner != "quiet":
+            typer.echo(f"seed {seed}: {finding.plan}; {finding.restarts} restarts, and every invariant holds")
+    if manner != "quiet":
+        minutes = (time.monotonic() - begin) / 60
+        typer.echo(f"{len(seeds)} seeds, {broken} broken; {len(seeds) / minutes:.0f} a minute")
+    if broken:
+        raise typer.Exit(1)
+
+
+def refuse_with_seeds(**given: object) -> None:
+    """Refuse what a seed decides by itself: it does the run several times, with checkpoints of its own."""
+    for name, value in given.items():
+        if value:
+            raise PlanError(
+                f"--{name.replace('_', '-')} goes with one run, and a seed of --faults does several, each kept and "
+                "restarted by itself: omit it, or write the faults themselves"
+            )
 
 
 def described(file: Path | None, **flags: object) -> Cluster | None:

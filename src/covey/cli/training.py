@@ -50,9 +50,11 @@ class ShownRequest:
 
 
 def refuse_early(
-    request: ShownRequest, *, checkpoint: Path | None = None, every: str | None = None, stall: str | None = None
-) -> None:
+    request: ShownRequest, *, checkpoint: Path | None = None, every: str | None = None, stall: str | None = None,
+    faults: str | None = None,
+) -> None:  # fmt: skip
     """Refuse what can be seen to be wrong before torch is imported, which takes seconds."""
+    from covey.simulate.faults import read_faults
     from covey.spec import parse, parse_call
 
     json_file.check(request.json)
@@ -64,6 +66,8 @@ def refuse_early(
         parse_target(request.until)
     if every is not None and checkpoint is None:
         raise PlanError(f"--every {every} says how often to write a checkpoint; say where with --checkpoint DIR")
+    if faults is not None:
+        read_faults(faults)
     _check_duration("--every", None if every == "auto" else every)
     _check_duration("--stall", stall)
 

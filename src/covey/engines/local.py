@@ -20,6 +20,7 @@ from covey.engines.process.launcher.fork_server_client import forked_by_server
 from covey.engines.process.launcher.role_processes import RoleProcesses
 from covey.engines.process.liveness import STALL
 from covey.engines.process.snapshot_parts import SCORER
+from covey.engines.signal_faults import SignalFaults
 from covey.engines.transport.token import new_token
 from covey.message import Address
 from covey.strategy import Role
@@ -28,7 +29,8 @@ from covey.strategy import Role
 class LocalProcesses:
     """All roles of a run, on this machine."""
 
-    def __init__(self, warm: str, threads: int = 1, stall: float = STALL) -> None:
+    def __init__(self, warm: str, threads: int = 1, stall: float = STALL, faults: SignalFaults | None = None) -> None:
+        self.faults = faults
         self.processes = RoleProcesses(warm, start=partial(forked_by_server, threads), stall=stall)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.wakeups = (self.processes.line.fileno(),)
@@ -65,6 +67,8 @@ class LocalProcesses:
         return board
 
     def exits(self) -> list[tuple[Address, str]]:
+        if self.faults:
+            self.faults.strike({who: pid for who, pid in self.processes.pids.items() if who in self.alive})
         return self.processes.exits()
 
     def sign(self, who: Address) -> object:
@@ -74,7 +78,8 @@ class LocalProcesses:
         return self.processes.state(who)
 
     def begin(self) -> None:
-        pass
+        if self.faults:
+            self.faults.begin()
 
     def _suspend(self, number: signal.Signals) -> None:
         self.processes.signal(number)

@@ -34,6 +34,12 @@ class Instrument:
     def ended(self, at: float, who: Address) -> None:
         """The role's main program is through."""
 
+    def kept(self, at: float) -> None:
+        """The run was written to a checkpoint."""
+
+    def restarted(self, at: float) -> None:
+        """The run was lost, and goes on from its newest checkpoint; from its beginning where it has none."""
+
 
 class Instruments(Instrument):
     """Tells several instruments; one that raises is logged and removed, and the run goes on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import TypeVar
 
@@ -77,11 +77,11 @@ def read_loss(tallies: Iterable[Tally]) -> float:
 class Teller(Instrument):
     """Keeps the tallies of all roles that it hears of, and the run's totals."""
 
-    def __init__(self) -> None:
-        self.tallies: dict[Address, Tally] = {}
-        self.samples = 0
-        self.bytes = 0
-        self._clocks: dict[Address, _Clock] = {}
+    def __init__(self, kept: Sequence[Tally] = ()) -> None:
+        self.tallies = {tally.who: tally for tally in kept}
+        self.samples = sum(tally.samples for tally in kept)
+        self.bytes = sum(sum(tally.bytes.values()) for tally in kept)
+        self._clocks = {who: _Clock() for who in self.tallies}
         self._names: dict[Address, str] = {}
 
     def take(self, who: Address) -> Tally:

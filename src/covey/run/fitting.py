@@ -14,6 +14,7 @@ from covey.run.clusters import engine_of, host_only, refuse_ranks, refusing
 from covey.run.options import (
     BudgetOptions,
     CheckpointOptions,
+    FaultOptions,
     NetworkOptions,
     OnFailure,
     Options,
@@ -27,6 +28,7 @@ from covey.run.record import recorded
 from covey.run.request import Request, request
 from covey.run.simulated import simulated
 from covey.simulate import Cluster
+from covey.simulate.faults import FaultPlan
 from covey.spec import parse_call
 from covey.task import Task
 
@@ -53,6 +55,7 @@ def fit(
     resume: str | os.PathLike[str] | None = None,
     on_failure: OnFailure = "stop",
     max_failures: int = 5,
+    faults: FaultPlan | str | None = None,
     stall: str = "30s",
     hosts: str | os.PathLike[str] | None = None,
     place: str = "",
@@ -92,6 +95,7 @@ def fit(
         resume: Continue from the newest checkpoint in this folder.
         on_failure: "stop" ends a run that loses a process; "restart" starts it again from its newest checkpoint.
         max_failures: The number of failures in a row, without a new checkpoint, that a restarting run survives.
+        faults: What is to go wrong, such as "kill worker 1@5s" (docs/faults.md); on "local" and "simulated".
         stall: Report who waits for whom after this time, and end the run if a process is unresponsive.
         hosts: A file of hosts, for engines that take one.
         place: Where roles live, such as "servers:node0,workers:rest".
@@ -120,6 +124,7 @@ def fit(
         checkpoints=CheckpointOptions(
             checkpoint=checkpoint, every=every, resume=resume, on_failure=on_failure, max_failures=max_failures
         ),
+        fault_plan=FaultOptions(faults=faults),
         output=OutputOptions(save=save, traced=traced, command=command, watcher=watcher, runs=runs),
     )
     return fit_with(task, strategy, workers, given)

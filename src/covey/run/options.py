@@ -14,6 +14,7 @@ from covey.names import meant
 from covey.observe.instruments import Instrument
 from covey.observe.progress import Watcher
 from covey.simulate import Cluster, parse_duration
+from covey.simulate.faults import FaultPlan, read_faults
 
 Kind = Literal["local", "cluster", "simulated"]
 OnFailure = Literal["stop", "restart"]
@@ -22,11 +23,13 @@ ALL: frozenset[Kind] = frozenset({"local", "cluster", "simulated"})
 REAL: frozenset[Kind] = frozenset({"local", "cluster"})
 HOSTS: frozenset[Kind] = frozenset({"cluster"})
 VIRTUAL: frozenset[Kind] = frozenset({"simulated"})
+HERE: frozenset[Kind] = frozenset({"local", "simulated"})
 
 FOR: Mapping[frozenset[Kind], str] = {
     REAL: "real processes",
     HOSTS: f"engines with several hosts ({', '.join(ENGINES)})",
     VIRTUAL: "virtual time (--engine simulated, or covey simulate)",
+    HERE: "processes of this machine and virtual time (--engine local or simulated)",
 }
 
 
@@ -110,8 +113,6 @@ class VirtualOptions(OptionPart):
 class CheckpointOptions(OptionPart):
     """What to keep for another run, what to go on from, and whether to do so after a failure."""
 
-    read_by = REAL
-
     checkpoint: str | os.PathLike[str] | None = None
     every: str = "60s"  # or auto
     resume: str | os.PathLike[str] | None = None
@@ -142,6 +143,31 @@ class CheckpointOptions(OptionPart):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FaultOptions(OptionPart):
+    """What is to go wrong."""
+
+    read_by = HERE
+
+    faults: FaultPlan | str | None = None
+
+    def check(self) -> None:
+        planned(self.faults)
+
+
+def planned(faults: FaultPlan | str | None) -> FaultPlan:
+    """The faults, read; seeds are for a command that can do a run several times."""
+    if not isinstance(faults, str):
+        return faults or FaultPlan()
+    found = read_faults(faults)
+    if isinstance(found, range):
+        raise PlanError(
+            f"faults {faults}: a seed draws its faults for one run in virtual time, which is done twice: use "
+            "`covey simulate … --faults SEED`, or write the faults themselves"
+        )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class OutputOptions(OptionPart):
     """What to keep of the result, and what to show."""
 
@@ -168,11 +194,14 @@ class Options:
     network: NetworkOptions = field(default_factory=NetworkOptions)
     virtual: VirtualOptions = field(default_factory=VirtualOptions)
     checkpoints: CheckpointOptions = field(default_factory=CheckpointOptions)
+    fault_plan: FaultOptions = field(default_factory=FaultOptions)
     output: OutputOptions = field(default_factory=OutputOptions)
 
     def __post_init__(self) -> None:
         if self.virtual.timing_only and (self.budget.until or self.output.save):
             raise PlanError("--timing-only trains nothing: use --steps or --epochs, without --until and --save")
+        if self.virtual.timing_only and (self.checkpoints.checkpoint or self.checkpoints.resume):
+            raise PlanError("--timing-only trains nothing that could be kept: omit --checkpoint and --resume")
 
     @property
     def parts(self) -> tuple[OptionPart, ...]:
@@ -189,7 +218,7 @@ class Options:
 
 PARTS: Mapping[str, type[OptionPart]] = {
     "training": TrainingOptions, "budget": BudgetOptions, "processes": ProcessOptions, "network": NetworkOptions,
-    "virtual": VirtualOptions, "checkpoints": CheckpointOptions, "output": OutputOptions,
+    "virtual": VirtualOptions, "checkpoints": CheckpointOptions, "fault_plan": FaultOptions, "output": OutputOptions,
 }  # fmt: skip
 
 

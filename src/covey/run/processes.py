@@ -19,13 +19,15 @@ from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher import monitor
 from covey.engines.process.launcher.run_wishes import RunWishes
 from covey.engines.process.launcher.supervisor import Supervisor
+from covey.engines.process.snapshot_parts import SCORER
+from covey.engines.signal_faults import SignalFaults
 from covey.errors import CheckpointError
 from covey.model import build, scored
 from covey.observe.recording import joined
 from covey.observe.result import Result, conclude
 from covey.run import roles
 from covey.run.kept import changed_settings, same_cut, settings_of, uncut
-from covey.run.options import CheckpointOptions
+from covey.run.options import CheckpointOptions, planned
 from covey.run.request import Request, facts, referee
 from covey.run.restarting import Attempt, Restarts
 from covey.run.roles import RoleWork
@@ -53,13 +55,19 @@ Muster = Callable[[Request, str, bytes], StartableProcesses]
 def local(asked: Request) -> Result:
     """Roles as processes of this machine."""
     stall = parse_duration(asked.options.processes.stall)
-    return on_processes(asked, "local", lambda asked, warm, handed: LocalProcesses(warm, asked.threads, stall))
+    plan, everybody = planned(asked.options.fault_plan.faults), [role.address for role in asked.plan.roles]
+    faults = SignalFaults(plan, [*everybody, SCORER]) if plan else None
+    result = on_processes(
+        asked, "local", lambda asked, warm, handed: LocalProcesses(warm, asked.threads, stall, faults)
+    )  # fmt: skip
+    result.failures += faults.unmet if faults else []
+    return result
 
 
 def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     """Train with the processes of an engine."""
     given = asked.options
-    here = _run(asked)
+    here = run_record(asked)
     kept, run = kept_run(given.checkpoints, here)
     checkpoints = checkpoints_of(given.checkpoints)
     interrupt = Interrupt()
@@ -128,7 +136,7 @@ def _work(asked: Request, contacts: Contacts, kept: Path | None, run: RunRecord 
     )  # fmt: skip
 
 
-def _run(asked: Request) -> RunRecord:
+def run_record(asked: Request) -> RunRecord:
     kept = asked.options.checkpoints
     return RunRecord(
         strategy=asked.strategy.text, workers=len(asked.plan.limits), servers=asked.servers,

@@ -76,7 +76,7 @@ class Restarts:
             ) from lost
         ended, before = attempt.supervisor, attempt.lost.clock if attempt.lost else 0.0
         clock, samples = (max(before, ended.watch.now()), ended.roster.samples) if ended else (before, 0)
-        self.repeated += max(0, samples - _samples(following.run))
+        self.repeated += max(0, samples - samples_kept(following.run))
         following.lost = LostAttempt(moment=moment, clock=clock)
         self.events.append(
             MembershipEvent(
@@ -112,7 +112,7 @@ class Restarts:
             self.given.output.watcher.say(line)
 
 
-def _samples(run: RunRecord | None) -> int:
+def samples_kept(run: RunRecord | None) -> int:
     """How far a checkpoint came."""
     tallies = run.progress.get("tallies", []) if run else []
     return sum(each.get("samples", 0) for each in tallies)

@@ -2,60 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import ParamSpec, TypeVar
 
 from covey import faults
+from covey.engines.process.role.saving import restore
 from covey.engines.virtual import engine
 from covey.engines.virtual.group_sums import LARGE
 from covey.engines.virtual.progress_watch import ProgressWatch
+from covey.engines.virtual.run_faults import VirtualAttempt
 from covey.engines.virtual.stall import ROLE, blame
-from covey.errors import CoveyError, RoleFailed
+from covey.errors import CheckpointError, CoveyError, PlanError, RoleFailed
 from covey.message import Address
 from covey.model import build
 from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
 from covey.model.threads import one_thread
 from covey.observe.recording import Recorder, joined
+from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
-from covey.run.request import Request, facts, referee
+from covey.run.kept import same_cut
+from covey.run.options import planned
+from covey.run.processes import checkpoints_of, kept_run, run_record
+from covey.run.request import Request, facts
 from covey.run.saving import save_model
+from covey.run.virtual_restarts import VirtualRestarts
 from covey.simulate import Cluster
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def simulated(asked: Request) -> Result:
-    """All roles in this process, on an agenda; seconds are virtual."""
+def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None] = lambda replicas: None) -> Result:
+    """All roles in this process, on an agenda; seconds are virtual. What goes wrong is planned, and may be survived.
+
+    `built` is shown the replicas of each attempt.
+    """
     given = asked.options
-    with one_thread(), failing():
-        score, replicas = _replicas(asked)
-        judge = referee(asked)
-        watching = [ProgressWatch(given.output.watcher, judge, asked.budget)] if given.output.watcher else []
-        scoring = _of("scorer 0", score.score) if score and asked.task.evaluate else None
-        recorders = [Recorder()] if given.output.traced else []
-        instruments = [*given.virtual.instruments, *watching, *recorders]
-        # what is only timed has no numbers to add up: the sums of large groups may be charged by their formula
-        outcome = engine(
-            asked.plan, replicas, given.virtual.cluster or Cluster(), instruments, judge, scoring,
-            formulas_from=LARGE if given.virtual.timing_only and not given.training.link_rate else None,
-        ).run()  # fmt: skip
-        for shown in watching:
-            shown.conclude(outcome.seconds)
-        result = conclude(
-            facts(asked, "simulated"), judge, outcome.tallies.values(), seconds=outcome.seconds, stopped=outcome.stopped
+    names = {role.address: str(role.address) for role in asked.plan.roles}
+    plan = planned(given.fault_plan.faults)
+    plan.check(list(names.values()), [names[role.address] for role in asked.plan.roles if role.trains])
+    if given.checkpoints.every == "auto":
+        raise PlanError(
+            "--every auto measures how long a real disk takes; in virtual time give an interval, such as 5s"
         )
-        for recorder in recorders:
-            everybody = [role.address for role in asked.plan.roles]
-            result.keep_recording(joined([recorder.lane], everybody, result.strategy, "simulated"))
-        if score:
-            score.assemble(outcome.snapshots)
-            result.keep_weights(score.state())
-            if unsaved := save_model(result, given.output.save):
-                raise unsaved
-        return result
+    here = run_record(asked)
+    kept, run = kept_run(given.checkpoints, here)
+    if run and not same_cut(run.strategy, asked.strategy.text):
+        raise CheckpointError(f"{kept} has another mesh: in virtual time a run goes on with the one that it had")
+    checkpoints = checkpoints_of(given.checkpoints)
+    with checkpoints or nullcontext(), one_thread(), failing():
+        attempts = VirtualRestarts(
+            asked, here, plan, checkpoints, lambda attempt, judge: _train(asked, attempt, judge, built)
+        )
+        return attempts.run(kept, run)
+
+
+def _train(
+    asked: Request, attempt: VirtualAttempt, judge: Referee, built: Callable[[Mapping[Address, Replica]], None]
+) -> Result:  # fmt: skip
+    """One attempt."""
+    given = asked.options
+    score, replicas = _replicas(asked, attempt)
+    built(replicas)
+    watching = [ProgressWatch(given.output.watcher, judge, asked.budget)] if given.output.watcher else []
+    scoring = _of("scorer 0", score.score) if score and asked.task.evaluate else None
+    recorders = [Recorder()] if given.output.traced else []
+    instruments = [*given.virtual.instruments, *watching, *recorders]
+    # what is only timed has no numbers to add up: the sums of large groups may be charged by their formula
+    outcome = engine(
+        asked.plan, replicas, given.virtual.cluster or Cluster(), instruments, judge, scoring,
+        formulas_from=LARGE if given.virtual.timing_only and not given.training.link_rate else None,
+        attempt=attempt,
+    ).run()  # fmt: skip
+    for shown in watching:
+        shown.conclude(outcome.seconds)
+    result = conclude(
+        facts(asked, "simulated"), judge, outcome.tallies.values(), seconds=outcome.seconds, stopped=outcome.stopped
+    )
+    for recorder in recorders:
+        everybody = [role.address for role in asked.plan.roles]
+        result.keep_recording(joined([recorder.lane], everybody, result.strategy, "simulated"))
+    if score:
+        score.assemble(outcome.snapshots)
+        result.keep_weights(score.state())
+        if unsaved := save_model(result, given.output.save):
+            raise unsaved
+    return result
 
 
 @contextmanager
@@ -83,7 +117,7 @@ def _of(who: str, function: Callable[P, T]) -> Callable[P, T]:
     return blaming
 
 
-def _replicas(asked: Request) -> tuple[ScoredModel | None, dict[Address, Replica]]:
+def _replicas(asked: Request, attempt: VirtualAttempt) -> tuple[ScoredModel | None, dict[Address, Replica]]:
     if asked.options.virtual.timing_only:
         shapes = build.shapes(asked.task)
         shapes = build.in_one(shapes) if asked.strategy.composition.codec.traits.plain else shapes
@@ -91,9 +125,12 @@ def _replicas(asked: Request) -> tuple[ScoredModel | None, dict[Address, Replica
             role.address: build.stand_in(shapes, role.address, role.trains, asked.deal) for role in asked.plan.roles
         }
     score = ScoredModel(build.model(asked.task, asked.options.training.seed), asked.task.evaluate)
-    return score, {
+    replicas = {
         role.address: _of(str(role.address), build.replica)(
             asked.task, role.address, role.trains, asked.deal, asked.budget, role.part
         )
         for role in asked.plan.roles
     }
+    for who, state in attempt.states.items():
+        restore(replicas[who], state.replica)
+    return score, replicas

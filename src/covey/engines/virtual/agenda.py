@@ -14,17 +14,32 @@ Due = tuple[float, int, Callable[[Any, Any], None], Any, Any]
 class Agenda:
     """A clock that jumps from one event to the next."""
 
-    __slots__ = ("_serial", "due", "now")
+    __slots__ = ("_serial", "due", "now", "outside")
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
         self.due: list[Due] = []
+        self.outside = 0  # of the due events, those that come from outside
         self._serial = count()
 
     def at(self, when: float, act: Callable[[Any, Any], None], subject: Any, value: Any = None) -> None:
         """Call `act(subject, value)` when its time has come."""
         assert when >= self.now, f"an event at {when} s, and it is {self.now} s already"
         heappush(self.due, (when, next(self._serial), act, subject, value))
+
+    def from_outside(self, when: float, act: Callable[[Any, Any], None], subject: Any, value: Any = None) -> None:
+        """The same for what comes from outside, such as a fault: when nothing else is due, the run stands still."""
+        self.outside += 1
+        self.at(when, self._came, act, (subject, value))
+
+    def _came(self, act: Callable[[Any, Any], None], given: tuple[Any, Any]) -> None:
+        self.outside -= 1
+        act(*given)
+
+    @property
+    def still(self) -> bool:
+        """Whether nothing more will happen by itself."""
+        return len(self.due) == self.outside
 
     def step(self) -> None:
         """Let the next event happen."""

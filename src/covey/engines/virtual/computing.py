@@ -36,6 +36,7 @@ class Computing:
     def __init__(self, cluster: Cluster, agenda: Agenda, watch: Instrument, resume: Later, deliver: Later) -> None:
         self._cluster, self._agenda, self._watch = cluster, agenda, watch
         self._resume, self._deliver = resume, deliver
+        self.slowness: Callable[[VirtualActor], float] | None = None  # by how much faults slow a worker down now
 
     def ask(self, thread: RoleProgram, effect: Compute[Any]) -> None:
         """Begin the work, or get in line behind what the role computes already."""
@@ -134,6 +135,7 @@ class Computing:
 
     def _duration(self, actor: VirtualActor, load: float) -> float:
         if actor.role.trains:
-            return self._cluster.compute_time(actor.address.rank, load, actor.jitter)
+            usual = self._cluster.compute_time(actor.address.rank, load, actor.jitter)
+            return usual * self.slowness(actor) if self.slowness else usual
         held = actor.replica.snapshot().params.nbytes if self._cluster.update else 0
         return self._cluster.update * held * load

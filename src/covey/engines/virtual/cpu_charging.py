@@ -15,9 +15,9 @@ from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.computing import Computing, Moment
 from covey.engines.virtual.cores import Cores, RoleThread
 from covey.engines.virtual.effort import Effort
-from covey.engines.virtual.engine import WAIT, VirtualEngine, VirtualOutcome
+from covey.engines.virtual.engine import VirtualEngine, VirtualOutcome
 from covey.engines.virtual.stall import blame
-from covey.engines.virtual.virtual_actor import MessageInFlight, RoleProgram, VirtualActor, VirtualLink
+from covey.engines.virtual.virtual_actor import WAIT, MessageInFlight, RoleProgram, VirtualActor, VirtualLink
 from covey.engines.virtual.virtual_links import VirtualLinks
 from covey.message import Message, vectors
 from covey.observe.instruments import Instrument

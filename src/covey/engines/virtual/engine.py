@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from covey.engines.interrupt import interruptible
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.computing import Computing
 from covey.engines.virtual.group_sums import GroupSums
-from covey.engines.virtual.stall import blame, obituary, picture
-from covey.engines.virtual.virtual_actor import MessageInFlight, RoleProgram, VirtualActor, received
+from covey.engines.virtual.run_faults import EngineParts, VirtualAttempt
+from covey.engines.virtual.stall import blame, picture
+from covey.engines.virtual.virtual_actor import WAIT, MessageInFlight, RoleProgram, VirtualActor, received
 from covey.engines.virtual.virtual_links import VirtualLinks
-from covey.errors import PeerLost, PlanError, Stalled
+from covey.errors import Stalled
 from covey.message import Address, Message, check_finite
 from covey.model.replica import Replica
 from covey.model.scored import Snapshot
@@ -27,9 +28,6 @@ from covey.strategy import Plan
 from covey.vector import Vector
 
 Score = Callable[[Sequence[Snapshot]], Mapping[str, float]]
-
-WAIT: Final = object()
-"""What a handler answers when the program goes on later."""
 
 
 class Handlers(dict[type, Callable[[RoleProgram, Any], Any]]):
@@ -56,23 +54,25 @@ class VirtualEngine:
     def __init__(
         self, plan: Plan, replicas: Mapping[Address, Replica], cluster: Cluster, instruments: Sequence[Instrument],
         referee: Referee, score: Score | None = None, formulas_from: int | None = None,
+        attempt: VirtualAttempt | None = None,
     ) -> None:  # fmt: skip
         cluster.check(len(plan.limits))
+        attempt = attempt or VirtualAttempt()
         self._plan, self._cluster, self._referee, self._score = plan, cluster, referee, score
-        self._teller = Teller()
+        self._teller = Teller(attempt.tallies)
         self._watch = Instruments([self._teller, *instruments])
-        self._agenda = Agenda()
+        self._agenda = Agenda(attempt.clock)
         self._wires = self._make_wires(network(cluster), plan.window)
         self._wires.allowance = plan.allowance
         self._computing = self._make_computing()
         self._together = GroupSums(cluster, self._agenda, self._watch, self._wake, formulas_from)
         shared_vectors: dict[int, Vector] = {}
-        self._actors = {
-            role.address: VirtualActor(
-                role, replicas[role.address], plan, self._agenda, self._deliver, shared_vectors, self._wires
+        self._actors = {}
+        for role in plan.roles:
+            who, kept = role.address, attempt.states.get(role.address)
+            self._actors[who] = VirtualActor(
+                role, replicas[who], plan, self._agenda, self._deliver, shared_vectors, self._wires, kept
             )
-            for role in plan.roles
-        }
         self._wires.connect(self._actors, self._arrived, self._admitted)
         for actor in self._actors.values():
             actor.actors = self._actors
@@ -86,6 +86,9 @@ class VirtualEngine:
             Sleep: self._sleep, Now: self._now, Note: self._note, Spawn: self._spawn,
             SavePoint: self._save_point,
         })  # fmt: skip
+        self._attempt = attempt
+        parts = EngineParts(self._agenda, self._actors, self._wires, self._computing, self._teller, self._advance)
+        attempt.attach(parts, self._perform, cluster.kills)
 
     def _make_wires(self, net: Network, window: int) -> VirtualLinks:
         return VirtualLinks(net, window, self._agenda, self._watch)
@@ -95,18 +98,20 @@ class VirtualEngine:
 
     def run(self) -> VirtualOutcome:
         """Perform the plan to its end; the initial weights are scored before, where there is a score."""
-        self._plan_kills()
-        if self._score and self._judge():
+        if self._score and not self._attempt.states and self._judge():
             self._stopped = "target"
             return self._outcome()
         for actor in self._actors.values():
-            self._agenda.at(0.0, self._advance, actor.open(actor.role.program(actor.node, actor.replica), main=True))
+            program = actor.role.program(actor.node, actor.replica)
+            self._agenda.at(self._agenda.now, self._advance, actor.open(program, main=True))
         try:
             with interruptible(self._interrupted):
                 while self._open:
-                    if not self._agenda.due:
+                    if self._agenda.still:
+                        self._attempt.check_lost()
                         raise Stalled(picture(self._agenda.now, self._actors))
                     self._agenda.step()
+            self._attempt.check_lost()
             if self._stopped != "target" and self._judge() and self._stopped is None:
                 self._stopped = "target"
         finally:
@@ -281,16 +286,3 @@ class VirtualEngine:
 
     def _interrupted(self) -> None:
         self._agenda.at(self._agenda.now, self._stop, "interrupted")
-
-    def _plan_kills(self) -> None:
-        names = {actor.name: actor for actor in self._actors.values()}
-        for name, at in self._cluster.kills.items():
-            if name not in names:
-                raise PlanError(f"--kill {name}: there is no such role; this run has {', '.join(names)}")
-            self._agenda.at(at, self._killed, names[name])
-
-    def _killed(self, actor: VirtualActor, _: Any) -> None:
-        if all(act == self._killed for _, _, act, _, _ in self._agenda.due):  # nothing moved before this either
-            raise Stalled(picture(self._agenda.now, self._actors))
-        if not actor.ended:
-            raise PeerLost(obituary(self._agenda.now, actor, self._actors))

@@ -6,10 +6,12 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from random import Random
+from typing import Any, Final, Protocol, TypeVar
 
 from torch import Tensor
 
+from covey.checkpoint import RoleState
 from covey.engines.mailbox import Mailbox
 from covey.engines.pace import Pace
 from covey.engines.random_streams import chance
@@ -24,6 +26,9 @@ from covey.strategy import Plan, Role
 from covey.vector import Vector
 
 T = TypeVar("T")
+
+WAIT: Final = object()
+"""What a handler of an effect answers when the program goes on later."""
 
 
 class RoleProgram:
@@ -95,6 +100,8 @@ class MessageInFlight(Parcel):
     left_at: float = 0.0
     until: float = 0.0  # when the last of it may have left
     stages: int = 0  # that lie between it and its receiver, where both ends have to work for it
+    lossy: bool = False
+    number: int = 0  # on its link, where messages may be lost
 
 
 class VirtualActor:
@@ -102,6 +109,7 @@ class VirtualActor:
 
     __slots__ = (
         "_agenda",
+        "_begun",
         "_deliver",
         "_shared_vectors",
         "_wires",
@@ -110,6 +118,7 @@ class VirtualActor:
         "busy",
         "ended",
         "heard",
+        "held",
         "host",
         "jitter",
         "line",
@@ -132,14 +141,16 @@ class VirtualActor:
     def __init__(
         self, role: Role, replica: Replica, plan: Plan, agenda: Agenda,
         deliver: Callable[[VirtualActor, Message], None], shared_vectors: dict[int, Vector], wires: RunLinks,
+        kept: RoleState | None = None,
     ) -> None:  # fmt: skip
         self.role, self.address, self.name = role, role.address, str(role.address)
         self.host = self.machine = str(role.home)  # traffic is counted between hosts; links join machines
         self.replica = replica
         self.mailbox = Mailbox(lambda message: wires.taken(self, message))
-        self.pace = Pace(plan.limits[role.address.rank] if role.trains else None)
+        self._begun = kept.done if kept else None  # the step with which it goes on
+        self.pace = Pace(plan.limits[role.address.rank] if role.trains else None, self._begun or 0)
         self.step = self.pace.step
-        self.memories = Remembered(role.address)
+        self.memories = Remembered(role.address, kept)
         self.node = Node(role.address, plan.limits, self, chance(plan.seed, role.alias or role.address), plan.seed)
         self.jitter = chance(plan.seed, role.address, "jitter")
         self.threads: list[RoleProgram] = []
@@ -150,9 +161,16 @@ class VirtualActor:
         self.talk: InterruptedWork | None = None  # work under way that asks in its middle
         self.links: dict[Address, VirtualLink] = {}
         self.heard: dict[Address, float] = {}
-        self.ended = False
+        self.ended = self.held = False  # held: its main program stands before a step
         self._agenda, self._deliver, self._shared_vectors, self._wires = agenda, deliver, shared_vectors, wires
         self.actors: Mapping[Address, VirtualActor] = {}  # of all roles
+        if kept:
+            kept.restore_chance(self.rng)
+            self.mailbox.waiting.extend(kept.mailbox)
+
+    @property
+    def rng(self) -> Random:
+        return self.node.rng
 
     def open(self, program: Coroutine[Effect[Any], Any, None], main: bool) -> RoleProgram:
         """Add a program; the caller must start it."""
@@ -187,7 +205,7 @@ class VirtualActor:
 
     def awaits(self, sender: Address) -> bool:
         """Whether a program waits for a message that may be this sender's."""
-        return any(thread.want and thread.want.awaits(sender) for thread in self.threads)
+        return self.held or any(thread.want and thread.want.awaits(sender) for thread in self.threads)
 
     # -- what a node asks ---------------------------------------------------------------------------------------------
 
@@ -204,7 +222,7 @@ class VirtualActor:
         return self._wires.room(self, to)
 
     def remember(self, name: str, value: T) -> Memory[T]:
-        return self.memories.remember(name, value)
+        return self.memories.remember(name, value, begun=self._begun is None or self.pace.step >= self._begun)
 
     def lives(self, who: Address) -> object:
         return self.actors[who].machine

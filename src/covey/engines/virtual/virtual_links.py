@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 from covey.engines.virtual.agenda import Agenda
+from covey.engines.virtual.link_faults import LinkFaults
 from covey.engines.virtual.virtual_actor import MessageInFlight, RoleProgram, VirtualActor, VirtualLink
 from covey.engines.window import fits, idle, waits, weight
 from covey.errors import PlanError
@@ -22,6 +23,7 @@ class VirtualLinks:
     """All links of a run; a window is the bytes that may be under way or unread on each."""
 
     allowance: float | None = None  # bytes per second on each link
+    faults: LinkFaults | None = None
 
     def __init__(self, network: Network, window: int, agenda: Agenda, watch: Instrument) -> None:
         self._network, self._window, self._agenda, self._watch = network, window, agenda, watch
@@ -39,6 +41,11 @@ class VirtualLinks:
     ) -> None:
         """Where messages go, and what to notify when one arrives or a waiting sender may continue."""
         self._actors, self._arrived, self._admitted = actors, arrived, admitted
+        for actor in actors.values():
+            for message in actor.mailbox.waiting:  # as a checkpoint kept them
+                sender = actors[message.sender]
+                link = sender.links.get(actor.address) or self._link(sender, actor.address)
+                link.unread += weight(message)
 
     def send(self, thread: RoleProgram, effect: Send) -> bool:
         """Take a message; False when its sender has to wait for room."""
@@ -57,7 +64,7 @@ class VirtualLinks:
             return True
         flight = MessageInFlight(
             next(self._serial), sender.machine, link.receiver.machine, size, effect.priority,
-            message=message, link=link, payload=counted,
+            message=message, link=link, payload=counted, lossy=effect.lossy,
         )  # fmt: skip
         if effect.keep == "latest":
             link.latest[type(message)] = flight
@@ -78,6 +85,9 @@ class VirtualLinks:
         flight.left_at = agenda.now
         link.under_way += weight(flight.message)
         self._watch.sent(agenda.now, link.sender.address, link.receiver.address, flight.message, flight.payload)
+        if self.faults is not None and not self.faults.lets_out(flight):
+            link.under_way -= weight(flight.message)
+            return None
         if self.allowance is None or flight.src == flight.dst:
             return self._depart(flight)
         heappush(link.held, (-flight.priority, flight.serial, flight))
@@ -118,6 +128,11 @@ class VirtualLinks:
         self._arrive(flight)
 
     def _arrive(self, flight: MessageInFlight, _: Any = None) -> None:
+        if self.faults is None or self.faults.lets_in(flight):
+            self.hand_over(flight)
+
+    def hand_over(self, flight: MessageInFlight) -> None:
+        """Give it to its receiver."""
         link = flight.link
         if link.latest.get(type(flight.message)) is flight:
             del link.latest[type(flight.message)]

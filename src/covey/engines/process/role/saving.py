@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from random import Random
 from threading import Thread
-from typing import Any
+from typing import Any, Protocol
 
 from covey.checkpoint import RoleState, StateCopy
 from covey.decoding import UNREADABLE
+from covey.engines.mailbox import Mailbox
+from covey.engines.pace import Pace
 from covey.engines.process import control
 from covey.engines.process.control_lines import RoleLine
-from covey.engines.process.role.role_host import RoleHost
+from covey.engines.remembered import Remembered
 from covey.errors import CheckpointError
 from covey.message import Address
 from covey.model.named import members
 from covey.model.replica import Replica
 
 
-def state_of(host: RoleHost, replica: Replica, *, held: bool, seconds: float) -> RoleState:
+class SavedHost(Protocol):
+    """What of a role's host a checkpoint keeps."""
+
+    @property
+    def pace(self) -> Pace: ...
+    @property
+    def mailbox(self) -> Mailbox: ...
+    @property
+    def memories(self) -> Remembered: ...
+    @property
+    def rng(self) -> Random: ...
+
+
+def state_of(host: SavedHost, replica: Replica, *, held: bool, seconds: float) -> RoleState:
     """The role between two steps: nothing computes, and what was sent to it lies in its mailbox."""
     pace = host.pace
     begun = held or pace.over(pace.step)  # it has asked for this step, and not done it

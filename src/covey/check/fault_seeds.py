@@ -1,0 +1,162 @@
+"""Runs with faults that a seed draws: does a strategy keep its promises whatever goes wrong?"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import nn
+
+from covey import catalog, faults
+from covey.check.fault_log import FaultLog, RunsOn
+from covey.check.invariants import BALANCED, FaultRecord, broken
+from covey.errors import CoveyError
+from covey.run.options import options
+from covey.run.request import request
+from covey.run.simulated import simulated
+from covey.simulate import Cluster, Seconds
+from covey.simulate.faults import FaultPlan, RehearsedRun, draw, reduced
+from covey.task import Task
+
+STEPS = 12
+CHECKPOINTS = 3  # about, in a run without faults
+UNEVEN = Cluster(compute=Seconds(0.01), jitter=0.3)
+FASTER = {
+    "diloco": "diloco(period=5)", "bmuf": "bmuf(period=5)", "local_sgd": "local_sgd(period=3)",
+    "easgd": "easgd(period=2)", "eamsgd": "eamsgd(period=2, momentum=0.9)", "tree_easgd": "tree_easgd(up=2, down=4)",
+    "gosgd": "gosgd(probability=0.5)", "downpour": "downpour(push=3, fetch=2)", "hogwild": "hogwild(momentum=drop)",
+    "hogwild++": "hogwild++(momentum=drop, hold=4)",
+}  # fmt: skip
+"""Strategies with settings that make them exchange something within a few steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultCase:
+    """What is run with faults; without a task the small one here, whose samples are counted."""
+
+    strategy: str
+    workers: int
+    task: Task | str | None = field(default=None, hash=False)
+    steps: int | None = STEPS
+    epochs: int | None = None
+    servers: int | None = None
+    seed: int = 0
+    cluster: Cluster = field(default=UNEVEN, hash=False)
+
+    def small(self) -> Task:
+        """Whole epochs for every worker: three batches each."""
+        chance = torch.Generator().manual_seed(2)
+        x = torch.randn(24 * self.workers, 6, dtype=torch.float64, generator=chance)
+        y = (x @ torch.randn(6, 3, dtype=torch.float64, generator=chance)).argmax(1)
+        momentum = 0.0 if self.strategy.startswith("hogwild") else 0.5
+        return Task(
+            model=lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double(), data=(x, y),
+            optimizer=lambda pairs: torch.optim.SGD(pairs, lr=0.1, momentum=momentum),
+            loss=nn.functional.cross_entropy, batch_size=8,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SeedFinding:
+    """A seed, the faults that it drew, and what they broke; with the same faults as few as are needed."""
+
+    seed: int
+    case: FaultCase
+    plan: FaultPlan
+    broken: list[str] = field(default_factory=list)
+    least: FaultPlan = field(default_factory=FaultPlan)
+    restarts: int = 0
+
+    @property
+    def replay(self) -> str:
+        """What a person types to see it again."""
+        if self.case.task is None:
+            return f"python -m benchmarks.faults --seeds {self.seed}"
+        length = f"--steps {self.case.steps}" if self.case.steps else f"--epochs {self.case.epochs}"
+        return (
+            f"covey simulate {self.case.task} --strategy {shlex.quote(self.case.strategy)} "
+            f"--workers {self.case.workers} {length} --seed {self.case.seed} --faults {self.seed}"
+        )
+
+    def __str__(self) -> str:
+        told = "\n  ".join(self.broken)
+        return (
+            f"seed {self.seed}: {self.case.strategy}, {self.case.workers} workers\n  {told}\n"
+            f"  again: {self.replay}\n  faults that matter: {self.least}"
+        )
+
+
+def case_of(seed: int) -> FaultCase:
+    """The strategy and the number of workers of a seed."""
+    chance = Random(f"case/{seed}")
+    name = chance.choice(catalog.names())
+    workers = 1 << chance.randint(1, 2) if name == "butterfly" else chance.choice((2, 3, 4, 4))
+    return FaultCase(FASTER.get(name) or catalog.STRATEGIES[name].example or name, workers)
+
+
+def record_of(case: FaultCase, plan: FaultPlan, limit: float, every: float = 0.0) -> FaultRecord:
+    """Run it with these faults; `every` seconds a checkpoint is kept, from which it restarts."""
+    log = FaultLog(limit)
+    task = log.watched(case.small()) if case.task is None else case.task
+    with TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        given = {"engine": "simulated", "seed": case.seed, "servers": case.servers, "cluster": case.cluster}
+        given |= {"steps": case.steps, "epochs": case.epochs, "instruments": [log], "faults": plan}
+        if every:
+            kept = {"checkpoint": Path(folder), "every": f"{every:.9f}s", "on_failure": "restart", "max_failures": 9}
+            given |= kept
+        asked = request(task, case.strategy, case.workers, options(given))
+        record = FaultRecord(asked=asked, plan=plan, log=log, watched=case.task is None)
+        try:
+            with log.watching() if asked.strategy.name in BALANCED else nullcontext():
+                return replace(record, result=simulated(asked, log.built))
+        except RunsOn:
+            return replace(record, why=f"it still runs after {limit:.3g} s of virtual time")
+        except CoveyError as error:
+            return replace(record, why=f"{type(error).__name__}: {error}")
+        except Exception as error:
+            return replace(record, why=f"{type(error).__name__}: {faults.words(error)}")
+
+
+@lru_cache(maxsize=512)
+def rehearsed(case: FaultCase) -> FaultRecord:
+    """The same without faults, against which the others are held."""
+    return record_of(case, FaultPlan(), limit=float("inf"))
+
+
+def tried(case: FaultCase, seed: int) -> SeedFinding:
+    """Draw faults for a case, run it with them, and look at what they broke."""
+    calm = rehearsed(case)
+    if calm.result is None:
+        return SeedFinding(seed, case, FaultPlan(), [f"without any fault: {calm.why}"])
+    trainers = [str(role.address) for role in calm.asked.plan.roles if role.trains]
+    known = {str(role.address): calm.log.effects[str(role.address)] for role in calm.asked.plan.roles}
+    run = RehearsedRun(
+        seconds=calm.result.seconds, effects=known, trainers=trainers, links=list(calm.log.links)
+    )  # fmt: skip
+    plan = draw(seed, run)
+    record, found = examined(case, plan)
+    least = reduced(plan, lambda fewer: bool(examined(case, fewer)[1])) if found else plan
+    return SeedFinding(seed, case, plan, found, least, record.log.restarts)
+
+
+def examined(case: FaultCase, plan: FaultPlan) -> tuple[FaultRecord, list[str]]:
+    """Run a case with these faults, restarting from checkpoints, and say what they broke."""
+    calm = rehearsed(case)
+    assert calm.result is not None
+    seconds = calm.result.seconds
+    record = record_of(case, plan, limit=50 * seconds + 5, every=seconds / CHECKPOINTS)
+    return record, broken(calm, record)
+
+
+def tried_all(seeds: range, case: FaultCase | None = None) -> Iterator[SeedFinding]:
+    """Each seed in turn; every one picks its strategy where no case is given."""
+    for seed in seeds:
+        yield tried(case or case_of(seed), seed)

@@ -1,0 +1,66 @@
+"""Faults of a run on processes of this machine: roles are killed and stopped by signals, at their time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from covey.errors import PlanError
+from covey.message import Address
+from covey.simulate.faults import Fault, FaultPlan
+
+BY_SIGNALS = ("kill", "stop")
+
+
+class SignalFaults:
+    """A plan of faults at work, through all attempts at a run: each strikes once, so long after training began."""
+
+    def __init__(self, plan: FaultPlan, roles: Sequence[Address]) -> None:
+        names = [str(role) for role in roles]
+        plan.check(names, names)
+        for fault in plan.faults:
+            if fault.kind not in BY_SIGNALS:
+                raise PlanError(
+                    f"'{fault}': on real processes only {' and '.join(BY_SIGNALS)} are possible, by signals; links, "
+                    "disks and speeds are real ones: use covey simulate for the others"
+                )
+            if fault.at is None:
+                raise PlanError(f"'{fault}': effects are counted only in virtual time; give a time, such as @5s")
+        self._waiting: list[tuple[float, Fault]] = [(fault.at, fault) for fault in plan.faults if fault.at is not None]
+        self._stopped: list[tuple[float, int]] = []  # until when which process
+        self._since: float | None = None
+
+    def begin(self) -> None:
+        """Training begins, or begins again: the clock starts with the first time."""
+        self._since = time.monotonic() if self._since is None else self._since
+
+    def strike(self, pids: Mapping[Address, int]) -> None:
+        """Do what is due, to the processes that live."""
+        if self._since is None:
+            return
+        now = time.monotonic() - self._since
+        for until, pid in [one for one in self._stopped if one[0] <= now]:
+            self._stopped.remove((until, pid))
+            if pid in pids.values():
+                _send(pid, signal.SIGCONT)
+        for at, fault in [one for one in self._waiting if one[0] <= now]:
+            who = next((role for role in pids if str(role) == fault.who[0]), None)
+            if who is None:
+                continue  # it has ended, or starts again and is struck when it is there
+            self._waiting.remove((at, fault))
+            _send(pids[who], signal.SIGKILL if fault.kind == "kill" else signal.SIGSTOP)
+            if fault.kind == "stop":
+                self._stopped.append((now + fault.lasts, pids[who]))
+
+    @property
+    def unmet(self) -> list[str]:
+        """The faults that the run ended before."""
+        return [f"{fault}: the run ended before it" for _, fault in self._waiting]
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -1,0 +1,144 @@
+"""Attempts at a run in virtual time: faults strike, checkpoints are kept, and after a loss it starts again from one."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from covey.checkpoint import CheckpointDirectory, RoleState, RunRecord
+from covey.engines.virtual.keeping import RunKeeper
+from covey.engines.virtual.run_faults import RunFaults, VirtualAttempt, killing
+from covey.errors import PeerLost
+from covey.message import Address
+from covey.model.named import named_numbers
+from covey.observe.membership import Goodput, MembershipEvent
+from covey.observe.referee import Referee
+from covey.observe.result import Result
+from covey.observe.tally import Tally, Teller
+from covey.run.request import Request, referee
+from covey.run.restarting import PAUSES, samples_kept
+from covey.simulate.faults import FaultPlan
+
+STARTING = 1.0  # seconds that a run needs to start again, besides its pause
+
+
+@dataclass(slots=True)
+class VirtualRestarts:
+    """Attempts at one run in virtual time; its clock runs on between them."""
+
+    asked: Request
+    here: RunRecord
+    plan: FaultPlan
+    checkpoints: CheckpointDirectory | None
+    train: Callable[[VirtualAttempt, Referee], Result]
+    faults: RunFaults | None = field(init=False)
+    most: int = field(init=False)  # failures in a row that it survives
+    failed: int = 0  # in a row, without a new checkpoint
+    events: list[MembershipEvent] = field(default_factory=list)
+    repeated: int = 0
+    told: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        virtual, asked = self.asked.options.virtual, self.asked.options.checkpoints
+        self.most = {"stop": 0, "restart": asked.max_failures}[asked.on_failure]
+        kills = virtual.cluster.kills if virtual.cluster else {}
+        plan = FaultPlan((*self.plan.faults, *killing(kills).faults))
+        self.faults = RunFaults(plan) if plan else None
+
+    def run(self, kept: Path | None, run: RunRecord | None) -> Result:
+        """Train, and after a loss train again, if that was asked for."""
+        before = kept
+        clock = 0.0
+        while True:
+            judge = referee(self.asked)
+            attempt = self._attempt(kept, run, clock, judge)
+            try:
+                result = self.train(attempt, judge)
+            except PeerLost as lost:
+                if not self.most:
+                    raise
+                kept, run = self._newest(before, run)
+                clock = self._after(attempt, lost, kept == before, run)
+                before = kept
+                continue
+            result.failures += self.told + (self.faults.told + self.faults.unmet if self.faults else [])
+            if self.events:
+                result.membership = self.events
+                result.goodput = Goodput.of(result.samples, self.repeated)
+            return result
+
+    def _attempt(self, kept: Path | None, run: RunRecord | None, clock: float, judge: Referee) -> VirtualAttempt:
+        attempt = VirtualAttempt(clock=clock, faults=self.faults)
+        if kept is not None and run is not None:
+            attempt.states = {role.address: RoleState.read(kept, role.address) for role in self.asked.plan.roles}
+            attempt.tallies = msgspec.convert(run.progress["tallies"], list[Tally], str_keys=True)
+            attempt.clock = max(clock, msgspec.convert(run.progress["seconds"], float))
+            judge.resume(run.progress["history"])
+        if self.checkpoints is not None:
+            every = self.asked.options.checkpoints.interval
+            assert every is not None, "virtual time has been refused --every auto"
+            attempt.keeper = RunKeeper(every, self.asked.plan.lockstep, self._writer(self.checkpoints, judge))
+        return attempt
+
+    def _writer(
+        self, checkpoints: CheckpointDirectory, judge: Referee
+    ) -> Callable[[Mapping[Address, RoleState], float, Teller], None]:  # fmt: skip
+        def write(states: Mapping[Address, RoleState], now: float, teller: Teller) -> None:
+            limits = self.asked.plan.limits
+            ended = [
+                who.rank for who, state in states.items()
+                if who.role == "worker" and (most := limits[who.rank]) is not None and state.done >= most
+            ]  # fmt: skip
+            tallies = msgspec.to_builtins(list(teller.tallies.values()), str_keys=True)
+            progress = {"seconds": now, "history": judge.history, "tallies": tallies}
+            try:
+                with checkpoints.writing() as place:
+                    for who, state in states.items():
+                        if self.faults and now < self.faults.full_until:
+                            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                        state.copied(named_numbers).write(place, who)
+                    checkpoints.commit(place, msgspec.structs.replace(self.here, ended=ended, progress=progress))
+                for instrument in self.asked.options.virtual.instruments:
+                    instrument.kept(now)
+            except OSError as error:
+                self._say(f"could not keep the run at {now:.4g} s: {error.strerror or error}; training goes on")
+
+        return write
+
+    def _newest(self, before: Path | None, run: RunRecord | None) -> tuple[Path | None, RunRecord | None]:
+        if self.checkpoints is None or not self.checkpoints.all():
+            return before, run
+        return self.checkpoints.newest()
+
+    def _after(self, attempt: VirtualAttempt, lost: PeerLost, same: bool, run: RunRecord | None) -> float:
+        """Count what was lost, and say when the next attempt begins; or no more of them."""
+        assert attempt.parts is not None, "an attempt that lost a role has begun"
+        now, samples = attempt.parts.agenda.now, attempt.parts.teller.samples
+        self.failed = self.failed + 1 if same else 1
+        if self.failed > self.most:
+            raise PeerLost(
+                f"{lost}\nthe run failed {self.failed} times in a row without a new checkpoint: a shorter --every "
+                "keeps more of it, and a larger --max-failures tries more often"
+            ) from lost
+        self.repeated += max(0, samples - samples_kept(run))
+        pause = STARTING + PAUSES[min(self.failed, len(PAUSES)) - 1]
+        self.events.append(
+            MembershipEvent(
+                seconds=now, view=len(self.events) + 1, event="restart", who=lost.who, cause=str(lost),
+                workers=len(self.asked.plan.limits), stalled=pause,
+            )
+        )  # fmt: skip
+        self._say(f"{lost}; the run starts again from {'a checkpoint' if run else 'its beginning'}", keep=False)
+        for instrument in self.asked.options.virtual.instruments:
+            instrument.restarted(now + pause)
+        return now + pause
+
+    def _say(self, line: str, keep: bool = True) -> None:
+        self.told += [line] if keep else []
+        if watcher := self.asked.options.output.watcher:
+            watcher.say(line)
