@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from covey.exchange.codec_traits import CodecTraits
     from covey.message import Address, Message
     from covey.model.replica import Replica
+    from covey.observe.callbacks import Callback
     from covey.observe.result import Result
     from covey.parallelism.marks import cut_here
     from covey.program import Node
@@ -30,7 +31,8 @@ _HOME = {
     "CheckpointError": "covey.errors", "CoveyError": "covey.errors", "PeerLost": "covey.errors",
     "PlanError": "covey.errors", "RoleFailed": "covey.errors", "SaveError": "covey.errors",
     "Stalled": "covey.errors",
-    "Result": "covey.observe.result", "Task": "covey.task", "accuracy": "covey.scoring",
+    "Callback": "covey.observe.callbacks", "Result": "covey.observe.result", "Task": "covey.task",
+    "accuracy": "covey.scoring",
     "cut_here": "covey.parallelism.marks", "fit": "covey.run", "join": "covey.run",
     "Node": "covey.program", "Role": "covey.strategy", "Strategy": "covey.strategy", "Taxonomy": "covey.strategy",
     "Description": "covey.strategy", "ServerPlan": "covey.strategy", "TaskTerms": "covey.strategy",
@@ -46,10 +48,11 @@ MODULES = ("advise", "compare", "data", "parallelism", "report", "simulate", "sp
 """The public modules; in each, the names of its `__all__` are public."""
 
 __all__ = [
-    "Address", "CheckpointError", "Codec", "CodecTraits", "Coder", "CoveyError", "Description", "Engine", "Message",
-    "Node", "PeerLost", "Places", "PlanError", "Replica", "Result", "Role", "RoleFailed", "SaveError", "ServerPlan",
-    "SiteConfig", "Stalled", "Strategy", "Task", "TaskTerms", "Taxonomy", "TrafficFormula", "Vector", "accuracy",
-    "advise", "compare", "cut_here", "data", "fit", "join", "parallelism", "register", "report", "simulate", "spark",
+    "Address", "Callback", "CheckpointError", "Codec", "CodecTraits", "Coder", "CoveyError", "Description", "Engine",
+    "Message", "Node", "PeerLost", "Places", "PlanError", "Replica", "Result", "Role", "RoleFailed", "SaveError",
+    "ServerPlan", "SiteConfig", "Stalled", "Strategy", "Task", "TaskTerms", "Taxonomy", "TrafficFormula", "Vector",
+    "accuracy", "advise", "compare", "cut_here", "data", "fit", "join", "parallelism", "register", "report", "simulate",
+    "spark",
 ]  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from hashlib import sha256
@@ -44,6 +44,7 @@ class Task:
         clip_norm: The largest norm of a gradient that a step uses; larger ones are scaled down.
         loaders: The number of processes that load samples, for data that is not tensors.
         warm: Whether real runs do and undo two steps before the clock starts; False for models with state of their own.
+        callbacks: Objects of subclasses of `covey.Callback`, which hear of each run of the task.
 
     >>> import covey, torch
     >>> from torch import nn
@@ -67,6 +68,7 @@ class Task:
     clip_norm: float | None = None
     loaders: int = 0
     warm: bool = True
+    callbacks: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         self._check_factories()

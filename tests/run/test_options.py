@@ -12,6 +12,7 @@ import pytest
 
 from covey.engines.entries import ENGINES, names
 from covey.errors import PlanError
+from covey.observe.callbacks import Callback
 from covey.observe.instruments import Instrument
 from covey.observe.progress import Progress
 from covey.run import fit, fitting, launch
@@ -64,6 +65,8 @@ OTHER: dict[str, Any] = {
     "max_failures": 2,
     "runs": "records",
     "faults": "kill worker 1@5s",
+    "callbacks": [Callback()],
+    "log": ["csv:scores.csv"],
 }
 NEEDED = {
     "every": {"checkpoint": "kept"}, "on_failure": {"checkpoint": "kept"},

@@ -63,6 +63,7 @@ def command(
     place: options.Place = "",
     interface: options.Interface = "",
     insecure: options.Insecure = False,
+    log: options.Log = None,
     runs: options.Runs = None,
     no_record: options.NoRecord = False,
     json: options.Json = None,
@@ -98,6 +99,6 @@ def command(
                 threads=threads, save=save, checkpoint=checkpoint, every=every or "60s", resume=resume, stall=stall,
                 hosts=hosts, place=place, interface=interface, insecure=insecure, on_failure=on_failure,
                 max_failures=max_failures, command=request.command,
-                watcher=watcher, runs=kept_in,
+                watcher=watcher, log=log or (), runs=kept_in,
             ),
         )  # fmt: skip

@@ -67,6 +67,10 @@ OnFailure = Annotated[
 MaxFailures = Annotated[
     int, flag("--max-failures", "N", "How many restarts in a row may pass without a new checkpoint.", KEEP, least=1)
 ]
+Log = Annotated[
+    list[str] | None,
+    flag("--log", "KIND:WHERE", "Also report to csv:FILE, tensorboard:DIR, mlflow:URI, …: see docs/loggers.md", KEEP),
+]
 Runs = Annotated[Path | None, flag("--runs", "DIR", "Record the run in this folder. (usual: runs)", KEEP)]
 NoRecord = Annotated[bool, flag("--no-record", "", "Do not record the run.", KEEP)]
 Faults = Annotated[

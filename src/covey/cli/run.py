@@ -35,6 +35,7 @@ def command(
     place: options.Place = "",
     interface: options.Interface = "",
     insecure: options.Insecure = False,
+    log: options.Log = None,
     runs: options.Runs = None,
     no_record: options.NoRecord = False,
     json: options.Json = None,
@@ -64,6 +65,6 @@ def command(
                 seed=seed, scores=scores, threads=threads, save=save, checkpoint=checkpoint, every=every or "60s",
                 resume=resume, stall=stall, link_rate=link_rate, hosts=hosts, place=place, interface=interface,
                 insecure=insecure, on_failure=on_failure, max_failures=max_failures, faults=faults,
-                command=request.command, watcher=watcher, runs=kept_in,
+                command=request.command, watcher=watcher, log=log or (), runs=kept_in,
             ),
         )  # fmt: skip

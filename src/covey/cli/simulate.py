@@ -67,6 +67,7 @@ def command(
     resume: options.Resume = None,
     on_failure: options.OnFailure = "stop",
     max_failures: options.MaxFailures = 5,
+    log: options.Log = None,
     runs: options.Runs = None,
     no_record: options.NoRecord = False,
     json: options.Json = None,
@@ -117,7 +118,7 @@ def command(
                 task, strategy, workers, servers=servers, engine="simulated", epochs=epochs, steps=steps, until=until,
                 seed=seed, scores=scores, link_rate=link_rate, save=save, cluster=imagined, timing_only=timing_only,
                 checkpoint=checkpoint, every=every or "60s", resume=resume, on_failure=on_failure,
-                max_failures=max_failures, faults=faults, command=request.command, watcher=watcher,
+                max_failures=max_failures, faults=faults, command=request.command, watcher=watcher, log=log or (),
                 runs=kept_in,
             ),
         )  # fmt: skip

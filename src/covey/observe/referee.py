@@ -32,14 +32,13 @@ class Referee:
     The end of the run, after `total` samples if it has them all, is scored in any case: it is not asked for here.
     """
 
-    def __init__(
-        self, every: int, target: Target | None = None, total: int | None = None,
-        told: Callable[[Row], None] = lambda row: None,
-    ) -> None:  # fmt: skip
+    told: Callable[[Row], None] = staticmethod(lambda row: None)  # hears of each line of history
+
+    def __init__(self, every: int, target: Target | None = None, total: int | None = None) -> None:
         if every < 1:
             raise PlanError(f"the model cannot be scored every {every} samples: at least 1 is needed")
         self.every = every
-        self.target, self.total, self.told = target, total, told
+        self.target, self.total = target, total
         self.history: list[Row] = []
         self.reached: TargetReached | None = None
         self._next = every

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
+from covey.observe.callbacks import Callback
 from covey.observe.instruments import Instrument
 from covey.observe.progress import Watcher
 from covey.observe.result import Result
 from covey.run.clusters import cluster as on_cluster
 from covey.run.clusters import engine_of, host_only, refuse_ranks, refusing
+from covey.run.listening import listening
 from covey.run.options import (
     BudgetOptions,
     CheckpointOptions,
@@ -24,8 +27,7 @@ from covey.run.options import (
     VirtualOptions,
 )
 from covey.run.processes import local
-from covey.run.record import recorded
-from covey.run.request import Request, request
+from covey.run.request import Request, facts, request
 from covey.run.simulated import simulated
 from covey.simulate import Cluster
 from covey.simulate.faults import FaultPlan
@@ -67,6 +69,8 @@ def fit(
     traced: bool = False,
     command: str = "",
     watcher: Watcher | None = None,
+    callbacks: Sequence[Callback] = (),
+    log: Sequence[str] = (),
     runs: str | os.PathLike[str] | Literal[False] | None = None,
     instruments: Sequence[Instrument] = (),
 ) -> Result:
@@ -107,6 +111,8 @@ def fit(
         traced: Record what each role does, in `result.recording`.
         command: The command line to write into the result.
         watcher: An object that is shown the run's progress.
+        callbacks: Objects of subclasses of `covey.Callback`, which hear of the run.
+        log: Loggers, such as "csv:scores.csv" or "tensorboard:logs".
         runs: Record the run in a new folder in this one; by default in "runs", or in COVEY_RUNS. False: no record.
         instruments: Observers of events in virtual time.
 
@@ -125,7 +131,9 @@ def fit(
             checkpoint=checkpoint, every=every, resume=resume, on_failure=on_failure, max_failures=max_failures
         ),
         fault_plan=FaultOptions(faults=faults),
-        output=OutputOptions(save=save, traced=traced, command=command, watcher=watcher, runs=runs),
+        output=OutputOptions(
+            save=save, traced=traced, command=command, watcher=watcher, callbacks=callbacks, log=log, runs=runs
+        ),
     )
     return fit_with(task, strategy, workers, given)
 
@@ -137,8 +145,20 @@ def fit_with(task: Task | str, strategy: str | Any, workers: int, given: Options
         name = parse_call(given.engine).name
         if name == "local":
             refuse_ranks()
-        return recorded(request(task, strategy, workers, given), name, RUNNERS[name])
+        return heard(request(task, strategy, workers, given), name, RUNNERS[name])
     if host_only(engine, task, strategy, workers, given.training.rate):
         raise SystemExit(0)
     with refusing(engine):
-        return recorded(request(task, strategy, workers, given), given.engine, lambda asked: on_cluster(asked, engine))
+        return heard(request(task, strategy, workers, given), given.engine, lambda asked: on_cluster(asked, engine))
+
+
+def heard(asked: Request, engine: str, train: Callable[[Request], Result]) -> Result:
+    """Train, while the record and the callbacks hear of it."""
+    given = asked.options
+    cluster = repr(given.virtual.cluster) if given.virtual.cluster else ""
+    with listening(given, lambda: facts(asked, engine), asked.name, asked.callbacks, cluster) as listeners:
+        if listeners is None:
+            return train(asked)
+        result = train(replace(asked, options=listeners.heard(given), scored=listeners.scored, kept=listeners.kept))
+        listeners.concluded(result)
+        return result

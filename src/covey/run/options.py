@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 from covey.engines.entries import ENGINES, Engine
 from covey.errors import PlanError
 from covey.names import meant
+from covey.observe.callbacks import Callback
 from covey.observe.instruments import Instrument
 from covey.observe.progress import Watcher
 from covey.simulate import Cluster, parse_duration
@@ -124,11 +125,6 @@ class CheckpointOptions(OptionPart):
             raise PlanError(f"--on-failure {self.on_failure}: use {' or '.join(get_args(OnFailure))}")
         _at_least_one(**{"max-failures": self.max_failures})
 
-    @property
-    def interval(self) -> float | None:
-        """Seconds between two checkpoints; None: as often as it costs little."""
-        return None if self.every == "auto" else parse_duration(self.every)
-
     def check(self) -> None:
         if self.on_failure == "restart" and self.checkpoint is None:
             raise PlanError(
@@ -175,6 +171,8 @@ class OutputOptions(OptionPart):
     traced: bool = False  # keep a recording of what each role did when
     command: str = ""
     watcher: Watcher | None = None
+    callbacks: Sequence[Callback] = ()
+    log: Sequence[str] = ()  # loggers, such as csv:scores.csv
     runs: str | os.PathLike[str] | Literal[False] | None = None  # the folder of all records; False: no record
 
     def say(self, line: str) -> None:
@@ -233,6 +231,11 @@ def options(given: Mapping[str, Any]) -> Options:
             parts[known[name]][name] = value
     engine = {"engine": given["engine"]} if "engine" in given else {}
     return Options(**engine, **{part: PARTS[part](**values) for part, values in parts.items()})  # type: ignore[arg-type]
+
+
+def interval(given: CheckpointOptions) -> float | None:
+    """Seconds between two checkpoints; None: as often as it costs little."""
+    return None if given.every == "auto" else parse_duration(given.every)
 
 
 def check(given: Options, name: str, engine: Engine | type[Engine] | None) -> None:

@@ -27,7 +27,7 @@ from covey.observe.recording import joined
 from covey.observe.result import Result, conclude
 from covey.run import roles
 from covey.run.kept import changed_settings, same_cut, settings_of, uncut
-from covey.run.options import CheckpointOptions, planned
+from covey.run.options import CheckpointOptions, interval, planned
 from covey.run.request import Request, facts, referee
 from covey.run.restarting import Attempt, Restarts
 from covey.run.roles import RoleWork
@@ -69,7 +69,7 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     given = asked.options
     here = run_record(asked)
     kept, run = kept_run(given.checkpoints, here)
-    checkpoints = checkpoints_of(given.checkpoints)
+    checkpoints = checkpoints_of(given.checkpoints, asked.kept)
     interrupt = Interrupt()
     restarts = Restarts(given, checkpoints, interrupt, len(asked.plan.limits))
     with checkpoints or nullcontext(), interruptible(interrupt):
@@ -97,7 +97,7 @@ def _train(
         wishes = RunWishes(
             score=asked.task.evaluate is not None or asked.target is not None,
             first=asked.task.evaluate is not None and run is None, warm=warm, model=file,
-            checkpoints=checkpoints, keep_every=given.checkpoints.interval,
+            checkpoints=checkpoints, keep_every=interval(given.checkpoints),
             run=here, stall=parse_duration(given.processes.stall), budget=asked.budget, watcher=given.output.watcher,
             interrupt=interrupt, lost=attempt.lost,
         )  # fmt: skip
@@ -146,8 +146,8 @@ def run_record(asked: Request) -> RunRecord:
     )  # fmt: skip
 
 
-def checkpoints_of(given: CheckpointOptions) -> CheckpointDirectory | None:
-    """Where this run is kept; a folder with the checkpoints of another run stays as it is."""
+def checkpoints_of(given: CheckpointOptions, told: Callable[[Path], None] | None) -> CheckpointDirectory | None:
+    """Where this run is kept, and who is told; a folder with the checkpoints of another run stays as it is."""
     if given.checkpoint is None:
         return None
     place, resumed = Path(given.checkpoint), given.resume
@@ -156,7 +156,10 @@ def checkpoints_of(given: CheckpointOptions) -> CheckpointDirectory | None:
             f"{place} holds the checkpoints of an earlier run, which this one would replace: "
             f"go on from them with --resume {place}, or choose another folder"
         )
-    return CheckpointDirectory(place)
+    found = CheckpointDirectory(place)
+    if told:
+        found.told = told
+    return found
 
 
 def kept_run(given: CheckpointOptions, here: RunRecord) -> tuple[Path | None, RunRecord | None]:

@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,31 +18,11 @@ import msgspec
 from covey import atomic_file, faults
 from covey.errors import PlanError
 from covey.observe.journal import Journal
-from covey.observe.progress import Progress, Watcher
 from covey.observe.records import FACTS, JOURNAL, RESULT, SCHEMA, RecordFacts
 from covey.observe.result import Result, RunFacts
-from covey.run.options import Options
-from covey.run.request import Request, facts
 from covey.task import task_file
 
 USUAL, VARIABLE = "runs", "COVEY_RUNS"
-
-
-class RecordingWatcher:
-    """Writes down what it is shown, and passes it on."""
-
-    def __init__(self, journal: Journal, shown: Watcher | None) -> None:
-        self.journal, self.shown = journal, shown
-
-    def update(self, progress: Progress) -> None:
-        self.journal.moment(progress)
-        if self.shown:
-            self.shown.update(progress)
-
-    def say(self, line: str) -> None:
-        self.journal.say(line)
-        if self.shown:
-            self.shown.say(line)
 
 
 @dataclass(frozen=True)
@@ -51,11 +31,6 @@ class RecordFolder:
 
     path: Path
     journal: Journal
-
-    def watched(self, given: Options) -> Options:
-        """The options, with a watcher that also writes the journal."""
-        watcher = RecordingWatcher(self.journal, given.output.watcher)
-        return replace(given, output=replace(given.output, watcher=watcher))
 
     def conclude(self, result: Result) -> None:
         """Keep the result; a disk that is full takes the record away, not the result."""
@@ -81,21 +56,6 @@ def folder_of_runs(wanted: str | os.PathLike[str] | Literal[False] | None) -> Pa
     if Path(wanted).exists() and not Path(wanted).is_dir():
         raise PlanError(f"--runs {wanted} is a file; name a folder, or use --no-record")
     return Path(wanted)
-
-
-def recorded(asked: Request, engine: str, train: Callable[[Request], Result]) -> Result:
-    """Train, with a record if one was asked for."""
-    given = asked.options
-    runs = folder_of_runs(given.output.runs)
-    if runs is None:
-        return train(asked)
-    cluster = repr(given.virtual.cluster) if given.virtual.cluster else ""
-    with recording(runs, facts(asked, engine), asked.name, given.output.say, cluster) as record:
-        if record is None:
-            return train(asked)
-        result = train(replace(asked, options=record.watched(given), journal=record.journal))
-        record.conclude(result)
-        return result
 
 
 @contextmanager

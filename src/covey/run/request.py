@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ from covey.data.shards import Shards
 from covey.engines import machine
 from covey.errors import PlanError
 from covey.model import build
-from covey.observe.journal import Journal
-from covey.observe.referee import Referee
+from covey.observe.referee import Referee, Row
 from covey.observe.result import RunFacts
 from covey.run.options import BudgetOptions, Options
 from covey.run.saving import check_save
@@ -47,7 +46,9 @@ class Request:
     target: Target | None
     options: Options
     rows: RowInfo | None = None  # of the workers, where each has its own
-    journal: Journal | None = None  # where the run is recorded
+    callbacks: Sequence[Any] = ()  # of the task, which roles do not need
+    scored: Callable[[Row], None] | None = None  # is told of each score
+    kept: Callable[[Path], None] | None = None  # is told of each checkpoint
 
     @property
     def threads(self) -> int:
@@ -83,7 +84,8 @@ def request(
         raise PlanError(f"--until {target}: the task has no evaluate=…, so only the training loss can be a target")
     if chosen.terms.accept:
         chosen.terms.accept(build.optimizer(task))
-    task = at_rate(task, given.training.rate)
+    callbacks = task.callbacks
+    task = replace(at_rate(task, given.training.rate), callbacks=())
     stretch = given.virtual.timing_only and given.budget.steps is not None
     deal = build.shards(task, chosen.replicas(workers), given.training.seed, rows, stretch=stretch)
     spec, chosen = _cut(spec, chosen, task, workers, deal, given)
@@ -102,7 +104,7 @@ def request(
     total = sum(samples_of(deal, rank, limit) for rank, limit in enumerate(limits))
     return Request(
         task=task, name=name, spec=spec, strategy=chosen, plan=plan, deal=deal, servers=servers, budget=total,
-        target=target, options=given, rows=rows,
+        target=target, options=given, rows=rows, callbacks=callbacks,
     )  # fmt: skip
 
 
@@ -154,8 +156,10 @@ def samples_of(deal: Shards, rank: int, steps: int) -> int:
 def referee(asked: Request) -> Referee:
     """Score once per pass over the data, of all workers together, or as often as was asked for."""
     every = -(-asked.deal.samples // asked.options.budget.scores)
-    told = {"told": asked.journal.score} if asked.journal else {}
-    return Referee(min(every, asked.budget or every), asked.target, total=asked.budget, **told)
+    found = Referee(min(every, asked.budget or every), asked.target, total=asked.budget)
+    if asked.scored:
+        found.told = asked.scored
+    return found
 
 
 def facts(asked: Request, engine: str) -> RunFacts:

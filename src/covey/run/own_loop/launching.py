@@ -22,10 +22,12 @@ from covey.engines.process.launcher.run_wishes import RunWishes
 from covey.engines.process.launcher.supervisor import Supervisor
 from covey.errors import PlanError
 from covey.model import scored
+from covey.observe.callbacks import Callback
 from covey.observe.progress import Watcher
 from covey.observe.referee import Referee
-from covey.observe.result import Result, conclude
+from covey.observe.result import Result, RunFacts, conclude
 from covey.run.clusters import engine_of, host_only, places_of, refuse_ranks, refusing, terms_of
+from covey.run.listening import listening
 from covey.run.options import (
     BudgetOptions,
     CheckpointOptions,
@@ -35,11 +37,11 @@ from covey.run.options import (
     OutputOptions,
     ProcessOptions,
     TrainingOptions,
+    interval,
 )
 from covey.run.own_loop import joined_role
 from covey.run.own_loop.request import Loop, Script, loop_of
 from covey.run.processes import StartableProcesses, checkpoints_of, kept_run
-from covey.run.record import folder_of_runs, recording
 from covey.run.request import facts_of, threads_each
 from covey.run.restarting import Attempt, Restarts
 from covey.run.saving import check_save, save_model
@@ -74,6 +76,8 @@ def launch(
     insecure: bool = False,
     command: str = "",
     watcher: Watcher | None = None,
+    callbacks: Sequence[Callback] = (),
+    log: Sequence[str] = (),
     runs: str | os.PathLike[str] | Literal[False] | None = None,
 ) -> Result:
     """Run a script on every role of a strategy; each calls `covey.join` where its training begins.
@@ -89,7 +93,7 @@ def launch(
         checkpoints=CheckpointOptions(
             checkpoint=checkpoint, every=every, resume=resume, on_failure=on_failure, max_failures=max_failures
         ),
-        output=OutputOptions(save=save, command=command, watcher=watcher, runs=runs),
+        output=OutputOptions(save=save, command=command, watcher=watcher, callbacks=callbacks, log=log, runs=runs),
     )
     return launch_with(script, arguments, strategy, workers, asked)
 
@@ -115,20 +119,21 @@ def launch_with(
         check_save(asked.output.save)
         wanted = Script(path=str(path), name=str(script), arguments=tuple(arguments))
         loop = loop_of(wanted, strategy, workers, asked, asked.processes.threads or threads_each(workers))
-        return _recorded(loop, lambda loop: lead(loop, lambda: _processes(engine, loop), Interrupt()))
+        return _heard(loop, lambda loop: lead(loop, lambda: _processes(engine, loop), Interrupt()))
 
 
-def _recorded(loop: Loop, train: Callable[[Loop], Result]) -> Result:
-    """Train, with a record if one was asked for."""
+def _heard(loop: Loop, train: Callable[[Loop], Result]) -> Result:
+    """Train, while the record and the callbacks hear of it."""
     given = loop.options
-    runs = folder_of_runs(given.output.runs)
-    if runs is None:
-        return train(loop)
-    known = facts_of(loop.strategy, given, loop.script.name, given.engine, loop.plan.limits, loop.threads)
-    with recording(runs, known, loop.script.path, given.output.say) as record:
-        result = train(replace(loop, options=record.watched(given)) if record else loop)
-        if record:
-            record.conclude(result)
+
+    def known() -> RunFacts:
+        return facts_of(loop.strategy, given, loop.script.name, given.engine, loop.plan.limits, loop.threads)
+
+    with listening(given, known, loop.script.path) as listeners:
+        if listeners is None:
+            return train(loop)
+        result = train(replace(loop, options=listeners.heard(given), kept=listeners.kept))
+        listeners.concluded(result)
         return result
 
 
@@ -144,7 +149,7 @@ def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interr
     """Run the loop with the processes of an engine, until all have ended."""
     given = loop.options
     kept, run = kept_run(given.checkpoints, loop.run)
-    checkpoints = checkpoints_of(given.checkpoints)
+    checkpoints = checkpoints_of(given.checkpoints, loop.kept)
     restarts = Restarts(given, checkpoints, interrupt, len(loop.plan.limits))
     with checkpoints or nullcontext(), interruptible(interrupt):
         return restarts.run(Attempt(kept, run), lambda attempt: _lead(loop, muster, checkpoints, interrupt, attempt))
@@ -165,7 +170,7 @@ def _lead(
         file = processes.directory / "model.safetensors"
         wishes = RunWishes(
             score=False, before=BEFORE, model=file, checkpoints=checkpoints, alike=ALIKE,
-            keep_every=given.checkpoints.interval, run=loop.run,
+            keep_every=interval(given.checkpoints), run=loop.run,
             stall=parse_duration(given.processes.stall), watcher=given.output.watcher, interrupt=interrupt,
             lost=attempt.lost,
         )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,7 @@ class Loop:
     options: Options
     threads: int
     world: bool = False  # it joins one that has started the script already
+    kept: Callable[[Path], None] | None = None  # is told of each checkpoint
 
     @property
     def run(self) -> RunRecord:

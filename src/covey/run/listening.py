@@ -1,0 +1,98 @@
+"""Who hears of a run: its record, and callbacks; and whoever watches it, as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from covey import faults
+from covey.errors import PlanError
+from covey.observe.callbacks import Callback, CallbackThread
+from covey.observe.loggers import logger
+from covey.observe.progress import Progress, Watcher
+from covey.observe.referee import Row
+from covey.observe.result import Result, RunFacts
+from covey.run.options import Options
+from covey.run.record import RecordFolder, folder_of_runs, recording
+
+
+class RunListeners:
+    """All that hear of one run; it is also the watcher, which passes on what it is shown."""
+
+    def __init__(self, record: RecordFolder | None, callbacks: Sequence[CallbackThread], shown: Watcher | None) -> None:
+        self.record, self.callbacks, self.shown = record, callbacks, shown
+
+    def update(self, progress: Progress) -> None:
+        if self.record:
+            self.record.journal.moment(progress)
+        self.call("reported", progress)
+        if self.shown:
+            self.shown.update(progress)
+
+    def say(self, line: str) -> None:
+        if self.record:
+            self.record.journal.say(line)
+        if self.shown:
+            self.shown.say(line)
+
+    def scored(self, row: Row) -> None:
+        if self.record:
+            self.record.journal.score(row)
+        self.call("scored", dict(row))
+
+    def kept(self, checkpoint: Path) -> None:
+        self.call("kept", checkpoint)
+
+    def concluded(self, result: Result) -> None:
+        for change in result.membership or ():
+            self.call("member_left", change)
+        if self.record:
+            self.record.conclude(result)
+        self.end(result, "")
+
+    def end(self, result: Result | None, why: str) -> None:
+        self.call("ended", result, why)
+        for callback in self.callbacks:
+            callback.close()
+
+    def call(self, method: str, *args: Any) -> None:
+        for callback in self.callbacks:
+            callback.call(method, *args)
+
+    def heard(self, given: Options) -> Options:
+        """The options, with these as the watcher."""
+        return replace(given, output=replace(given.output, watcher=self))
+
+
+@contextmanager
+def listening(
+    given: Options, known: Callable[[], RunFacts], task: str, callbacks: Sequence[Callback] = (), cluster: str = ""
+) -> Iterator[RunListeners | None]:
+    """Those who hear of a run, from its start to its end; None if nobody does."""
+    runs = folder_of_runs(given.output.runs)
+    hear = [*callbacks, *given.output.callbacks, *map(logger, given.output.log)]
+    for callback in hear:
+        if not isinstance(callback, Callback):
+            raise PlanError(f"callbacks: {callback!r} is not a covey.Callback; derive its class from covey.Callback")
+    if runs is None and not hear:
+        yield None
+        return
+    facts, say = known(), given.output.say
+    threads = [CallbackThread(callback, say) for callback in hear]
+    try:
+        if runs is None:
+            found = RunListeners(None, threads, given.output.watcher)
+            found.call("started", facts)
+            yield found
+        else:
+            with recording(runs, facts, task, say, cluster) as record:
+                found = RunListeners(record, threads, given.output.watcher)
+                found.call("started", facts)
+                yield found
+    except BaseException as error:
+        why = faults.words(error) if isinstance(error, Exception) else type(error).__name__
+        RunListeners(None, threads, None).end(None, why)
+        raise

@@ -1,0 +1,111 @@
+"""Loggers write what the result says, number by number; the tools themselves read it back."""
+
+from __future__ import annotations
+
+import csv
+import json
+import socket
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import covey
+from covey.observe.loggers import logger
+from covey.observe.progress import Progress
+
+DIGITS = "examples/digits.py"
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def run(*log: str, callbacks: Sequence[covey.Callback] = ()) -> covey.Result:
+    return covey.fit(DIGITS, "easgd(period=2)", 2, engine="simulated", epochs=2, scores=2, log=log, callbacks=callbacks)
+
+
+def history(result: covey.Result, name: str) -> dict[int, float]:
+    rows = json.loads(result.to_json())["history"]
+    return {row["samples"]: row[name] for row in rows if row[name] is not None}
+
+
+def test_csv(tmp_path: Path) -> None:
+    result = run(f"csv:{tmp_path / 'scores.csv'}")
+    with (tmp_path / "scores.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["accuracy"]) for row in rows] == [row["accuracy"] for row in result.history]
+    assert [int(row["samples"]) for row in rows] == [row["samples"] for row in result.history]
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator").EventAccumulator
+    util = pytest.importorskip("tensorboard.util.tensor_util")
+    result = run(f"tensorboard:{tmp_path}")
+    read = accumulator(str(tmp_path))
+    read.Reload()
+    for name in ("accuracy", "loss"):
+        found = {event.step: util.make_ndarray(event.tensor_proto).item() for event in read.Tensors(name)}
+        assert found == history(result, name)
+    assert {"train/samples", "train/bytes", "train/loss"} <= set(read.Tags()["tensors"])
+
+
+def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    where = (tmp_path / "mlruns").as_uri()
+    result = run(f"mlflow:{where}")
+    client = mlflow.MlflowClient(where)
+    (experiment,) = [one for one in client.search_experiments() if one.name == "covey"]
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert found.info.status == "FINISHED" and found.data.params["period"] == "2"
+    written = {one.step: one.value for one in client.get_metric_history(found.info.run_id, "accuracy")}
+    assert written == history(result, "accuracy")
+
+
+def test_prometheus(port: int) -> None:
+    class Asking(covey.Callback):
+        text = ""
+
+        def ended(self, result: covey.Result | None, why: str) -> None:
+            self.text = self.text or "the server had gone"
+
+        def reported(self, progress: Sequence[Progress]) -> None:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                self.text = answer.read().decode()
+
+    asking = Asking()
+    run(f"prometheus:{port}", callbacks=[asking])
+    assert 'covey_train_samples{strategy="easgd(' in asking.text and "# TYPE covey_train_bytes gauge" in asking.text
+    with socket.socket() as again:
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        again.bind(("127.0.0.1", port))  # it is free when the run has ended
+
+
+def test_what_cannot_work_is_refused_before_the_run(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = {
+        "tensorbord:x": "no logger 'tensorbord', did you mean|no logger 'tensorbord'; did you mean",
+        "csv": "name the file, as in --log csv:scores.csv",
+        f"csv:{tmp_path}": "is a folder",
+        "prometheus:many": "name a port",
+    }
+    for text, words in refused.items():
+        with pytest.raises(covey.PlanError, match=words):
+            logger(text)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        with pytest.raises(covey.PlanError, match="choose another port"):
+            logger(f"prometheus:{port}")
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    with pytest.raises(covey.PlanError, match=r"pip install 'covey\[wandb\]'"):
+        logger("wandb")
+
+
+def test_a_logger_whose_disk_is_full_is_dropped_and_the_run_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "full.csv").symlink_to("/dev/full")
+    assert run(f"csv:{tmp_path / 'full.csv'}").stopped == "budget"
