@@ -51,7 +51,7 @@ def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None]
     kept, run = kept_run(given.checkpoints, here)
     if run and not same_cut(run.strategy, asked.strategy.text):
         raise CheckpointError(f"{kept} has another mesh: in virtual time a run goes on with the one that it had")
-    checkpoints = checkpoints_of(given.checkpoints)
+    checkpoints = checkpoints_of(given.checkpoints, asked.kept)
     with checkpoints or nullcontext(), one_thread(), failing():
         attempts = VirtualRestarts(
             asked, here, plan, checkpoints, lambda attempt, judge: _train(asked, attempt, judge, built)

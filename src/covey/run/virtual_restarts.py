@@ -20,6 +20,7 @@ from covey.observe.membership import Goodput, MembershipEvent
 from covey.observe.referee import Referee
 from covey.observe.result import Result
 from covey.observe.tally import Tally, Teller
+from covey.run.options import interval
 from covey.run.request import Request, referee
 from covey.run.restarting import PAUSES, samples_kept
 from covey.simulate.faults import FaultPlan
@@ -80,7 +81,7 @@ class VirtualRestarts:
             attempt.clock = max(clock, msgspec.convert(run.progress["seconds"], float))
             judge.resume(run.progress["history"])
         if self.checkpoints is not None:
-            every = self.asked.options.checkpoints.interval
+            every = interval(self.asked.options.checkpoints)
             assert every is not None, "virtual time has been refused --every auto"
             attempt.keeper = RunKeeper(every, self.asked.plan.lockstep, self._writer(self.checkpoints, judge))
         return attempt
