@@ -26,7 +26,7 @@ import covey
 from covey.advise.candidates import ALONE
 from covey.advise.choose import Advice, advise
 from covey.advise.situation import Situation, look, time_batch
-from covey.advise.trial import SCORES, SimulatedTrials
+from covey.advise.trials.trial import SCORES, SimulatedTrials
 from covey.calibrate import calibrate
 from covey.errors import CoveyError
 from covey.observe.progress import Progress

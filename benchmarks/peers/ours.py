@@ -15,7 +15,7 @@ from benchmarks.peers.track import COURSE, HOSTS, LAUNCHER, Cell, Finish, course
 from covey import catalog
 from covey.advise.choose import RankedStrategy, advise
 from covey.advise.situation import look, time_batch
-from covey.advise.trial import SimulatedTrials
+from covey.advise.trials.trial import SimulatedTrials
 from covey.calibrate import calibrate
 from covey.errors import CoveyError
 from covey.model import build

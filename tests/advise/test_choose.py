@@ -10,19 +10,19 @@ import pytest
 import torch
 from torch import nn
 
-import covey
 from covey.advise import predict
 from covey.advise.candidates import candidates
-from covey.advise.choose import Advice, _order, advise
+from covey.advise.choose import advise
+from covey.advise.conclude import _order
 from covey.advise.predict import slowest
+from covey.advise.ranked import Advice
 from covey.advise.situation import Situation, look, skew, time_batch
-from covey.advise.trial import AGAIN, SCORES, Limit, SimulatedTrials, TrialTimes
+from covey.advise.trials.trial import SimulatedTrials
 from covey.advise.world import fastest, sized, slowness
 from covey.catalog import resolve
 from covey.errors import PlanError, RoleFailed
 from covey.model.build import shards
-from covey.observe.result import Result
-from covey.simulate import BytesPerSecond, Cluster, Seconds, from_flags
+from covey.simulate import BytesPerSecond, Cluster, from_flags
 from covey.simulate.cluster_file import read
 from covey.simulate.machines import Machine
 from covey.task import Task, load_task
@@ -71,7 +71,7 @@ def test_a_fast_network_is_no_bottleneck(task: Task) -> None:
 
 def test_a_slow_network_asks_for_fewer_messages(task: Task) -> None:
     advice = quick(task, compute="1ms", bandwidth="1mbit")
-    assert said(advice, "is a bottleneck") and said(advice, "No pattern of exchange fits")
+    assert said(advice, "is a bottleneck") and said(advice, "exchange less often")
     assert said(advice, "Compression pays")
     order = specs(advice)
     assert order.index("local_sgd(period=32)") < order.index("allreduce")
@@ -149,127 +149,7 @@ def test_a_mistake_in_the_task_is_told_and_no_strategys_fault(
     wrong = replace(task, **changes)
     trials = SimulatedTrials(wrong, look(wrong, 2, from_flags(compute="5ms")), pace=0.001)
     with pytest.raises(error, match=words):
-        trials.alone("accuracy>=0.9")
-
-
-# -- trained in virtual time ------------------------------------------------------------------------------------------
-
-
-def test_the_advised_is_the_best_of_those_that_were_trained(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("covey.advise.trial.FEWEST", 3)
-    monkeypatch.setattr("covey.advise.trial.MOST", 3)
-    now = look(task, 3, from_flags(bandwidth="10mbit", compute="5ms"))
-    advice = advise(task, DIGITS, now, until="accuracy>=0.85", trials=SimulatedTrials(DIGITS, now, pace=0.001))
-    trained = [choice for choice in advice.choices if choice.basis == "trained in virtual time"]
-    assert len(trained) >= 3 and advice.choices[0] in trained
-    assert advice.choices[0].relative == min(choice.relative for choice in trained if not choice.missed)
-    alone = next(choice for choice in advice.choices if choice.workers == 1)
-    assert alone.relative == 1.0 and alone.seconds is not None
-    again = covey.fit(
-        DIGITS, advice.choices[0].spec, advice.choices[0].workers, engine="simulated", until="accuracy>=0.85",
-        scores=SCORES,
-        cluster=(
-            now.world(advice.choices[0].spec) if advice.choices[0].workers > 1 else Cluster(compute=Seconds(0.005))
-        ),
-    )  # fmt: skip
-    assert again.reached is not None
-    assert again.reached.seconds == pytest.approx(advice.choices[0].seconds)
-
-
-def test_runs_that_are_too_short_tell_nothing(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("covey.advise.trial.MOST", 1)
-    monkeypatch.setattr("covey.advise.trial.FEWEST", 1)
-    now = look(task, 2, from_flags(compute="5ms"))
-    advice = advise(task, DIGITS, now, until="accuracy>=0.99", trials=SimulatedTrials(DIGITS, now, pace=1.0))
-    assert not any(choice.missed for choice in advice.choices)
-    assert advice.sure == "a rough guess"
-
-
-def test_who_falls_behind_is_left_there(task: Task) -> None:
-    now = look(task, 4, from_flags(compute="10ms"))
-    alone, trials = TrialTimes((100.0,), 1000.0), SimulatedTrials(DIGITS, now, 0.001)
-    assert trials.limit(alone, None, step=0.5) == Limit(400, 200.0, fair=True)  # twice as long as one worker alone
-    assert trials.limit(alone, 10.0, step=0.5) == Limit(26, 13.0, fair=True)  # a third longer than the best so far
-    machines = tuple(Machine(cores=cores) for cores in (1.0, 1.0, 1.0, 0.25))
-    uneven = SimulatedTrials(DIGITS, replace(now, cluster=replace(now.cluster, machines=machines)), 0.001)
-    assert uneven.limit(alone, 10.0, step=0.5) == Limit(32, pytest.approx(13.0), fair=True)  # the fast ones do more
-
-
-def test_a_run_that_takes_this_machine_too_long_says_nothing_against_its_strategy(task: Task) -> None:
-    now = look(task, 4, from_flags(compute="10ms"))
-    slow, one_pass = SimulatedTrials(DIGITS, now, pace=1.0), math.ceil(now.samples / now.batch / now.workers)
-    assert slow.limit(TrialTimes((math.inf,)), None, step=0.5) == Limit(one_pass, 0.5 * one_pass, fair=False)
-    assert slow.limit(TrialTimes((100.0,), 1000.0), 10.0, step=1e-3).fair is False
-    long = TrialTimes((100.0,), 10.0 * now.samples)  # many need more than one does, but not any number
-    assert slow.limit(long, 10.0, step=1e-3).steps == math.ceil(30 * now.samples / now.batch / now.workers)
-
-
-def test_what_a_slow_worker_does_alone_in_the_end_does_not_count(task: Task) -> None:
-    """It has as many steps to do as the others, and there is a last score when it has done them."""
-    machines = tuple(Machine(cores=cores) for cores in (1.0, 1.0, 0.1))
-    cluster = replace(from_flags(compute="5ms"), machines=machines)
-    now = look(task, 3, cluster)
-    trials = SimulatedTrials(DIGITS, now, pace=0.001)
-    candidate = next(one for one in candidates(task, now) if one.spec == "easgd")
-    run = covey.fit(DIGITS, "easgd", 3, engine="simulated", cluster=now.world("easgd"), steps=40, scores=SCORES)
-    until = f"accuracy>={max(row['accuracy'] for row in run.history)}"
-    others = 40 * 0.005
-    whole = trials.to_target(candidate, until, Limit(40, math.inf, fair=True))
-    assert whole.seconds is not None and whole.seconds > 2 * others
-    cut = trials.to_target(candidate, until, Limit(40, others, fair=True))
-    assert cut == TrialTimes((math.inf,), tried=others)
-
-
-def test_who_was_not_trained_to_the_end_is_no_loser(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("covey.advise.trial.FEWEST", 2)
-    monkeypatch.setattr("covey.advise.trial.MOST", 2)
-    monkeypatch.setattr("covey.advise.trial.SAMPLES", 0.2)
-    now = look(task, 3, from_flags(bandwidth="10gbit", compute="5ms"))
-    trials = SimulatedTrials(DIGITS, now, pace=0.001)
-    monkeypatch.setattr(trials, "_passes", lambda: 1)
-    monkeypatch.setattr(trials, "alone", lambda until: (TrialTimes((60.0,), 20_000.0), until))
-    advice = advise(task, DIGITS, now, until="accuracy>=0.95", trials=trials)
-    cut = [choice for choice in advice.choices if choice.tried]
-    assert cut and not any(choice.missed or choice.times for choice in cut)
-    assert all(choice.basis == "timed in virtual time" and (choice.seconds or 0.0) >= choice.tried for choice in cut)
-    assert advice.choices[0].workers == 3  # and not one worker alone, who was there in the end
-
-
-def test_the_slow_ones_are_trained_for_a_short_time_only(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, int] = {}
-
-    def watched(task: Task | str, spec: str, workers: int, **options: Any) -> Result:
-        if "until" in options and workers > 1:
-            given.setdefault(spec, options["steps"])
-        return covey.fit(task, spec, workers, **options)
-
-    monkeypatch.setattr("covey.advise.trial.fit", watched)
-    monkeypatch.setattr("covey.advise.trial.FEWEST", 3)
-    monkeypatch.setattr("covey.advise.trial.MOST", 3)
-    now = look(task, 3, from_flags(bandwidth="1mbit", compute="5ms"))
-    advice = advise(task, DIGITS, now, until="accuracy>=0.85", trials=SimulatedTrials(DIGITS, now, pace=0.001))
-    rows = {choice.spec: choice for choice in advice.choices}
-    best = min(row.seconds for row in rows.values() if row.times and not row.missed and row.seconds)
-    slow = max(given, key=lambda spec: rows[spec].step)
-    assert rows[slow].step > 5 * min(row.step for row in rows.values()) and rows[slow].missed
-    assert rows[slow].seconds is None and rows[slow].tried > best  # and the table says so
-    assert given[slow] * rows[slow].step < 2 * best + rows[slow].step
-
-
-def test_a_strategy_is_tried_again_with_other_seeds(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds: list[int] = []
-
-    def watched(task: Task | str, spec: str, workers: int, **options: Any) -> Result:
-        seeds.append(options["seed"])
-        return covey.fit(task, spec, workers, **options)
-
-    monkeypatch.setattr("covey.advise.trial.fit", watched)
-    now = look(task, 2, from_flags(compute="5ms"))
-    trials, limit = SimulatedTrials(DIGITS, now, pace=0.001), Limit(40, math.inf, fair=True)
-    (candidate,) = (found for found in candidates(task, now) if found.spec == "bsp")
-    first = trials.to_target(candidate, "accuracy>=0.5", limit)
-    every = trials.again(candidate, "accuracy>=0.5", limit, first)
-    assert seeds == list(range(1 + AGAIN)) and len(every.times) == 1 + AGAIN and every.times[0] == first.times[0]
+        trials.level("accuracy>=0.9")
 
 
 def test_with_a_share_of_a_core_a_worker_is_slow(task: Task) -> None:
@@ -283,24 +163,6 @@ def test_with_a_share_of_a_core_a_worker_is_slow(task: Task) -> None:
     for jitter in (0.0, 0.05):
         assert slowest(look(task, 4, replace(cluster, jitter=jitter))) == pytest.approx(10 * cluster.compute, rel=0.1)
     assert look(task, 4, replace(cluster, machines=(), slowdowns={})).spread == 0
-
-
-def test_a_target_is_found_where_none_was_given(task: Task) -> None:
-    now = look(task, 2, Cluster())
-    reached, until = SimulatedTrials(DIGITS, now, pace=0.001).alone(None)
-    assert until.startswith("loss<=") and reached.seconds is not None
-
-
-def test_one_worker_alone_can_have_synchronized_batch_norm(task: Task) -> None:
-    """With a target and without; nn.SyncBatchNorm asks for a strategy whose workers step together."""
-
-    def model() -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.SyncBatchNorm(16), nn.Linear(16, 10))
-
-    normalized = replace(task, model=model)
-    trials = SimulatedTrials(normalized, look(normalized, 2, from_flags(compute="5ms")), pace=0.001)
-    for until in (None, "accuracy>=0.5"):
-        assert trials.alone(until)[0].seconds is not None
 
 
 def test_the_link_of_a_server_is_that_of_its_machine(task: Task) -> None:

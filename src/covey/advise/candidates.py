@@ -21,7 +21,6 @@ from covey.task import Task
 
 ALONE = "local_sgd"  # with one worker: plain training, as without covey
 SYNCHRONOUS = "allreduce"  # the same, for models that need workers that take each step together
-VARIANTS = ("local_sgd(period=32)", "easgd(period=16)")
 FOR_STUDY = ("sandblaster", "vap", "gradient_coding", "specsync", "dogwild")  # what a practitioner does not reach for
 BY_LAYERS = ("one_weird_trick",)  # what it costs depends on the layers of a model, which no formula here knows
 
@@ -36,9 +35,23 @@ class Candidate:
     offer: CodecOffer | None = None  # what a codec does for it, or would
 
     @property
+    def mathematics(self) -> str:
+        """What its learning curve depends on: the same for strategies that make the same updates."""
+        entry = STRATEGIES.get(self.strategy.name)
+        plain = self.strategy.composition.codec.traits.plain
+        return entry.mathematics if entry and entry.mathematics and plain else self.strategy.text
+
+    @property
+    def shares(self) -> bool:
+        """Whether other strategies have the same mathematics."""
+        return self.mathematics != self.strategy.text
+
+    @property
     def compression(self) -> list[str]:
         """What is to be said of codecs, where it may have one."""
-        return [self.offer.words(coded=self.strategy.composition.codec.name == self.offer.codec)] if self.offer else []
+        mine = self.strategy.composition.codec
+        known = self.offer if mine.traits.plain or (self.offer and mine.name == self.offer.codec) else None
+        return [known.words(coded=not mine.traits.plain)] if known else []
 
     @property
     def risks(self) -> list[str]:
@@ -46,17 +59,20 @@ class Candidate:
 
 
 def candidates(task: Task, now: Situation) -> Iterator[Candidate]:
-    """Each strategy of the catalog once, as it trains a small task, with a codec where one pays, and a few more."""
+    """Each strategy of the catalog as it trains a small task and with the settings that its entry names.
+
+    Where codecs pay, also with the one that loses least and with the quickest.
+    """
     registry.search()
-    named = [entry.example or name for name, entry in STRATEGIES.items() if name not in FOR_STUDY + BY_LAYERS]
+    usual = {name: entry for name, entry in STRATEGIES.items() if name not in FOR_STUDY + BY_LAYERS}
     optimizer = build.optimizer(task)
-    for spec in (*named, *VARIANTS):
+    for spec in (spec for name, entry in usual.items() for spec in (entry.example or name, *entry.tries)):
         if plain := _candidate(spec, task, optimizer, now):
             found = codecs.offer(spec, now)
             yield replace(plain, offer=found)
-            coded = _candidate(f"{spec} + {found.codec}", task, optimizer, now) if found and found.pays else None
-            if coded:
-                yield replace(coded, offer=found)
+            for codec in filter(None, (found.codec, found.quickest)) if found and found.pays else ():
+                if coded := _candidate(f"{spec} + {codec}", task, optimizer, now):
+                    yield replace(coded, offer=found)
 
 
 def _candidate(spec: str, task: Task, optimizer: Optimizer, now: Situation) -> Candidate | None:

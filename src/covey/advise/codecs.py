@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass, replace
 
 from covey.advise import predict
-from covey.advise.situation import Situation
+from covey.advise.situation import Situation, codec_options
 from covey.catalog import resolve
 from covey.errors import PlanError
-from covey.exchange.auto import options
 from covey.exchange.codec_costs import WORTH, best
 from covey.simulate import BytesPerSecond, Link, format_rate
 from covey.strategy import Strategy
@@ -23,21 +22,37 @@ class CodecOffer:
     """The codec that would help a strategy most, whether it pays here, and on which links it would."""
 
     codec: str
-    pays: bool
     gain: float  # the share of a step that it saves; less than 0: it costs
-    below: float  # bytes per second of the narrowest link
+    steps: float  # how many times the steps that it needs
+    below: float  # bytes per second of the narrowest link, by formulas
+    narrowest: float  # bytes per second of that link here
+    quickest: str = ""  # the codec with the shortest steps, where that is another one
+
+    @property
+    def pays(self) -> bool:
+        return WORTH * self.steps * (1 - self.gain) < 1
+
+    def timed(self, plain: float, coded: float) -> CodecOffer:
+        """The same, by steps that were timed: what is said of it then agrees with them."""
+        return replace(self, gain=1 - coded / plain)
 
     def where(self) -> str:
-        """The links on which it pays, in words."""
+        """The links on which it pays, in words; none where formulas put that on the other side of this network."""
+        if self.pays != (self.narrowest < self.below):
+            return "here" if self.pays else "on slower links"
         if self.below == 0:
             return "on no network"
         return "on any network" if math.isinf(self.below) else f"below {format_rate(self.below)}"
+
+    def change(self) -> str:
+        """What it makes of a step, in words."""
+        return f"{self.gain:.0%} shorter" if self.gain > 0 else f"{-self.gain:.0%} longer"
 
     def words(self, coded: bool) -> str:
         """What it means for the strategy with this codec, or without."""
         if not self.pays:
             return f"no codec pays: {self.codec} would {self.where()}"
-        what = f"{self.codec} makes a step {self.gain:.0%} shorter"
+        what = f"{self.codec} makes a step {self.change()}"
         return f"{what}; it pays {self.where()}" if coded else f"with + {what}"
 
 
@@ -45,20 +60,19 @@ def offer(spec: str, now: Situation) -> CodecOffer | None:
     """What codecs would do for a strategy; None where it takes none."""
     calm = replace(now, cluster=replace(now.cluster, jitter=0.0))  # which lengthens steps with and without a codec
     plain = _strategy(spec, now.workers)
-    coded = [found for option in options()[1:] if (found := _strategy(f"{spec} + {option.name}", now.workers))]
+    coded = [found for option in codec_options()[1:] if (found := _strategy(f"{spec} + {option.name}", now.workers))]
     if plain is None or not coded:
         return None
     steps = [predict.step(strategy, calm).seconds for strategy in (plain, *coded)]
     whole = [_whole(strategy, calm) for strategy in (plain, *coded)]
-    chosen = best(0.0, whole)
-    place = chosen or min(range(1, len(whole)), key=lambda number: whole[number])
-    strategy = coded[place - 1]
+    least = min(range(1, len(whole)), key=lambda number: whole[number])
+    place = best(0.0, whole) or least
+    strategy, quickest = (coded[number - 1].composition.codec for number in (place, least))
     return CodecOffer(
-        codec=strategy.composition.codec.name,
-        pays=chosen > 0,
-        gain=1 - steps[place] / steps[0],
-        below=_below(plain, strategy, calm),
-    )
+        codec=strategy.name, gain=1 - steps[place] / steps[0], steps=strategy.traits.steps,
+        below=_below(plain, coded[place - 1], calm), narrowest=now.narrowest,
+        quickest=quickest.name if least != place else "",
+    )  # fmt: skip
 
 
 def _whole(strategy: Strategy, now: Situation) -> float:

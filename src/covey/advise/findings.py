@@ -6,18 +6,17 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from covey.advise.codecs import CodecOffer
-from covey.advise.delay import ExchangeCosts, delay
 from covey.advise.predict import StepTime
 from covey.advise.ranked import RankedStrategy
 from covey.advise.rules import bandwidth_poor
 from covey.advise.situation import Situation
-from covey.advise.trial import SCORES
+from covey.advise.trials.trial import SCORES
 from covey.simulate.units import format_bytes, format_duration, format_rate
 
 IDLE = 0.1  # a share of the step: below this the network is no bottleneck
 STALE = 4.0  # updates: a gradient this old hurts
 COMPRESSED = {"bsp": "where gradients go to a server", "allreduce": "where workers sum them"}
-PATTERNS = ("star", "a server per worker", "ring", "binomial tree")
+EVERY_STEP = ("allreduce", "bsp", "sliced")
 
 
 def of(
@@ -25,7 +24,7 @@ def of(
     offers: Mapping[str, CodecOffer | None],
 ) -> list[str]:  # fmt: skip
     """The findings that hold here."""
-    network = [*_network(now, steps), *_compression(steps, offers)]
+    network = [*_network(now, steps), *_compression(offers)]
     return [*_alone(ranked, now), *network, *_staleness(ranked), *_spread(now)]
 
 
@@ -45,35 +44,31 @@ def _alone(ranked: Sequence[RankedStrategy], now: Situation) -> Iterator[str]:
 
 def _network(now: Situation, steps: Mapping[str, StepTime]) -> Iterator[str]:
     size, rate = format_bytes(now.model), format_rate(now.narrowest)
-    together = min(
-        (steps[spec] for spec in ("allreduce", "bsp", "sliced") if spec in steps), key=StepTime.share, default=None
-    )
-    if together is not None and together.share() < IDLE:
-        yield f"The network is no bottleneck: exchanging {size} at {rate} takes {together.share():.0%} of a step."
+    share = every_step(steps)
+    if share is None:
         return
-    net = ExchangeCosts(bytes=now.model, bandwidth=now.narrowest)
-    verdict = bandwidth_poor({name: delay(name, now.workers, net) for name in PATTERNS}, now.compute)
-    if together is not None:
-        share = f"{together.share():.0%} of a step"
-        yield f"The network is a bottleneck: exchanging {size} at {rate} every step takes {share}."
-    if verdict.ok:
-        yield verdict.reason[:1].upper() + verdict.reason[1:] + "."
+    poor = bandwidth_poor(share)
+    state = "a bottleneck" if poor.ok else "no bottleneck" if share < IDLE else "hardly a bottleneck"
+    what = f"exchanging {size} at {rate} every step takes {share:.0%} of it"
+    yield f"The network is {state}: {what}{f'; {poor.reason}' if share >= IDLE else ''}."
 
 
-def _compression(steps: Mapping[str, StepTime], offers: Mapping[str, CodecOffer | None]) -> Iterator[str]:
+def every_step(steps: Mapping[str, StepTime]) -> float | None:
+    """The share of a step that is exchange, where workers exchange at every step: that of the best. All is from it."""
+    return min((steps[spec].share() for spec in EVERY_STEP if spec in steps), default=None)
+
+
+def _compression(offers: Mapping[str, CodecOffer | None]) -> Iterator[str]:
     """Of gradients to a server and of sums, which is where most people begin."""
     for plain, what in COMPRESSED.items():
         found = offers.get(plain)
-        if found is None or plain not in steps:
+        if found is None:
             continue
-        spec = f"{plain} + {found.codec}"
-        gain = 1 - steps[spec].seconds / steps[plain].seconds if spec in steps else found.gain
+        spec = f"'{plain} + {found.codec}'"
         if found.pays:
-            words = f"'{spec}' makes a step {gain:.0%} shorter, and pays {found.where()}"
-            yield f"Compression pays {what}: {words}."
+            yield f"Compression pays {what}: {spec} makes a step {found.change()}, and pays {found.where()}."
         else:
-            changed = f"{gain:.0%} shorter" if gain > 0 else f"{-gain:.0%} longer"
-            words = f"'{spec}' would make a step {changed}; it would pay {found.where()}"
+            words = f"{spec} would make a step {found.change()}; it would pay {found.where()}"
             yield f"Compression does not pay {what}: {words}."
 
 

@@ -1,4 +1,4 @@
-"""One strategy of the advice, with its reasons and risks."""
+"""What was found: the strategies of the advice, each with its times, reasons and risks."""
 
 from __future__ import annotations
 
@@ -6,21 +6,30 @@ from typing import Literal
 
 import msgspec
 
+from covey.compare.outcomes import Standing
+
 Basis = Literal["trained in virtual time", "timed in virtual time", "formulas"]
+Timing = Literal["formulas", "virtual time", "real steps"]
+Sure = Literal["raced", "quite sure", "a close call", "a rough guess"]
+
+SCHEMA = "covey.advice/1"
 
 
 class RankedStrategy(msgspec.Struct, kw_only=True):
-    """One strategy of the list."""
+    """One strategy of the list. Intervals hold the truth with a chance of 90 %."""
 
     spec: str
     workers: int
     relative: float  # time to the target, in that of one worker alone
+    relative_interval: tuple[float, float]
     seconds: float | None = None  # to the target, where one was trained for
+    seconds_interval: tuple[float, float] | None = None
     step: float  # seconds
+    timing: Timing  # what the time of a step is from
     exchange: float  # the share of a step that is exchange
     staleness: float = 0.0  # updates
     missed: bool = False  # a short run of it did not come to the target
-    times: list[float] = []  # to the target, of each run
+    seeds: int = 0  # with which it, or a strategy of the same mathematics, was trained
     tried: float = 0.0  # seconds of a run that ended before the target
     money: float | None = None
     basis: Basis
@@ -28,3 +37,34 @@ class RankedStrategy(msgspec.Struct, kw_only=True):
     reasons: list[str] = []
     risks: list[str] = []
     command: str = ""
+
+
+class RaceResult(msgspec.Struct, kw_only=True):
+    """What a race of the first ones said, for real."""
+
+    verdict: str
+    winner: str | None
+    tied: list[str]
+    strategies: list[Standing]
+    interrupted: bool = False
+
+
+class Advice(msgspec.Struct, kw_only=True):
+    """What was found, best first."""
+
+    schema: str = SCHEMA
+    task: str
+    workers: int
+    until: str | None
+    choices: list[RankedStrategy]
+    findings: list[str]  # in plain words
+    sure: Sure
+    why_sure: str
+    compute: float  # seconds of a batch
+    model: int  # bytes
+    trained_to: str = ""  # what strategies were compared by, where the target takes too long to train to
+    race: RaceResult | None = None
+    interrupted: bool = False
+
+    def to_json(self) -> str:
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"

@@ -112,11 +112,11 @@ def statistics_hold(normalized: bool, batch: int) -> Suitability:
     return Suitability(True, "no batch-norm over few samples")
 
 
-def bandwidth_poor(delays: dict[str, float], compute: float) -> Suitability:
-    """R12: where no pattern pays, first send less of each gradient, then less often, then to whom one meets."""
-    if any(pays_together(delay, compute).ok for delay in delays.values()):
-        return Suitability(False, "the network is fast enough for exchanging every step")
-    return Suitability(True, "no pattern of exchange fits between two steps: compress, exchange less often, or gossip")
+def bandwidth_poor(share: float) -> Suitability:
+    """R12: where exchange takes too much of a step, send less of each gradient, or less often, or to whom one meets."""
+    if share <= 1 - BUSY:
+        return Suitability(False, f"up to {1 - BUSY:.0%} is fine")
+    return Suitability(True, "compress, exchange less often, or gossip")
 
 
 def combines(

@@ -8,13 +8,16 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import torch
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from covey.advise.world import slowness
+from covey.catalog import codec
 from covey.data.shards import Shards
-from covey.exchange.auto import options
+from covey.exchange import auto
+from covey.exchange.codec import Codec
 from covey.exchange.codec_costs import prices
 from covey.message import Address
 from covey.model import build
@@ -25,6 +28,12 @@ from covey.simulate.machines import machine_name
 from covey.task import Task
 
 WARM, BATCHES, PATIENCE = 2, 25, 3.0  # batches before, batches that are timed at most, seconds
+
+
+@cache
+def codec_options() -> tuple[Codec, ...]:
+    """What is considered for every strategy: plain numbers, the choices of `+ auto`, and fewer factors."""
+    return (*auto.options(), codec("powersgd(rank=4)"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +116,16 @@ def look(task: Task, workers: int, cluster: Cluster, **further: bool) -> Situati
     return Situation(
         workers=workers, samples=deal.samples, batch=task.batch_size, model=trained, form=_form(flat),
         state=_moments(build.optimizer(task)) * trained, cluster=cluster, skew=skew(task, deal),
-        coding=cluster.coding or prices(options()[1:], trained),
+        coding=_coding(cluster, trained),
         normalized=any(isinstance(m, _BatchNorm) and not isinstance(m, SyncBatchNorm) for m in module.modules()),
         memory=_memory(), **further,
     )  # fmt: skip
+
+
+def _coding(cluster: Cluster, size: int) -> Mapping[str, CodecTime]:
+    """What codecs cost: as the cluster says, and of others as they do here."""
+    unknown = [one for one in codec_options()[1:] if one.name not in cluster.coding]
+    return {**prices(unknown, size), **cluster.coding}
 
 
 def _form(flat: Flat) -> Form:

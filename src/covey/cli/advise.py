@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from covey.cli import json_file, options, simulate
-from covey.cli.errors import explained
+from covey.cli.errors import INTERRUPTED, explained
 from covey.cli.options import flag, teller, voice
 from covey.cli.training import ShownRequest, load_plugins
+from covey.errors import PlanError
 from covey.target import parse_target
 
 if TYPE_CHECKING:
@@ -20,6 +25,13 @@ if TYPE_CHECKING:
 
 WISHES = "What matters"
 
+Engine = Annotated[
+    str | None, flag("--engine", "ENGINE", "Measure local, or 'lab(…)'. (usual: local, without a cluster)", options.RUN)
+]
+Race = Annotated[bool, flag("--race", "", "Then run the best few for real, until one is surely first.", options.RUN)]
+Within = Annotated[
+    str | None, flag("--within", "TIME", "Begin no further round of the race after it. (usual: 60s)", options.BUDGET)
+]
 Quick = Annotated[bool, flag("--quick", "", "By formulas alone, in a moment.", options.RUN)]
 Delays = Annotated[bool, flag("--delays", "", "The least delay of every pattern of exchange instead.", options.RUN)]
 Report = Annotated[Path | None, flag("--report", "FILE", "The delays as a page to open in a browser.", options.KEEP)]
@@ -37,7 +49,10 @@ def command(
     workers: Workers = None,
     plugin: options.Plugins = None,
     until: options.Until = None,
+    engine: Engine = None,
     quick: Quick = False,
+    race: Race = False,
+    within: Within = None,
     delays: Delays = False,
     seed: options.Seed = 0,
     cluster: simulate.ClusterFile = None,
@@ -58,6 +73,8 @@ def command(
     """Rank the strategies for a task and a cluster: times, costs, reasons, risks, and the command to run.
 
     covey advise examples/digits.py --workers 8 --bandwidth 100mbit --slow 3:4x --until accuracy:0.95
+
+    covey advise examples/digits.py --until accuracy:0.9 --race
     """
     manner = voice(quiet, verbose)
     with explained(manner):
@@ -68,33 +85,91 @@ def command(
             parse_target(until)
         json_file.check(json)
         json_file.check(report, "--report", "delays.html")
+        wanted = AskedEngine(engine, imagined is not None, quick, delays, race, within, until)
         load_plugins(plugin, manner)
+        from covey.scoring import target_of
         from covey.task import load_task
 
         told = teller(manner)
         loaded = load_task(task, told)
+        if until is not None:
+            target_of(loaded, until)
         told("measuring a batch on this machine")
+        wishes = {"reproducible": repeatable, "once": once, "spot": spot}
+        if wanted.real:
+            imagined = wanted.measured(task, told)
         now, pace = _situation(
-            loaded, workers, imagined, measure=cluster is None and compute is None,
-            wishes={"reproducible": repeatable, "once": once, "spot": spot},
+            loaded, workers, imagined, measure=cluster is None and compute is None and not wanted.real,
+            here=wanted.local, wishes=wishes,
         )  # fmt: skip
         request = ShownRequest(strategy="", workers=now.workers, engine="", until=until, json=json, voice=manner)
         if delays:
             _tell_delays(now, task, request, report)
             return
         from covey.advise.choose import advise
-        from covey.advise.trial import SimulatedTrials
+        from covey.advise.finalists import race as race_finalists
+        from covey.advise.real_steps import RealSteps
+        from covey.advise.trials.trial import SimulatedTrials
         from covey.cli.tables.advice import print_advice
 
-        trials = None if quick else SimulatedTrials(task, now, pace, seed)
-        found = advise(loaded, task, now, until=until, trials=trials, told=told)
+        trials = None if quick else SimulatedTrials(loaded, now, pace, seed)
+        real = RealSteps(task=task, engine=wanted.name, workers=now.workers, seed=seed) if wanted.real else None
+        found = advise(loaded, task, now, until=until, trials=trials, real=real, told=told, command=wanted.flags)
+        if race and not found.interrupted:
+            race_finalists(found, task, wanted.name, within=within, seed=seed, told=told, command=request.command)
         with json_file.written(json, found.to_json):
             if manner != "quiet":
                 print_advice(json_file.console(json), found, now, len(found.choices) if manner == "verbose" else top)
+        if found.interrupted:
+            raise typer.Exit(INTERRUPTED)
+
+
+class AskedEngine:
+    """On which engine is the advice measured? Refuses, before anything runs, what does not go together."""
+
+    def __init__(
+        self, engine: str | None, described: bool, quick: bool, delays: bool, race: bool, within: str | None,
+        until: str | None,
+    ) -> None:  # fmt: skip
+        if described and (engine or race):
+            given = "--engine measures" if engine else "--race runs on"
+            raise PlanError(
+                f"{given} real machines: omit the flags that describe a cluster, or {given.split(maxsplit=1)[0]}"
+            )
+        if delays and (race or engine):
+            raise PlanError(f"--delays are formulas: omit it, or {'--race' if race else '--engine'}")
+        if quick and engine:
+            raise PlanError("--quick measures nothing: omit it, or --engine")
+        if race and until is None:
+            raise PlanError("--race needs a target that strategies can reach first: give --until, such as accuracy:0.9")
+        if within is not None and not race:
+            raise PlanError(f"--within {within} limits a race: give --race, too, or omit it")
+        self.name = engine or "local"
+        self.local = not described and self.name == "local"
+        self.real = not described and not quick and not delays
+        self.flags = "" if self.local or described else f"--engine {shlex.quote(self.name)}"
+        if race:
+            self._check_time(within)
+        from covey.spec import parse_call
+
+        if engine and parse_call(engine).name not in ("local", "lab"):
+            raise PlanError(f"--engine {engine}: advice is measured on local, or 'lab(hosts=3, rate=100mbit, cpu=0.5)'")
+
+    def _check_time(self, within: str | None) -> None:
+        from covey.compare.running import time_limit
+
+        time_limit(None, within)
+
+    def measured(self, task: str, told: Callable[[str], None]) -> Cluster:
+        """The engine's machines, as calibration finds them."""
+        from covey.calibrate import calibrate
+
+        told(f"measuring {self.name}")
+        return calibrate(task, self.name, told=told)
 
 
 def _situation(
-    task: Task, workers: int | None, imagined: Cluster | None, *, measure: bool, wishes: dict[str, bool]
+    task: Task, workers: int | None, imagined: Cluster | None, *, measure: bool, here: bool, wishes: dict[str, bool]
 ) -> tuple[Situation, float]:  # fmt: skip
     """What is known, with this machine's own time for a batch where the cluster says nothing of it."""
     from covey.advise.situation import look, time_batch
@@ -104,13 +179,14 @@ def _situation(
     if imagined is None:
         count = workers or len(os.sched_getaffinity(0))
         return look(task, count, this_machine(pace), one_machine=True, measured=True, **wishes), pace
-    count = workers or imagined.workers or 2
+    many = len(imagined.machines) if len(imagined.machines) > 1 else 0
+    count = workers or imagined.workers or (len(os.sched_getaffinity(0)) if here else many) or 2
     world = sized(imagined, count)
     world.check(count)
     if measure:
         world = replace(world, compute=pace)
-    here = len(world.machines) == 1
-    return look(task, count, world, one_machine=here, measured=measure or here, **wishes), pace
+    here = here or len(world.machines) == 1
+    return look(task, count, world, one_machine=here, measured=measure or bool(world.machines), **wishes), pace
 
 
 def _tell_delays(now: Situation, task: str, request: ShownRequest, report: Path | None) -> None:

@@ -89,7 +89,7 @@ def fit(
         epochs: End each worker after this number of passes over its shard.
         steps: End each worker after this number of steps; in place of `epochs`.
         until: End the run when a metric reaches a target, such as "accuracy>=0.95".
-        scores: How many times to score the model per pass over the data.
+        scores: How many times to score the model per pass over the data; 0 for never, where only its time counts.
         seed: The seed of weights, sample orders and all other random numbers.
         rate: A factor on the learning rate of the task.
         threads: The number of torch threads per worker.

@@ -66,12 +66,14 @@ class BudgetOptions(OptionPart):
     epochs: int | None = None
     steps: int | None = None
     until: str | None = None
-    scores: int = 1  # of the model, in a pass over the data
+    scores: int = 1  # of the model, in a pass over the data; 0: never
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:
             raise PlanError("give --epochs or --steps, not both: each says when a worker ends")
-        _at_least_one(epochs=self.epochs, steps=self.steps, scores=self.scores)
+        if self.scores == 0 and self.until is not None:
+            raise PlanError(f"--until {self.until} needs scores, and scores=0 asks for none: omit one of them")
+        _at_least_one(epochs=self.epochs, steps=self.steps, scores=self.scores or 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -84,6 +84,7 @@ def _train(
 ) -> Result:  # fmt: skip
     """One attempt, with new processes."""
     given, run, judge = asked.options, attempt.run, referee(asked)
+    scores = given.budget.scores
     handed = handover.pack(None if asked.name else asked.task, asked.spec if asked.spec.from_outside else None)
 
     warm = asked.task.warm and attempt.lost is None  # after a failure the clock runs while the run starts again
@@ -95,8 +96,8 @@ def _train(
         board = processes.start(asked.plan.roles, f"{roles.__name__}:enter", pack, handed)
         file = processes.directory / "model.safetensors"
         wishes = RunWishes(
-            score=asked.task.evaluate is not None or asked.target is not None,
-            first=asked.task.evaluate is not None and run is None, warm=warm, model=file,
+            score=bool(scores) and (asked.task.evaluate is not None or asked.target is not None),
+            first=bool(scores) and asked.task.evaluate is not None and run is None, warm=warm, model=file,
             checkpoints=checkpoints, keep_every=interval(given.checkpoints),
             run=here, stall=parse_duration(given.processes.stall), budget=asked.budget, watcher=given.output.watcher,
             interrupt=interrupt, lost=attempt.lost,

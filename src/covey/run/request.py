@@ -155,7 +155,7 @@ def samples_of(deal: Shards, rank: int, steps: int) -> int:
 
 def referee(asked: Request) -> Referee:
     """Score once per pass over the data, of all workers together, or as often as was asked for."""
-    every = -(-asked.deal.samples // asked.options.budget.scores)
+    every = -(-asked.deal.samples // (asked.options.budget.scores or 1))
     found = Referee(min(every, asked.budget or every), asked.target, total=asked.budget)
     if asked.scored:
         found.told = asked.scored

@@ -67,7 +67,7 @@ def _train(
     score, replicas = _replicas(asked, attempt)
     built(replicas)
     watching = [ProgressWatch(given.output.watcher, judge, asked.budget)] if given.output.watcher else []
-    scoring = _of("scorer 0", score.score) if score and asked.task.evaluate else None
+    scoring = _of("scorer 0", score.score) if score and asked.task.evaluate and given.budget.scores else None
     recorders = [Recorder()] if given.output.traced else []
     instruments = [*given.virtual.instruments, *watching, *recorders]
     # what is only timed has no numbers to add up: the sums of large groups may be charged by their formula

@@ -42,6 +42,7 @@ class Cluster:
     machines: tuple[Machine, ...] = ()  # that roles share; none: each role has one of its own
     place: str = ""  # which roles live on which machine, written as for --place
     workers: int | None = None  # how many the file describes; None: any number
+    error: float = 0.0  # of steps that are foreseen, the standard deviation of their logarithm; 0: not known
     price: Mapping[int, float] = field(default_factory=dict)  # worker rank -> money per hour
     watts: Mapping[int, float] = field(default_factory=dict)  # worker rank -> power
 

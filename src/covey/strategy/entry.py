@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from covey.strategy.traffic import TrafficFormula
 
+MEAN_GRADIENT = "one step on the mean gradient of all workers"
+
 Taken = Literal["", "pushes", "exchanges"]
 """What a strategy has codecs for: nothing, what goes to servers (and back with `pull`), or both ways anyway."""
 
@@ -28,6 +30,9 @@ class Entry:
         placed: Whether it has servers, which `over` places.
         whole: Why its workers need the whole model, which then cannot be cut.
         example: What trains the digits, where the bare name's defaults are for far longer runs or refuse them.
+        mathematics: What its updates are, where other strategies make the same ones at any settings: one learning
+            curve then holds for all of them.
+        tries: Further SPECs that `covey advise` considers: other settings, of which one may be the best.
         traffic: What it sends.
         timelines: SPECs whose first steps are kept as pictures in tests/golden/strategies.
         test: The test of covey that tells it from every other strategy: a file in tests, and a function.
@@ -44,6 +49,8 @@ class Entry:
     placed: bool = False
     whole: str = ""
     example: str = ""
+    mathematics: str = ""
+    tries: tuple[str, ...] = ()
     traffic: TrafficFormula | None = None
     timelines: tuple[str, ...] = ()
     test: str = ""

@@ -32,6 +32,7 @@ ENTRIES: Mapping[str, Entry] = {
         details="The k-th period is `round(period · growth^k)` steps long. Before step `after` all step together on "
         "the mean gradient (post-local SGD). At an average the optimizers' own state is left alone (`momentum=keep`), "
         "cleared (`reset`) or averaged too (`average`). `pattern` and `local` as in `allreduce`.",
+        tries=("local_sgd(period=4)", "local_sgd(period=32)", "local_sgd(period=128)"),
         traffic=TrafficFormula("2 (n-1)/n / period", formulas.whole_periods), timelines=("local_sgd(period=2)",),
         test="decentral/test_local_sgd.py::test_workers_drift_until_the_period_is_over_and_then_agree_to_the_bit",
     ),
@@ -47,6 +48,10 @@ ENTRIES: Mapping[str, Entry] = {
         use="As `local_sgd`, with many workers, whose plain mean would move too little.",
         details="The block momentum is 1 - 1/n unless given; `reset=true` clears the local optimizers' state after "
         "every block.",
+        tries=(
+            "bmuf(momentum=0.4, reset=false)", "bmuf(period=4, momentum=0.4, reset=false)",
+            "bmuf(period=32, momentum=0.4, reset=false)",
+        ),
         traffic=BLOCKS, timelines=("bmuf(period=2)",),
         test="decentral/test_outer.py::test_block_momentum_comes_to_the_sum_of_a_geometric_series",
     ),
@@ -54,6 +59,7 @@ ENTRIES: Mapping[str, Entry] = {
         Diloco, "Douillard et al. 2023", example="diloco(period=8)", codecs="exchanges", measures=True,
         use="Workers that can hardly speak to each other, on long runs.",
         details="The local optimizers' state stays.",
+        tries=("diloco(period=32)",),
         traffic=BLOCKS, timelines=("diloco(period=2)",),
         test="decentral/test_outer.py::test_diloco_is_pytorchs_nesterov",
     ),
@@ -73,6 +79,7 @@ ENTRIES: Mapping[str, Entry] = {
         "same centre, `round_robin` each a fresh one, in rank order. With `momentum` the gradient is taken ahead, and "
         "the learning rate is multiplied by 1 - momentum, so that it keeps its meaning. `adapt=true` raises the pull "
         "by a tenth, while it is stable, when the loss stalls.",
+        tries=("easgd(period=8)", "easgd(period=16)", "easgd(period=32)"),
         traffic=CENTRE, timelines=("easgd(period=2)",),
         test="decentral/test_easgd.py::test_exchanges_conserve_the_sum_of_workers_and_centre",
     ),

@@ -25,6 +25,7 @@ ENTRIES: Mapping[str, Entry] = {
         Gosgd, "Blot et al. 2016", graph="complete", codecs="exchanges",
         use="Machines of very different speed on a slow network, without a server.",
         details="Weights, including those in transit, always sum to 1.",
+        tries=("gosgd(probability=0.05)", "gosgd(probability=0.25)"),
         traffic=TrafficFormula("probability, on average", _gossips, (Gossip,), beside=8),
         timelines=("gosgd(probability=0.9)",),
         test="decentral/test_gosgd.py::test_weights_sum_to_one_at_every_instant",

@@ -9,7 +9,7 @@ from covey.central.replicated.allreduce import Allreduce
 from covey.central.replicated.firecaffe import FireCaffe
 from covey.central.replicated.gradient_coding import Coded, Current, GradientCoding
 from covey.central.sliced.slice_owners import BigDl, CaffeOnSpark, Sliced
-from covey.strategy import Entry, TrafficFormula
+from covey.strategy import MEAN_GRADIENT, Entry, TrafficFormula
 
 OWN_WIRE = "has its own wire; sliced is it with any codec"
 OWNERS = TrafficFormula("2 (n-1)/n", formulas.owners)
@@ -25,6 +25,7 @@ ENTRIES: Mapping[str, Entry] = {
         "all live on one host, or with `native=true`, the engine's own sum comes first. With `bucket=4MB` gradients "
         "leave in buckets of about that size while backward still runs; `auto` chooses their number, and no size "
         "changes a bit.",
+        mathematics=MEAN_GRADIENT,
         traffic=TrafficFormula("2 (n-1)/n", formulas.every_step),
         timelines=("allreduce", "allreduce(pattern=halving)", "allreduce(pattern=hierarchical)"),
         test="central/test_allreduce.py::test_every_worker_holds_the_whole_optimizer_and_the_same_bits",
@@ -32,6 +33,7 @@ ENTRIES: Mapping[str, Entry] = {
     "sliced": Entry(
         Sliced, "Dai et al. 2019; Feng et al. 2016", codecs="pushes",
         use="As `allreduce`, with an nth of the optimizer's memory on each worker.",
+        mathematics=MEAN_GRADIENT,
         traffic=OWNERS, timelines=("sliced",),
         test="central/test_slice_owners.py::test_an_owner_alone_holds_the_optimizer_state_of_its_slice",
     ),
@@ -47,6 +49,7 @@ ENTRIES: Mapping[str, Entry] = {
     "caffeonspark": Entry(
         CaffeOnSpark, "Feng et al. 2016", plain=OWN_WIRE,
         use="The system of the surveys; otherwise use `sliced`.",
+        mathematics=MEAN_GRADIENT,
         traffic=OWNERS, timelines=("caffeonspark",),
         test="central/test_slice_owners.py::test_caffeonspark_has_no_server_and_sends_two_slices_to_everybody",
     ),
@@ -54,6 +57,7 @@ ENTRIES: Mapping[str, Entry] = {
         FireCaffe, "Iandola et al. 2015",
         plain="adds up on the way to its root, and nobody but the root could decode; use allreduce(pattern=binomial)",
         use="Many workers and one server, whose link `bsp` would fill.",
+        mathematics=MEAN_GRADIENT,
         traffic=TrafficFormula("2", formulas.tree), timelines=("firecaffe",),
         test="central/test_firecaffe.py::test_a_step_takes_2_log2_transfers_one_after_the_other",
     ),
@@ -64,6 +68,7 @@ ENTRIES: Mapping[str, Entry] = {
         details="`scheme=blocks` lets as few workers as possible share parts, `cyclic` all of them, `fractional` "
         "groups of `stragglers + 1`, which must divide the workers. The rounding that decoding adds is known before "
         "the run; more than 1e-5 in float32 is refused.",
+        mathematics=MEAN_GRADIENT,
         traffic=TrafficFormula(
             "2; what comes late is left out", formulas.counted, (Coded, Current), beside=0
         ),

@@ -22,7 +22,7 @@ from covey.central.server.parameter_server import (
 )  # fmt: skip
 from covey.central.server.speculative import SpecSync
 from covey.central.server.store import Fetched
-from covey.strategy import Entry, TrafficFormula
+from covey.strategy import MEAN_GRADIENT, Entry, TrafficFormula
 
 BOTH_WAYS = TrafficFormula("2", formulas.servers)
 
@@ -30,6 +30,7 @@ ENTRIES: Mapping[str, Entry] = {
     "bsp": Entry(
         Bsp, "Valiant 1990; Chen et al. 2016", codecs="pushes", measures=True, placed=True,
         use="Equal machines on a fast network; the reference for all others.",
+        mathematics=MEAN_GRADIENT,
         traffic=BOTH_WAYS, timelines=("bsp",),
         test="central/test_parameter_server.py::test_bsp_takes_the_time_of_the_slowest_and_the_weights_of_any",
     ),
@@ -38,6 +39,7 @@ ENTRIES: Mapping[str, Entry] = {
         use="Workers whose speed varies from step to step.",
         details="Right after its own push a worker may be `bound + 1` ahead. It pulls every step. `ssp(bound=0)` "
         "waits exactly as `bsp` does and, with plain SGD and equal batches, ends with the same weights.",
+        tries=("ssp(bound=1)",),
         traffic=BOTH_WAYS, timelines=("ssp(bound=1)",),
         test="central/test_parameter_server.py::test_ssp_reads_reach_the_bound_and_ticks_one_more",
     ),

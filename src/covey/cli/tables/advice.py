@@ -9,10 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from covey.advise.choose import Advice
 from covey.advise.delay import PATTERNS, ExchangeCosts, delay
 from covey.advise.findings import about
-from covey.advise.ranked import RankedStrategy
+from covey.advise.ranked import Advice, RankedStrategy
 from covey.advise.situation import Situation
 from covey.simulate.units import format_bytes, format_duration, format_rate
 
@@ -35,6 +34,12 @@ def print_advice(console: Console, found: Advice, now: Situation, top: int) -> N
         if choice.risks:
             console.print(f"   but   {'; '.join(choice.risks)}", soft_wrap=True, markup=False)
         console.print(f"   run   {choice.command}", soft_wrap=True, markup=False)
+    if found.race is not None:
+        console.print(f"\nrace  {found.race.verdict}", soft_wrap=True, markup=False)
+    if found.interrupted:
+        console.print("\nInterrupted: this is what was known by then.", soft_wrap=True)
+    if found.sure == "raced":
+        return
     console.print(f"\nThis is {found.sure}: {found.why_sure}.", soft_wrap=True, markup=False)
 
 
@@ -46,19 +51,32 @@ def _table(shown: list[RankedStrategy], found: Advice) -> Table:
     for header in (*headers, "step", "exchange", "from"):
         table.add_column(header, justify="left" if header == "from" else "right", no_wrap=True)
     for choice in shown:
-        cells = ["-" if choice.missed else f"{1 / choice.relative:.2f}x"]
+        cells = ["-" if choice.missed else _speed(choice)]
         cells += [_time(choice)] if timed else []
         cells += [f"{choice.money:.3g}" if choice.money is not None else "-"] if priced else []
-        cells += [format_duration(choice.step), f"{choice.exchange:.0%}", choice.basis.split(" in ")[0]]
+        cells += [format_duration(choice.step), f"{choice.exchange:.0%}", _from(choice)]
         table.add_row(_name(choice), *cells)
     return table
 
 
 def _time(choice: RankedStrategy) -> str:
-    """To the target; of who was left behind, how long it was tried."""
-    if choice.seconds is not None:
-        return format_duration(choice.seconds)
+    """To the target, with a chance of 90 %; of who was left behind, how long it was tried."""
+    if choice.seconds_interval is not None:
+        return " to ".join(format_duration(bound) for bound in choice.seconds_interval)
     return f"> {format_duration(choice.tried)}" if choice.tried else "-"
+
+
+def _speed(choice: RankedStrategy) -> str:
+    """How many times as fast as one worker alone, with a chance of 90 %."""
+    if choice.workers == 1:
+        return "1x"
+    low, high = choice.relative_interval
+    return f"{1 / high:.2f} to {1 / low:.2f}x"
+
+
+def _from(choice: RankedStrategy) -> str:
+    learnt = {"trained in virtual time": "trained, "}.get(choice.basis, "")
+    return learnt + choice.timing
 
 
 def _name(choice: RankedStrategy) -> str:

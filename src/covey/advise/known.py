@@ -1,0 +1,177 @@
+"""What is known of every candidate so far, and what follows from it: times with their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from covey.advise import families
+from covey.advise.candidates import Candidate
+from covey.advise.estimate import Estimate, estimated
+from covey.advise.predict import StepTime
+from covey.advise.ranked import Timing
+from covey.advise.situation import Situation
+from covey.advise.trials.level import Level
+from covey.advise.trials.trial import TrialOutcome
+from covey.advise.world import fastest, slowness
+
+STEP_ERROR: dict[Timing, float] = {"formulas": 0.2, "virtual time": 0.1, "real steps": 0.05}
+"""Standard deviations of the logarithm of a step's time, of one measurement; docs/benchmarks.md has the ratios."""
+THUMB, LIKE, EARLY, SEED = 0.3, 0.2, 0.25, 0.1
+"""The same of samples: by rules of thumb, by what others took, by a loss on the way, and of one seed to the target."""
+OF_A_NAME = 2  # settings of one strategy among the first
+
+
+@dataclass(slots=True, kw_only=True)
+class CandidateRow:
+    """A candidate, with the time of its steps; real ones as they were measured, run by run."""
+
+    candidate: Candidate
+    step: StepTime
+    factor: float  # of samples, against one worker alone, by rules of thumb
+    timing: Timing = "formulas"
+    real: list[float] = field(default_factory=list)
+    failure: str = ""  # why no real step could be measured
+
+
+@dataclass(slots=True)
+class Curve:
+    """Samples to the level by turn, of one mathematics; each turn has a seed of its own."""
+
+    trials: dict[int, TrialOutcome] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> list[float]:
+        return [trial.samples for trial in self.trials.values() if math.isfinite(trial.samples)]
+
+    @property
+    def missed(self) -> bool:
+        """Whether most runs were late."""
+        return 2 * sum(trial.late for trial in self.trials.values()) > len(self.trials)
+
+    @property
+    def tried(self) -> float:
+        return max((trial.tried for trial in self.trials.values()), default=0.0)
+
+    def middle(self) -> Estimate | None:
+        return estimated(self.samples, SEED) if self.samples and not self.missed else None
+
+
+@dataclass(slots=True, kw_only=True)
+class Known:
+    """All candidates on one cluster, the best first."""
+
+    now: Situation
+    rows: list[CandidateRow]
+    level: Level | None = None
+    alone: list[float] = field(default_factory=list)  # samples of one worker alone to the level, by turn
+    alone_real: list[float] = field(default_factory=list)  # seconds of its real steps
+    curves: dict[str, Curve] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def curve(self, row: CandidateRow) -> Curve:
+        return self.curves.get(row.candidate.mathematics) or Curve()
+
+    def missed(self, row: CandidateRow) -> bool:
+        """Whether others are there long before, with the steps that it has."""
+        return bool(row.failure) or self.curve(row).missed
+
+    # -- steps ------------------------------------------------------------------------------------------------
+
+    def single(self) -> Estimate:
+        """A step of one worker alone."""
+        if self.alone_real:
+            return estimated(self.alone_real, STEP_ERROR["real steps"])
+        return Estimate(self.now.compute * slowness(fastest(self.now.cluster, self.now.workers)[0], 1)[0])
+
+    def step(self, row: CandidateRow) -> Estimate:
+        """Its real steps; else what was foreseen, times what real ones of others were of that."""
+        if row.real:
+            return estimated(row.real, STEP_ERROR["real steps"])
+        error = self.now.cluster.error if row.timing == "virtual time" else 0.0
+        return Estimate(row.step.seconds * self._real_factor(), error or STEP_ERROR[row.timing])
+
+    def _real_factor(self) -> float:
+        ratios = [median(row.real) / row.step.seconds for row in self.rows if row.real]
+        return median(ratios) if ratios else 1.0
+
+    # -- samples ------------------------------------------------------------------------------------------------
+
+    def samples(self, row: CandidateRow) -> Estimate:
+        """Samples of all workers to the level, in those of one worker alone."""
+        single = self.samples_alone()
+        thumb = Estimate(row.factor, THUMB)
+        if (middle := self.curve(row).middle()) and self.level:
+            trained = middle / single
+            return trained if self.level.exact else Estimate(trained.value, EARLY).joined(thumb)
+        ratios = self._ratios(row.candidate.strategy.name) or self._ratios("")
+        if ratios:
+            return Estimate(row.factor * median(ratios), LIKE)
+        return thumb
+
+    def samples_alone(self) -> Estimate:
+        reached = [count for count in self.alone if math.isfinite(count)]
+        return estimated(reached, SEED) if reached else Estimate(1.0)
+
+    def _ratios(self, name: str) -> list[float]:
+        """What strategies (of this name) needed, over what rules of thumb say of them."""
+        single = self.samples_alone().value
+        rows = [row for row in self.rows if name in ("", row.candidate.strategy.name)]
+        known = ((self.curve(row).middle(), row.factor) for row in rows)
+        share = 1.0 if self.level and self.level.exact else THUMB**2 / (THUMB**2 + EARLY**2)  # as where both are joined
+        return [(middle.value / single / factor) ** share for middle, factor in known if middle]
+
+    # -- times ------------------------------------------------------------------------------------------------
+
+    def relative(self, row: CandidateRow) -> Estimate:
+        """Its time to the target, in that of one worker alone."""
+        return self.samples(row) * (self.step(row) / self.single()).scaled(1 / self.now.workers)
+
+    def seconds(self, row: CandidateRow) -> Estimate | None:
+        """Its time to the target, where something was trained to it."""
+        alone = self.seconds_alone()
+        return self.samples(row) * self.step(row).scaled(self._batches() / self.now.workers) if alone else None
+
+    def seconds_alone(self) -> Estimate | None:
+        if self.level is None or not self.level.exact:
+            return None
+        return (self.samples_alone() * self.single()).scaled(1 / self.now.batch)
+
+    def to_level(self, row: CandidateRow) -> float | None:
+        """Seconds to the level in virtual time, where it was trained to it."""
+        middle = self.curve(row).middle()
+        return middle.value * row.step.seconds / self.now.batch / self.now.workers if middle else None
+
+    def _batches(self) -> float:
+        """Of one worker alone to the level."""
+        return self.samples_alone().value / self.now.batch
+
+    # -- order ------------------------------------------------------------------------------------------------
+
+    def ordered(self) -> list[CandidateRow]:
+        """The best first; those that are late last."""
+        return sorted(self.rows, key=lambda row: (self.missed(row), self.relative(row).value))
+
+    def shortlist(self, many: int, among: Sequence[CandidateRow] | None = None) -> list[CandidateRow]:
+        """The best of each family, then the best of all; of one mathematics the quickest, of one name only a few."""
+        rows = list(self._distinct(self.ordered() if among is None else among))
+        firsts: dict[str, CandidateRow] = {}
+        for row in rows:
+            firsts.setdefault(families.name_of(row.candidate.strategy.taxonomy), row)
+            if row.candidate.shares:  # its curve holds for many
+                firsts.setdefault(row.candidate.mathematics, row)
+        chosen = list({id(row): row for row in firsts.values()}.values())[:many]
+        chosen += [row for row in rows if row not in chosen][: max(0, many - len(chosen))]
+        return [row for row in rows if row in chosen]
+
+    def _distinct(self, rows: Sequence[CandidateRow]) -> Iterator[CandidateRow]:
+        seen: set[str] = set()
+        names: dict[str, int] = {}
+        for row in rows:
+            name = row.candidate.strategy.name
+            if row.candidate.mathematics not in seen and names.get(name, 0) < OF_A_NAME:
+                seen.add(row.candidate.mathematics)
+                names[name] = names.get(name, 0) + 1
+                yield row

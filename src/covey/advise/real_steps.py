@@ -1,0 +1,66 @@
+"""How long do real steps take? Short runs of the best few on the machines that the advice is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from covey.advise.candidates import ALONE
+from covey.advise.known import CandidateRow, Known
+from covey.advise.pace import recorded_step
+from covey.errors import CoveyError
+from covey.run import fit
+
+ROUNDS = ((8, 30), (4, 60), (4, 60))  # how many strategies, and how many steps of each: then the better half
+LONGEST = 15.0  # seconds that a run should take: of slow steps there are fewer
+FEWEST = 12  # steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealSteps:
+    """Short runs of a task on an engine with real processes, without a score."""
+
+    task: str
+    engine: str
+    workers: int
+    seed: int = 0
+    insecure: bool = False
+
+    def measure(self, spec: str, workers: int, steps: int, turn: int) -> float:
+        """Seconds of a step of the mean worker."""
+        result = fit(
+            self.task, spec, workers, engine=self.engine, steps=steps, seed=self.seed + turn, scores=0, traced=True,
+            insecure=self.insecure, runs=False,
+        )  # fmt: skip
+        if result.stopped == "interrupted":
+            raise KeyboardInterrupt
+        step = recorded_step(result.recording) if result.recording else 0.0
+        return step or result.seconds / steps
+
+
+def measure_best(known: Known, real: RealSteps, told: Callable[[str], None]) -> None:
+    """Successive halving: the best eight and one worker alone, then the best of them again, with the same seeds."""
+    for turn, (many, steps) in enumerate(ROUNDS):
+        one = known.single().value
+        told(f"measuring {_fewer(steps, one)} real steps of one worker alone")
+        known.alone_real.append(real.measure(ALONE, 1, _fewer(steps, one), turn))
+        ready = [row for row in known.ordered() if turn == 0 or row.real]
+        for row in known.shortlist(many, ready) if turn == 0 else ready[:many]:
+            _measure(row, known, real, steps, turn, told)
+
+
+def _measure(
+    row: CandidateRow, known: Known, real: RealSteps, steps: int, turn: int, told: Callable[[str], None]
+) -> None:  # fmt: skip
+    fewer = _fewer(steps, known.step(row).value)
+    told(f"measuring {fewer} real steps of {row.candidate.spec}")
+    try:
+        row.real.append(real.measure(row.candidate.spec, real.workers, fewer, turn))
+        row.timing = "real steps"
+    except CoveyError as error:
+        row.failure = str(error).splitlines()[0]
+
+
+def _fewer(steps: int, step: float) -> int:
+    """As many steps, unless they take long."""
+    return max(FEWEST, min(steps, round(LONGEST / step))) if step > 0 else steps

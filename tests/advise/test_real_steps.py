@@ -1,0 +1,85 @@
+"""Real steps: measured on processes, halved, and what was foreseen of the others follows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import covey
+from covey.advise.candidates import candidates
+from covey.advise.choose import _guessed
+from covey.advise.known import Known
+from covey.advise.pace import recorded_step
+from covey.advise.real_steps import ROUNDS, RealSteps, measure_best
+from covey.advise.situation import look
+from covey.errors import PlanError
+from covey.simulate import from_flags
+from covey.task import load_task
+
+DIGITS = "examples/digits.py"
+
+
+def known(**flags: Any) -> Known:
+    task = load_task(DIGITS)
+    now = look(task, 2, from_flags(**flags))
+    return Known(now=now, rows=[_guessed(candidate, now) for candidate in candidates(task, now)])
+
+
+class Rigged(RealSteps):
+    """Steps as long as it is told; remembers who was asked."""
+
+    slow = 1.0
+
+    def measure(self, spec: str, workers: int, steps: int, turn: int) -> float:
+        asked.append((spec, workers, steps, turn))
+        if spec == "gosgd":
+            raise PlanError("it cannot run here\nat all")
+        return (0.02 if workers == 1 else 0.03) * self.slow
+
+
+asked: list[tuple[str, int, int, int]] = []
+
+
+def test_the_best_eight_then_the_best_four_with_the_same_seeds() -> None:
+    asked.clear()
+    found = known(compute="5ms")
+    measure_best(found, Rigged(task=DIGITS, engine="local", workers=2), lambda _: None)
+    for turn, (many, steps) in enumerate(ROUNDS):
+        mine = [one for one in asked if one[3] == turn and one[1] == 2]
+        assert len(mine) == many and {one[2] for one in mine} == {steps}
+        assert ("local_sgd", 1, steps, turn) in asked
+    assert found.single().value == 0.02
+    failed = [row for row in found.rows if row.failure]
+    assert all(row.failure == "it cannot run here" and found.missed(row) for row in failed)
+
+
+def test_what_was_not_measured_follows_what_was() -> None:
+    found = known(compute="5ms")
+    first, other = found.rows[:2]
+    before = found.step(other)
+    first.real, first.timing = [3 * first.step.seconds] * 3, "real steps"
+    assert found.step(other).value == pytest.approx(3 * before.value)
+    assert found.step(first).error < before.error
+
+
+def test_slow_steps_are_fewer() -> None:
+    asked.clear()
+    real = type("Slow", (Rigged,), {"slow": 30.0})(task=DIGITS, engine="local", workers=2)
+    measure_best(known(compute="900ms"), real, lambda _: None)
+    assert all(12 <= steps < 60 for _, _, steps, _ in asked) and min(steps for _, _, steps, _ in asked) < 20
+
+
+def test_a_recording_tells_the_steps_of_the_mean_worker() -> None:
+    cluster = from_flags(compute="10ms", slow=["1:3x"])
+    result = covey.fit(DIGITS, "gosgd", 2, engine="simulated", cluster=cluster, steps=30, scores=0, traced=True)
+    assert result.recording is not None
+    assert recorded_step(result.recording) == pytest.approx(2 / (1 / 0.01 + 1 / 0.03), rel=0.05)
+    assert all("accuracy" not in row for row in result.history)
+
+
+def test_real_steps_on_processes_are_not_scored() -> None:
+    steps = RealSteps(task=DIGITS, engine="local", workers=2)
+    assert 0 < steps.measure("allreduce", 2, 12, 0) < 5
+    with pytest.raises(PlanError, match="scores=0 asks for none"):
+        covey.fit(DIGITS, "bsp", 2, until="accuracy>=0.5", scores=0)
