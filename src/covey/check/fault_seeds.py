@@ -98,7 +98,7 @@ def case_of(seed: int) -> FaultCase:
     """The strategy and the number of workers of a seed."""
     chance = Random(f"case/{seed}")
     name = chance.choice(catalog.names())
-    workers = 1 << chance.randint(1, 2) if name == "butterfly" else chance.choice((2, 3, 4, 4))
+    workers = 1 << chance.randint(1, 2) if name == "butterfly" else chance.choice((2, 2, 3, 4))
     return FaultCase(FASTER.get(name) or catalog.STRATEGIES[name].example or name, workers)
 
 

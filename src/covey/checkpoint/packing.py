@@ -29,7 +29,8 @@ def pack(value: Any, tensors: dict[str, Tensor], path: str = "value") -> Any:
     if isinstance(value, tuple):
         return {"$tuple": _each(value, tensors, path)}
     if isinstance(value, list):
-        return _each(value, tensors, path)
+        plain = all(type(item) is int for item in value)  # the state of a random generator has hundreds
+        return list(value) if plain else _each(value, tensors, path)
     if isinstance(value, Mapping):
         pairs = [(pack(key, tensors, path), key, item) for key, item in value.items()]
         return {"$dict": [[key, pack(item, tensors, f"{path}/{name}")] for key, name, item in pairs]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 PACKAGES = ("covey", "torch", "pyzmq", "msgspec", "numpy")
@@ -23,6 +24,7 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
 
 
+@cache
 def _version(name: str) -> str:
     try:
         return version(name)

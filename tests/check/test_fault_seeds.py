@@ -1,0 +1,168 @@
+"""Seeds of faults: every strategy keeps its promises whatever goes wrong, and planted mistakes are found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from covey import catalog
+from covey.check import fault_seeds
+from covey.check.fault_seeds import CHECKPOINTS, FaultCase, case_of, examined, rehearsed, tried, tried_all
+from covey.checkpoint import RoleState
+from covey.decentral.elastic.easgd import CentreMaster
+from covey.engines.remembered import Remembered
+from covey.engines.virtual.keeping import RunKeeper
+from covey.engines.virtual.link_faults import LinkFaults
+from covey.engines.virtual.virtual_actor import MessageInFlight
+from covey.model.replica import Replica
+from covey.simulate.faults import parse_faults
+
+SEEDS, PARTS = 200, 8
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_seeds(part: int) -> None:
+    """`python -m benchmarks.faults --seeds 0..9999` tries more of them."""
+    for finding in tried_all(range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS)):
+        assert not finding.broken, str(finding)
+
+
+def test_seeds_pick_every_strategy_and_the_same_one_again() -> None:
+    assert {catalog.resolve(case_of(seed).strategy, 4).name for seed in range(1000)} == set(catalog.names())
+    assert case_of(5) == case_of(5) and {case_of(seed).workers for seed in range(50)} == {2, 3, 4}
+
+
+@pytest.fixture
+def planting(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """What is planted here changes runs without faults too, of which none may be remembered."""
+    rehearsed.cache_clear()
+    yield monkeypatch
+    rehearsed.cache_clear()
+
+
+def found(strategy: str, faults: str, workers: int = 4) -> str:
+    return "\n".join(examined(FaultCase(strategy, workers), parse_faults(faults))[1])
+
+
+KILL = "kill worker 1@75ms"
+
+
+def nothing(*args: Any, **kwargs: Any) -> None:
+    pass
+
+
+def deliver_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_order = LinkFaults._in_order
+
+    def always(self: LinkFaults, flight: MessageInFlight) -> bool:
+        in_order(self, flight)
+        return True
+
+    monkeypatch.setattr(LinkFaults, "_in_order", always)
+
+
+def lose_silently(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LinkFaults, "check", nothing)
+    monkeypatch.setattr(LinkFaults, "_in_order", lambda self, flight: True)
+
+
+def forget_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    restore = Replica.restore
+
+    def without(self: Replica, state: dict[str, Any]) -> None:
+        restore(self, {**state, "optimizer": {**state["optimizer"], "state": {}}})
+
+    monkeypatch.setattr(Replica, "restore", without)
+
+
+def forget_memories(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Remembered, "_recalled", lambda self, kept, name, fresh: fresh)
+
+
+def skip_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = RoleState.of
+
+    def ahead(**given: Any) -> RoleState:
+        return of(**{**given, "done": given["done"] + 1})
+
+    monkeypatch.setattr(RoleState, "of", staticmethod(ahead))
+
+
+def keep_while_messages_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunKeeper, "_quiet", lambda self: True)
+
+
+def move_only_one_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def move(self: CentreMaster, elastic: Any) -> None:
+        self.replica.model.add_(self.decode(elastic.force), alpha=0.5)
+
+    monkeypatch.setattr(CentreMaster, "move", move)
+
+
+def differ_between_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    restore, turn = Replica.restore, [0]
+
+    def rounded(self: Replica, state: dict[str, Any]) -> None:
+        restore(self, state)
+        turn[0] += 1
+        if turn[0] % 2:
+            for part in self.flat.parts:
+                part.copy_(part.to(torch.float32))
+
+    monkeypatch.setattr(Replica, "restore", rounded)
+
+
+@pytest.mark.parametrize(
+    ("plant", "strategy", "faults", "told"),
+    [
+        (deliver_twice, "gosgd(probability=0.5)", "duplicate worker 0 -> worker 1@1ms", "delivered more often"),
+        (deliver_twice, "asynchronous", "duplicate worker 0 -> server 0#8", "delivered more often"),
+        (lose_silently, "asynchronous", "drop worker 0 -> server 0@20ms", "Stalled|nobody noticed"),
+        (lose_silently, "gosgd(probability=0.5)", "drop worker 0 -> worker 1@1ms", "nobody noticed|weight 0"),
+        (forget_optimizer, "bsp", KILL, "away from the run without faults"),
+        (forget_optimizer, "allreduce", KILL, "away from the run without faults"),
+        (forget_memories, "gosgd(probability=0.5)", KILL, "all workers have weight"),
+        (forget_memories, "diloco(period=5)", KILL, "away from the run without faults"),
+        (skip_a_step, "ssp", KILL, r"accepted \d times, not 4"),
+        (keep_while_messages_travel, "bsp", KILL, "Stalled|away from|RoleFailed"),
+        (move_only_one_side, "easgd(period=2)", KILL, "forces do not cancel"),
+        (differ_between_replicas, "allreduce", KILL, "workers have different weights"),
+    ],
+)
+def test_planted_mistakes_are_found(
+    plant: Callable[[pytest.MonkeyPatch], None], strategy: str, faults: str, told: str, planting: pytest.MonkeyPatch
+) -> None:
+    assert found(strategy, faults) == ""
+    plant(planting)
+    rehearsed.cache_clear()
+    why = found(strategy, faults)
+    assert re.search(told, why), why
+
+
+def test_a_run_that_does_not_end_is_named() -> None:
+    record = fault_seeds.record_of(FaultCase("bsp", 2), parse_faults("slow worker 1@0s for 9s by 2x"), limit=0.02)
+    assert record.why == "it still runs after 0.02 s of virtual time"
+
+
+def test_a_failing_seed_says_how_to_see_it_again_and_which_faults_matter(planting: pytest.MonkeyPatch) -> None:
+    forget_optimizer(planting)
+    plan = parse_faults("slow worker 0@10ms for 20ms by 2x; kill worker 1@75ms; delay worker 0 -> server 0@5ms by 9ms")
+    planting.setattr(fault_seeds, "draw", lambda seed, run: plan)
+    told = str(tried(FaultCase("bsp", 4), 17))
+    assert "seed 17: bsp, 4 workers" in told and "away from the run without faults" in told
+    assert "again: python -m benchmarks.faults --seeds 17" in told
+    assert told.endswith("faults that matter: kill worker 1@75ms")
+    mine = FaultCase("bsp", 4, task="train.py", steps=9)
+    assert fault_seeds.SeedFinding(3, mine, plan).replay == (
+        "covey simulate train.py --strategy bsp --workers 4 --steps 9 --seed 0 --faults 3"
+    )
+
+
+def test_checkpoints_lie_in_the_middle_of_a_run(tmp_path: Path) -> None:
+    calm = rehearsed(FaultCase("bsp", 4)).result
+    assert calm is not None and calm.seconds / CHECKPOINTS < 0.075
