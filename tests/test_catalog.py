@@ -216,7 +216,7 @@ def test_what_is_written_goes_before_what_a_system_is_made_of() -> None:
 def test_a_spec_that_says_how_many_servers_there_are_is_not_overruled(over: str) -> None:
     made = resolve(f"bsp over {over}", 4)
     assert len(made.layout(4, None)) == len(made.layout(4, 2)) == 6
-    with pytest.raises(PlanError, match="--servers 3: .* already says that there are 2"):
+    with pytest.raises(PlanError, match="servers=3: .* already says that there are 2"):
         made.layout(4, 3)
 
 

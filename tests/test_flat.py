@@ -213,7 +213,7 @@ def test_whole_parameters_are_balanced_by_bytes() -> None:
 
 
 def test_more_servers_than_parameters() -> None:
-    with pytest.raises(PlanError, match="use --servers 6 or fewer"):
+    with pytest.raises(PlanError, match="use servers=6 or fewer"):
         Flat(network()).whole(7)
 
 

@@ -44,15 +44,15 @@ def meant(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def check(path: Path, flag: str, usual: str, *, makes_folders: bool = False) -> None:
-    """Refuse a place that cannot be written, before hours of training are spent on it."""
+def check(path: Path, asked: str, usual: str, *, makes_folders: bool = False) -> None:
+    """Refuse a place that cannot be written, before hours of training are spent on it; `asked` is how it was given."""
     try:
         if path.is_dir():
-            raise PlanError(f"{flag} {path} is a folder; name a file in it, such as {path / usual}")
+            raise PlanError(f"{asked} is a folder; name a file in it, such as {path / usual}")
         folder = meant(path).parent
         if not folder.is_dir() and not makes_folders:
             named = folder if path.is_symlink() else path.parent
-            raise PlanError(f"{flag} {path}: there is no folder {named}; make it first (mkdir -p {named})")
+            raise PlanError(f"{asked}: there is no folder {named}; make it first (mkdir -p {named})")
         while not folder.exists():
             folder = folder.parent
         if path.exists() and not path.is_file():
@@ -60,4 +60,4 @@ def check(path: Path, flag: str, usual: str, *, makes_folders: bool = False) -> 
         else:
             os.rmdir(tempfile.mkdtemp(prefix=".covey-", dir=folder))
     except OSError as error:
-        raise PlanError(f"{flag} {path} cannot be written: {error.strerror}; choose another place") from None
+        raise PlanError(f"{asked} cannot be written: {error.strerror}; choose another place") from None

@@ -23,7 +23,7 @@ class PlanError(CoveyError):
 
     >>> covey.fit("examples/digits.py", "bsp", workers=2, steps=0)
     Traceback (most recent call last):
-    covey.errors.PlanError: --steps 0: at least 1 is needed
+    covey.errors.PlanError: steps=0: at least 1 is needed
     """
 
 

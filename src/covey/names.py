@@ -29,7 +29,7 @@ def option(name: str, value: object = None) -> str:
     """An option as the person who asked writes it: `--resume DIR` on a command line, `resume="DIR"` in Python."""
     if os.environ.get(TYPED):
         flag = f"--{FLAGS.get(name, name).replace('_', '-')}"
-        return flag if value is None else f"{flag} {value}"
+        return flag if value is None or value is True else f"{flag} {value}"
     if value is None:
         return f"{name}=…"
     return f"{name}={value}" if isinstance(value, int | float) else f'{name}="{value}"'

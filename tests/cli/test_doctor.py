@@ -15,6 +15,7 @@ from covey.engines.entries import ENGINES, engine, mpi, spark
 from covey.engines.entries.lab import LabEngine
 from covey.engines.entries.trouble import Trouble
 from covey.errors import PlanError
+from covey.names import option
 
 
 def test_this_machine_can_train(runner: CliRunner, tmp_path: Path) -> None:
@@ -41,7 +42,9 @@ def test_a_missing_extra_comes_with_its_command(monkeypatch: pytest.MonkeyPatch,
         ENGINES[name].check()
     assert raised.value.fix.endswith(f"pip install 'covey[{name}]'")
     assert any(one.startswith(package) for one in extras[name])
-    with pytest.raises(PlanError, match=re.escape(f"--engine {name} needs {package}: pip install 'covey[{name}]'")):
+    with pytest.raises(
+        PlanError, match=re.escape(f"{option('engine', name)} needs {package}: pip install 'covey[{name}]'")
+    ):
         covey.fit("examples/digits.py", engine=name)
 
 

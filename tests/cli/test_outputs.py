@@ -34,7 +34,7 @@ def test_save_is_checked_before_training(runner: CliRunner, calls: Calls, tmp_pa
 
 
 def test_fit_checks_save_before_training(tmp_path: Path) -> None:
-    with pytest.raises(covey.PlanError, match="--save .* is a folder"):
+    with pytest.raises(covey.PlanError, match="save=.* is a folder"):
         covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=2, save=tmp_path)
 
 
@@ -48,7 +48,7 @@ def test_a_model_that_cannot_be_saved_takes_nothing_else_along(runner: CliRunner
 
 
 def test_a_result_survives_a_full_disk(full: str) -> None:
-    with pytest.raises(SaveError, match="--save .*full could not be written: .*No space left") as raised:
+    with pytest.raises(SaveError, match="save=.*full.* could not be written: .*No space left") as raised:
         covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=2, save=full)
     assert raised.value.result.weights and raised.value.result.stopped == "budget"
 

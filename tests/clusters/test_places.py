@@ -72,7 +72,7 @@ def test_places_that_are_not_there(wish: str, words: str) -> None:
 def test_addresses() -> None:
     assert this_host.interface_address("lo") == "127.0.0.1"
     assert this_host.interface_address("10.1.2.3") == "10.1.2.3" and this_host.interface_address("fd00::2") == "fd00::2"
-    with pytest.raises(PlanError, match=r"--interface eth77: .* has .*lo"):
+    with pytest.raises(PlanError, match=r'interface="eth77": .* has .*lo'):
         this_host.interface_address("eth77")
     assert this_host.address_towards("tcp://127.0.0.1:9") == "127.0.0.1", "without one, the way to the launcher"
     assert this_host.address_towards("tcp://10.0.0.1:9", "lo") == "127.0.0.1"

@@ -130,7 +130,7 @@ def test_settings_that_cannot_work(engine: str, words: str) -> None:
 
 
 def test_hosts_are_rays_own_business() -> None:
-    with pytest.raises(PlanError, match="--hosts is not for ray"):
+    with pytest.raises(PlanError, match="hosts=… is not for ray"):
         covey.fit(DIGITS, "bsp", 2, engine="ray", hosts="hosts.txt", steps=1)
 
 

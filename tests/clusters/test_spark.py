@@ -297,5 +297,5 @@ def test_without_java_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_settings_that_cannot_work() -> None:
     with pytest.raises(PlanError, match="'spark' has no setting 'cores'. It has: master"):
         covey.fit(DIGITS, "bsp", 2, engine="spark(cores=3)", steps=1)
-    with pytest.raises(PlanError, match="--hosts is not for spark"):
+    with pytest.raises(PlanError, match="hosts=… is not for spark"):
         covey.fit(DIGITS, "bsp", 2, engine="spark", hosts="hosts.txt", steps=1)

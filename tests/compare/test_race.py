@@ -99,5 +99,5 @@ def test_every_round_another_one_begins() -> None:
 def test_a_fixed_number_is_kept() -> None:
     assert race([1.0, 10.0], quiet, random.Random(7), rounds(7, racing=True))[1] == 14
     assert rounds(None, racing=False).most == 1 and rounds(None, racing=True) == Rounds()
-    with pytest.raises(PlanError, match="--repeat 0: at least 1"):
+    with pytest.raises(PlanError, match="repeat=0: at least 1"):
         rounds(0, racing=True)

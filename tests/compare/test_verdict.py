@@ -275,7 +275,7 @@ def test_a_run_that_fails_for_one_seed_is_tried_with_the_others() -> None:
 def test_without_a_target_each_runs_once() -> None:
     whole = race("bsp,asynchronous", until=None)
     assert len(whole.outcomes) == 2
-    assert whole.verdict == "No verdict: there is no target that one could reach first (--until)"
+    assert whole.verdict == "No verdict: there is no target that one could reach first (until=…)"
 
 
 def test_a_metric_that_is_no_number_in_some_seeds_is_a_miss() -> None:

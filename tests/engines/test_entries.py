@@ -72,7 +72,7 @@ def test_a_file_brings_an_engine_with_its_settings() -> None:
     assert found is not None and found.places(2, None).open(1.0) == ["localhost"] * 3
     with pytest.raises(PlanError, match="'subprocesses' has no setting 'site'; did you mean 'sites'. It has: sites=0"):
         engine_of(Options(engine="subprocesses(site=3)"))
-    with pytest.raises(PlanError, match="--hosts is not for subprocesses, which finds its hosts itself: omit it"):
+    with pytest.raises(PlanError, match="hosts=… is not for subprocesses, which finds its hosts itself: omit it"):
         engine_of(options({"engine": "subprocesses", "hosts": "hosts.txt"}))
     assert doctor.checks()["subprocesses"][1]() == "ready"
 
@@ -133,7 +133,7 @@ def test_a_package_that_an_engine_needs_is_asked_for(monkeypatch: pytest.MonkeyP
 
     ENGINES.clear()
     ENGINES["needy"] = Needy
-    with pytest.raises(PlanError, match="--engine needy needs no_such_package: pip install no_such_package"):
+    with pytest.raises(PlanError, match='engine="needy" needs no_such_package: pip install no_such_package'):
         engine_of(Options(engine="needy"))
     monkeypatch.setattr(doctor, "CHECKS", {})
     (found,) = doctor.examine()

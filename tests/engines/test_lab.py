@@ -70,13 +70,13 @@ def test_without_iproute2(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_of_hosts_is_for_others() -> None:
-    with pytest.raises(PlanError, match="--hosts is not for lab, which makes its hosts itself: --engine 'lab.hosts=4"):
+    with pytest.raises(PlanError, match="hosts=… is not for lab, which makes its hosts itself: the engine 'lab.hosts=4"):
         engine_of(options({"engine": "lab", "hosts": "hosts.txt"}))
 
 
 def test_an_interface_is_for_others() -> None:
     """It was refused only once the hosts were made."""
-    with pytest.raises(PlanError, match="--interface is not for lab, whose roles use its shaped links"):
+    with pytest.raises(PlanError, match="interface=… is not for lab, whose roles use its shaped links"):
         engine_of(options({"engine": "lab", "interface": "eth0"}))
 
 

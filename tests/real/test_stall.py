@@ -67,7 +67,7 @@ def test_a_wait_without_end_in_the_users_own_code_ends_the_run(room: Room, momen
     """Nobody hears of a role that builds, or of the scorer while it scores; what uses no CPU there does nothing."""
     given = {f"before_{'build' if moment == 'building' else 'score'}": "time.sleep(1000) if first('hangs') else None"}
     who = r"(worker|scorer) \d" if moment == "building" else "scorer 0"
-    with pytest.raises(PeerLost, match=f"^{who} stands still: no report came .* 1 s; .* give a longer --stall; "):
+    with pytest.raises(PeerLost, match=f"^{who} stands still: no report came .* 1 s; .* give a longer stall=…; "):
         fit(room.task(**given, options="evaluate=score"), "gosgd", 2, epochs=3, stall="1s")
 
 

@@ -278,7 +278,7 @@ def test_state_that_lies_elsewhere_is_not_written_down_in_silence(spec: str, lac
 
     def save(optimizer: Optimizer) -> None:
         if lacks:
-            with pytest.warns(UserWarning, match=r"SGD.state_dict\(\) holds no momentum .* Use --checkpoint to save"):
+            with pytest.warns(UserWarning, match=r"SGD.state_dict\(\) holds no momentum .* Use checkpoint=… to save"):
                 optimizer.state_dict()
         else:
             assert optimizer.state_dict()["state"]

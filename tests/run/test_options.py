@@ -114,20 +114,20 @@ def test_an_option_is_read_or_refused(name: str, engine: str) -> None:
     kind = ENGINES.get(engine)
     if kind and (refused := {name, *NEEDED.get(name, {})} & kind.refuses.keys()):
         (option,) = refused
-        said = f"--{option.replace('_', '-')} is not for {engine}, {kind.refuses[option]}"
+        said = f"{option}=… is not for {engine}, {kind.refuses[option]}"
         with pytest.raises(PlanError, match=re.escape(said)):
             check(given, engine, kind)
     elif KINDS[engine] in READ[name]:
         check(given, engine, kind)
     else:
-        said = f"--{name.replace('_', '-')} is for .*, not for {engine}|--checkpoint is for"
+        said = f"{name}=… is for .*, not for {engine}|checkpoint=… is for"
         with pytest.raises(PlanError, match=said):
             fit(mlp(), "bsp", 2, engine=engine, **{name: OTHER[name]})
 
 
 @pytest.mark.parametrize("name", ["timing_only", "cluster", "instruments"])
 def test_virtual_time_is_not_for_processes(name: str) -> None:
-    with pytest.raises(PlanError, match=r"is for virtual time \(--engine simulated, .*\), not for local"):
+    with pytest.raises(PlanError, match=r"is for virtual time \(the engine simulated, .*\), not for local"):
         fit(mlp(), "bsp", 2, **{name: OTHER[name]})
 
 
@@ -137,7 +137,7 @@ def test_as_nobody_says_anything_is_not_given() -> None:
 
 
 def test_how_often_to_keep_needs_a_place() -> None:
-    with pytest.raises(PlanError, match="say where with --checkpoint"):
+    with pytest.raises(PlanError, match="say where with checkpoint="):
         fit(mlp(), "bsp", 2, every="5s")
 
 

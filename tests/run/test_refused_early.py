@@ -151,5 +151,5 @@ def test_a_rank_of_torchrun_does_not_start_a_run_of_its_own(monkeypatch: pytest.
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(PlanError, match="rank 1 of 2 of torchrun.*add --engine torchrun"):
+    with pytest.raises(PlanError, match="rank 1 of 2 of torchrun.*add engine=.torchrun"):
         fit(mlp(), "bsp", 2, steps=1)

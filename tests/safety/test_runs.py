@@ -181,7 +181,7 @@ def test_insecure_says_what_it_gives_up(room: Room) -> None:
     watch = Watch()
     result = on_two_hosts(room, room.task(), "local_sgd", steps=5, insecure=True, watcher=watch)
     assert result.samples and not result.failures
-    assert [line for line in watch.said if line.startswith("--insecure: ")]
+    assert [line for line in watch.said if line.startswith("insecure=True: ")]
 
 
 # --- a member that goes wrong

@@ -18,6 +18,7 @@ from covey.atomic_file import replacing
 from covey.checkpoint.files import MODE, opened, seal, seal_read, settle, sync, write_synced
 from covey.checkpoint.record import RunRecord, is_whole, read_record, sealed
 from covey.errors import CheckpointError
+from covey.names import option
 
 KEEP = 2
 NAME = re.compile(r"checkpoint-([0-9]{6,})")
@@ -145,7 +146,7 @@ class CheckpointDirectory:
             else:
                 return place, msgspec.structs.replace(run, torn=errors)
         raise CheckpointError(
-            errors[0] if errors else f"{self.directory} holds no checkpoint: was the run started with --checkpoint?"
+            errors[0] if errors else f"{self.directory} holds no checkpoint: did the run have {option('checkpoint')}?"
         )
 
     def _newest_first(self) -> list[Path]:

@@ -20,7 +20,7 @@ OUTPUT = Path("-")
 def check(path: Path | None, flag: str = "--json", usual: str = "result.json") -> None:
     """Refuse a place that cannot be written, before hours of training are spent on it."""
     if path is not None and path != OUTPUT:
-        atomic_file.check(path, flag, usual)
+        atomic_file.check(path, f"{flag} {path}", usual)
 
 
 def console(path: Path | None) -> Console:

@@ -59,7 +59,7 @@ def refuse_early(
 
     json_file.check(request.json)
     if save := request.files.get("model"):
-        atomic_file.check(save, "--save", "model.safetensors", makes_folders=True)
+        atomic_file.check(save, f"--save {save}", "model.safetensors", makes_folders=True)
     parse(request.strategy)
     parse_call(request.engine)
     if request.until is not None:

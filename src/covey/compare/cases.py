@@ -67,7 +67,7 @@ def parse_rates(text: str) -> tuple[float, ...]:
     except ValueError:
         rates = ()
     if not rates or not all(0 < rate < float("inf") for rate in rates):
-        raise PlanError(f"--rates {text}: write factors on the task's learning rate, such as '0.5|1|2'")
+        raise PlanError(f"{option('rates', text)}: write factors on the task's learning rate, such as '0.5|1|2'")
     return tuple(dict.fromkeys(rates))
 
 
@@ -100,8 +100,10 @@ def _bound(call: Call, text: str) -> str:
 
 def _twice(one: str, other: str) -> str:
     if one == other:
-        return f"--strategies names {one} twice: omit one"
-    return f"--strategies names {one} and {other}, which are the same strategy with the same settings: omit one"
+        return f"{option('strategies')} names {one} twice: omit one"
+    return (
+        f"{option('strategies')} names {one} and {other}, which are the same strategy with the same settings: omit one"
+    )
 
 
 def _family(name: str) -> list[str]:

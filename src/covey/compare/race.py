@@ -9,6 +9,7 @@ from statistics import median
 from covey.compare.cases import Entrant
 from covey.compare.paired import Finish, Ratio, ratio
 from covey.errors import PlanError
+from covey.names import option
 
 ERROR = 0.05  # the chance that any statement of a comparison is wrong
 EARLY, LAST = 0.1, 0.6  # of it, for each look before the last round, and for the last: by simulation all 11 keep it
@@ -35,7 +36,7 @@ def rounds(repeat: int | None, racing: bool) -> Rounds:
     if repeat is None:
         return Rounds() if racing else ONCE
     if repeat < 1:
-        raise PlanError(f"--repeat {repeat}: at least 1 is needed")
+        raise PlanError(f"{option('repeat', repeat)}: at least 1 is needed")
     return Rounds(least=repeat, most=repeat)
 
 

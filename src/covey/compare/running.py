@@ -17,6 +17,7 @@ from covey.compare.race import Rounds, rounds
 from covey.compare.verdict import conclude, how_long, standings
 from covey.engines import machine
 from covey.errors import CoveyError, PlanError
+from covey.names import option
 from covey.observe.progress import Watcher
 from covey.observe.records import INSIDE
 from covey.observe.result import RunFacts
@@ -94,11 +95,13 @@ def time_limit(repeat: int | None, within: str | None) -> float | None:
     """Seconds after which no round begins; None where the number of rounds is fixed."""
     if repeat is not None:
         if within is not None:
-            raise PlanError(f"--repeat {repeat} fixes the number of runs: omit --within {within}, or --repeat")
+            raise PlanError(
+                f"{option('repeat', repeat)} fixes the number of runs: omit {option('within', within)}, or that"
+            )
         return None
     seconds = parse_duration(WITHIN if within is None else within)
     if seconds <= 0:
-        raise PlanError(f"--within {within}: a comparison takes time; write for example 60s or 5m")
+        raise PlanError(f"{option('within', within)}: a comparison takes time; write for example 60s or 5m")
     return seconds
 
 
@@ -149,9 +152,9 @@ class RunningRace:
         """How to get enough runs, where time was short."""
         done = max((run.repeat + 1 for run in self.whole.outcomes), default=1)
         if not self.late:
-            return "omit --repeat" if self.plan.fixed and self.plan.most < Rounds().least else ""
+            return f"omit {option('repeat')}" if self.plan.fixed and self.plan.most < Rounds().least else ""
         wanted = self.plan.least if done < self.plan.least else self.plan.most
-        return f"give more time, such as --within {how_long(1.2 * wanted * sum(self.took.values()))}"
+        return f"give more time, such as {option('within', how_long(1.2 * wanted * sum(self.took.values())))}"
 
     def one(self, case: Case) -> None:
         """Run a case, unless that is done already; once more if other programs disturbed it."""

@@ -11,6 +11,7 @@ from covey.compare.cases import Entrant
 from covey.compare.outcomes import ComparedRun, Comparison, Standing
 from covey.compare.paired import FEWEST, Finish, Ratio
 from covey.compare.race import Rounds, Standings
+from covey.names import option
 from covey.target import parse_target
 
 TIE = 2.0  # times: those that may be further apart than this do not tie, they are not known well enough
@@ -72,7 +73,7 @@ def _no_verdict(whole: Comparison, found: Standings) -> str:
     """Why there is none, whatever the times; nothing where there may be one."""
     seeds = max((len(finishes) for finishes in found.finishes.values()), default=0)
     if not whole.until:
-        return "there is no target that one could reach first (--until)"
+        return f"there is no target that one could reach first ({option('until')})"
     if whole.interrupted:
         return f"it was interrupted after {counted(seeds, 'seed')}"
     if whole.busy:

@@ -24,6 +24,7 @@ from covey.engines.launch_environment import LaunchEnvironment, by_mpi
 from covey.engines.native.mpi_service import NATIVE, Service
 from covey.engines.process.liveness import Silence
 from covey.errors import PeerLost, PlanError
+from covey.names import option
 
 LOOK = 0.02  # seconds between two looks: MPI's own waiting keeps a core busy
 DOORS, HERE, CONFIG = 1, 2, 3  # tags
@@ -37,7 +38,9 @@ def places(workers: int, hosts: Path | None, native: bool) -> Places:
 
         return MpirunPlaces(workers, hosts, native)
     if hosts:
-        raise PlanError("--hosts is for covey's own mpirun; this process was started by one: give it the --hostfile")
+        raise PlanError(
+            f"{option('hosts')} is for covey's own mpirun; this process was started by one: give it the --hostfile"
+        )
     return RANKS.places(started, (lambda address: NATIVE) if native else None)
 
 
@@ -123,7 +126,7 @@ class MpiChannel:
             clock.tick()
             if patience is not None and clock.awake > patience:
                 raise PeerLost(
-                    f"rank {source} did not answer within {patience:g} s; a longer --stall gives it more time"
+                    f"rank {source} did not answer within {patience:g} s; a longer {option('stall')} gives it more time"
                 )
             time.sleep(LOOK)
         data = bytearray(status.Get_count(MPI.BYTE))

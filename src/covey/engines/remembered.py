@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from covey.checkpoint import RoleState
 from covey.errors import CheckpointError
 from covey.message import Address
+from covey.names import option
 from covey.program import Memory
 
 T = TypeVar("T")
@@ -41,7 +42,7 @@ class Remembered:
             has = ", ".join(map(repr, kept.memories)) or "nothing"
             raise CheckpointError(
                 f"the checkpoint has no {name!r} of {self._who}, only {has}: another version of covey or of its "
-                "strategy wrote it; go on with that version, or start again without --resume"
+                f"strategy wrote it; go on with that version, or start again without {option('resume')}"
             )
         return kept.recall(name, fresh)
 

@@ -20,6 +20,7 @@ from covey.engines.cluster.ranks import Presence, Ranks, presence, presences
 from covey.engines.launch_environment import LaunchEnvironment, by_torchrun
 from covey.engines.process.liveness import Silence
 from covey.errors import PeerLost
+from covey.names import option
 
 COMING = 90.0  # seconds until the rendezvous must be there
 LEAVING = 30.0  # seconds that a leader which refuses waits for the others to hear of it
@@ -83,7 +84,9 @@ class StoreChannel:
         while not self.store.check([f"here/{rank}"]):
             clock.tick()
             if clock.awake > patience:
-                raise PeerLost(f"rank {rank} did not arrive within {patience:g} s; a longer --stall gives it more time")
+                raise PeerLost(
+                    f"rank {rank} did not arrive within {patience:g} s; a longer {option('stall')} gives it more time"
+                )
             time.sleep(LOOK)
         return presences.read(self.store.get(f"here/{rank}"), f"rank {rank}")
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from covey.errors import CheckpointError, PlanError
 from covey.model.slots import TensorSlot, buffers_of, described, slots_of, trainable
+from covey.names import option
 from covey.vector import Piece, Vector, ranges
 
 
@@ -151,7 +152,7 @@ class Flat:
         if pieces > len(self.slots):
             raise PlanError(
                 f"this optimizer needs whole parameters, and there are only {len(self.slots)} for {pieces} servers: "
-                f"use --servers {len(self.slots)} or fewer"
+                f"use {option('servers', len(self.slots))} or fewer"
             )
         sizes = [(slot.stop - slot.start) * self.params.parts[slot.part].element_size() for slot in self.slots]
         return [self.piece(self.slots[a:b]) for a, b in _balanced(sizes, pieces)]

@@ -15,6 +15,7 @@ from covey.engines.cluster.cluster_processes import ClusterProcesses
 from covey.engines.cluster.places import MeetingTerms, Places
 from covey.engines.entries import ENGINES, HERE, Engine, names
 from covey.errors import PlanError
+from covey.names import option
 from covey.observe.result import Result
 from covey.run.options import Options, check
 from covey.run.processes import on_processes
@@ -24,7 +25,7 @@ from covey.spec import Call, SpecError, bind, parse_call, unknown
 from covey.task import Task
 
 INSECURE = (
-    "--insecure: what roles say to each other is neither encrypted nor signed; whoever is on this network can read the "
+    "what roles say to each other is neither encrypted nor signed; whoever is on this network can read the "
     "model and the gradients, change them, or end the run"
 )
 
@@ -36,7 +37,7 @@ def engine_of(given: Options) -> Engine | None:
     if call.name not in HERE:
         engine = bind(call, _kind(call, given.engine), "engine", given.engine)
     elif call.settings:
-        raise PlanError(f"the engine {call.name} has no settings: write --engine {call.name}")
+        raise PlanError(f"the engine {call.name} has no settings: write {option('engine', call.name)}")
     check(given, call.name, engine)
     return engine
 
@@ -85,7 +86,7 @@ def terms_of(given: Options, threads: int) -> MeetingTerms:
         stall=parse_duration(given.processes.stall),
     )  # fmt: skip
     if given.output.watcher and given.network.insecure:
-        given.output.watcher.say(INSECURE)
+        given.output.watcher.say(f"{option('insecure', True)}: {INSECURE}")
     return replace(terms, say=given.output.watcher.say) if given.output.watcher else terms
 
 
@@ -106,7 +107,7 @@ def refuse_ranks(instead: str = "") -> None:
     if found and found[1].size > 1:
         raise PlanError(
             f"this is rank {found[1].rank} of {found[1].size} of {found[0]}, and each rank would start a run of its "
-            f"own: add --engine {found[0]}{instead}"
+            f"own: add {option('engine', found[0])}{instead}"
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from covey.engines.entries import ENGINES, Engine
 from covey.errors import PlanError
-from covey.names import meant
+from covey.names import meant, option
 from covey.observe.callbacks import Callback
 from covey.observe.instruments import Instrument
 from covey.observe.progress import Watcher
@@ -29,8 +29,8 @@ HERE: frozenset[Kind] = frozenset({"local", "simulated"})
 FOR: Mapping[frozenset[Kind], str] = {
     REAL: "real processes",
     HOSTS: f"engines with several hosts ({', '.join(ENGINES)})",
-    VIRTUAL: "virtual time (--engine simulated, or covey simulate)",
-    HERE: "processes of this machine and virtual time (--engine local or simulated)",
+    VIRTUAL: "virtual time (the engine simulated, or covey simulate)",
+    HERE: "processes of this machine and virtual time (the engines local and simulated)",
 }
 
 
@@ -70,9 +70,11 @@ class BudgetOptions(OptionPart):
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:
-            raise PlanError("give --epochs or --steps, not both: each says when a worker ends")
+            raise PlanError(f"give {option('epochs')} or {option('steps')}, not both: each says when a worker ends")
         if self.scores == 0 and self.until is not None:
-            raise PlanError(f"--until {self.until} needs scores, and scores=0 asks for none: omit one of them")
+            raise PlanError(
+                f"{option('until', self.until)} needs scores, and {option('scores', 0)} asks for none: omit one of them"
+            )
         _at_least_one(epochs=self.epochs, steps=self.steps, scores=self.scores or 1)
 
 
@@ -124,19 +126,23 @@ class CheckpointOptions(OptionPart):
 
     def __post_init__(self) -> None:
         if self.on_failure not in get_args(OnFailure):
-            raise PlanError(f"--on-failure {self.on_failure}: use {' or '.join(get_args(OnFailure))}")
-        _at_least_one(**{"max-failures": self.max_failures})
+            raise PlanError(f"{option('on_failure', self.on_failure)}: use {' or '.join(get_args(OnFailure))}")
+        _at_least_one(max_failures=self.max_failures)
 
     def check(self) -> None:
         if self.on_failure == "restart" and self.checkpoint is None:
             raise PlanError(
-                "--on-failure restart needs --checkpoint DIR: the run starts again from its newest checkpoint"
+                f"{option('on_failure', 'restart')} needs {option('checkpoint', 'DIR')}: the run starts again from its "
+                "newest checkpoint"
             )
         if "max_failures" in _given(self) and self.on_failure == "stop":
-            raise PlanError(f"--max-failures {self.max_failures} counts restarts: add --on-failure restart")
+            raise PlanError(
+                f"{option('max_failures', self.max_failures)} counts restarts: add {option('on_failure', 'restart')}"
+            )
         if "every" in _given(self) and self.checkpoint is None:
             raise PlanError(
-                f"--every {self.every} says how often to write a checkpoint; say where with --checkpoint DIR"
+                f"{option('every', self.every)} says how often to write a checkpoint; say where with "
+                f"{option('checkpoint', 'DIR')}"
             )
 
 
@@ -199,9 +205,15 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.virtual.timing_only and (self.budget.until or self.output.save):
-            raise PlanError("--timing-only trains nothing: use --steps or --epochs, without --until and --save")
+            raise PlanError(
+                f"{option('timing_only', True)} trains nothing: use {option('steps')} or {option('epochs')}, without "
+                f"{option('until')} and {option('save')}"
+            )
         if self.virtual.timing_only and (self.checkpoints.checkpoint or self.checkpoints.resume):
-            raise PlanError("--timing-only trains nothing that could be kept: omit --checkpoint and --resume")
+            raise PlanError(
+                f"{option('timing_only', True)} trains nothing that could be kept: omit {option('checkpoint')} and "
+                f"{option('resume')}"
+            )
 
     @property
     def parts(self) -> tuple[OptionPart, ...]:
@@ -245,11 +257,11 @@ def check(given: Options, name: str, engine: Engine | type[Engine] | None) -> No
     kind: Kind = "cluster" if engine else "simulated" if name == "simulated" else "local"
     refused = engine.refuses if engine else {}
     for part in given.parts:
-        for option in _given(part):
+        for given_name in _given(part):
             if kind not in part.read_by:
-                raise PlanError(f"--{option.replace('_', '-')} is for {FOR[part.read_by]}, not for {name}")
-            if option in refused:
-                raise PlanError(f"--{option.replace('_', '-')} is not for {name}, {refused[option]}")
+                raise PlanError(f"{option(given_name)} is for {FOR[part.read_by]}, not for {name}")
+            if given_name in refused:
+                raise PlanError(f"{option(given_name)} is not for {name}, {refused[given_name]}")
     for part in given.parts:
         part.check()
 
@@ -266,4 +278,4 @@ def _given(part: OptionPart) -> list[str]:
 def _at_least_one(**numbers: int | None) -> None:
     for name, value in numbers.items():
         if value is not None and value < 1:
-            raise PlanError(f"--{name} {value}: at least 1 is needed")
+            raise PlanError(f"{option(name, value)}: at least 1 is needed")

@@ -23,6 +23,7 @@ from covey.engines.process.snapshot_parts import SCORER
 from covey.engines.signal_faults import SignalFaults
 from covey.errors import CheckpointError
 from covey.model import build, scored
+from covey.names import option
 from covey.observe.recording import joined
 from covey.observe.result import Result, conclude
 from covey.run import roles
@@ -155,7 +156,7 @@ def checkpoints_of(given: CheckpointOptions, told: Callable[[Path], None] | None
     if CheckpointDirectory(place).all() and (resumed is None or Path(resumed).resolve() != place.resolve()):
         raise CheckpointError(
             f"{place} holds the checkpoints of an earlier run, which this one would replace: "
-            f"go on from them with --resume {place}, or choose another folder"
+            f"go on from them with {option('resume', place)}, or choose another folder"
         )
     found = CheckpointDirectory(place)
     if told:
@@ -184,6 +185,6 @@ def kept_run(given: CheckpointOptions, here: RunRecord) -> tuple[Path | None, Ru
     if run.ended and past.limits != here.limits:
         raise CheckpointError(
             f"{place}: worker {run.ended[0]} had already ended after its {run.limits[run.ended[0]]} steps; "
-            "go on with the --epochs or --steps that the run had"
+            f"go on with the {option('epochs')} or {option('steps')} that the run had"
         )
     return place, run

@@ -16,6 +16,7 @@ from covey.data.shards import Shards
 from covey.engines import machine
 from covey.errors import PlanError
 from covey.model import build
+from covey.names import option
 from covey.observe.referee import Referee, Row
 from covey.observe.result import RunFacts
 from covey.run.options import BudgetOptions, Options
@@ -81,7 +82,9 @@ def request(
     target = target_of(task, given.budget.until) if given.budget.until else None
     task = build.with_rows(task, rows) if rows else task
     if target and task.evaluate is None and target.metric != "loss":
-        raise PlanError(f"--until {target}: the task has no evaluate=…, so only the training loss can be a target")
+        raise PlanError(
+            f"{option('until', target)}: the task has no evaluate=…, so only the training loss can be a target"
+        )
     if chosen.terms.accept:
         chosen.terms.accept(build.optimizer(task))
     callbacks = task.callbacks
@@ -113,7 +116,7 @@ def _check_mesh(chosen: Strategy, given: Options, rows: RowInfo | None) -> None:
     if chosen.composition.mesh and rows:
         raise PlanError("two stages of a cut model need the same samples, and rows stay where they are: use covey.fit")
     if chosen.composition.mesh and given.virtual.timing_only:
-        raise PlanError("--timing-only has no model that could be cut: omit it, or see `covey cut`")
+        raise PlanError(f"{option('timing_only', True)} has no model that could be cut: omit it, or see `covey cut`")
 
 
 def _cut(

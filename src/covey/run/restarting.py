@@ -12,6 +12,7 @@ from covey.engines.interrupt import Interrupt
 from covey.engines.process.clock import LostAttempt
 from covey.engines.process.launcher.supervisor import Supervisor
 from covey.errors import PeerLost
+from covey.names import option
 from covey.observe.membership import Goodput, MembershipEvent
 from covey.observe.result import Result
 from covey.run.options import Options
@@ -71,8 +72,8 @@ class Restarts:
         self.failed = self.failed + 1 if following.kept == attempt.kept else 1
         if self.failed > self.most:
             raise PeerLost(
-                f"{lost}\nthe run failed {self.failed} times in a row without a new checkpoint: a shorter --every "
-                "keeps more of it, and a larger --max-failures tries more often"
+                f"{lost}\nthe run failed {self.failed} times in a row without a new checkpoint: a shorter "
+                f"{option('every')} keeps more of it, and a larger {option('max_failures')} tries more often"
             ) from lost
         ended, before = attempt.supervisor, attempt.lost.clock if attempt.lost else 0.0
         clock, samples = (max(before, ended.watch.now()), ended.roster.samples) if ended else (before, 0)

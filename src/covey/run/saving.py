@@ -8,6 +8,7 @@ from pathlib import Path
 from covey import atomic_file
 from covey.errors import SaveError
 from covey.model import scored
+from covey.names import option
 from covey.observe.result import Result
 
 Place = str | os.PathLike[str] | None
@@ -16,7 +17,7 @@ Place = str | os.PathLike[str] | None
 def check_save(to: Place) -> None:
     """Refuse, before anything runs, a place where no model can be saved."""
     if to:
-        atomic_file.check(Path(to), "--save", "model.safetensors", makes_folders=True)
+        atomic_file.check(Path(to), option("save", to), "model.safetensors", makes_folders=True)
 
 
 def save_model(result: Result, to: Place) -> SaveError | None:
@@ -25,5 +26,5 @@ def save_model(result: Result, to: Place) -> SaveError | None:
         if to:
             scored.save(result.weights, atomic_file.meant(Path(to)))
     except OSError as error:
-        return SaveError(f"--save {to} could not be written: {error.strerror or error}", result)
+        return SaveError(f"{option('save', to)} could not be written: {error.strerror or error}", result)
     return None

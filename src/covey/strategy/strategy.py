@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
+from covey.names import option
 from covey.strategy.roles import Role
 from covey.strategy.taxonomy import Description, Taxonomy
 
@@ -135,13 +136,15 @@ class Strategy:
     def layout(self, workers: int, servers: int | None) -> list[Role]:
         """The roles for so many workers and servers (the strategy's own number when None)."""
         if workers < 1:
-            raise PlanError(f"--workers {workers}: at least 1 is needed")
+            raise PlanError(f"{option('workers', workers)}: at least 1 is needed")
         if servers is not None and servers != self.servers.count and not self.servers.count:
-            raise PlanError(f"{self.name} has no servers: omit --servers, or use bsp, ssp or asynchronous")
+            raise PlanError(f"{self.name} has no servers: omit {option('servers')}, or use bsp, ssp or asynchronous")
         if servers is not None and servers != self.servers.count and self.servers.fixed:
-            raise PlanError(f"--servers {servers}: '{self.text}' already says that there are {self.servers.count}")
+            raise PlanError(
+                f"{option('servers', servers)}: '{self.text}' already says that there are {self.servers.count}"
+            )
         if servers is not None and servers < 1 <= self.servers.count:
-            raise PlanError(f"--servers {servers}: {self.name} needs at least 1")
+            raise PlanError(f"{option('servers', servers)}: {self.name} needs at least 1")
         return self.roles(workers, self.servers.count if servers is None else servers)
 
     @property

@@ -15,6 +15,7 @@ from covey.exchange.codec import Codec, dense
 from covey.exchange.collectives.compressed import gradient_coder
 from covey.message import Address, Message
 from covey.model.replica import Replica
+from covey.names import option
 from covey.program import Node
 from covey.servers.goodbye import Goodbye
 from covey.servers.server_program import ServerProgram, serve
@@ -227,7 +228,9 @@ class Vap:
 
         def roles(workers: int, servers: int) -> list[Role]:
             if servers != 1:
-                raise PlanError(f"--servers {servers}: vap needs 1 server, which tracks what each worker has seen")
+                raise PlanError(
+                    f"{option('servers', servers)}: vap needs 1 server, which tracks what each worker has seen"
+                )
             work, held = partial(worker, bound=bound, codec=codec), bound if self.strong else None
             return [
                 *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),

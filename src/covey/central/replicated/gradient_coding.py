@@ -17,6 +17,7 @@ from covey.errors import PlanError
 from covey.message import Address, Message
 from covey.model.batches import Batch
 from covey.model.replica import Replica
+from covey.names import option
 from covey.program import Node
 from covey.servers.clients import caught_up
 from covey.servers.goodbye import Goodbye
@@ -148,7 +149,7 @@ class GradientCoding:
 
         def roles(workers: int, servers: int) -> list[Role]:
             if servers != 1:
-                raise PlanError(f"--servers {servers}: gradient_coding decodes whole gradients, on 1 server")
+                raise PlanError(f"{option('servers', servers)}: gradient_coding decodes whole gradients, on 1 server")
             work = partial(worker, stragglers=self.stragglers, scheme=self.scheme)
             tend = partial(serve, Decoder, stragglers=self.stragglers, scheme=self.scheme)
             return [

@@ -18,6 +18,7 @@ from covey.central.server.tokens import TokenShard
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.model.optimizers import check_momentum
+from covey.names import option
 from covey.servers.roles import addresses, workers_and_servers
 from covey.servers.server_program import serve
 from covey.strategy import (
@@ -242,7 +243,7 @@ class ValueBound:
 
         def roles(workers: int, servers: int) -> list[Role]:
             if servers != 1:  # each would hold somebody back for somebody whom another holds back
-                raise PlanError(f"--servers {servers}: value_bound needs 1 server, which compares all weights")
+                raise PlanError(f"{option('servers', servers)}: value_bound needs 1 server, which compares all weights")
             return free.roles(workers, servers)
 
         return replace(free, roles=roles, leaves_behind=True)

@@ -44,6 +44,7 @@ from covey.engines.transport.keys import LAUNCHER, ConnectionGuard, KeyChecker, 
 from covey.engines.transport.token import new_token
 from covey.errors import PeerLost, PlanError
 from covey.message import Address
+from covey.names import option
 from covey.strategy import Role
 
 COMING = 3  # times the silence that is allowed: until all sites must be there
@@ -181,7 +182,7 @@ class ClusterProcesses:
         if missing := [self._called(n) for n in range(len(self.sites)) if n not in arrived]:
             raise PeerLost(
                 f"no answer within {max(patience, PACE * self.took):.0f} s: {', '.join(missing)}; can they reach "
-                f"{self.address}? A longer --stall gives them more time"
+                f"{self.address}? A longer {option('stall')} gives them more time"
             )
         mine = this_host.versions(self.task)
         for number, other in sorted(arrived.items()):
@@ -266,7 +267,7 @@ class ClusterProcesses:
         if native and len(set(self.hosts)) > 1 and not self.terms.insecure:
             raise PlanError(
                 "native=true: collectives of torch and MPI are neither encrypted nor authenticated between hosts; "
-                "add --insecure if the network is yours alone, or omit native"
+                f"add {option('insecure', True)} if the network is yours alone, or omit native"
             )
         return native
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from covey.errors import PlanError
 from covey.message import Address
+from covey.names import option
 from covey.strategy import Role
 
 REST = "rest"
@@ -60,7 +61,7 @@ def _wishes(wish: str, roles: Sequence[Role], sites: Sequence[Site]) -> Mapping[
         kind = kind.strip().removesuffix("s")
         if not colon or kind not in kinds:
             known = ", ".join(f"{name}s" for name in sorted(kinds))
-            raise PlanError(f"--place {part}: write ROLES:HOST, where ROLES is one of {known}")
+            raise PlanError(f"{option('place', part)}: write ROLES:HOST, where ROLES is one of {known}")
         asked[kind] = [name.strip() for name in where.split("+")]
     named = {name for names in asked.values() for name in names if name != REST}
     found: dict[str, Sequence[Site]] = {}
@@ -68,13 +69,15 @@ def _wishes(wish: str, roles: Sequence[Role], sites: Sequence[Site]) -> Mapping[
         for name in names:
             if name != REST and not any(site.called(name) for site in sites):
                 hosts = ", ".join(dict.fromkeys(site.host for site in sites))
-                raise PlanError(f"--place {kind}s:{name}: no such host; there are {hosts} (or node0, node1, …)")
+                raise PlanError(
+                    f"{option('place', f'{kind}s:{name}')}: no such host; there are {hosts} (or node0, node1, …)"
+                )
         chosen = [
             site for site in sites
             if any(site.called(name) for name in names)
             or (REST in names and not any(site.called(name) for name in named))
         ]  # fmt: skip
         if not chosen:
-            raise PlanError(f"--place {kind}s:rest: no host is left for them")
+            raise PlanError(f"{option('place', f'{kind}s:rest')}: no host is left for them")
         found[kind] = chosen
     return found

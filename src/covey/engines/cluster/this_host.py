@@ -17,6 +17,7 @@ from secrets import token_hex
 import msgspec
 
 from covey.errors import PlanError
+from covey.names import option
 from covey.task import task_file
 from covey.version import __version__
 
@@ -74,7 +75,7 @@ def interface_address(interface: str) -> str:
         return interface
     names = [name for _, name in socket.if_nameindex()]
     if interface not in names:
-        raise PlanError(f"--interface {interface}: {socket.gethostname()} has {', '.join(names)}")
+        raise PlanError(f"{option('interface', interface)}: {socket.gethostname()} has {', '.join(names)}")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             found = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
@@ -141,7 +142,7 @@ def _ipv6_of(interface: str) -> str:
         digits, _, _, scope, _, name = line.split()
         if name == interface and scope != "20":  # 20: good on the link only
             return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
-    raise PlanError(f"--interface {interface}: it has no address")
+    raise PlanError(f"{option('interface', interface)}: it has no address")
 
 
 @cache

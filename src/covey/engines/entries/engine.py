@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, ClassVar
 from covey.engines.entries.trouble import Trouble
 from covey.engines.launch_environment import LaunchEnvironment
 from covey.errors import PlanError
+from covey.names import option
 
 if TYPE_CHECKING:
     from covey.engines.cluster.places import Places
     from covey.engines.cluster.ranks import Ranks
 
 ENDS_WITH_RUN = (  # why an engine refuses --on-failure
-    "whose processes end with the run: let its scheduler start the same command again with --resume, or use --engine "
-    "local, ray or lab"
+    "whose processes end with the run: let its scheduler start the program again, to resume from its checkpoints, "
+    "or use the engine local, ray or lab"
 )
 
 
@@ -75,7 +76,7 @@ class Engine(ABC):
     def require(cls, name: str) -> None:
         """Refuse a run that needs a missing package."""
         if cls.needs and find_spec(cls.needs) is None:
-            raise PlanError(f"--engine {name} needs {cls.needs}: {cls.install}")
+            raise PlanError(f"{option('engine', name)} needs {cls.needs}: {cls.install}")
 
     @classmethod
     def environment(cls) -> LaunchEnvironment | None:

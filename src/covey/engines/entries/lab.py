@@ -24,7 +24,7 @@ class LabEngine(Engine):
     cpu: float | str = ""  # cores of each host; by default an equal share
 
     refuses: ClassVar[Mapping[str, str]] = {
-        "hosts": "which makes its hosts itself: --engine 'lab(hosts=4)'",
+        "hosts": "which makes its hosts itself: the engine 'lab(hosts=4)'",
         "interface": "whose roles use its shaped links: omit it",
     }
 

@@ -28,7 +28,7 @@ class RayEngine(Engine):
 
     needs = "ray"
     install = "pip install 'covey[ray]'"
-    refuses: ClassVar[Mapping[str, str]] = {"hosts": "which knows its nodes: --engine 'ray(address=HOST:PORT)'"}
+    refuses: ClassVar[Mapping[str, str]] = {"hosts": "which knows its nodes: the engine 'ray(address=HOST:PORT)'"}
 
     def __post_init__(self) -> None:
         for name, value in (("sites", self.sites), ("cpus", self.cpus), ("gpus", self.gpus)):

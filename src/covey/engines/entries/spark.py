@@ -28,7 +28,7 @@ class SparkEngine(Engine):
     needs = "pyspark"
     install = "pip install 'covey[spark]'"
     refuses: ClassVar[Mapping[str, str]] = {
-        "hosts": "which knows its executors: --engine 'spark(master=\"spark://…\")'",
+        "hosts": "which knows its executors: the engine 'spark(master=\"spark://…\")'",
         "on_failure": ENDS_WITH_RUN,
     }
 

@@ -8,6 +8,8 @@ from collections.abc import Hashable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from covey.names import option
+
 if TYPE_CHECKING:
     from covey.message import Address
 
@@ -120,5 +122,5 @@ def _stat(pid: int) -> list[str]:
 def still(who: Address | str, how: str, stall: float) -> str:
     """That a process does nothing, in words; `how` is its state as Linux reports it, if that is known."""
     doing = STATES.get(how, "stands still")
-    advice = "" if how in STOPPED else "; if it may be silent for so long, give a longer --stall"
+    advice = "" if how in STOPPED else f"; if it may be silent for so long, give a longer {option('stall')}"
     return f"{who} {doing}: no report came and no CPU was used for {stall:g} s{advice}"

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from covey.errors import PlanError
 from covey.model.optimizers import Combined
 from covey.model.replica import Replica
+from covey.names import option
 from covey.settings import LoopSettings
 
 T = TypeVar("T")
@@ -52,8 +53,8 @@ def _warn_of_state(settings: LoopSettings, optimizer: Optimizer) -> None:
     if settings.reached and not settings.stepped and current_thread() is main_thread():
         warnings.warn(
             f"{type(optimizer).__name__}.state_dict() holds no momentum or other state in this process: with this "
-            "strategy, servers step the optimizer. Use --checkpoint to save it, or a strategy whose workers step "
-            "(allreduce, local_sgd, easgd)",
+            f"strategy, servers step the optimizer. Use {option('checkpoint')} to save it, or a strategy whose workers "
+            "step (allreduce, local_sgd, easgd)",
             stacklevel=3,
         )
 
