@@ -64,8 +64,10 @@ def test_no_message_names_a_flag_by_itself() -> None:
         for file in (SOURCE / room).rglob("*.py"):
             tree = ast.parse(file.read_text())
             docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+            docs |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
             for node in ast.walk(tree):
-                text = node.value if isinstance(node, ast.Constant) and id(node) not in docs else ""
-                if isinstance(text, str) and named.search(text) and not COMMANDS.search(text):
-                    found.append(f"{file.relative_to(SOURCE)}:{node.lineno}: {text}")
+                if isinstance(node, ast.JoinedStr | ast.Constant) and id(node) not in docs:
+                    text = ast.unparse(node)
+                    if named.search(text) and not COMMANDS.search(text):
+                        found.append(f"{file.relative_to(SOURCE)}:{node.lineno}: {text}")
     assert found == []

@@ -99,5 +99,5 @@ def test_a_run_killed_while_it_writes_leaves_the_checkpoint_before(room: Room) -
 def test_auto_says_which_interval_it_chose(room: Room) -> None:
     watch, kept = Watch(), room.path / "kept"
     fit(room.task(before_step=PACE), "bsp", 2, steps=500, checkpoint=kept, every="auto", watcher=watch)
-    told = [line for line in watch.said if line.startswith("--every auto: a checkpoint about every")]
+    told = [line for line in watch.said if line.startswith('every="auto": a checkpoint about every')]
     assert told and any("kept the run in" in line for line in watch.said)

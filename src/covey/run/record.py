@@ -17,6 +17,7 @@ import msgspec
 
 from covey import atomic_file, faults
 from covey.errors import PlanError
+from covey.names import option
 from covey.observe.journal import Journal
 from covey.observe.records import FACTS, JOURNAL, RESULT, SCHEMA, RecordFacts
 from covey.observe.result import Result, RunFacts
@@ -54,7 +55,7 @@ def folder_of_runs(wanted: str | os.PathLike[str] | Literal[False] | None) -> Pa
     if wanted is False or wanted == "":
         return None
     if Path(wanted).exists() and not Path(wanted).is_dir():
-        raise PlanError(f"--runs {wanted} is a file; name a folder, or use --no-record")
+        raise PlanError(f"{option('runs', wanted)} is a file; name a folder, or use --no-record")
     return Path(wanted)
 
 

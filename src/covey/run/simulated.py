@@ -19,6 +19,7 @@ from covey.model import build
 from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
 from covey.model.threads import one_thread
+from covey.names import option
 from covey.observe.recording import Recorder, joined
 from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
@@ -45,7 +46,7 @@ def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None]
     plan.check(list(names.values()), [names[role.address] for role in asked.plan.roles if role.trains])
     if given.checkpoints.every == "auto":
         raise PlanError(
-            "--every auto measures how long a real disk takes; in virtual time give an interval, such as 5s"
+            f"{option('every', 'auto')} measures how long a real disk takes; in virtual time give one, such as 5s"
         )
     here = run_record(asked)
     kept, run = kept_run(given.checkpoints, here)

@@ -16,6 +16,7 @@ from covey.engines.virtual.run_faults import RunFaults, VirtualAttempt, killing
 from covey.errors import PeerLost
 from covey.message import Address
 from covey.model.named import named_numbers
+from covey.names import option
 from covey.observe.membership import Goodput, MembershipEvent
 from covey.observe.referee import Referee
 from covey.observe.result import Result
@@ -82,7 +83,7 @@ class VirtualRestarts:
             judge.resume(run.progress["history"])
         if self.checkpoints is not None:
             every = interval(self.asked.options.checkpoints)
-            assert every is not None, "virtual time has been refused --every auto"
+            assert every is not None, "virtual time has been refused an interval by measure"
             attempt.keeper = RunKeeper(every, self.asked.plan.lockstep, self._writer(self.checkpoints, judge))
         return attempt
 
@@ -123,8 +124,8 @@ class VirtualRestarts:
         self.failed = self.failed + 1 if same else 1
         if self.failed > self.most:
             raise PeerLost(
-                f"{lost}\nthe run failed {self.failed} times in a row without a new checkpoint: a shorter --every "
-                "keeps more of it, and a larger --max-failures tries more often"
+                f"{lost}\nthe run failed {self.failed} times in a row without a new checkpoint: a shorter "
+                f"{option('every')} keeps more of it, and a larger {option('max_failures')} tries more often"
             ) from lost
         self.repeated += max(0, samples - samples_kept(run))
         pause = STARTING + PAUSES[min(self.failed, len(PAUSES)) - 1]

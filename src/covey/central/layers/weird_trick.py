@@ -25,6 +25,7 @@ from covey.model.batches import Batch
 from covey.model.optimizers import elementwise
 from covey.model.replica import Replica
 from covey.model.scored import NOTHING
+from covey.names import option
 from covey.parallelism.units.unit_replica import UnitReplica, share_of
 from covey.program import Node
 from covey.servers.clipping import Square
@@ -172,7 +173,7 @@ async def worker(node: Node, replica: Replica, *, scheme: Scheme, variable: bool
     if not isinstance(replica, UnitReplica):
         raise PlanError(
             f"{NAME} divides the layers of a Task's model: it can neither be used with your own loop nor with "
-            "--timing-only, which know no layers"
+            f"{option('timing_only', True)}, which know no layers"
         )
     trick, served = Trick(node, replica, scheme, variable), node.remember("served", [0])
     for step in node.steps():

@@ -22,6 +22,7 @@ from covey.engines.process.launcher.run_wishes import RunWishes
 from covey.engines.process.launcher.supervisor import Supervisor
 from covey.errors import PlanError
 from covey.model import scored
+from covey.names import option
 from covey.observe.callbacks import Callback
 from covey.observe.progress import Watcher
 from covey.observe.referee import Referee
@@ -105,8 +106,8 @@ def launch_with(
     path = Path(script).resolve()
     if parse_call(asked.engine).name == "simulated":
         raise PlanError(
-            "--engine simulated: a script's own loop takes real time; covey simulate FILE.py:task runs a Task in "
-            "virtual time, and --engine local runs the script"
+            f"{option('engine', 'simulated')}: a script's own loop takes real time; covey simulate FILE.py:task "
+            f"runs a Task in virtual time, and {option('engine', 'local')} runs the script"
         )
     engine = engine_of(asked)
     if engine is None:

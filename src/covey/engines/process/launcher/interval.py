@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from math import inf
 
+from covey.names import option
+
 SHARE = 0.03  # of the wall time that checkpoints may cost with `auto`: below the 3.5 % that are promised
 LEAST = 1.0  # seconds between two, with `auto`
 COPY = 0.5e-9  # seconds for a byte of a role's state, before one has been measured
@@ -55,9 +57,8 @@ class Interval:
         if self.every is not None or 0.67 < self.chosen / self._said < 1.5:
             return ""
         self._said = self.chosen
-        return (
-            f"--every auto: a checkpoint about every {self.chosen:.2g} s, as each costs {self.cost:.2g} s of training"
-        )
+        chosen, cost = f"{self.chosen:.2g}", f"{self.cost:.2g}"
+        return f"{option('every', 'auto')}: a checkpoint about every {chosen} s, as each costs {cost} s of training"
 
     def __str__(self) -> str:
         return f"in {self.chosen:.3g} s"
