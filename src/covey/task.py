@@ -38,6 +38,7 @@ class Task:
         loss: A function `loss(model(x), y)`, for batches that are pairs.
         step: A function `step(model, batch)` that returns the loss, for all other batches; in place of `loss`.
         batch_size: The number of samples in a batch of one worker.
+        accumulate: The number of such batches in one step of a worker, whose gradients are added up.
         evaluate: A function from the model to its metrics, such as `covey.accuracy(data)`.
         better: For each metric, whether "higher" or "lower" is better; accuracy, loss and error are known.
         rate: A function from progress (0 to 1) to a factor on the learning rate.
@@ -62,6 +63,7 @@ class Task:
     loss: Callable[..., Tensor] | None = None
     step: Callable[[nn.Module, Any], Tensor] | None = None
     batch_size: int = 32
+    accumulate: int = 1
     evaluate: Score | None = None
     better: Mapping[str, Literal["higher", "lower"]] = field(default_factory=dict)
     rate: Callable[[float], float] | None = None
@@ -80,11 +82,17 @@ class Task:
                 _check_callable(name, getattr(self, name))
         _check_better(self.better)
         _check_count("batch_size", self.batch_size, least=1)
+        _check_count("accumulate", self.accumulate, least=1)
         _check_count("loaders", self.loaders, least=0)
         if not isinstance(self.warm, bool):
             raise PlanError(f"Task: warm must be True or False, not {self.warm!r}")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise PlanError(f"Task: clip_norm must be more than 0, not {self.clip_norm!r}; None clips nothing")
+
+    @property
+    def step_size(self) -> int:
+        """Samples of one step of a worker."""
+        return self.batch_size * self.accumulate
 
     def forward(self, model: nn.Module, batch: Any) -> Tensor:
         """The loss of one batch."""

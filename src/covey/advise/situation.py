@@ -114,7 +114,7 @@ def look(task: Task, workers: int, cluster: Cluster, **further: bool) -> Situati
     flat = Flat(module)
     trained = flat.params.nbytes
     return Situation(
-        workers=workers, samples=deal.samples, batch=task.batch_size, model=trained, form=_form(flat),
+        workers=workers, samples=deal.samples, batch=task.step_size, model=trained, form=_form(flat),
         state=_moments(build.optimizer(task)) * trained, cluster=cluster, skew=skew(task, deal),
         coding=_coding(cluster, trained),
         normalized=any(isinstance(m, _BatchNorm) and not isinstance(m, SyncBatchNorm) for m in module.modules()),

@@ -61,7 +61,7 @@ def command(
         request = ShownRequest(strategy=strategies, workers=max(sizes), engine="", until=None, json=json, voice=manner)
         told = teller(manner)
         whole = scale(
-            task, chosen, sizes, imagined or Cluster(), batch=load_task(task, told).batch_size, servers=servers,
+            task, chosen, sizes, imagined or Cluster(), batch=load_task(task, told).step_size, servers=servers,
             seed=seed, told=told, command=request.command,
         )  # fmt: skip
         with (

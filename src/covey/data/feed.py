@@ -23,12 +23,14 @@ class Feed:
         shards: Which samples each worker sees.
         rank: The worker.
         loaders: The number of processes that load samples, for data that is not tensors.
+        most: The largest number of samples in a batch: a larger step comes in several.
     """
 
     data: Dataset[Any] | tuple[Tensor, ...]
     shards: Shards
     rank: int
     loaders: int = 0
+    most: int = 0
 
     def start(self, step: int = 0) -> Iterator[Any]:
         """The worker's batches from its own step number on, so that a resumed run goes on where it stopped."""
@@ -47,7 +49,7 @@ class Feed:
         for number, draw in enumerate(self.shards.draws(self.rank, step), start=step):
             if number % steps == 0 or number == step:
                 self._check_length(number // steps)
-            yield draw
+            yield from draw.split(self.most) if self.most else (draw,)
 
     def _check_length(self, epoch: int) -> None:
         dealt, now = self.shards.length, len(self.data[0] if isinstance(self.data, tuple) else self.data)  # type: ignore[arg-type]

@@ -35,10 +35,10 @@ def shards(task: Task, workers: int, seed: int, rows: RowInfo | None = None, str
     What is only timed may `stretch` it: as if every worker had whole batches, and one at least.
     """
     if rows:
-        return Partitions.of(rows.counts, task.batch_size, seed)
+        return Partitions.of(rows.counts, task.step_size, seed)
     samples = check_data(data_of(task))
-    whole = workers * task.batch_size
-    return Shards(-(-samples // whole) * whole if stretch else samples, workers, task.batch_size, seed)
+    whole = workers * task.step_size
+    return Shards(-(-samples // whole) * whole if stretch else samples, workers, task.step_size, seed)
 
 
 def data_of(task: Task) -> Data:
@@ -136,12 +136,12 @@ def replica(
 
 
 class OwnBatches:
-    """Forward and backward on a worker's own share of the data."""
+    """Forward and backward on a worker's own share of the data, in as many batches as a step accumulates."""
 
     def __init__(self, task: Task, module: nn.Module, deal: Shards, rank: int) -> None:
         self.task, self.module, self.deal, self.rank = task, module, deal, rank
         self.parameters = [p for p in module.parameters() if p.requires_grad]
-        self.feed = Feed(data_of(task), deal, rank, task.loaders)
+        self.feed = Feed(data_of(task), deal, rank, task.loaders, task.batch_size)
         self.batches: Iterator[Any] = iter(())
         self.next = -1
 
@@ -157,7 +157,9 @@ class OwnBatches:
             batch = next(self.batches)
         self.next = step + 1
         sow(seed_of(self.deal.seed, self.rank, step))
-        return Batch(self._backward(batch), self.deal.batch(self.rank, step))
+        samples, most = self.deal.batch(self.rank, step), self.task.batch_size
+        sizes = [min(most, samples - first) for first in range(0, samples, most)]
+        return Batch(self._backward(lambda index: next(self.batches) if index else batch, sizes), samples)
 
     def part(self, rank: int, step: int, part: int, parts: int) -> Batch:
         """The same on one of `parts` equal parts of any worker's batch: whoever computes it gets the same numbers."""
@@ -168,16 +170,22 @@ class OwnBatches:
             for parameter in self.parameters:
                 parameter.grad = None
             return Batch(float("nan"), 0)
-        with in_task("data"):
-            batch = self.feed.take(numbers[start:stop])
-        return Batch(self._backward(batch), stop - start)
+        pieces = numbers[start:stop].split(self.task.batch_size)
+        return Batch(self._backward(lambda index: self.feed.take(pieces[index]), [*map(len, pieces)]), stop - start)
 
-    def _backward(self, batch: Any) -> Tensor:
+    def _backward(self, batch: Callable[[int], Any], sizes: Sequence[int]) -> Tensor:
+        """The mean loss over all samples of these batches; its gradient is left in the parameters."""
         for parameter in self.parameters:
             parameter.grad = None
-        loss = self.task.forward(self.module, batch)
-        backward(loss)
-        return loss.detach()
+        losses = []
+        for index, size in enumerate(sizes):
+            with in_task("data"):
+                given = batch(index)
+            loss = self.task.forward(self.module, given)
+            loss = loss if len(sizes) == 1 else loss * (size / sum(sizes))
+            backward(loss)
+            losses.append(loss.detach())
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
 
 class FrozenOptimizer(torch.optim.SGD):

@@ -142,7 +142,7 @@ def run_record(asked: Request) -> RunRecord:
     kept = asked.options.checkpoints
     return RunRecord(
         strategy=asked.strategy.text, workers=len(asked.plan.limits), servers=asked.servers,
-        seed=asked.options.training.seed, samples=asked.deal.samples, batch_size=asked.task.batch_size,
+        seed=asked.options.training.seed, samples=asked.deal.samples, batch_size=asked.task.step_size,
         limits=list(asked.plan.limits),
         optimizer=settings_of(build.optimizer(asked.task)) if kept.checkpoint or kept.resume else [],
     )  # fmt: skip

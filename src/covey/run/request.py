@@ -68,7 +68,6 @@ def request(
     spec = catalog.chosen(strategy, workers)
     chosen = catalog.resolve(spec, workers)
     check_save(given.output.save)
-    _check_mesh(chosen, given, rows)
     if rows and chosen.terms.chooses:
         raise PlanError(
             f"{chosen.name} says itself which samples a gradient is of, so every worker needs them all; with rows that "
@@ -79,6 +78,7 @@ def request(
     name = task if isinstance(task, str) else ""
     say = given.output.watcher.say if given.output.watcher else None
     task = load_task(task, say) if isinstance(task, str) else task
+    _check_mesh(chosen, task, given, rows)
     target = target_of(task, given.budget.until) if given.budget.until else None
     task = build.with_rows(task, rows) if rows else task
     if target and task.evaluate is None and target.metric != "loss":
@@ -111,10 +111,15 @@ def request(
     )  # fmt: skip
 
 
-def _check_mesh(chosen: Strategy, given: Options, rows: RowInfo | None) -> None:
+def _check_mesh(chosen: Strategy, task: Task, given: Options, rows: RowInfo | None) -> None:
     """Refuse what a cut model cannot have."""
     if chosen.composition.mesh and rows:
         raise PlanError("two stages of a cut model need the same samples, and rows stay where they are: use covey.fit")
+    if chosen.composition.mesh and task.accumulate > 1:
+        raise PlanError(
+            f"Task(accumulate={task.accumulate}) and a mesh: a cut model computes a batch in micro-batches anyway; use "
+            f"batch_size={task.step_size} and mesh(microbatches={task.accumulate})"
+        )
     if chosen.composition.mesh and given.virtual.timing_only:
         raise PlanError(f"{option('timing_only', True)} has no model that could be cut: omit it, or see `covey cut`")
 
@@ -173,6 +178,8 @@ def facts(asked: Request, engine: str) -> RunFacts:
     )
     known.servers = asked.servers
     known.settings["batch_size"] = asked.task.batch_size
+    if asked.task.accumulate > 1:
+        known.settings["accumulate"] = asked.task.accumulate
     if asked.target:
         known.settings["until"] = str(asked.target)
     if asked.options.training.link_rate:
