@@ -21,7 +21,7 @@ from covey.errors import CheckpointError
 from covey.message import Address, Message
 from covey.model.named import members, named_numbers
 from covey.model.replica import Replica
-from covey.vector import Vector
+from covey.vector import Piece, Vector
 
 BEFORE = Path(__file__).parent / "golden" / "checkpoint_2"
 ME = Address("worker", 2)
@@ -152,7 +152,7 @@ def blocks_of(
     return found
 
 
-def trained(servers: int = 1, server: int = 0, bare: bool = False) -> Replica:
+def trained(servers: int = 1, server: int = 0, bare: bool = False, piece: Piece | None = None) -> Replica:
     """A replica that has taken two steps, and holds the piece of one of so many servers."""
     torch.manual_seed(1)
     module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2).double())
@@ -161,7 +161,7 @@ def trained(servers: int = 1, server: int = 0, bare: bool = False) -> Replica:
         return torch.optim.Adam([p for _, p in pairs] if bare else pairs, lr=0.1)
 
     replica = Replica(module, make)
-    replica.keep(replica.pieces(servers)[server], buffers=True)
+    replica.keep(piece or replica.pieces(servers)[server], buffers=True)
     for _ in range(2):
         replica.grad.map(lambda part: part.normal_())
         replica.update()
@@ -198,6 +198,15 @@ def test_servers_say_which_slices_they_hold(tmp_path: Path) -> None:
     for (_, name, _), held in parts.items():
         ends = [0, *(stop for _, stop in held)]
         assert [start for start, _ in held] == ends[:-1] and ends[-1] == sizes[name]
+
+
+def test_a_server_may_hold_several_slices_of_a_parameter(tmp_path: Path) -> None:
+    replica = trained(piece=((1, 3, 5, 9, 14, 20), (0, 2)))
+    found = blocks_of(replica, tmp_path)
+    assert RoleState.read(tmp_path, ME).done == 3
+    slices = {first: len(n) for (kind, name, _, first), (_, n) in found.items() if kind + name == "parameter0.weight"}
+    assert slices == {1: 2, 5: 4}
+    assert sum(key == "step" and name == "0.weight" for _, name, key, _ in found) == 1
 
 
 def test_a_checkpoint_of_the_format_before_is_read() -> None:

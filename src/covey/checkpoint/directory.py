@@ -109,7 +109,6 @@ class CheckpointDirectory:
             raise
         sync(self.directory)
         self._prune()
-        self.told(final)
         return final
 
     def _prune(self) -> None:

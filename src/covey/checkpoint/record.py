@@ -29,6 +29,7 @@ class RunRecord(msgspec.Struct, kw_only=True):
     samples: int  # of the data set
     batch_size: int
     limits: list[int | None]  # each worker's budget of steps
+    skipped: list[int] = []  # steps of each worker that an earlier run with other workers has done
     loop: bool = False  # of a script, which has no task's samples and batches
     optimizer: list[dict[str, str]] = []  # of each group, what the task's optimizer is made with, as text
     ended: list[int] = []  # the workers that had done theirs
@@ -55,6 +56,8 @@ def read_record(place: Path) -> RunRecord:
             raise ValueError("it contains a number out of range")
         if len(run.limits) != run.workers or not all(limit is None or 0 <= limit < 1 << 53 for limit in run.limits):
             raise ValueError(f"it does not say for each of {run.workers} workers how many steps it may do")
+        if run.skipped and (len(run.skipped) != run.workers or not all(0 <= steps < 1 << 53 for steps in run.skipped)):
+            raise ValueError(f"it does not say for each of {run.workers} workers how many steps were done before")
         if not all(0 <= rank < run.workers for rank in run.ended):
             raise ValueError(f"it says that workers {run.ended} had ended, and the run has {run.workers}")
         return run

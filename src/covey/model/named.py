@@ -10,7 +10,7 @@ from torch import Tensor
 from covey.checkpoint.blocks import NamedNumbers
 from covey.model.replica import Replica
 from covey.model.slots import TensorSlot, read_description
-from covey.vector import Piece, Vector, ranges
+from covey.vector import Vector
 
 Member = tuple[str, int]
 """What an optimizer steps on: the name of a parameter, and where in it this slice begins."""
@@ -20,15 +20,9 @@ def members(replica: Replica) -> list[Member | None]:
     """What each parameter of the optimizer is, in the order of its groups; None for one that is not the model's."""
     layout, found = replica.layout, dict[int, Member]()
     for slot, shards in zip(layout.slots, replica.updates.shards, strict=True):
-        for shard, first in zip(shards, _firsts(slot, replica.trained), strict=True):
+        for shard, (first, _) in zip(shards, slot.cuts(replica.trained), strict=True):
             found[id(shard)] = slot.name, first
     return [found.get(id(one)) for group in replica.optimizer.param_groups for one in group["params"]]
-
-
-def _firsts(slot: TensorSlot, piece: Piece) -> list[int]:
-    """Where in a parameter each slice begins that a piece has of it."""
-    cuts = [(max(slot.start, first), min(slot.stop, last)) for first, last in ranges(piece[slot.part])]
-    return [start - slot.start for start, stop in cuts if start < stop or (start, stop) == (slot.start, slot.stop)]
 
 
 def named_numbers(kept: Mapping[str, Any]) -> Iterator[NamedNumbers]:
@@ -36,23 +30,25 @@ def named_numbers(kept: Mapping[str, Any]) -> Iterator[NamedNumbers]:
     if "layout" not in kept:
         return
     slots = read_description(kept["layout"])
+    sizes = dict[Member, int]()
     for slot in slots:
-        for first, last in ranges(kept["piece"][slot.part]):
-            start, stop = max(slot.start, first), min(slot.stop, last)
-            if start < stop:
-                numbers = kept["params"].parts[slot.part][start:stop]
-                yield NamedNumbers("parameter", slot.name, "", tuple(slot.shape), start - slot.start, numbers)
+        for first, last in slot.cuts(kept["piece"]):
+            sizes[slot.name, first] = last - first
+            numbers = _part(kept["params"], slot)[first:last]
+            yield NamedNumbers("parameter", slot.name, "", tuple(slot.shape), first, numbers)
     for slot in read_description(kept["floats"]):
         yield NamedNumbers("buffer", slot.name, "", tuple(slot.shape), 0, _part(kept["buffers"], slot))
     for name, buffer in kept["others"].items():
         yield NamedNumbers("counter", name, "", tuple(buffer.shape), 0, buffer.reshape(-1))
     shapes = {slot.name: tuple(slot.shape) for slot in slots}
+    once = set[tuple[str, str]]()
     for member, state in states(kept, slots):
         for key, value in state.items():
-            if isinstance(value, Tensor):
-                whole = shapes[member[0]] if value.numel() > 1 else tuple(value.shape)
-                first = member[1] if value.numel() > 1 else 0
-                yield NamedNumbers("optimizer", member[0], key, whole, first, value.reshape(-1))
+            if isinstance(value, Tensor) and value.dim() > 0 and value.numel() == sizes[member]:
+                yield NamedNumbers("optimizer", member[0], key, shapes[member[0]], member[1], value.reshape(-1))
+            elif isinstance(value, Tensor) and (member[0], key) not in once:  # the same for all slices of a parameter
+                once.add((member[0], key))
+                yield NamedNumbers("optimizer", member[0], key, tuple(value.shape), 0, value.reshape(-1))
 
 
 def states(kept: Mapping[str, Any], slots: Sequence[TensorSlot]) -> Iterator[tuple[Member, Mapping[str, Any]]]:
@@ -68,7 +64,7 @@ def states(kept: Mapping[str, Any], slots: Sequence[TensorSlot]) -> Iterator[tup
 
 def _members_of_old(kept: Mapping[str, Any], slots: Sequence[TensorSlot]) -> Iterator[Member | None]:
     """The same in a checkpoint that does not say it: by the names that torch keeps, if it was given any."""
-    firsts = {slot.name: _firsts(slot, kept["piece"]) for slot in slots}
+    firsts = {slot.name: [first for first, _ in slot.cuts(kept["piece"])] for slot in slots}
     for group in kept["optimizer"].get("param_groups", ()):
         names = group.get("param_names", [""] * len(group["params"]))
         for name in names:

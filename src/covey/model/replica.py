@@ -52,7 +52,7 @@ class Replica:
         )  # fmt: skip
         self.working, self.trained = WorkingCopy(self.layout), whole
         self.divide: Callable[[Replica, int], list[Piece]] | None = None  # among servers, where a layout says how
-        self.weight, self._buffers_kept = 1.0, True  # how much this replica counts in the scored model
+        self.weight, self.buffers_kept = 1.0, True  # how much this replica counts in the scored model
         self.shown: Vector | None = None  # the model that a program names as its own, where that is not `model`
         self.batch, self.losses = Batch(float("nan"), 0), Losses()
         self._loose = False  # whether the gradient still lies where backward left it
@@ -227,7 +227,7 @@ class Replica:
 
         One of the servers keeps the mean of the float `buffers`.
         """
-        self._buffers_kept = buffers
+        self.buffers_kept = buffers
         if piece == self.trained:
             return
         self.trained = piece
@@ -260,7 +260,7 @@ class Replica:
         if not scored:
             return Snapshot(((),) * len(self.flat.parts), NOTHING, NOTHING, self.weight, counters)
         parts, count = self.scored.parts, len(self.flat.parts)
-        buffers = Vector(parts[count:]).clone() if self._buffers_kept else NOTHING
+        buffers = Vector(parts[count:]).clone() if self.buffers_kept else NOTHING
         params = Vector(parts[:count]).cut(self.trained).clone()
         return Snapshot(self.trained, params, buffers, self.weight, counters)
 

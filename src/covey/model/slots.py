@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from covey.vector import Vector
+from covey.vector import Piece, Vector, ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,12 @@ class TensorSlot:
 
     def view(self, vector: Vector) -> Tensor:
         return vector.parts[self.part][self.start : self.stop].view(self.shape)
+
+    def cuts(self, piece: Piece) -> list[tuple[int, int]]:
+        """The slices that a piece of the vector has of this tensor: from which of its numbers to which."""
+        ends = [(max(self.start, first), min(self.stop, last)) for first, last in ranges(piece[self.part])]
+        whole = self.start, self.stop
+        return [(a - self.start, b - self.start) for a, b in ends if a < b or (a, b) == whole]
 
     @property
     def layer(self) -> str:

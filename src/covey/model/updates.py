@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from covey.faults import in_task
@@ -29,12 +30,25 @@ class Updates:
         self.trains = trains  # whether this role has batches: a loop's come after its replica
         self.clip_norm = clip_norm  # the most that the norm of a gradient may be
         self.settings = settings  # of a loop of the user's own, which may change them at every step
+        self.inherited = False  # the optimizer's state is of a run that divided the parameters in another way
 
     def keep(self, layout: Flat, piece: Piece) -> None:
         """Step only on the parameters, or slices of them, inside `piece`."""
-        self.shards = layout.inside(piece)
+        before, self.shards = self.optimizer, layout.inside(piece)
         inside = zip(layout.slots, self.shards, strict=True)
         self.optimizer = made(self._make, [(slot.name, shard) for slot, shards in inside for shard in shards])
+        if self.inherited:
+            self._divide(before, layout, piece)
+
+    def _divide(self, before: Optimizer, layout: Flat, piece: Piece) -> None:
+        """Take over what another optimizer has kept of the whole parameters."""
+        for slot, shards in zip(layout.slots, self.shards, strict=True):
+            whole = layout.parameters[slot.name]
+            kept = before.state.get(whole, {})
+            for shard, (first, last) in zip(shards, slot.cuts(piece), strict=True):
+                for key, value in kept.items():
+                    each = isinstance(value, Tensor) and value.shape == whole.shape and shard is not whole
+                    self.optimizer.state[shard][key] = value.reshape(-1)[first:last].clone() if each else value
 
     def clip_(self, grad: Vector, norm: float | None = None) -> Vector:
         """Shorten a gradient to `clip_norm`, as torch's clip_grad_norm_; a shard's owner says the `norm`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -27,14 +28,15 @@ from covey.names import option
 from covey.observe.recording import joined
 from covey.observe.result import Result, conclude
 from covey.run import roles
-from covey.run.kept import changed_settings, same_cut, settings_of, uncut
+from covey.run.changed_plan import PLAN, ChangedPlan, changed, check_parts
+from covey.run.kept import changed_settings, mesh_of, same_cut, settings_of, uncut
 from covey.run.options import CheckpointOptions, interval, planned
 from covey.run.request import Request, facts, referee
 from covey.run.restarting import Attempt, Restarts
 from covey.run.roles import RoleWork
 from covey.run.saving import save_model
 from covey.simulate import parse_duration
-from covey.strategy import Role
+from covey.strategy import Plan, Role
 
 
 class StartableProcesses(monitor.RunProcesses, Protocol):
@@ -86,12 +88,18 @@ def _train(
     """One attempt, with new processes."""
     given, run, judge = asked.options, attempt.run, referee(asked)
     scores = given.budget.scores
+    change = _change(asked, attempt.kept, run, here)
+    skipped = change.skipped if change else run.skipped if run else []
+    plan = _shortened(asked.plan, skipped)
+    here = msgspec.structs.replace(here, skipped=skipped)
     handed = handover.pack(None if asked.name else asked.task, asked.spec if asked.spec.from_outside else None)
 
     warm = asked.task.warm and attempt.lost is None  # after a failure the clock runs while the run starts again
 
     def pack(contacts: Contacts) -> bytes:
-        return msgspec.msgpack.encode(_work(asked, contacts, attempt.kept, run, warm))
+        work = _work(asked, plan, contacts, attempt.kept, run, warm)
+        inherits = change.scored if change else []
+        return msgspec.msgpack.encode(msgspec.structs.replace(work, skipped=skipped, inherits=inherits))
 
     with muster(asked, roles.__name__, handed) as processes:
         board = processes.start(asked.plan.roles, f"{roles.__name__}:enter", pack, handed)
@@ -103,10 +111,10 @@ def _train(
             run=here, stall=parse_duration(given.processes.stall), budget=asked.budget, watcher=given.output.watcher,
             interrupt=interrupt, lost=attempt.lost,
         )  # fmt: skip
-        supervisor = attempt.supervisor = Supervisor(asked.plan, board, processes, judge, wishes)
+        supervisor = attempt.supervisor = Supervisor(plan, board, processes, judge, wishes)
         if run is not None:
             supervisor.resume(run)
-            for line in changed_settings(run, here):
+            for line in change.lines if change else changed_settings(run, here):
                 supervisor.say(line)
         outcome = supervisor.run()
         result = conclude(
@@ -124,13 +132,31 @@ def _train(
     return result
 
 
-def _work(asked: Request, contacts: Contacts, kept: Path | None, run: RunRecord | None, warm: bool) -> RoleWork:
+def _change(asked: Request, kept: Path | None, run: RunRecord | None, here: RunRecord) -> ChangedPlan | None:
+    """How this attempt goes on from a checkpoint of other roles; None where it has the same, or none at all."""
+    if kept is None or run is None or not changed(uncut(run), uncut(here)):
+        return None
+    check_parts(asked.strategy, asked.plan)
+    return ChangedPlan.of(kept, run, here, asked.deal, asked.plan.limits)
+
+
+def _shortened(plan: Plan, skipped: Sequence[int]) -> Plan:
+    """The same, with so many steps of each worker done."""
+    if not skipped:
+        return plan
+    pairs = zip(plan.limits, skipped, strict=True)
+    return replace(plan, limits=tuple(None if limit is None else limit - done for limit, done in pairs))
+
+
+def _work(
+    asked: Request, plan: Plan, contacts: Contacts, kept: Path | None, run: RunRecord | None, warm: bool
+) -> RoleWork:
     given = asked.options.training
     return RoleWork(
         task=os.path.abspath(asked.name) if asked.name else "",
         strategy=None if asked.spec.from_outside else asked.spec, text=asked.strategy.text,
         workers=len(asked.plan.limits), replicas=asked.deal.workers,
-        servers=given.servers, limits=list(asked.plan.limits), seed=given.seed, rate=given.rate,
+        servers=given.servers, limits=list(plan.limits), seed=given.seed, rate=given.rate,
         threads=asked.threads, budget=asked.budget, contacts=contacts, rows=asked.rows, samples=asked.deal.samples,
         kept=str(kept.resolve()) if kept else "",
         warm=warm, traced=asked.options.output.traced, allowance=asked.plan.allowance,
@@ -148,7 +174,7 @@ def run_record(asked: Request) -> RunRecord:
     )  # fmt: skip
 
 
-def checkpoints_of(given: CheckpointOptions, told: Callable[[Path], None] | None) -> CheckpointDirectory | None:
+def checkpoints_of(given: CheckpointOptions, told: Callable[[Path], None] | None = None) -> CheckpointDirectory | None:
     """Where this run is kept, and who is told; a folder with the checkpoints of another run stays as it is."""
     if given.checkpoint is None:
         return None
@@ -164,8 +190,10 @@ def checkpoints_of(given: CheckpointOptions, told: Callable[[Path], None] | None
     return found
 
 
-def kept_run(given: CheckpointOptions, here: RunRecord) -> tuple[Path | None, RunRecord | None]:
-    """The checkpoint to go on from, if it is one of this very run."""
+def kept_run(
+    given: CheckpointOptions, here: RunRecord, rigid: bool = False
+) -> tuple[Path | None, RunRecord | None]:  # fmt: skip
+    """The checkpoint to go on from, if this run can go on from it; a `rigid` one only with the same roles."""
     if given.resume is None:
         return None, None
     checkpoints = CheckpointDirectory(Path(given.resume))
@@ -173,16 +201,21 @@ def kept_run(given: CheckpointOptions, here: RunRecord) -> tuple[Path | None, Ru
     if run.loop != here.loop:
         kinds = {True: "a script's own loop (covey launch)", False: "a task (covey run)"}
         raise CheckpointError(f"{place} is of {kinds[run.loop]}, and this is {kinds[here.loop]}")
-    past, here = uncut(run), uncut(here)
-    if run.ended and past.limits != here.limits and (earlier := checkpoints.unended()):
+    written, past, here = here.strategy, uncut(run), uncut(here)
+    longer = past.limits != here.limits and not changed(past, here)
+    if run.ended and longer and (earlier := checkpoints.unended()):
         place, run = checkpoints.checked(earlier)  # a longer run: no worker may have said goodbye yet
         past = uncut(run)
-    for name in ("strategy", "workers", "servers", "seed", "samples", "batch_size"):
+    cut = mesh_of(run.strategy).stages > 1 or mesh_of(written).stages > 1
+    fixed = PLAN if run.loop or cut or rigid else ()
+    if rigid and run.skipped:
+        raise CheckpointError(f"{place} is of a run that was resumed with other workers: go on with real processes")
+    for name in (*fixed, "seed", "samples", "batch_size"):
         if getattr(past, name) != getattr(here, name):
             raise CheckpointError(
                 f"{place} is of a run with {name} {getattr(past, name)!r}, this one has {getattr(here, name)!r}"
             )
-    if run.ended and past.limits != here.limits:
+    if run.ended and past.limits != here.limits and not changed(past, here):
         raise CheckpointError(
             f"{place}: worker {run.ended[0]} had already ended after its {run.limits[run.ended[0]]} steps; "
             f"go on with the {option('epochs')} or {option('steps')} that the run had"

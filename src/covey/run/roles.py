@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import torch
 
 from covey import catalog
+from covey.checkpoint.record import read_record
 from covey.data.partitions import RowInfo
 from covey.decoding import WireFormat
 from covey.engines import handover
@@ -19,7 +21,9 @@ from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PlanError
 from covey.message import Address
 from covey.model import build
+from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
+from covey.run.changed_plan import later, samples_of, take_over
 from covey.run.kept import recalled
 from covey.run.request import at_rate
 from covey.spec import Spec
@@ -51,6 +55,8 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
     kept: str = ""
     checkpoint: bool = False  # the run writes checkpoints
     recut: str = ""  # the strategy of what was kept, where that has another cut
+    inherits: list[Address] = []  # the roles whose model this run goes on from, where those of what was kept are others
+    skipped: list[int] = []  # steps of each worker that were done before the run had these workers
     rows: RowInfo | None = None  # of the workers, where each has its own
     samples: int = 0  # of the data, as the launcher found it
 
@@ -59,6 +65,12 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
         spec = self.strategy or handed
         assert spec is not None, "a strategy travels either here or with what was handed over"
         return catalog.resolve(spec, self.workers)
+
+    def inherit(self, replica: Replica) -> None:
+        """Go on from the model of a run with other roles."""
+        place = Path(self.kept)
+        run = read_record(place)
+        take_over(place, run, self.inherits).restore(replica, samples_of(run))
 
     def plan(self, chosen: Strategy) -> Plan:
         roles = tuple(chosen.layout(self.workers, self.servers))
@@ -96,8 +108,14 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
         else:
             role = plan.role(me)
             replica = build.replica(task, me, role.trains, deal, work.budget, role.part)
-            kept = recalled(Path(work.kept), role, replica, work.recut, work.text) if work.kept else None
-            play(lines, plan, replica, kept, ComputeThread.serve, work.warm)
+            if work.skipped:
+                replica.batch_source = later(replica.batch_source, me.rank if role.trains else 0, work.skipped)
+            kept, inherit = None, None
+            if work.inherits:
+                inherit = partial(work.inherit, replica)
+            elif work.kept:
+                kept = recalled(Path(work.kept), role, replica, work.recut, work.text)
+            play(lines, plan, replica, kept, ComputeThread.serve, work.warm, inherit)
 
 
 def score_for(lines: RoleLines, plan: Plan, scored: ScoredModel) -> None:

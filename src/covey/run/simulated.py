@@ -49,7 +49,7 @@ def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None]
             f"{option('every', 'auto')} measures how long a real disk takes; in virtual time give one, such as 5s"
         )
     here = run_record(asked)
-    kept, run = kept_run(given.checkpoints, here)
+    kept, run = kept_run(given.checkpoints, here, rigid=True)
     if run and not same_cut(run.strategy, asked.strategy.text):
         raise CheckpointError(f"{kept} has another mesh: in virtual time a run goes on with the one that it had")
     checkpoints = checkpoints_of(given.checkpoints, asked.kept)

@@ -104,7 +104,9 @@ class VirtualRestarts:
                         if self.faults and now < self.faults.full_until:
                             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                         state.copied(named_numbers).write(place, who)
-                    checkpoints.commit(place, msgspec.structs.replace(self.here, ended=ended, progress=progress))
+                    checkpoints.told(
+                        checkpoints.commit(place, msgspec.structs.replace(self.here, ended=ended, progress=progress))
+                    )
                 for instrument in self.asked.options.virtual.instruments:
                     instrument.kept(now)
             except OSError as error:

@@ -31,6 +31,7 @@ class CheckpointKeeper:
         self._place = Path()
         self._commit: Thread | None = None
         self._told, self._why = "", ""
+        self._final: Path | None = None  # where the newest is, if it could be written
 
     @property
     def writing(self) -> bool:
@@ -70,6 +71,8 @@ class CheckpointKeeper:
         elif self._commit and not self._commit.is_alive():
             self._end()
             self.say(self._told)
+            if self._final:
+                self.checkpoints.told(self._final)  # on this thread, like all that the run tells its callbacks
             if line := self.interval.news():
                 self.say(line)
 
@@ -98,11 +101,12 @@ class CheckpointKeeper:
 
     def _finish(self, run: RunRecord) -> None:
         """(On a thread) Sync, hash and rename."""
-        begun = time.thread_time()
+        begun, self._final = time.thread_time(), None
         try:
             if self._why:
                 raise OSError(self._why)
-            self._told = f"kept the run in {self.checkpoints.commit(self._place, run)}"
+            self._final = self.checkpoints.commit(self._place, run)
+            self._told = f"kept the run in {self._final}"
         except OSError as error:
             self._told = self._failed(str(error))
         self.interval.wrote(time.thread_time() - begun)

@@ -95,11 +95,12 @@ def tell_failure(me: Address, contacts: Contacts, error: Exception) -> NoReturn:
 
 def play(
     lines: RoleLines, plan: Plan, replica: Replica, kept: RoleState | None, serve: Callable[[ComputeThread], None],
-    warm: bool = False,
+    warm: bool = False, inherit: Callable[[], None] | None = None,
 ) -> None:  # fmt: skip
     """Drive the role's program; `serve` is what this thread does meanwhile: the computing.
 
     A role that is to be `warm` first runs its program for a few steps from the initial weights, and undoes them.
+    `inherit` gives the replica the model of a run with other roles.
     """
     stream = lane_of(replica.flat)
     links = lines.open(plan.window, replica.bulk)
@@ -130,6 +131,8 @@ def play(
             drive(warming, serve)
         if not warming.undone:
             return
+    if inherit:
+        inherit()
     real = driver(plan, kept)
     lines.ready(replica.flat.numel, first)
     drive(real, serve)
