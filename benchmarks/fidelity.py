@@ -21,9 +21,11 @@ import torch
 from torch import nn
 
 import covey
+from benchmarks.kept import Kept
+from covey.advise.estimate import Estimate
 from covey.calibrate import calibrate
 from covey.engines.lab import iproute
-from covey.observe.result import Result
+from covey.observe.step_time import recorded_step
 from covey.simulate import Cluster, load, written
 
 TASK = f"{__file__}:task"
@@ -35,7 +37,8 @@ RATES = ("1000mbit", "100mbit", "10mbit")
 SLOW = "10mbit"  # where a step takes long: half as many are enough
 TARGET = "accuracy>=0.9"
 WORKERS = 2
-WARM = 4  # steps of each worker that do not count: connections are made, pages are touched
+WIDEST = 0.3  # of a prediction: a 90 % interval that says something
+UNKNOWN = 0.1  # error of a cluster that does not tell its own
 
 task = covey.Task(
     model=lambda: nn.Sequential(
@@ -78,11 +81,23 @@ class Line:
     predicted: float
     reached: list[float]
     foreseen: float | None
+    error: float  # of what is predicted, as calibration found it: the standard deviation of the logarithm
     cores: list[float]  # that all roles together used, as measured: below what quotas allow, they have waited
 
     @property
     def ratio(self) -> float:
         return self.predicted / statistics.median(self.measured)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where the measured median lies with a chance of 90 %."""
+        return Estimate(self.predicted, self.error).interval
+
+    @property
+    def inside(self) -> bool:
+        """Whether it does, in an interval that is no wider than 30 %."""
+        low, high = self.interval
+        return low <= statistics.median(self.measured) <= high and high - low <= WIDEST * self.predicted
 
     @property
     def spread(self) -> float:
@@ -96,24 +111,14 @@ class Line:
         return self.foreseen / statistics.median(self.reached) if self.foreseen and self.reached else None
 
 
-def step_time(result: Result, steps: int) -> float:
-    """Seconds from one batch of a worker to its next, after the first few and up to so many, over all workers."""
-    assert result.recording is not None
-    begins: dict[str, list[float]] = {}
-    for span in result.recording.spans:
-        if not span.what:
-            begins.setdefault(span.who, []).append(span.begin)
-    timed = [times[WARM:steps] for times in begins.values()]
-    return statistics.fmean((times[-1] - times[0]) / (len(times) - 1) for times in timed)
-
-
 def run(strategy: str, steps: int, target: bool, seed: int = 0, **given: Any) -> Seen:
     """To the target, or only so many steps: a run to the target tells the time of its steps as well."""
     end: dict[str, Any] = {"until": TARGET, "epochs": 20} if target else {"steps": steps}
-    result = covey.fit(TASK, strategy, WORKERS, seed=seed, traced=True, **end, **given)
+    result = covey.fit(TASK, strategy, WORKERS, seed=seed, traced=True, runs=False, **end, **given)
     cores = [row["cpu"] for row in result.usage]
+    assert result.recording is not None
     return Seen(
-        step_time(result, steps), result.reached.seconds if result.reached else None,
+        recorded_step(result.recording), result.reached.seconds if result.reached else None,
         statistics.fmean(cores) if cores else None,
     )  # fmt: skip
 
@@ -124,6 +129,7 @@ def compare(world: World, strategy: str, repeat: int, targets: int) -> Line:
     dreamt = run(strategy, world.steps, targets > 0, engine="simulated", cluster=world.cluster)
     return Line(
         world=world.name, strategy=strategy, measured=[one.step for one in seen], predicted=dreamt.step,
+        error=world.cluster.error or UNKNOWN,
         reached=[one.reached for one in seen if one.reached], foreseen=dreamt.reached,
         cores=[one.cores for one in seen if one.cores],
     )  # fmt: skip
@@ -152,6 +158,14 @@ def _calibrated(name: str, engine: str, kept: Path | None) -> Cluster:
     return load(file)
 
 
+def _line(world: World, strategy: str, repeat: int, targets: int, done: Kept) -> Line:
+    """As it was measured before, or now."""
+    key = f"{world.name} | {strategy} | {repeat} | {targets}"
+    if key not in done.found:
+        done.keep(key, asdict(compare(world, strategy, repeat, targets)))
+    return Line(**done.found[key])
+
+
 def ranking(lines: Sequence[Line]) -> tuple[int, int, list[str]]:
     """Pairs whose order was foreseen, of those farther apart than the measured spread, and the wrong ones."""
     right, wrong = 0, []
@@ -168,9 +182,12 @@ def ranking(lines: Sequence[Line]) -> tuple[int, int, list[str]]:
 
 def table(lines: Sequence[Line]) -> str:
     """As it goes into docs/benchmarks.md."""
-    rows = ["| world | strategy | measured | predicted | ratio | to target | predicted | ratio |", "|---" * 8 + "|"]
+    rows = [
+        "| world | strategy | measured | predicted, 90 % | ratio | to target | predicted | ratio |",
+        "|---" * 8 + "|",
+    ]
     for line in lines:
-        cells = [line.world, f"`{line.strategy}`", _ms(statistics.median(line.measured)), _ms(line.predicted)]
+        cells = [line.world, f"`{line.strategy}`", _ms(statistics.median(line.measured)), _between(line)]
         cells += [f"**{line.ratio:.2f}**"]
         if line.target_ratio is not None:
             assert line.foreseen is not None
@@ -179,6 +196,11 @@ def table(lines: Sequence[Line]) -> str:
             cells += ["", "", ""]
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows)
+
+
+def _between(line: Line) -> str:
+    low, high = line.interval
+    return f"{low * 1000:.1f}-{high * 1000:.1f} ms"
 
 
 def _ms(seconds: float) -> str:
@@ -191,13 +213,15 @@ def measure(
 ) -> dict[str, Any]:  # fmt: skip
     """All lines, how many lie within 10 %, and the rankings; `targets`: how many runs of a world go to the target."""
     lines: list[Line] = []
+    done = Kept(kept / "lines.json" if kept else None)
     for world in worlds(names, steps, cpu, kept):
         for strategy in strategies:
-            lines.append(line := compare(world, strategy, repeat, (targets or {}).get(world.name, 0)))
+            lines.append(line := _line(world, strategy, repeat, (targets or {}).get(world.name, 0), done))
             print(table([line]).splitlines()[-1], file=sys.stderr, flush=True)
     of_world = {name: [line for line in lines if line.world == name] for name in names}
     return {
-        "lines": [asdict(line) | {"ratio": line.ratio} for line in lines],
+        "lines": [asdict(line) | {"ratio": line.ratio, "interval": line.interval} for line in lines],
+        "inside their 90 % interval": [sum(line.inside for line in lines), len(lines)],
         "within 10 %": [sum(abs(line.ratio - 1) <= 0.1 for line in lines), len(lines)],
         "ranking": {name: ranking(found) for name, found in of_world.items() if found},
         "table": table(lines),
@@ -221,7 +245,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60, help=f"that are timed; at {SLOW} half as many")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--cpu", type=float, default=0.5, help="cores of each host of the lab")
-    parser.add_argument("--kept", type=Path, help="a folder that keeps calibrations from one run to the next")
+    parser.add_argument("--kept", type=Path, help="a folder that keeps calibrations and lines: it goes on from there")
     asked = parser.parse_args()
     found = measure(
         asked.worlds.split(","), asked.strategies.split(";"), asked.steps, asked.repeat,

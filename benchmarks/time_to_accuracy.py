@@ -10,7 +10,6 @@ train the same CNN from the same weights on batches in the same order, one threa
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.advice import WITHIN, tied
+from benchmarks.kept import Kept
 from benchmarks.peers.track import HOSTS, SLOWER, Cell, Finish, Peer, race
 
 ALONE = "compute alone"
@@ -73,17 +74,8 @@ class Entry:
         return f"{self.cell} | {self.name} | {self.seed}"
 
 
-class Kept:
-    """Results by what was run, in a file after every run; what is there is not run again."""
-
-    def __init__(self, file: Path | None) -> None:
-        self.file = file
-        self.found: dict[str, Any] = json.loads(file.read_text()) if file and file.exists() else {}
-
-    def keep(self, key: str, found: Mapping[str, Any]) -> None:
-        self.found[key] = found
-        if self.file:
-            self.file.write_text(json.dumps(self.found, indent=1))
+class KeptFinishes(Kept):
+    """The finishes of all runs in a file."""
 
     def finishes(self, cell: Cell, name: str) -> list[Finish]:
         """Of all seeds."""
@@ -94,7 +86,7 @@ class Kept:
         return list(dict.fromkeys(parts[1] for parts in split if parts[0] == str(cell) and parts[1] != "advice"))
 
 
-def chosen(given: argparse.Namespace, cell: Cell, kept: Kept) -> list[str]:
+def chosen(given: argparse.Namespace, cell: Cell, kept: KeptFinishes) -> list[str]:
     """Who runs in a cell; what was advised for it does too."""
     names = [*PEERS, *OURS] if given.all else USUAL.get(str(cell), [*PEERS, *OURS])
     if given.ours:
@@ -104,7 +96,7 @@ def chosen(given: argparse.Namespace, cell: Cell, kept: Kept) -> list[str]:
     return list(dict.fromkeys([*names, advice["spec"]] if advice["workers"] == HOSTS else names))
 
 
-def entries(given: argparse.Namespace, cells: Sequence[Cell], kept: Kept) -> Iterator[Entry]:
+def entries(given: argparse.Namespace, cells: Sequence[Cell], kept: KeptFinishes) -> Iterator[Entry]:
     """What is to be run, in order: all of a cell before the next, seed by seed."""
     for seed in range(given.seeds):
         yield Entry(Cell("1000mbit", cpu=given.cpu), ALONE, seed)
@@ -126,7 +118,7 @@ def run(entry: Entry, given: argparse.Namespace) -> Finish | None:
     return race(peer, entry.cell, entry.seed, given.target, given.limit, given.python)
 
 
-def summary(kept: Kept, cell: Cell) -> list[dict[str, Any]]:
+def summary(kept: KeptFinishes, cell: Cell) -> list[dict[str, Any]]:
     """A row for each contestant of a cell, the fastest first; its ratios are of medians over the seeds."""
     alone = kept.finishes(Cell("1000mbit"), ALONE)
     bare = statistics.median(finish.seconds for finish in alone) if alone else float("nan")
@@ -151,7 +143,7 @@ def _row(name: str, finishes: Sequence[Finish]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def table(kept: Kept, cell: Cell) -> str:
+def table(kept: KeptFinishes, cell: Cell) -> str:
     """As it goes into docs/benchmarks.md."""
     lines = ["| | seconds | over the best peer | over compute alone | samples | MB sent per host |", "|---" * 6 + "|"]
     for row in summary(kept, cell):
@@ -160,8 +152,20 @@ def table(kept: Kept, cell: Cell) -> str:
     advice = kept.found.get(f"{cell} | advice")
     if advice:
         told = f"`{advice['spec']}` on {advice['workers']} workers, {advice['seconds'] or float('nan'):.1f} s predicted"
-        lines.append(f"\n`covey advise` puts first: {told} ({advice['sure']}).")
+        lines.append(f"\n`covey advise` puts first: {told} ({advice['sure']}). It {advice_holds(kept, cell)}.")
     return "\n".join(lines)
+
+
+def advice_holds(kept: KeptFinishes, cell: Cell) -> str:
+    """Whether what was advised is within 10 % of the best of covey's that was run, or tied with it."""
+    advice = kept.found.get(f"{cell} | advice")
+    rows = {row["name"]: row for row in summary(kept, cell) if row["name"] not in PEERS}
+    if advice is None or advice["spec"] not in rows or advice["workers"] != HOSTS:
+        return "not run"
+    best, mine = min(rows.values(), key=lambda row: row["seconds"]), rows[advice["spec"]]
+    over = mine["seconds"] / best["seconds"]
+    held = over <= WITHIN or tied(mine["times"], best["times"])
+    return f"{'holds' if held else 'does not hold'}: {over:.2f}x of {best['name']} ({len(mine['times'])} seeds)"
 
 
 def _seconds(row: Mapping[str, Any]) -> str:
@@ -174,13 +178,14 @@ def _seconds(row: Mapping[str, Any]) -> str:
     return f"{row['seconds']:.1f}{spread} | {row['to_peer']:.2f}x | {row['to_compute']:.2f}x"
 
 
-def advise(cells: Sequence[Cell], kept: Kept, target: float) -> None:
+def advise(cells: Sequence[Cell], kept: KeptFinishes, target: float) -> None:
     from benchmarks.peers import ours
 
     for cell in cells:
         if f"{cell} | advice" not in kept.found:
-            first, sure = ours.advised(cell, target)
-            said = {"spec": first.spec, "workers": first.workers, "seconds": first.seconds, "sure": sure}
+            found = ours.advised(cell, target)
+            first = found.choices[0]
+            said = {"spec": first.spec, "workers": first.workers, "seconds": first.seconds, "sure": found.sure}
             kept.keep(f"{cell} | advice", said)
             print(f"{cell}: advised {said}", file=sys.stderr, flush=True)
 
@@ -211,7 +216,7 @@ def main() -> None:
     given = options()
     rates, slow = (list(filter(None, text.split(","))) for text in (given.rates, given.slow))
     cells = [Cell(rate, cpu=given.cpu) for rate in rates] + [Cell(rate, True, given.cpu) for rate in slow]
-    kept = Kept(given.kept)
+    kept = KeptFinishes(given.kept)
     if given.advice and not given.table:
         advise(cells, kept, given.target)
     for entry in [] if given.table else entries(given, cells, kept):
@@ -220,6 +225,8 @@ def main() -> None:
             print(f"{entry.key}: {replace(finish, curve=[])}", file=sys.stderr, flush=True)
     for cell in cells:
         print(f"\n**{cell}**\n\n{table(kept, cell)}")
+    held = sum(advice_holds(kept, cell).startswith("holds") for cell in cells)
+    print(f"\nThe advice is within 10 % of covey's best, or tied with it, in {held} of {len(cells)} cells.")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,9 @@ from typing import Any
 import covey
 from benchmarks.peers.track import COURSE, HOSTS, LAUNCHER, Cell, Finish, course
 from covey import catalog
-from covey.advise.choose import RankedStrategy, advise
+from covey.advise.choose import advise
+from covey.advise.ranked import Advice
+from covey.advise.real_steps import RealSteps
 from covey.advise.situation import look, time_batch
 from covey.advise.trials.trial import SimulatedTrials
 from covey.calibrate import calibrate
@@ -86,15 +88,16 @@ def closing(spec: str, cell: Cell) -> float:
     return 2 * (HOSTS - 1) / HOSTS * size / cell.bandwidth
 
 
-def advised(cell: Cell, target: float) -> tuple[RankedStrategy, str]:
-    """What `covey advise` puts first for a cell, and how sure it is."""
+def advised(cell: Cell, target: float) -> Advice:
+    """What `covey advise` says of a cell, with real steps in its lab."""
     found = calibrated(cell.cpu)
     machines = (replace(machine, cores=share) for machine, share in zip(found.machines, cell.shares, strict=True))
     link = replace(found.link, bandwidth=parse_rate(cell.rate))
     now = look(course(), HOSTS, replace(found, machines=tuple(machines), link=link))
     trials = SimulatedTrials(COURSE, now, time_batch(course()))
-    advice = advise(course(), COURSE, now, until=f"accuracy>={target}", trials=trials)
-    return advice.choices[0], advice.sure
+    real = RealSteps(task=COURSE, engine=cell.engine, workers=HOSTS, insecure=True, threads=1)
+    os.environ[LAUNCHER] = str(os.getpid())
+    return advise(course(), COURSE, now, until=f"accuracy>={target}", trials=trials, real=real)
 
 
 @cache

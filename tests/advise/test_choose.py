@@ -12,12 +12,12 @@ from torch import nn
 
 from covey.advise import predict
 from covey.advise.candidates import candidates
-from covey.advise.choose import advise
-from covey.advise.conclude import _order
+from covey.advise.choose import _guessed, advise
+from covey.advise.known import UNPROVEN, Curve, Known
 from covey.advise.predict import slowest
 from covey.advise.ranked import Advice
 from covey.advise.situation import Situation, look, skew, time_batch
-from covey.advise.trials.trial import SimulatedTrials
+from covey.advise.trials.trial import SimulatedTrials, TrialOutcome
 from covey.advise.world import fastest, sized, slowness
 from covey.catalog import resolve
 from covey.errors import PlanError, RoleFailed
@@ -176,15 +176,16 @@ def test_the_link_of_a_server_is_that_of_its_machine(task: Task) -> None:
     assert look(task, 4, machines).server_rate(1) == 1e6
 
 
-def test_what_was_never_timed_must_be_better_than_what_was_trained(task: Task) -> None:
+def test_what_was_never_tried_must_be_better_than_what_was(task: Task) -> None:
     now = look(task, 4, from_flags())
-    choice = advise(task, DIGITS, now).choices[0]
-    choice.family, choice.relative = "central, synchronous", 1.0
-    for basis, factor in (("formulas", 1.15), ("timed in virtual time", 1.15), ("trained in virtual time", 1.0)):
-        choice.basis = basis  # type: ignore[assignment]
-        assert _order(choice, now, trained=True)[1] == factor
-    choice.basis = "formulas"
-    assert _order(choice, now, trained=False)[1] == 1.0, "where nothing was trained all are guesses"
+    known = Known(now=now, rows=[_guessed(candidate, now) for candidate in candidates(task, now)])
+    assert {known.doubt(row) for row in known.rows} == {1.0}, "where nothing was tried all are guesses"
+    first = known.ordered()[0]
+    for row in known.rows:
+        row.timing = "formulas" if row is first else "virtual time"
+    second = known.rows[0] if known.rows[0] is not first else known.rows[1]
+    known.curves[second.candidate.mathematics] = Curve({0: TrialOutcome(samples=1000.0)})
+    assert known.doubt(second) == 1.0 and known.doubt(first) == pytest.approx(UNPROVEN**2)
 
 
 # -- what is known beforehand -----------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ import covey
 from covey.advise.candidates import candidates
 from covey.advise.choose import _guessed
 from covey.advise.known import Known
-from covey.advise.pace import recorded_step
 from covey.advise.real_steps import ROUNDS, RealSteps, measure_best
 from covey.advise.situation import look
 from covey.errors import PlanError
+from covey.observe.step_time import recorded_step
 from covey.simulate import from_flags
 from covey.task import load_task
 

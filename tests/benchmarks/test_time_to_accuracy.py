@@ -11,14 +11,25 @@ import pytest
 
 from benchmarks.peers.ours import travelled
 from benchmarks.peers.track import Cell, Finish
-from benchmarks.time_to_accuracy import ALONE, OURS, PEERS, USUAL, Entry, Kept, entries, summary, table
+from benchmarks.time_to_accuracy import (
+    ALONE,
+    OURS,
+    PEERS,
+    USUAL,
+    Entry,
+    KeptFinishes,
+    advice_holds,
+    entries,
+    summary,
+    table,
+)
 from covey import catalog
 
 FAST, SLOW = Cell("100mbit"), Cell("1000mbit", slow=True)
 
 
-def kept(file: Path | None = None) -> Kept:
-    found = Kept(file)
+def kept(file: Path | None = None) -> KeptFinishes:
+    found = KeptFinishes(file)
     runs = {
         (Cell("1000mbit"), ALONE, 0): Finish(8.0, 36_000, 0, 0.861, True),
         (FAST, "DDP", 0): Finish(60.0, 36_000, 691e6, 0.864, True),
@@ -55,22 +66,39 @@ def test_a_run_that_was_broken_off_says_so_in_the_table() -> None:
 
 def test_what_was_run_is_read_again(tmp_path: Path) -> None:
     kept(tmp_path / "kept.json")
-    again = Kept(tmp_path / "kept.json")
+    again = KeptFinishes(tmp_path / "kept.json")
     assert again.finishes(FAST, "easgd") == [Finish(9.0, 60_000, 30e6, 0.862, True)]
 
 
 def test_the_usual_ones_leave_out_what_takes_minutes() -> None:
     given = argparse.Namespace(ours=None, all=False, only=[""], seeds=1, cpu=0.45)
-    names = [entry.name for entry in entries(given, [Cell("10mbit")], Kept(None))]
+    names = [entry.name for entry in entries(given, [Cell("10mbit")], KeptFinishes(None))]
     assert names[0] == ALONE and "DDP + PowerSGD 4" in names and "DDP" not in names
     given.all = True
-    assert set(PEERS) | set(OURS) < {entry.name for entry in entries(given, [Cell("10mbit")], Kept(None))}
+    assert set(PEERS) | set(OURS) < {entry.name for entry in entries(given, [Cell("10mbit")], KeptFinishes(None))}
 
 
 def test_what_was_advised_runs_too() -> None:
-    given, found = argparse.Namespace(ours=None, all=False, only=["DDP + PowerSGD"], seeds=1, cpu=0.45), Kept(None)
+    given, found = (
+        argparse.Namespace(ours=None, all=False, only=["DDP + PowerSGD"], seeds=1, cpu=0.45),
+        KeptFinishes(None),
+    )
     found.keep(f"{FAST} | advice", {"spec": "tree_easgd", "workers": 4, "seconds": 12.0, "sure": "a close call"})
     assert [entry.name for entry in entries(given, [FAST], found)] == [ALONE, "DDP + PowerSGD 4", "tree_easgd"]
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [([10.5, 11.0, 10.8], "holds: 1.08x"), ([9.0, 15.0, 14.0], "holds: 1.40x"), ([13.0, 13.1, 13.2], "does not hold")],
+    ids=["within 10 %", "tied", "surely slower"],
+)
+def test_advice_holds_within_10_percent_or_where_it_is_tied(times: list[float], words: str) -> None:
+    found = KeptFinishes(None)
+    found.keep(f"{FAST} | advice", {"spec": "easgd", "workers": 4, "seconds": 12.0, "sure": "a close call"})
+    for name, seconds in (("easgd", times), ("adpsgd", [10.0, 10.0, 10.0])):
+        for seed, one in enumerate(seconds):
+            found.keep(f"{FAST} | {name} | {seed}", asdict(Finish(one, 1000, 1.0, 0.9, True)))
+    assert advice_holds(found, FAST).startswith(words)
 
 
 def test_every_name_is_a_peer_or_a_strategy_that_there_is() -> None:

@@ -15,7 +15,6 @@ from covey.advise.situation import Situation
 from covey.advise.world import fastest
 
 UNEVEN = 0.1  # spread of step times from which slow workers matter
-UNPROVEN = 1.15  # what only rules of thumb speak for must be better by this to come first
 CLOSE = 1.1  # times: what is nearer than this is no difference
 
 
@@ -25,8 +24,8 @@ def conclude(known: Known, name: str, until: str | None, command: str) -> Advice
     offers = _offers(known)
     pairs = [(_choice(row, known, offers), known.relative(row)) for row in known.rows]
     pairs.append((_alone(known), Estimate(1.0, known.single().error)))
-    trained = bool(known.curves)
-    pairs.sort(key=lambda pair: _order(pair[0], now, trained))
+    doubts = {row.candidate.spec: known.doubt(row) for row in known.rows}
+    pairs.sort(key=lambda pair: _order(pair[0], now, 1.0 if pair[0].workers == 1 else doubts[pair[0].spec]))
     ranked = [choice for choice, _ in pairs]
     for choice in ranked:
         choice.command = findings.command(name, choice.spec, choice.workers, until, command)
@@ -115,12 +114,11 @@ def _risks(row: CandidateRow, known: Known) -> list[str]:
     return found
 
 
-def _order(choice: RankedStrategy, now: Situation, trained: bool) -> tuple[bool, float, float, float]:
+def _order(choice: RankedStrategy, now: Situation, doubt: float) -> tuple[bool, float, float, float]:
     """The fastest first; of equally fast ones, what the survey prefers, then the shorter step."""
     family = families.FAMILIES.get(choice.family)
     merit = families.merit(family, now.spread, now.reproducible) if family else 1.0
-    proven = choice.basis == "trained in virtual time" or not trained or family is None
-    return (choice.missed, round(choice.relative * (1.0 if proven else UNPROVEN), 2), -merit, choice.step)
+    return (choice.missed, round(choice.relative * doubt, 2), -merit, choice.step)
 
 
 def _sure(ranked: Sequence[tuple[RankedStrategy, Estimate]], known: Known) -> tuple[Sure, str]:

@@ -21,6 +21,7 @@ STEP_ERROR: dict[Timing, float] = {"formulas": 0.2, "virtual time": 0.1, "real s
 """Standard deviations of the logarithm of a step's time, of one measurement; docs/benchmarks.md has the ratios."""
 THUMB, LIKE, EARLY, SEED = 0.3, 0.2, 0.25, 0.1
 """The same of samples: by rules of thumb, by what others took, by a loss on the way, and of one seed to the target."""
+UNPROVEN = 1.15  # what only rules of thumb, or formulas, speak for must be better by this to come first
 OF_A_NAME = 2  # settings of one strategy among the first
 
 
@@ -151,8 +152,14 @@ class Known:
     # -- order ------------------------------------------------------------------------------------------------
 
     def ordered(self) -> list[CandidateRow]:
-        """The best first; those that are late last."""
-        return sorted(self.rows, key=lambda row: (self.missed(row), self.relative(row).value))
+        """The best first; those that are late last, and what nobody has tried behind what is as good."""
+        return sorted(self.rows, key=lambda row: (self.missed(row), self.relative(row).value * self.doubt(row)))
+
+    def doubt(self, row: CandidateRow) -> float:
+        """By how much it must be better than what was tried."""
+        untrained = bool(self.curves) and not self.curve(row).trials
+        untimed = row.timing == "formulas" and any(other.timing != "formulas" for other in self.rows)
+        return UNPROVEN ** (untrained + untimed)
 
     def shortlist(self, many: int, among: Sequence[CandidateRow] | None = None) -> list[CandidateRow]:
         """The best of each family, then the best of all; of one mathematics the quickest, of one name only a few."""

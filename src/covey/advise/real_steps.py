@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from covey.advise.candidates import ALONE
 from covey.advise.known import CandidateRow, Known
-from covey.advise.pace import recorded_step
 from covey.errors import CoveyError
+from covey.observe.step_time import recorded_step
 from covey.run import fit
 
 ROUNDS = ((8, 30), (4, 60), (4, 60))  # how many strategies, and how many steps of each: then the better half
@@ -25,12 +25,13 @@ class RealSteps:
     workers: int
     seed: int = 0
     insecure: bool = False
+    threads: int | None = None
 
     def measure(self, spec: str, workers: int, steps: int, turn: int) -> float:
         """Seconds of a step of the mean worker."""
         result = fit(
             self.task, spec, workers, engine=self.engine, steps=steps, seed=self.seed + turn, scores=0, traced=True,
-            insecure=self.insecure, runs=False,
+            insecure=self.insecure, threads=self.threads, runs=False,
         )  # fmt: skip
         if result.stopped == "interrupted":
             raise KeyboardInterrupt

@@ -11,6 +11,7 @@ import msgspec
 
 from covey.calibrate.measuring import BIG, FASTEST, SMALL, MeasuredMeans, cores, measure
 from covey.calibrate.probes import WARM
+from covey.calibrate.rehearsal import rehearsed
 from covey.calibrate.roles import Assignment
 from covey.calibrate.roles import __name__ as probes
 from covey.engines.cluster.cluster_processes import ClusterProcesses
@@ -37,13 +38,16 @@ SHAPED = 0.05  # seconds that the big message takes on a shaped link
 
 def calibrate(
     task: Task | str, engine: str = "local", *, batches: int = BATCHES, threads: int | None = None,
-    told: Callable[[str], None] | None = None,
+    told: Callable[[str], None] | None = None, rehearse: bool = True,
 ) -> Cluster:  # fmt: skip
-    """What the virtual engine has to know of this machine, or of a lab on it, to foresee runs of a task."""
+    """What the virtual engine has to know of this machine, or of a lab on it, to foresee runs of a task.
+
+    What is measured of parts is corrected by short runs of real strategies, unless `rehearse` is false.
+    """
     if batches < 5:
         raise PlanError(f"--batches {batches}: a spread needs 5 or more")
     call = parse_call(engine)
-    name = task if isinstance(task, str) else ""
+    name, say = task if isinstance(task, str) else "", told or (lambda _: None)
     given = load_task(task, told) if isinstance(task, str) else task
     workers = max(2, min(cores(), 8))  # all cores compute at once, as they will; two, so that one can speak to another
     asked = Assignment(
@@ -52,10 +56,12 @@ def calibrate(
         contacts=Contacts(book={}, launcher=""),
     )  # fmt: skip
     if call.name == "local" and not call.settings:
-        return _priced(_local(measure(given, LocalProcesses(probes, asked.threads), asked), asked))
+        found = _local(measure(given, LocalProcesses(probes, asked.threads), asked), asked)
+        return _priced(rehearsed(found, task, engine, asked.threads, say) if rehearse else found)
     if call.name != "lab":
         raise PlanError(f"covey calibrates --engine local and --engine 'lab(…)', not {engine}: describe others by hand")
-    return _priced(_lab(given, asked, bind(call, LabEngine, "engine", engine).settings(2)))
+    found = _lab(given, asked, bind(call, LabEngine, "engine", engine).settings(2))
+    return _priced(rehearsed(found, task, engine, asked.threads, say) if rehearse else found)
 
 
 def _priced(cluster: Cluster) -> Cluster:

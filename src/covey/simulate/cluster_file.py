@@ -19,13 +19,13 @@ T = TypeVar("T")
 Table = Mapping[str, Any]
 
 SECTIONS = ("compute", "handling", "coding", "link", "local", "machine", "group", "host", "kill", "place")
-COMPUTE = ("batch", "jitter", "fixed", "update", "threads")
+COMPUTE = ("batch", "jitter", "fixed", "update", "threads", "error")
 HANDLING = ("send", "send_byte", "receive", "receive_byte", "sums", "sums_byte", "step", "report")
 CODING = ("encode", "encode_byte", "decode", "decode_byte")
 LOCAL = ("bandwidth", "latency", "cpu", "cpu_byte")
 LINK = ("bandwidth", "latency", "sharing", "headers", "cpu", "cpu_byte")
 HOST = ("bandwidth", "latency")
-MACHINE = ("count", "cores", "period", "bandwidth", "latency")
+MACHINE = ("count", "cores", "period", "wake", "bandwidth", "latency")
 GROUP = ("workers", "slow", "bandwidth", "latency", "price", "watts")
 MOST = 100_000  # workers, machines
 LARGEST = 1e300  # number
@@ -69,6 +69,7 @@ def _cluster(document: Table) -> Cluster:
         fixed=_share(compute, "fixed", "[compute]", usual.fixed),
         update=_read(compute, "update", parse_duration, usual.update, "[compute]"),
         threads=_whole(compute, "threads", "[compute]", usual.threads),
+        error=parse_jitter(_number(compute, "error", "[compute]", usual.error)),
         link=common,
         links=links or _machine_links(machines, common),
         local=_local(document, usual),
@@ -106,7 +107,8 @@ def _machine(table: Table) -> Machine:
     if "cores" not in table:
         raise PlanError("every [[machine]] needs cores, such as cores = 8 (or 0.5 for a quota of half a core)")
     cores = _positive(table, "cores", "[[machine]]")
-    return Machine(cores=cores, period=_read(table, "period", parse_duration, AT_ONCE, "[[machine]]"))
+    period, wake = (_read(table, name, parse_duration, AT_ONCE, "[[machine]]") for name in ("period", "wake"))
+    return Machine(cores=cores, period=period, wake=wake)
 
 
 def _machine_links(machines: list[Table], common: Link) -> dict[Host, Link]:

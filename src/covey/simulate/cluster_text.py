@@ -39,6 +39,7 @@ def _compute(cluster: Cluster) -> list[str]:
         _said("fixed", f"{cluster.fixed:.4g}", "the share of it that a part of a batch takes all the same"),
         _line("update", cluster.update, "an optimizer step, for each byte of parameters"),
         _said("threads", str(cluster.threads), "that compute a batch"),
+        *([_said("error", f"{cluster.error:.4g}", "of steps that are foreseen")] if cluster.error else []),
     ]
 
 
@@ -100,6 +101,8 @@ def _machine(machine: Machine) -> Iterator[str]:
     yield _said("cores", f"{machine.cores:g}", "shared by the roles that live on it")
     if machine.period:
         yield _line("period", machine.period, "a quota: this many cores on average over this time")
+    if machine.wake:
+        yield _line("wake", machine.wake, "until a role has its share, where all cores are in use")
 
 
 def _toll(name: str, toll: CpuTime, each: str = "", byte: str = "") -> list[str]:

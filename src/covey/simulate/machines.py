@@ -76,10 +76,14 @@ def coding_of(known: Mapping[str, CodecTime], names: Sequence[str]) -> CodecTime
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """Cores that the roles on it share equally; with a `period` they are a quota, of which a period has its part."""
+    """Cores that the roles on it share equally; with a `period` they are a quota, of which a period has its part.
+
+    A role that wakes up while all cores are in use waits `wake` until it has its share.
+    """
 
     cores: float
     period: Seconds = AT_ONCE
+    wake: Seconds = AT_ONCE
 
 
 def machine_name(number: int) -> str:

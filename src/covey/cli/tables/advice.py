@@ -45,7 +45,7 @@ def print_advice(console: Console, found: Advice, now: Situation, top: int) -> N
 
 def _table(shown: list[RankedStrategy], found: Advice) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("strategy", overflow="fold", min_width=12)
+    table.add_column("strategy", overflow="fold", min_width=24)
     timed, priced = any(one.seconds is not None for one in shown), any(one.money is not None for one in shown)
     headers = ["vs alone", *([f"to {found.until}"] if timed else []), *(["money"] if priced else [])]
     for header in (*headers, "step", "exchange", "from"):
@@ -62,7 +62,8 @@ def _table(shown: list[RankedStrategy], found: Advice) -> Table:
 def _time(choice: RankedStrategy) -> str:
     """To the target, with a chance of 90 %; of who was left behind, how long it was tried."""
     if choice.seconds_interval is not None:
-        return " to ".join(format_duration(bound) for bound in choice.seconds_interval)
+        low, high = (format_duration(bound) for bound in choice.seconds_interval)
+        return f"{low.split()[0] if low.split()[1:] == high.split()[1:] else low}-{high}"
     return f"> {format_duration(choice.tried)}" if choice.tried else "-"
 
 
@@ -71,12 +72,12 @@ def _speed(choice: RankedStrategy) -> str:
     if choice.workers == 1:
         return "1x"
     low, high = choice.relative_interval
-    return f"{1 / high:.2f} to {1 / low:.2f}x"
+    return f"{1 / high:.2f}-{1 / low:.2f}x"
 
 
 def _from(choice: RankedStrategy) -> str:
-    learnt = {"trained in virtual time": "trained, "}.get(choice.basis, "")
-    return learnt + choice.timing
+    short = {"real steps": "real", "virtual time": "virtual", "formulas": "formulas"}[choice.timing]
+    return f"trained, {short}" if choice.basis == "trained in virtual time" else short
 
 
 def _name(choice: RankedStrategy) -> str:

@@ -29,6 +29,7 @@ class Cores:
         self._agenda = agenda
         self._cores = machine.cores if machine else inf
         self._period = machine.period if machine else 0.0
+        self._wake = machine.wake if machine and not machine.period else 0.0
         self._phase = phase
         self._jobs: list[tuple[float, int, int, Act, Any, Any]] = []  # when served: width, and what then
         self._width = 0  # cores that the jobs could use
@@ -39,6 +40,13 @@ class Cores:
 
     def run(self, work: float, width: int, act: Act, subject: Any, value: Any) -> None:
         """Call `act(subject, value)` when `work` seconds of CPU time, on `width` cores each, have been had."""
+        if self._wake and self._width + width > self._cores:
+            self._agenda.at(self._agenda.now + self._wake, self._enter, (work, width), (act, subject, value))
+        else:
+            self._enter((work, width), (act, subject, value))
+
+    def _enter(self, wanted: tuple[float, int], given: tuple[Act, Any, Any]) -> None:
+        (work, width), (act, subject, value) = wanted, given
         self._pass()
         heappush(self._jobs, (self._served + work, next(self._serial), width, act, subject, value))
         self._width += width

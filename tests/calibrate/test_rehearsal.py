@@ -1,0 +1,77 @@
+"""What short runs of real strategies teach: here the real machine is a cluster whose truth is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from math import exp, log
+
+import pytest
+
+from covey.calibrate.rehearsal import LEAST, TO_WORKERS, WITH_SERVER, corrected, delayed, foreseen, real_step, woken
+from covey.simulate import Cluster, CpuTime, Handling, Link, Machine, Seconds, load, written
+from covey.task import Task, load_task
+
+DIGITS = "examples/digits.py"
+SPECS = (WITH_SERVER, TO_WORKERS, "asynchronous", "local_sgd(period=4)")
+TOLL = CpuTime(each=Seconds(2e-4))
+HERE = Cluster(
+    compute=Seconds(2e-3), handling=Handling(send=TOLL, receive=TOLL), machines=(Machine(cores=2),),
+    local=Link(latency=Seconds(1e-4), cpu=TOLL),
+)  # fmt: skip
+LAB = Cluster(
+    compute=Seconds(2e-3), handling=Handling(send=TOLL, receive=TOLL), link=Link(cpu=TOLL),
+    machines=tuple(Machine(cores=1) for _ in range(3)),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return load_task(DIGITS)
+
+
+def steps(task: Task, cluster: Cluster) -> dict[str, float]:
+    return {spec: foreseen(task, spec, cluster) or 0.0 for spec in SPECS}
+
+
+def test_cores_that_are_in_use_make_a_server_wait(task: Task) -> None:
+    with_server, alone = (foreseen(task, spec, woken(HERE, 1e-3)) for spec in ("bsp", "asynchronous"))
+    assert with_server and alone
+    assert with_server > 1.1 * (foreseen(task, "bsp", HERE) or 0.0)
+    assert foreseen(task, "bsp", woken(replace(HERE, machines=(Machine(cores=64),)), 1e-3)) == pytest.approx(
+        foreseen(task, "bsp", replace(HERE, machines=(Machine(cores=64),)))
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "truth"),
+    [(HERE, delayed(woken(HERE, 8e-4), 3e-4)), (LAB, delayed(LAB, 1e-3))],
+    ids=["servers that share cores", "worker to worker"],
+)
+def test_what_parts_do_not_tell_is_learned_from_whole_strategies(told: Cluster, truth: Cluster, task: Task) -> None:
+    real, before = steps(task, truth), steps(task, told)
+    found = corrected(told, real, partial(foreseen, task))
+    after = steps(task, found)
+    for spec in (WITH_SERVER, TO_WORKERS):
+        assert abs(log(after[spec] / real[spec])) < 0.04, spec
+    off = [max(abs(log(seen[spec] / real[spec])) for spec in SPECS) for seen in (before, after)]
+    assert off[1] < off[0] / 2 and off[0] > 0.1
+    assert LEAST <= found.error < 0.1
+
+
+def test_how_far_off_others_are_is_told(task: Task) -> None:
+    real = steps(task, HERE)
+    off = corrected(HERE, {**real, "asynchronous": real["asynchronous"] * exp(0.4)}, partial(foreseen, task))
+    assert off.error == pytest.approx(0.2, rel=0.1) and corrected(HERE, {}, partial(foreseen, task)) == HERE
+
+
+def test_what_was_learned_is_in_the_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    cluster = replace(woken(HERE, 8e-4), error=0.07)
+    (tmp_path / "cluster.toml").write_text(written(cluster))
+    again = load(tmp_path / "cluster.toml")
+    assert again.machines[0].wake == pytest.approx(8e-4) and again.error == pytest.approx(0.07)
+
+
+def test_a_strategy_that_cannot_train_the_task_is_left_out(task: Task) -> None:
+    assert real_step(task, "local_sgd(period=0)", "local", 1, None) is None
+    assert foreseen(task, "local_sgd(period=0)", HERE) is None
