@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covey import catalog, registry
-from covey.check.laws import CODEC_LAWS, STRATEGY_LAWS
+from covey.check.codec_laws import CODEC_LAWS
+from covey.check.laws import STRATEGY_LAWS
 from covey.check.reach import beyond
 from covey.engines.entries import ENGINES
 from covey.errors import CoveyError
