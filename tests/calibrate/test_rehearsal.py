@@ -5,10 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from math import exp, log
+from typing import Any
 
 import pytest
 
-from covey.calibrate.rehearsal import LEAST, TO_WORKERS, WITH_SERVER, corrected, delayed, foreseen, real_step, woken
+import covey
+from covey.calibrate.rehearsal import (
+    LEAST,
+    TO_WORKERS,
+    WITH_SERVER,
+    corrected,
+    delayed,
+    foreseen,
+    real_step,
+    rehearsed,
+    woken,
+)
+from covey.observe.contention import Contention
+from covey.observe.result import Result
 from covey.simulate import Cluster, CpuTime, Handling, Link, Machine, Seconds, load, written
 from covey.task import Task, load_task
 
@@ -75,3 +89,19 @@ def test_what_was_learned_is_in_the_file(tmp_path) -> None:  # type: ignore[no-u
 def test_a_strategy_that_cannot_train_the_task_is_left_out(task: Task) -> None:
     assert real_step(task, "local_sgd(period=0)", "local", 1, None) is None
     assert foreseen(task, "local_sgd(period=0)", HERE) is None
+
+
+def test_runs_that_other_programs_disturbed_teach_nothing(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*given: Any, **options: Any) -> Result:
+        options["engine"], _ = "simulated", options.pop("threads", None)
+        result = covey.fit(*given, **options)
+        if not options.get("timing_only"):
+            result.contention = Contention(cores=2, cpu=1.0, others=1.9 if disturbed else 0.0, delay=0.9, pressure=None)
+        return result
+
+    monkeypatch.setattr("covey.calibrate.rehearsal.fit", busy)
+    said: list[str] = []
+    disturbed = True
+    assert rehearsed(HERE, task, "local", 1, said.append) == HERE and "other programs" in said[-1]
+    disturbed = False
+    assert real_step(task, "bsp", "local", 1, 0.2) is not None

@@ -38,6 +38,8 @@ def rehearsed(cluster: Cluster, task: Task | str, engine: str, threads: int, tol
         told(f"measuring {spec}")
         if step := real_step(task, spec, engine, threads, foreseen(task, spec, cluster)):
             real[spec] = step
+    if not real:
+        told("no run of a strategy was left alone by other programs: predictions are from parts only")
     return corrected(cluster, real, partial(foreseen, task))
 
 
@@ -81,7 +83,7 @@ def delayed(cluster: Cluster, seconds: float) -> Cluster:
 
 
 def real_step(task: Task | str, spec: str, engine: str, threads: int, expected: float | None) -> float | None:
-    """Seconds of a real step; None where the strategy cannot train this task."""
+    """Seconds of a real step; None where the strategy cannot train this task, or other programs used the cores."""
     steps = max(FEWEST, min(STEPS, round(LONGEST / expected))) if expected else FEWEST
     found = []
     for turn in range(TURNS):
@@ -94,7 +96,8 @@ def real_step(task: Task | str, spec: str, engine: str, threads: int, expected: 
             return None
         if result.stopped == "interrupted":
             raise KeyboardInterrupt
-        if result.recording and (step := recorded_step(result.recording)):
+        quiet = result.contention is None or not result.contention.disturbed
+        if quiet and result.recording and (step := recorded_step(result.recording)):
             found.append(step)
     return min(found, default=None)
 
