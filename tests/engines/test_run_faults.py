@@ -110,10 +110,21 @@ def test_a_lossy_message_may_be_lost() -> None:
     assert world.faults.told[0].endswith("it lost Tick of step 2 from worker 0 to worker 1, which was sent as lossy")
 
 
-def test_a_doubled_message_is_refused_and_named() -> None:
-    world = World("duplicate worker 0 -> worker 1@2.5s").run()
+@pytest.mark.parametrize("lossy", [False, True])
+def test_a_doubled_message_is_refused_and_named(lossy: bool) -> None:
+    world = World("duplicate worker 0 -> worker 1@2.5s", lossy=lossy).run()
     assert [step for _, step in world.heard] == [0, 1, 2, 3, 4, 5]
     assert world.faults.told == ["worker 1 refused a second time Tick of step 2 from worker 0 to worker 1"]
+
+
+def test_a_message_that_is_on_its_way_when_the_run_ends_was_never_doubled() -> None:
+    world = World("duplicate worker 0 -> worker 1@0s; partition worker 0@0.5s for 20s", count=0, send=sends_once).run()
+    assert world.faults.unmet == ["duplicate worker 0 -> worker 1@0ms: the run ended before it"]
+
+
+async def sends_once(node: Node, replica: Replica) -> None:
+    await node.sleep(1)
+    await node.send(worker(1), Tick(0))
 
 
 def test_a_stopped_role_does_nothing_until_it_goes_on() -> None:

@@ -28,6 +28,7 @@ from covey.task import Task
 
 STEPS = 12
 CHECKPOINTS = 3  # about, in a run without faults
+SHARING = 200  # seeds in a row in which a strategy has the same number of workers
 UNEVEN = Cluster(compute=Seconds(0.01), jitter=0.3)
 FASTER = {
     "diloco": "diloco(period=5)", "bmuf": "bmuf(period=5)", "local_sgd": "local_sgd(period=3)",
@@ -95,10 +96,10 @@ class SeedFinding:
 
 
 def case_of(seed: int) -> FaultCase:
-    """The strategy and the number of workers of a seed."""
-    chance = Random(f"case/{seed}")
-    name = chance.choice(catalog.names())
-    workers = 1 << chance.randint(1, 2) if name == "butterfly" else chance.choice((2, 2, 3, 4))
+    """The strategy and the number of workers of a seed; seeds near each other share runs without faults."""
+    name = Random(f"case/{seed}").choice(catalog.names())
+    chance = Random(f"workers/{name}/{seed // SHARING}")
+    workers = 1 << chance.randint(1, 2) if name == "butterfly" else chance.choice((2, 3, 4))
     return FaultCase(FASTER.get(name) or catalog.STRATEGIES[name].example or name, workers)
 
 

@@ -43,16 +43,16 @@ class LinkFaults:
         self._received: Counter[tuple[VirtualLink, int]] = Counter()
         self._late: dict[VirtualLink, deque[tuple[float, MessageInFlight]]] = {}  # with when each may arrive
         self._delays: dict[int, float] = {}
-        self._doubled: dict[int, Fault] = {}
+        self._doubled: dict[int, Fault] = {}  # of which the second has not arrived yet
 
     def lets_out(self, flight: MessageInFlight) -> bool:
         """Number a message that leaves, and see what its link does to it; False when it is lost."""
         link = flight.link
-        if not flight.lossy:
-            flight.number = self._sent[link, flight.priority]
-            self._sent[link, flight.priority] += 1
         armed = self._armed.get((link.sender.name, link.receiver.name))
         fault = armed.popleft() if armed else None
+        if not (fault and fault.kind == "drop" and flight.lossy):  # a lossy one that is lost leaves no gap
+            flight.number = self._sent[link, flight.priority]
+            self._sent[link, flight.priority] += 1
         if fault is None:
             return True
         if fault.kind == "drop":
@@ -96,8 +96,6 @@ class LinkFaults:
 
     def _in_order(self, flight: MessageInFlight) -> bool:
         """Whether it is the message that its number says comes next."""
-        if flight.lossy:
-            return True
         link, key = flight.link, (flight.link, flight.priority)
         if flight.number < self._received[key]:
             link.under_way -= weight(flight.message)
@@ -107,15 +105,21 @@ class LinkFaults:
             self.check()
             raise AssertionError(f"{_what(flight)} overtook another message of its link")
         self._received[key] += 1
-        if self._doubled.pop(flight.serial, None):
+        if flight.serial in self._doubled:
             link.under_way += weight(flight.message)
             again = replace(flight, message=stamped(flight.message, link.sender.address, copy=True))
             self._agenda.at(self._agenda.now, self._again, again)
         return True
 
     def _again(self, flight: MessageInFlight, _: Any) -> None:
+        del self._doubled[flight.serial]
         if self._in_order(flight):
             self.hand_over(flight)
+
+    @property
+    def unmet(self) -> list[Fault]:
+        """The faults whose second messages are still on their way."""
+        return list(self._doubled.values())
 
     def check(self) -> None:
         """Name a message that was lost."""

@@ -68,7 +68,7 @@ class RunFaults:
     @property
     def unmet(self) -> list[str]:
         """The faults that the run ended before."""
-        left = [*self._waiting, *(fault for armed in self._armed.values() for fault in armed)]
+        left = [*self._waiting, *(fault for armed in self._armed.values() for fault in armed), *self._links.unmet]
         return [f"{fault}: the run ended before it" for fault in left]
 
     def attach(self, parts: EngineParts, handlers: dict[type, Act], keeper: RunKeeper | None) -> None:
