@@ -209,7 +209,7 @@ def test_without_restart_the_loss_ends_the_run() -> None:
 
 def test_it_gives_up_after_failures_in_a_row_without_a_new_checkpoint(tmp_path: Path) -> None:
     faults = "; ".join(f"kill worker 1#{5 + number}" for number in range(4))
-    with pytest.raises(PeerLost, match=r"(?s)worker 1 was killed.*failed 3 times in a row.*--max-failures"):
+    with pytest.raises(PeerLost, match=r"(?s)worker 1 was killed.*failed 3 times in a row.*max_failures"):
         fit("bsp", faults=faults, **{**kept(tmp_path, every="10s"), "max_failures": 2})
 
 
