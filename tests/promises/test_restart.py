@@ -12,7 +12,6 @@ from tests.real.test_resume import ALL, COMPRESSED
 
 QUICK = {"bsp", "eamsgd(period=2, momentum=0.9)", "diloco(period=5)", "local_sgd(period=3) + topk(density=0.1)"}
 READ_AGAIN = {
-    "bosen(bound=2, rate=400kbit, row=50)": "own changes are added to it in another order, which rounds otherwise",
     "petuum(bound=2) + topk(density=0.1) + pull": "a codec writes the parameters once more",
 }
 """Strategies whose workers read the parameters again after a restart, which changes them within their bounds."""
