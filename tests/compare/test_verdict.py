@@ -223,7 +223,7 @@ def test_without_a_number_there_are_five_rounds_or_more() -> None:
 def test_time_that_is_too_short_gives_one_round_and_says_so() -> None:
     whole = race("bsp,asynchronous", within="1ms")
     assert [run.repeat for run in whole.outcomes] == [0, 0]
-    assert whole.verdict.startswith("No verdict: one run of each is not enough; give more time, such as --within ")
+    assert whole.verdict.startswith("No verdict: one run of each is not enough; give more time, such as within=")
 
 
 def test_a_target_out_of_reach_is_tried_once() -> None:
@@ -329,10 +329,10 @@ def test_disturbed_runs_are_done_again_a_few_times(monkeypatch: pytest.MonkeyPat
         ({"strategies": "bsp,nosuch"}, "no strategy 'nosuch'; the nearest are"),
         ({"strategies": "bsp,bsp"}, "names bsp twice"),
         ({"strategies": "local_sgd,local_sgd(period=8)"}, "local_sgd and local_sgd"),
-        ({"repeat": 0}, "--repeat 0: at least 1"),
-        ({"within": "0s"}, "--within 0s: a comparison takes time"),
+        ({"repeat": 0}, "repeat=0: at least 1"),
+        ({"within": "0s"}, 'within="0s": a comparison takes time'),
         ({"within": "soon"}, "cannot read"),
-        ({"repeat": 3, "within": "5m"}, "--repeat 3 fixes the number of runs: omit --within 5m"),
+        ({"repeat": 3, "within": "5m"}, 'repeat=3 fixes the number of runs: omit within="5m"'),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(given: dict[str, Any], told: str, tmp_path: Path) -> None:
