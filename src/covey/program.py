@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
+from covey.membership import Life
 from covey.message import Address, Message
 from covey.vector import Vector
 
@@ -85,10 +86,7 @@ class Compute(Effect[T], frozen=True):
 
 
 class Collective(Effect[bool], frozen=True):
-    """Sum a vector over a group in place; False when the engine has no native way and `fallback` must run.
-
-    Each member's numbers count its own `share`.
-    """
+    """Sum a vector over a group in place, each member's times its `share`; False: `fallback` must do it."""
 
     vector: Vector
     group: tuple[Address, ...]
@@ -138,6 +136,8 @@ class Host(Protocol):
 
     @property
     def step(self) -> int: ...
+    @property
+    def life(self) -> Life: ...
     def training(self) -> bool: ...
     def receive_nowait(self, want: Receive) -> Message | None: ...
     def room(self, to: Address) -> bool: ...
@@ -175,6 +175,11 @@ class Node:
         """The worker's own step, counted from 0 by `training`."""
         return self.host.step
 
+    @property
+    def life(self) -> Life:
+        """Which of the role's lives this is, and what it should know of those before it."""
+        return self.host.life
+
     def training(self) -> bool:
         """Whether to do another step. What is remembered is saved only between this and the next await."""
         return self.host.training()
@@ -211,12 +216,10 @@ class Node:
         return await Receive((kind,), sender, None, seconds)  # type: ignore[return-value]
 
     async def receive_any(self, *kinds: type[Message], sender: Address | None = None) -> Message:
-        message = await Receive(kinds, sender)
-        assert message is not None
-        return message
+        return await Receive(kinds, sender)  # type: ignore[return-value]  # nothing comes only after a timeout
 
-    def receive_nowait(self, kind: type[M], *, sender: Address | None = None) -> M | None:
-        return self.host.receive_nowait(Receive((kind,), sender))  # type: ignore[return-value]
+    def receive_nowait(self, *kinds: type[M], sender: Address | None = None) -> M | None:
+        return self.host.receive_nowait(Receive(kinds, sender))  # type: ignore[return-value]
 
     async def ask(self, to: Address, question: Message, answer: type[M]) -> M:
         """Send a question and wait for that peer's answer."""

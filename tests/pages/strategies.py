@@ -25,12 +25,12 @@ def page() -> str:
 
 def table() -> Iterable[str]:
     """Where each strategy stands, and what it sends."""
-    yield "| | optimization | architecture | scheduling | exchange | models sent |"
-    yield "|---|---|---|---|---|---|"
+    yield "| | optimization | architecture | scheduling | exchange | models sent | on a loss |"
+    yield "|---|---|---|---|---|---|---|"
     for name, entry in catalog.STRATEGIES.items():
         place, sent = catalog.resolve(name, WORKERS).taxonomy, entry.traffic.models if entry.traffic else ""
         where = f"{place.optimization} | {place.architecture} | {place.scheduling} | {place.exchange}"
-        yield f"| `{name}` | {where} | {sent} |"
+        yield f"| `{name}` | {where} | {sent} | {entry.on_loss} |"
 
 
 def families() -> Iterable[str]:

@@ -129,7 +129,7 @@ def test_own_loops_restart_too(room: Room) -> None:
     [
         ({"on_failure": "restart"}, "needs --checkpoint DIR"),
         ({"max_failures": 3}, "add --on-failure restart"),
-        ({"on_failure": "again"}, "--on-failure again: use stop or restart"),
+        ({"on_failure": "again"}, "--on-failure again: use stop, restart or continue"),
         ({"on_failure": "restart", "checkpoint": "kept", "max_failures": 0}, "--max-failures 0: at least 1"),
         ({"on_failure": "restart", "checkpoint": "kept", "engine": "mpi"}, "or use --engine local, ray or lab"),
         ({"on_failure": "restart", "engine": "simulated"}, "for real processes"),

@@ -61,11 +61,12 @@ Save = Annotated[Path | None, flag("--save", "FILE", "Save the trained weights a
 Checkpoint = Annotated[Path | None, flag("--checkpoint", "DIR", "Keep the whole run here as it goes.", KEEP)]
 Every = Annotated[str | None, flag("--every", "TIME", "How often to write a checkpoint, or auto. (usual: 60s)", KEEP)]
 OnFailure = Annotated[
-    Literal["stop", "restart"],
-    flag("--on-failure", "WHAT", "When a process is lost: stop, or restart from the newest checkpoint.", KEEP),
+    Literal["stop", "restart", "continue"],
+    flag("--on-failure", "WHAT", "When a process is lost: stop, restart from a checkpoint, or continue.", KEEP),
 ]
 MaxFailures = Annotated[
-    int, flag("--max-failures", "N", "How many restarts in a row may pass without a new checkpoint.", KEEP, least=1)
+    int | None,
+    flag("--max-failures", "N", "How many failures in a row may pass without progress.", KEEP, least=1),
 ]
 Log = Annotated[
     list[str] | None,

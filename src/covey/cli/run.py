@@ -29,7 +29,7 @@ def command(
     every: options.Every = None,
     resume: options.Resume = None,
     on_failure: options.OnFailure = "stop",
-    max_failures: options.MaxFailures = 5,
+    max_failures: options.MaxFailures = None,
     faults: options.Faults = None,
     hosts: options.Hosts = None,
     place: options.Place = "",

@@ -66,7 +66,7 @@ def command(
     every: options.Every = None,
     resume: options.Resume = None,
     on_failure: options.OnFailure = "stop",
-    max_failures: options.MaxFailures = 5,
+    max_failures: options.MaxFailures = None,
     log: options.Log = None,
     runs: options.Runs = None,
     no_record: options.NoRecord = False,

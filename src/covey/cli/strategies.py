@@ -31,6 +31,10 @@ CLIPS = {
     "each update of one server": "clips the mean gradient of an update; needs 1 server",
     "never": "is refused",
 }
+LOSSES = {
+    "continue": "is replaced while the others go on, with --on-failure continue",
+    "restart": "ends the run, or restarts it with --on-failure restart",
+}
 
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them, or a SPEC such as 'ssp(bound=2)'.")]
 
@@ -103,6 +107,7 @@ def describe(spec: str) -> dict[str, Any]:
         "scaling": strategy.description.scaling,
         "clips": strategy.terms.clips,
         "samples": strategy.description.samples,
+        "on_loss": strategy.on_loss,
         "servers": strategy.servers.count,
         "over": strategy.composition.over,
         "topologies": _topologies(entry, strategy),
@@ -201,6 +206,7 @@ def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
         ("with n workers", told["scaling"]),
         ("clip_norm", CLIPS[told["clips"]]),
         ("samples", told["samples"]),
+        ("a lost worker", LOSSES[told["on_loss"]]),
         ("paper", told["paper"]),
     ]
 

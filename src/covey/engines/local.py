@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 
+import msgspec
 import zmq
 
 from covey.engines.interrupt import suspendable
@@ -35,6 +36,8 @@ class LocalProcesses:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.wakeups = (self.processes.line.fileno(),)
         self.paused = 0.0
+        self.contacts: Contacts
+        self.pack: Callable[[Contacts], bytes]
         self.stack = ExitStack()
         self.stack.callback(lambda: self.context.destroy(linger=0))
         self.stack.push(self.processes.__exit__)
@@ -64,7 +67,17 @@ class LocalProcesses:
         contacts = Contacts(book=book, launcher=f"ipc://{self.directory}/launcher", token=new_token())
         board = Switchboard(self.context, contacts.launcher, everybody, token=contacts.token)
         self.processes.start_roles(RoleJob(entry=entry, roles=everybody, work=pack(contacts), handed=handed))
+        self.contacts, self.pack = contacts, pack
         return board
+
+    def renew(self, who: Address, lives: Mapping[Address, int]) -> str:
+        """Start a lost role again, in the newest of these lives; its endpoint, where no earlier one can be heard."""
+        endpoint = f"ipc://{self.directory}/{who.role}-{who.rank}.{lives[who]}"
+        book = {**self.contacts.book, str(who): endpoint}
+        known = {str(address): life for address, life in lives.items()}
+        self.contacts = msgspec.structs.replace(self.contacts, book=book, lives=known)
+        self.processes.renew(who, self.pack(self.contacts))
+        return endpoint
 
     def exits(self) -> list[tuple[Address, str]]:
         if self.faults:

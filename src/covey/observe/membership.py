@@ -12,7 +12,7 @@ class MembershipEvent(msgspec.Struct, kw_only=True):
 
     seconds: float  # of training, when it happened
     view: int  # the number of the membership that follows
-    event: Literal["restart"]
+    event: Literal["restart", "rebirth"]
     who: str
     cause: str
     workers: int

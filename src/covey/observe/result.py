@@ -16,7 +16,7 @@ from covey.observe.contention import Contention
 from covey.observe.membership import Goodput, MembershipEvent
 from covey.observe.recording import Recording
 from covey.observe.referee import Referee, Row, TargetReached
-from covey.observe.tally import Tally
+from covey.observe.tally import REPEATED, Tally
 from covey.observe.usage import Row as Use
 
 Stopped = Literal["budget", "target", "interrupted"]
@@ -100,6 +100,11 @@ class Result(RunFacts, kw_only=True, dict=True):
 
     def keep_weights(self, weights: dict[str, Any]) -> None:
         self.__dict__["_weights"] = weights
+
+    def tell_membership(self, events: list[MembershipEvent]) -> None:
+        """Who came and went, in a run in which somebody did."""
+        self.membership = events
+        self.goodput = Goodput.of(self.samples, int(self.notes.get(REPEATED) or 0))
 
     @property
     def recording(self) -> Recording | None:

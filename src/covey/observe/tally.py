@@ -14,6 +14,7 @@ from covey.observe.instruments import Instrument
 
 K = TypeVar("K", int, str)
 V = TypeVar("V", int, float)
+REPEATED = "repeated samples"
 MOST = 1 << 53  # of anything that is counted: whole numbers that a float holds exactly
 
 
@@ -48,6 +49,12 @@ class Tally(msgspec.Struct, kw_only=True):
             raise ValueError(f"{self.who} cannot have counted that")
         if not all(map(isfinite, (self.seconds, self.compute, self.waiting))):
             raise ValueError(f"{self.who} cannot have spent that much time")
+
+    def resume(self, samples: int) -> None:
+        """A new life goes on after this number of samples; what the one before it did beyond them, it does again."""
+        if self.samples > samples:
+            _add(self.notes, {REPEATED: float(self.samples - samples)})
+        self.samples = samples
 
     @property
     def exchange(self) -> float:
@@ -129,6 +136,9 @@ class Teller(Instrument):
             _add(tally.staleness, {int(value): 1})
         elif kind == "update":
             tally.updates += int(value)
+        elif kind == "resumed":
+            self.samples += int(value) - tally.samples
+            tally.resume(int(value))
         elif kind == "memory":
             tally.memory = max(tally.memory, int(value))
         elif kind != "lead":  # how far ahead a reader was is for traces; its sum says nothing

@@ -56,7 +56,7 @@ def fit(
     every: str = "60s",
     resume: str | os.PathLike[str] | None = None,
     on_failure: OnFailure = "stop",
-    max_failures: int = 5,
+    max_failures: int | None = None,
     faults: FaultPlan | str | None = None,
     stall: str = "30s",
     hosts: str | os.PathLike[str] | None = None,
@@ -97,8 +97,10 @@ def fit(
         checkpoint: Save the whole run in this folder at intervals.
         every: The interval between checkpoints, such as "10m"; "auto" keeps their cost below 3.5 % of the time.
         resume: Continue from the newest checkpoint in this folder.
-        on_failure: "stop" ends a run that loses a process; "restart" starts it again from its newest checkpoint.
-        max_failures: The number of failures in a row, without a new checkpoint, that a restarting run survives.
+        on_failure: "stop" ends a run that loses a process; "restart" starts it again from its newest checkpoint;
+            "continue" replaces a lost worker while the others go on.
+        max_failures: The number of failures in a row that such a run survives without a new checkpoint (5), or a new
+            step of that worker (2).
         faults: What is to go wrong, such as "kill worker 1@5s" (docs/faults.md); on "local" and "simulated".
         stall: Report who waits for whom after this time, and end the run if a process is unresponsive.
         hosts: A file of hosts, for engines that take one.

@@ -18,7 +18,7 @@ from covey.simulate import Cluster, parse_duration
 from covey.simulate.faults import FaultPlan, read_faults
 
 Kind = Literal["local", "cluster", "simulated"]
-OnFailure = Literal["stop", "restart"]
+OnFailure = Literal["stop", "restart", "continue"]
 
 ALL: frozenset[Kind] = frozenset({"local", "cluster", "simulated"})
 REAL: frozenset[Kind] = frozenset({"local", "cluster"})
@@ -122,11 +122,11 @@ class CheckpointOptions(OptionPart):
     every: str = "60s"  # or auto
     resume: str | os.PathLike[str] | None = None
     on_failure: OnFailure = "stop"
-    max_failures: int = 5  # in a row without a new checkpoint, before a run that restarts ends
+    max_failures: int | None = None  # in a row without progress, that a run survives
 
     def __post_init__(self) -> None:
         if self.on_failure not in get_args(OnFailure):
-            raise PlanError(f"{option('on_failure', self.on_failure)}: use {' or '.join(get_args(OnFailure))}")
+            raise PlanError(f"{option('on_failure', self.on_failure)}: use stop, restart or continue")
         _at_least_one(max_failures=self.max_failures)
 
     def check(self) -> None:
@@ -135,9 +135,15 @@ class CheckpointOptions(OptionPart):
                 f"{option('on_failure', 'restart')} needs {option('checkpoint', 'DIR')}: the run starts again from its "
                 "newest checkpoint"
             )
-        if "max_failures" in _given(self) and self.on_failure == "stop":
+        if self.on_failure == "continue" and (self.checkpoint or self.resume):
             raise PlanError(
-                f"{option('max_failures', self.max_failures)} counts restarts: add {option('on_failure', 'restart')}"
+                f"{option('on_failure', 'continue')} goes without {option('checkpoint')} and {option('resume')}, or use "
+                f"{option('on_failure', 'restart')}"
+            )
+        if self.max_failures is not None and self.on_failure == "stop":
+            raise PlanError(
+                f"{option('max_failures', self.max_failures)} counts failures that a run survives: add "
+                f"{option('on_failure', 'restart')} or {option('on_failure', 'continue')}"
             )
         if "every" in _given(self) and self.checkpoint is None:
             raise PlanError(
@@ -264,6 +270,17 @@ def check(given: Options, name: str, engine: Engine | type[Engine] | None) -> No
                 raise PlanError(f"{option(given_name)} is not for {name}, {refused[given_name]}")
     for part in given.parts:
         part.check()
+    if given.checkpoints.on_failure == "continue" and kind == "cluster":
+        raise PlanError(
+            f"{option('on_failure', 'continue')} is for the engines local and simulated, not for {name}: use "
+            f"{option('on_failure', 'restart')}"
+        )
+
+
+def failures_survived(given: CheckpointOptions) -> int:
+    """How many failures in a row, without progress between them, a run survives."""
+    most, usual = given.max_failures, {"stop": 0, "restart": 5, "continue": 2}
+    return usual[given.on_failure] if most is None else most
 
 
 def _names(part: OptionPart | type[OptionPart]) -> list[str]:

@@ -18,11 +18,13 @@ from covey.engines.local import LocalProcesses
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher import monitor
+from covey.engines.process.launcher.rebirths import Renewal
 from covey.engines.process.launcher.run_wishes import RunWishes
 from covey.engines.process.launcher.supervisor import Supervisor
 from covey.engines.process.snapshot_parts import SCORER
 from covey.engines.signal_faults import SignalFaults
 from covey.errors import CheckpointError
+from covey.membership import Deaths
 from covey.model import build, scored
 from covey.names import option
 from covey.observe.recording import joined
@@ -30,7 +32,7 @@ from covey.observe.result import Result, conclude
 from covey.run import roles
 from covey.run.changed_plan import PLAN, ChangedPlan, changed, check_parts
 from covey.run.kept import changed_settings, mesh_of, same_cut, settings_of, uncut
-from covey.run.options import CheckpointOptions, interval, planned
+from covey.run.options import CheckpointOptions, failures_survived, interval, planned
 from covey.run.request import Request, facts, referee
 from covey.run.restarting import Attempt, Restarts
 from covey.run.roles import RoleWork
@@ -97,7 +99,8 @@ def _train(
     warm = asked.task.warm and attempt.lost is None  # after a failure the clock runs while the run starts again
 
     def pack(contacts: Contacts) -> bytes:
-        work = _work(asked, plan, contacts, attempt.kept, run, warm)
+        # a worker that is born again has nothing but its place: such runs are not kept, nor resumed
+        work = _work(asked, plan, contacts, attempt.kept, run, warm and not contacts.lives)
         inherits = change.scored if change else []
         return msgspec.msgpack.encode(msgspec.structs.replace(work, skipped=skipped, inherits=inherits))
 
@@ -110,6 +113,7 @@ def _train(
             checkpoints=checkpoints, keep_every=interval(given.checkpoints),
             run=here, stall=parse_duration(given.processes.stall), budget=asked.budget, watcher=given.output.watcher,
             interrupt=interrupt, lost=attempt.lost,
+            renewal=_renewal(asked, processes),
         )  # fmt: skip
         supervisor = attempt.supervisor = Supervisor(plan, board, processes, judge, wishes)
         if run is not None:
@@ -123,6 +127,8 @@ def _train(
             contention=outcome.contention,
         )  # fmt: skip
         result.keep_weights(scored.read(file))
+        if supervisor.rebirths.events:
+            result.tell_membership(supervisor.rebirths.events)
         if given.output.traced:
             result.keep_recording(joined(supervisor.roster.lanes, supervisor.roles, result.strategy, result.engine))
         unsaved = save_model(result, given.output.save)
@@ -148,6 +154,13 @@ def _shortened(plan: Plan, skipped: Sequence[int]) -> Plan:
     return replace(plan, limits=tuple(None if limit is None else limit - done for limit, done in pairs))
 
 
+def _renewal(asked: Request, processes: StartableProcesses) -> Renewal | None:
+    if not asked.plan.elastic:
+        return None
+    assert isinstance(processes, LocalProcesses), "other engines refuse --on-failure continue"
+    return Renewal(Deaths(failures_survived(asked.options.checkpoints)), processes.renew)
+
+
 def _work(
     asked: Request, plan: Plan, contacts: Contacts, kept: Path | None, run: RunRecord | None, warm: bool
 ) -> RoleWork:
@@ -159,7 +172,7 @@ def _work(
         servers=given.servers, limits=list(plan.limits), seed=given.seed, rate=given.rate,
         threads=asked.threads, budget=asked.budget, contacts=contacts, rows=asked.rows, samples=asked.deal.samples,
         kept=str(kept.resolve()) if kept else "",
-        warm=warm, traced=asked.options.output.traced, allowance=asked.plan.allowance,
+        warm=warm, traced=asked.options.output.traced, elastic=asked.plan.elastic, allowance=asked.plan.allowance,
         recut=run.strategy if run and not same_cut(run.strategy, asked.strategy.text) else "",
     )  # fmt: skip
 

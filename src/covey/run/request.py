@@ -20,6 +20,7 @@ from covey.names import option
 from covey.observe.referee import Referee, Row
 from covey.observe.result import RunFacts
 from covey.run.options import BudgetOptions, Options
+from covey.run.rebirth import check_rebirth
 from covey.run.saving import check_save
 from covey.scoring import target_of
 from covey.simulate import parse_rate
@@ -100,7 +101,10 @@ def request(
     group = workers // deal.workers
     each = tuple(limit for limit in limits for _ in range(group))
     seed = given.training.seed
-    plan = Plan(roles=tuple(roles), limits=each, lockstep=chosen.lockstep, seed=seed, allowance=allowance)
+    elastic = check_rebirth(chosen, roles, given)
+    plan = Plan(
+        roles=tuple(roles), limits=each, lockstep=chosen.lockstep, seed=seed, allowance=allowance, elastic=elastic
+    )
     servers = sum(role.address.role == "server" for role in roles)
     if task.clip_norm is not None:
         chosen.check_clip(servers)

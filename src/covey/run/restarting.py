@@ -12,12 +12,11 @@ from covey.engines.interrupt import Interrupt
 from covey.engines.process.clock import LostAttempt
 from covey.engines.process.launcher.supervisor import Supervisor
 from covey.errors import PeerLost
+from covey.membership import pause
 from covey.names import option
 from covey.observe.membership import Goodput, MembershipEvent
 from covey.observe.result import Result
-from covey.run.options import Options
-
-PAUSES = (0.0, 1.0, 2.0, 4.0)  # seconds before another attempt: the last one for all later ones
+from covey.run.options import Options, failures_survived
 
 
 @dataclass(slots=True)
@@ -44,8 +43,8 @@ class Restarts:
     repeated: int = 0  # samples that were lost with an attempt, and are trained on again
 
     def __post_init__(self) -> None:
-        asked = self.given.checkpoints
-        self.most = {"stop": 0, "restart": asked.max_failures}[asked.on_failure]
+        most = failures_survived(self.given.checkpoints)
+        self.most = most if self.given.checkpoints.on_failure == "restart" else 0
 
     def run(self, first: Attempt, train: Callable[[Attempt], Result]) -> Result:
         """Train, and train again from the newest checkpoint when a process is lost."""
@@ -85,10 +84,10 @@ class Restarts:
                 workers=self.workers, stalled=0.0,
             )
         )  # fmt: skip
-        pause = PAUSES[min(self.failed, len(PAUSES)) - 1]
+        wait = pause(self.failed)
         place = following.kept or "its beginning"
-        self._say(f"{lost}; the run starts again from {place}{f' in {pause:g} s' if pause else ''}")
-        self._wait(pause)
+        self._say(f"{lost}; the run starts again from {place}{f' in {wait:g} s' if wait else ''}")
+        self._wait(wait)
         return following
 
     def _from_newest(self, attempt: Attempt) -> Attempt:

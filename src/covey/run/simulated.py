@@ -10,6 +10,7 @@ from covey import faults
 from covey.engines.process.role.saving import restore
 from covey.engines.virtual import engine
 from covey.engines.virtual.group_sums import LARGE
+from covey.engines.virtual.lives import Rebirth
 from covey.engines.virtual.progress_watch import ProgressWatch
 from covey.engines.virtual.run_faults import VirtualAttempt
 from covey.engines.virtual.stall import ROLE, blame
@@ -24,12 +25,13 @@ from covey.observe.recording import Recorder, joined
 from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
 from covey.run.kept import same_cut
-from covey.run.options import planned
+from covey.run.options import failures_survived, planned
 from covey.run.processes import checkpoints_of, kept_run, run_record
 from covey.run.request import Request, facts
 from covey.run.saving import save_model
 from covey.run.virtual_restarts import VirtualRestarts
 from covey.simulate import Cluster
+from covey.strategy import Role
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,7 +67,15 @@ def _train(
 ) -> Result:  # fmt: skip
     """One attempt."""
     given = asked.options
-    score, replicas = _replicas(asked, attempt)
+    score, make, replicas = None, _maker(asked), dict[Address, Replica]()
+    if not given.virtual.timing_only:
+        score = ScoredModel(build.model(asked.task, given.training.seed), asked.task.evaluate)
+    for role in asked.plan.roles:
+        replicas[role.address] = make(role)
+    for who, state in attempt.states.items():
+        restore(replicas[who], state.replica)
+    if asked.plan.elastic:
+        attempt.rebirth = Rebirth(make, failures_survived(given.checkpoints), given.output.say)
     built(replicas)
     watching = [ProgressWatch(given.output.watcher, judge, asked.budget)] if given.output.watcher else []
     scoring = _of("scorer 0", score.score) if score and asked.task.evaluate and given.budget.scores else None
@@ -82,6 +92,8 @@ def _train(
     result = conclude(
         facts(asked, "simulated"), judge, outcome.tallies.values(), seconds=outcome.seconds, stopped=outcome.stopped
     )
+    if outcome.membership:
+        result.tell_membership(outcome.membership)
     for recorder in recorders:
         everybody = [role.address for role in asked.plan.roles]
         result.keep_recording(joined([recorder.lane], everybody, result.strategy, "simulated"))
@@ -118,20 +130,12 @@ def _of(who: str, function: Callable[P, T]) -> Callable[P, T]:
     return blaming
 
 
-def _replicas(asked: Request, attempt: VirtualAttempt) -> tuple[ScoredModel | None, dict[Address, Replica]]:
+def _maker(asked: Request) -> Callable[[Role], Replica]:
+    """What makes the replica of a role, in each of its lives."""
     if asked.options.virtual.timing_only:
         shapes = build.shapes(asked.task)
         shapes = build.in_one(shapes) if asked.strategy.composition.codec.traits.plain else shapes
-        return None, {
-            role.address: build.stand_in(shapes, role.address, role.trains, asked.deal) for role in asked.plan.roles
-        }
-    score = ScoredModel(build.model(asked.task, asked.options.training.seed), asked.task.evaluate)
-    replicas = {
-        role.address: _of(str(role.address), build.replica)(
-            asked.task, role.address, role.trains, asked.deal, asked.budget, role.part
-        )
-        for role in asked.plan.roles
-    }
-    for who, state in attempt.states.items():
-        restore(replicas[who], state.replica)
-    return score, replicas
+        return lambda role: build.stand_in(shapes, role.address, role.trains, asked.deal)
+    return lambda role: _of(str(role.address), build.replica)(
+        asked.task, role.address, role.trains, asked.deal, asked.budget, role.part
+    )

@@ -14,6 +14,7 @@ from covey.checkpoint import CheckpointDirectory, RoleState, RunRecord
 from covey.engines.virtual.keeping import RunKeeper
 from covey.engines.virtual.run_faults import RunFaults, VirtualAttempt, killing
 from covey.errors import PeerLost
+from covey.membership import pause
 from covey.message import Address
 from covey.model.named import named_numbers
 from covey.names import option
@@ -21,9 +22,9 @@ from covey.observe.membership import Goodput, MembershipEvent
 from covey.observe.referee import Referee
 from covey.observe.result import Result
 from covey.observe.tally import Tally, Teller
-from covey.run.options import interval
+from covey.run.options import failures_survived, interval
 from covey.run.request import Request, referee
-from covey.run.restarting import PAUSES, samples_kept
+from covey.run.restarting import samples_kept
 from covey.simulate.faults import FaultPlan
 
 STARTING = 1.0  # seconds that a run needs to start again, besides its pause
@@ -47,7 +48,8 @@ class VirtualRestarts:
 
     def __post_init__(self) -> None:
         virtual, asked = self.asked.options.virtual, self.asked.options.checkpoints
-        self.most = {"stop": 0, "restart": asked.max_failures}[asked.on_failure]
+        most = failures_survived(asked)
+        self.most = most if asked.on_failure == "restart" else 0
         kills = virtual.cluster.kills if virtual.cluster else {}
         plan = FaultPlan((*self.plan.faults, *killing(kills).faults))
         self.faults = RunFaults(plan) if plan else None
@@ -130,17 +132,17 @@ class VirtualRestarts:
                 f"{option('every')} keeps more of it, and a larger {option('max_failures')} tries more often"
             ) from lost
         self.repeated += max(0, samples - samples_kept(run))
-        pause = STARTING + PAUSES[min(self.failed, len(PAUSES)) - 1]
+        waits = STARTING + pause(self.failed)
         self.events.append(
             MembershipEvent(
                 seconds=now, view=len(self.events) + 1, event="restart", who=lost.who, cause=str(lost),
-                workers=len(self.asked.plan.limits), stalled=pause,
+                workers=len(self.asked.plan.limits), stalled=waits,
             )
         )  # fmt: skip
         self._say(f"{lost}; the run starts again from {'a checkpoint' if run else 'its beginning'}", keep=False)
         for instrument in self.asked.options.virtual.instruments:
-            instrument.restarted(now + pause)
-        return now + pause
+            instrument.restarted(now + waits)
+        return now + waits
 
     def _say(self, line: str, keep: bool = True) -> None:
         self.told += [line] if keep else []

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from covey.exchange.codec import Codec, dense, seed
-from covey.message import Address
+from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.model.scored import NOTHING
 from covey.program import Node
 from covey.servers.goodbye import Goodbye
+from covey.servers.standing import rejoin
 from covey.vector import Vector
 
 
@@ -47,6 +48,12 @@ class PieceClient:
         memory = self.memories[index]
         wire, memory[0] = self.coders[index].encode(piece, memory[0])
         return wire
+
+    async def rejoin(self, *stale: type[Message]) -> bool:
+        """Begin, or go on in the place of a lost worker; whether a step may be left to do."""
+        if self.node.life.number and any(memory[0] is not None for memory in self.memories):
+            await self.node.note("lost residuals")  # what the codec still owed
+        return await rejoin(self.node, self.replica, self.servers, *stale)
 
     async def leave(self) -> None:
         await self.node.broadcast(self.servers, Goodbye())

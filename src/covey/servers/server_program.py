@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
+from covey.membership import Joined
 from covey.message import Address, Message
 from covey.model.replica import Replica
+from covey.model.scored import NOTHING
 from covey.program import Node
 from covey.servers.goodbye import Goodbye
+from covey.servers.standing import LEFT, UNKNOWN, AskStanding, ClientStanding
 from covey.vector import Vector, mean_
 
 Hears = dict[type[Message], Callable[[Any], Awaitable[None]]]
@@ -33,13 +36,16 @@ class ServerProgram:
         self.node, self.replica = node, replica
         self.clients = node.workers if clients is None else clients
         self.gone: set[Address] = set()  # not remembered: after a restart all say goodbye anew
+        self.finished: set[Address] = set()  # said goodbye, in whichever of their lives
 
     async def serve(self) -> None:
-        while not self.over:
-            message = await self.node.receive_any(*self.hears, Goodbye)
+        while (message := await self.next_message()) is not None:
             if isinstance(message, Goodbye):
                 self.gone.add(message.sender)
+                self.finished.add(message.sender)
                 await self.left(message.sender)
+            elif isinstance(message, Joined | AskStanding):
+                await self.tell_standing(message)
             else:
                 await self.hears[type(message)](message)
             await self.settle()
@@ -48,6 +54,30 @@ class ServerProgram:
     def over(self) -> bool:
         """Whether there is nothing more to hear."""
         return len(self.gone) >= self.clients
+
+    async def next_message(self) -> Message | None:
+        """What to do next; nothing when all clients have left, and none of them was born again since."""
+        elastic = self.node.life.elastic
+        if not self.over:
+            return await self.node.receive_any(*self.hears, Goodbye, *((Joined, AskStanding) if elastic else ()))
+        return self.node.receive_nowait(Joined) if elastic else None
+
+    async def tell_standing(self, message: Joined | AskStanding) -> None:
+        """A client is born again, or asks whether all that it sent has come: tell it which step is its next here."""
+        who = message.sender
+        if isinstance(message, Joined):
+            self.gone.discard(who)  # it says goodbye once more
+            self.forget_requests(who.rank)
+        step = LEFT if who in self.finished else self.next_step(who.rank)
+        buffers = self.replica.buffers if self.first else NOTHING
+        await self.node.send(who, ClientStanding(message.life, step, buffers))
+
+    def forget_requests(self, rank: int) -> None:
+        """A client is born again: nobody waits for what its earlier life asked."""
+
+    def next_step(self, rank: int) -> int:
+        """The first step of a client of which nothing has come, where the policy knows."""
+        return UNKNOWN
 
     async def left(self, who: Address) -> None:
         """A client has said goodbye; after a restart it may say so twice."""

@@ -6,6 +6,7 @@ from dataclasses import MISSING, dataclass, fields
 from inspect import cleandoc
 from typing import Any, Literal
 
+from covey.membership import OnLoss
 from covey.strategy.traffic import TrafficFormula
 
 MEAN_GRADIENT = "one step on the mean gradient of all workers"
@@ -36,6 +37,7 @@ class Entry:
         traffic: What it sends.
         timelines: SPECs whose first steps are kept as pictures in tests/golden/strategies.
         test: The test of covey that tells it from every other strategy: a file in tests, and a function.
+        on_loss: What a run can do when it loses a worker: "continue" without it, or "restart".
     """
 
     settings: type[Any]
@@ -54,6 +56,7 @@ class Entry:
     traffic: TrafficFormula | None = None
     timelines: tuple[str, ...] = ()
     test: str = ""
+    on_loss: OnLoss = "restart"
 
     @property
     def about(self) -> str:

@@ -10,6 +10,7 @@ from covey.errors import PlanError
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.model.replica_spec import ReplicaSpec
+from covey.names import option
 from covey.program import Effect, Node
 from covey.vector import Vector
 
@@ -81,9 +82,19 @@ class Plan:
     in_step: bool = False  # a worker whose loop ends earlier than the others' would keep them waiting
     seed: int = 0
     window: int = 64 << 20
+    elastic: bool = False  # a lost worker is born again
     traced: bool = False  # every role writes down what it does
     allowance: float | None = None  # bytes per second that may leave on each link
     sites: Mapping[str, int] = field(default_factory=dict)  # where a cluster has placed the roles; none: on one machine
+
+    def check(self, role: Role, replica: Replica) -> None:
+        """Refuse a model that the role's program, or a run in which workers are born again, cannot have."""
+        role.check(replica)
+        if self.elastic and replica.norms:
+            raise PlanError(
+                f"{option('on_failure', 'continue')}: layers of nn.SyncBatchNorm wait for all workers in the middle of "
+                f"a step, which a lost one cannot repeat alone; use {option('on_failure', 'restart')}, or nn.BatchNorm"
+            )
 
     def role(self, address: Address) -> Role:
         return next(role for role in self.roles if role.address == address)

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
+from covey.membership import OnLoss
 from covey.names import option
 from covey.strategy.roles import Role
 from covey.strategy.taxonomy import Description, Taxonomy
@@ -91,6 +92,8 @@ class Strategy:
         terms: What it asks of a task.
         leaves_behind: Whether a slow worker may fall behind without limit, whatever the taxonomy says of waiting.
         composition: The codec, the topology and the mesh of the SPEC. covey fills it in.
+        on_loss: What a run can do when it loses a worker: "continue" while it is born again, or "restart".
+        rigid: Why a lost worker cannot be born again with these settings, if that is so.
 
     >>> place = covey.Taxonomy(
     ...     optimization="decentral", architecture="peers", scheduling="asynchronous", exchange="none", topology="none"
@@ -112,6 +115,8 @@ class Strategy:
     terms: TaskTerms = TaskTerms()
     leaves_behind: bool = False
     composition: Composition = Composition()
+    on_loss: OnLoss = "restart"
+    rigid: str = ""
 
     def replicas(self, workers: int) -> int:
         """How many copies of the model so many workers hold: each has its share of the data."""

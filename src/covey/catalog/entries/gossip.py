@@ -28,6 +28,7 @@ ENTRIES: Mapping[str, Entry] = {
         tries=("gosgd(probability=0.05)", "gosgd(probability=0.25)"),
         traffic=TrafficFormula("probability, on average", _gossips, (Gossip,), beside=8),
         timelines=("gosgd(probability=0.9)",),
+        on_loss="continue",
         test="decentral/test_gosgd.py::test_weights_sum_to_one_at_every_instant",
     ),
     "dpsgd": Entry(

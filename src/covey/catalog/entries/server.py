@@ -32,6 +32,7 @@ ENTRIES: Mapping[str, Entry] = {
         use="Equal machines on a fast network; the reference for all others.",
         mathematics=MEAN_GRADIENT,
         traffic=BOTH_WAYS, timelines=("bsp",),
+        on_loss="continue",
         test="central/test_parameter_server.py::test_bsp_takes_the_time_of_the_slowest_and_the_weights_of_any",
     ),
     "ssp": Entry(
@@ -41,6 +42,7 @@ ENTRIES: Mapping[str, Entry] = {
         "waits exactly as `bsp` does and, with plain SGD and equal batches, ends with the same weights.",
         tries=("ssp(bound=1)",),
         traffic=BOTH_WAYS, timelines=("ssp(bound=1)",),
+        on_loss="continue",
         test="central/test_parameter_server.py::test_ssp_reads_reach_the_bound_and_ticks_one_more",
     ),
     "bounded_delay": Entry(
@@ -57,12 +59,14 @@ ENTRIES: Mapping[str, Entry] = {
         details="`momentum=0.9` is the total momentum: asynchrony contributes 1 - 1/n of it, and the optimizer gets "
         "the rest, which may be negative.",
         traffic=BOTH_WAYS, timelines=("asynchronous",),
+        on_loss="continue",
         test="central/test_parameter_server.py::test_asynchronous_workers_of_equal_speed_are_stale_by_all_the_others",
     ),
     "dssp": Entry(
         Dssp, "Zhao et al. 2019", codecs="pushes", measures=True, placed=True,
         use="As `ssp`, where no single bound suits the whole run.",
         traffic=BOTH_WAYS, timelines=("dssp(low=0, extra=2)",),
+        on_loss="continue",
         test="central/test_rules_at_work.py"
         "::test_dssp_goes_beyond_its_low_bound_where_that_saves_waiting_and_ssp_does_not",
     ),
@@ -73,12 +77,14 @@ ENTRIES: Mapping[str, Entry] = {
         "TensorFlow does: a fast worker may take the one that a slow worker leaves, and supply two; `size` may then "
         "exceed n.",
         traffic=BOTH_WAYS, timelines=("quorum(size=2)",),
+        on_loss="continue",
         test="central/test_rules_at_work.py::test_quorum_takes_the_time_of_the_qth_fastest",
     ),
     "softsync": Entry(
         Softsync, "Zhang, Gupta et al. 2016", codecs="pushes", measures=True, placed=True,
         use="Between `bsp` and `asynchronous`: fewer updates, of less noise.",
         traffic=BOTH_WAYS, timelines=("softsync",),
+        on_loss="continue",
         test="central/test_rules_at_work.py::test_softsync_applies_mixed_versions_together",
     ),
     "dc_asgd": Entry(
@@ -87,6 +93,7 @@ ENTRIES: Mapping[str, Entry] = {
         details="The correction is the gradient's own square times that way, so servers keep what each worker was "
         "given. `strength` is 0.04, or 2 with `adaptive=true`, unless given.",
         traffic=BOTH_WAYS, timelines=("dc_asgd",),
+        on_loss="continue",
         test="central/test_rules_at_work.py::test_compensation_uses_what_this_worker_was_given",
     ),
     "value_bound": Entry(
@@ -119,6 +126,7 @@ ENTRIES: Mapping[str, Entry] = {
         "k updates are worker 0's alone. Filters are `significance` (threshold), `kkt` (l1, slack; servers apply the "
         "penalty once for each gradient that a push holds), `random_skip` (skip) and `key_caching`.",
         traffic=TrafficFormula("1 / push + 1 / fetch", formulas.servers), timelines=("downpour(push=3, fetch=2)",),
+        on_loss="continue",
         test="central/test_downpour.py::test_pushes_at_0_3_6_hold_1_3_3_gradients_and_the_weights_move_in_between",
     ),
     "sandblaster": Entry(

@@ -10,6 +10,7 @@ from covey.servers.clients import PieceClient
 from covey.servers.goodbye import Goodbye
 from covey.servers.pulls import Given, Received
 from covey.servers.roles import addresses
+from covey.servers.standing import complete
 from covey.vector import Vector
 
 
@@ -106,13 +107,15 @@ async def worker(
 ) -> None:  # fmt: skip
     """Read when the copy is too old, step on it, push the change."""
     cache = Cache(node, replica, count, bound, eager, codec)
-    while node.training():
-        await cache.refresh()
-        grad = await replica.gradient(node)
-        before = replica.flat.clone()
-        replica.apply(grad, share)
-        await cache.push(before)
+    if await cache.rejoin(ParameterCopy):
+        while node.training():
+            await cache.refresh()
+            grad = await replica.gradient(node)
+            before = replica.flat.clone()
+            replica.apply(grad, share)
+            await cache.push(before)
+        await complete(node, cache.servers)
     await cache.leave()
-    for address in cache.servers:  # let what an eager server sent before it knew arrive
+    for address in cache.servers if not node.life.ended else ():  # let what an eager server sent before it knew arrive
         while not isinstance(await node.receive_any(ParameterCopy, Goodbye, sender=address), Goodbye):
             pass

@@ -55,7 +55,16 @@ class TableServer(PieceServer):
         self.readers.discard(who.rank)
         await self.node.send(who, Goodbye())
 
+    def next_step(self, rank: int) -> int:
+        return self.clocks.done[rank]
+
+    def forget_requests(self, rank: int) -> None:
+        self.parked.pop(rank, None)
+        self.readers.discard(rank)
+
     async def add(self, message: CachedChange) -> None:
+        if self.node.life.elastic and message.step < self.clocks.done[message.sender.rank]:
+            return  # of a worker that was born again: another server lacked it
         self.params.add_(self.coder.decode(message.change))
         self.clocks.done[message.sender.rank] += 1
         await self.count(message)

@@ -13,6 +13,7 @@ from covey.model.replica import Replica
 from covey.program import Node
 from covey.servers.clients import PieceClient
 from covey.servers.pulls import Given, Landing
+from covey.servers.standing import complete
 from covey.vector import Vector
 
 
@@ -72,11 +73,13 @@ async def worker(
 ) -> None:
     """Pull, differentiate, push."""
     store = Servers(node, replica, servers, codec)
-    while node.training():
-        await store.pull()
-        if not await catch_up(node, replica, store.over):
-            break
-        await store.push(await replica.gradient(node, clip))
+    if await store.rejoin(Params):
+        while node.training():
+            await store.pull()
+            if not await catch_up(node, replica, store.over):
+                break
+            await store.push(await replica.gradient(node, clip))
+        await complete(node, servers)
     await store.leave()
 
 

@@ -23,6 +23,7 @@ from covey.program import Node
 from covey.servers.pieces import PieceServer
 from covey.servers.roles import addresses, workers_and_servers
 from covey.servers.server_program import serve
+from covey.servers.standing import complete
 from covey.strategy import KEEP, Description, Role, ServerPlan, Strategy, Taxonomy
 from covey.vector import Vector
 
@@ -34,8 +35,8 @@ async def worker(
     store = Store(node, replica, count, codec, sieve)
     gathered = node.remember("gathered", replica.grad.map(torch.zeros_like)).value
     since = node.remember("since", [0, 0]).value  # the last push: gradients and samples
-    for step in node.steps():
-        if step % fetch == 0:
+    for step in node.steps() if await store.rejoin(Fetched) else ():
+        if step % fetch == 0 or not store.fetched:
             await store.fetch()
         gathered.add_(await replica.gradient(node))
         since[0], since[1] = since[0] + 1, since[1] + replica.batch.samples
@@ -46,6 +47,7 @@ async def worker(
     if since[0]:  # what was gathered since the last push counts too
         await store.push(gathered, since[1], since[0], step=node.step - 1)
         since[:] = [0, 0]
+    await complete(node, store.servers)
     await store.leave()
 
 
@@ -64,6 +66,7 @@ class DownpourShard(PieceServer):
         self.version = node.remember("version", [0]).value
         self.squares = node.remember("squares", self.params.map(torch.zeros_like)).value if step.adagrad else None
         self.caches = [KeyCache() for _ in range(node.workers)]
+        self.accepted: dict[int, int] = {}  # the last step that each worker has pushed, where lost ones are replaced
         if step.adagrad:
             keys = {key for group in replica.optimizer.param_groups for key in group} - {"params", "lr"}
             replica.updates.pin(
@@ -74,6 +77,12 @@ class DownpourShard(PieceServer):
 
     async def park(self, fetch: FetchParameters) -> None:
         self.parked.append(fetch)
+
+    def next_step(self, rank: int) -> int:
+        return self.accepted.get(rank, -1) + 1
+
+    def forget_requests(self, rank: int) -> None:
+        self.parked[:] = [fetch for fetch in self.parked if fetch.sender.rank != rank]
 
     async def settle(self) -> None:
         alone = self.version[0] < self.warm and Address("worker", 0) not in self.gone
@@ -87,6 +96,10 @@ class DownpourShard(PieceServer):
         """What a kind of shard does besides, when parameters have gone out."""
 
     async def take(self, push: Accrued) -> None:
+        if self.node.life.elastic:
+            if push.step < self.next_step(push.sender.rank):
+                return  # of a worker that was born again: another server lacked it
+            self.accepted[push.sender.rank] = push.step
         keys = push.keys
         if push.signature:
             keys = self.caches[push.sender.rank].restore(push.signature, push.keys)

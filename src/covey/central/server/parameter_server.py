@@ -51,6 +51,7 @@ from covey.synchronization import (
 )  # fmt: skip
 
 Damping = Literal["none", "inverse", "dynamic"]
+RIGID = {"reads": "a lost worker takes along a token, for which others may wait: use count=workers"}
 
 
 def parameter_server(
@@ -80,7 +81,7 @@ def parameter_server(
             scored="the servers' parameters", rate=gather.rate,
             scaling=GROW if scheduling == "synchronous" else KEEP, samples=samples or ONCE,
         ),
-        terms=TaskTerms(clips=clips, chooses=ending is not None),
+        terms=TaskTerms(clips=clips, chooses=ending is not None), rigid=RIGID.get(gate.holds_by, ""),
         taxonomy=Taxonomy(
             optimization="central", architecture="server", scheduling=scheduling, topology="parameter servers",
             exchange="reduce / broadcast" if gather.averages else "ad hoc",

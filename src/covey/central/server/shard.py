@@ -112,6 +112,7 @@ class Shard(PieceServer):
         self.versions = Versions() if keeping.rule.gate.holds_by == "change" else None
         self.samples = Samples(node, self.coder, together=keeping.rule.gather.everyone)
         self.parked: dict[int, Pull] = {}
+        self.before: Vector | None = None  # the version before this one, for a worker whose push has come here only
         self.hears = {Pull: self.park, Push: self.take, Sample: self.samples.hear}
 
     async def park(self, pull: Pull) -> None:
@@ -121,7 +122,11 @@ class Shard(PieceServer):
 
     async def take(self, push: Push) -> None:
         rank = push.sender.rank
+        if self.repeats(push):
+            return
         self.back(rank)
+        if self.node.life.elastic:
+            self.board.stands(rank, push.step)  # steps may have been skipped since its pull
         self.board.came(push.arrival, await self.node.now())
         self.waiting.append(push)
         self.newest = push
@@ -131,6 +136,17 @@ class Shard(PieceServer):
     async def left(self, who: Address) -> None:
         self.back(who.rank)
         self.board.leave(who.rank)
+
+    def repeats(self, message: Pull | Push) -> bool:
+        """Whether a worker that was born again does a step of which an earlier life's gradient has come here."""
+        return self.node.life.elastic and message.step < self.board.clocks[message.sender.rank]
+
+    def next_step(self, rank: int) -> int:
+        return self.board.clocks[rank]
+
+    def forget_requests(self, rank: int) -> None:
+        self.parked.pop(rank, None)
+        self.back(rank)
 
     def back(self, rank: int) -> None:
         """A client is through with what it was given last."""
@@ -168,6 +184,8 @@ class Shard(PieceServer):
         # one that makes an update alone was clipped by its worker
         grad = await self.mean(grads, choice.weights, self.board.version) if averages else grads[0]
         self.keep_buffers([push.buffers for push in pushes], [push.gradients for push in pushes])
+        if self.keeping.rule.lends and self.node.life.elastic and len(self.servers) > 1:
+            self.before = self.params.clone()
         self.replica.apply(grad, choice.scale)
         self.board.version += 1
         self.replica.progress.add(sum(push.samples for push in pushes))
@@ -207,6 +225,9 @@ class Shard(PieceServer):
         if self.keeping.lagging_first:
             order.sort(key=self.priority, reverse=True)
         for rank in order:
+            if self.keeping.rule.lends and self.repeats(self.parked[rank]):
+                await self.answer_again(self.parked.pop(rank))
+                continue
             if not self.admits(rank):
                 continue
             pull = self.parked.pop(rank)
@@ -219,6 +240,14 @@ class Shard(PieceServer):
                 self.versions.gave(rank, self.board.version, self.params)
             lent = self.keeping.rule.lends or not answer.whole
             await self.node.send(pull.sender, answer, loan=lent, priority=self.priority(rank))
+
+    async def answer_again(self, pull: Pull) -> None:
+        """Give the parameters that the step began with: another server lacks its gradient, which must be the same."""
+        answer = self.current(pull.step)
+        if answer.version > pull.step:  # where parameters are lent, updates are counted as steps are
+            assert self.before is not None and answer.version == pull.step + 1, "no worker is two steps behind a server"
+            answer.version, answer.params = pull.step, self.before
+        await self.node.send(pull.sender, answer)
 
     def priority(self, rank: int) -> int:
         """Of an answer, among those that wait for this server's link (Mai et al. 2015: MLNet)."""

@@ -58,10 +58,11 @@ class Store(PieceClient):
         super().__init__(node, replica, addresses(count), codec)
         self.sieve, self.caches = sieve, [KeyCache() for _ in self.servers]
         self.versions = node.remember("versions", [0] * count).value
+        self.fetched = not node.life.number  # a new life has no parameters but the initial ones
         self.received = Received(node, self.forms, codec)
 
     async def fetch(self) -> None:
-        step = self.node.step
+        step, self.fetched = self.node.step, True
         await self.node.broadcast(self.servers, FetchParameters(step))
         for index, shard in enumerate(self.servers):
             fetched = await self.received.receive(Fetched, index, self.place(index), shard, step)

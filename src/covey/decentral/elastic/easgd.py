@@ -17,6 +17,7 @@ from covey.model.replica import Replica
 from covey.program import Node
 from covey.servers.goodbye import Goodbye
 from covey.servers.server_program import ServerProgram, serve
+from covey.servers.standing import rejoin
 from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
@@ -68,7 +69,10 @@ async def worker(
     velocity = node.remember("velocity", replica.flat.map(torch.zeros_like) if momentum else Vector(())).value
     elastic_force = ElasticForce(node, replica, codec)
     trend = Trend(node.remember("trend", [pull, 0.0, 0.0, 0.0]).value, pull, ceiling=1.9 / (node.workers + 1))
-    for step in node.steps():
+    going = await rejoin(node, replica, [MASTER], Centre)
+    if going and node.life.number:
+        replica.model.copy_((await node.ask(MASTER, ReadCentre(), Centre)).model)
+    for step in node.steps() if going else ():
         force = None
         if step % period == 0:  # step 0 included (Zhang et al. 2015, Algorithm 1)
             centre = await node.ask(MASTER, ReadCentre(), Centre)
@@ -203,6 +207,7 @@ class Easgd:
         shown: dict[str, Any] = {"momentum": self.momentum} if name == "eamsgd" else {}
         return Strategy(
             name=name, settings=written(self, period=self.period, pull=pull, **shown), roles=roles,
+            rigid="" if self.mode == "asynchronous" else "its master waits for all workers: use mode=asynchronous",
             description=Description(
                 scored="the centre",
                 rate="times 1 - momentum: it keeps its meaning" if self.momentum else "unchanged: each worker's own",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.exchange.differences import model_gaps, model_wires, refuse_lagging
+from covey.membership import Joined
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
 from covey.servers.goodbye import Goodbye
+from covey.servers.standing import begin
 from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.topology import Graph
 from covey.vector import Vector
@@ -26,12 +29,20 @@ class Gossip(Message):
     weight: float
 
 
+class AskGossip(Message):
+    """A worker that was born again asks for a model, and half of the weight that goes with it."""
+
+    wire_name = "gossip.ask"
+
+    counted = False
+
+
 class GossipLinks:
     """How gossip travels: the model, or what has changed since this peer last heard it; its weight is a number."""
 
     def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
         self.replica = replica
-        self.weight = node.remember("weight", 1 / node.workers)
+        self.weight = node.remember("weight", 0.0 if node.life.number else 1 / node.workers)
         replica.weight = self.weight.value
         self.gaps = model_gaps(node, replica, codec)
         self.told = model_wires(node, replica, codec, "told", "gossip")
@@ -54,12 +65,12 @@ class GossipLinks:
 async def worker(node: Node, replica: Replica, *, probability: float, graph: Graph, codec: Codec) -> None:
     """Take in all gossip that waits, step, and sometimes pass half of one's weight on (Blot et al. 2016)."""
     talk = GossipLinks(node, replica, codec)
-    peers = set(graph.neighbours(node.rank))
-    for _ in node.steps():
+    peers = {peer for peer in graph.neighbours(node.rank) if Address("worker", peer) not in node.life.ended}
+    for _ in node.steps() if await adopt(node, replica, talk, sorted(peers)) else ():
         while gossip := node.receive_nowait(Gossip):  # all of it, or the queue of a slow worker grows without bound
             talk.take_in(gossip)
-        while farewell := node.receive_nowait(Goodbye):
-            peers.discard(farewell.sender.rank)
+        while news := node.receive_nowait(Goodbye, Joined, AskGossip):
+            await hear(node, talk, peers, news)
         replica.apply(await replica.gradient(node))
         await node.note("update")
         # one that has not taken what it was given gets no more: nobody waits for it, and no weight is lost on the way
@@ -70,15 +81,48 @@ async def worker(node: Node, replica: Replica, *, probability: float, graph: Gra
     await part(node, talk, peers, graph)
 
 
+async def adopt(node: Node, replica: Replica, talk: GossipLinks, peers: Sequence[int]) -> bool:
+    """Begin; or in the place of a lost worker, with a peer's model and half of its weight. False: no peer is left.
+
+    The weight of the lost worker, and what was on its way to it, is lost: the scored mean is that of all others.
+    """
+    if not node.life.number:
+        return True
+    await node.note("lost shares")
+    if not peers:
+        return False
+    await begin(node, replica, node.life.step)
+    donor = Address("worker", peers[0])
+    await node.send(donor, AskGossip())
+    while not isinstance(found := await node.receive_any(Gossip, Joined), Gossip):
+        if found.sender == donor:  # it was lost itself, and does not know who asked
+            await node.send(donor, AskGossip())
+    talk.take_in(found)
+    return True
+
+
+async def hear(node: Node, talk: GossipLinks, peers: set[int], news: Message) -> None:
+    """A peer has left, was born again, or asks for a model in its new life."""
+    peer = news.sender.rank
+    if isinstance(news, Goodbye):
+        peers.discard(peer)
+    elif isinstance(news, Joined):
+        peers.add(peer)
+    else:
+        await node.send(news.sender, talk.give(peer))
+
+
 async def part(node: Node, talk: GossipLinks, peers: set[int], graph: Graph) -> None:
     """Say farewell, and take in what still travels, until every peer has said farewell too."""
     await node.broadcast([Address("worker", rank) for rank in graph.neighbours(node.rank)], Goodbye())
-    while peers:
-        message = await node.receive_any(Gossip, Goodbye)
+    kinds = (Gossip, Goodbye, Joined, AskGossip) if node.life.elastic else (Gossip, Goodbye)
+    while (message := await node.receive_any(*kinds) if peers else node.receive_nowait(Joined)) is not None:
         if isinstance(message, Gossip):
             talk.take_in(message)
-        else:
-            peers.discard(message.sender.rank)
+            continue
+        await hear(node, talk, peers, message)
+        if isinstance(message, Joined):
+            await node.send(message.sender, Goodbye())
     while gossip := node.receive_nowait(Gossip):
         talk.take_in(gossip)
 

@@ -25,6 +25,10 @@ class Stopwatch:
         self._owed = 0.0  # seconds that it had still stood still when it was stopped
         self.started = False
 
+    def reach(self, seconds: float) -> None:
+        """So much has passed before it is first started."""
+        self._before = max(self._before, seconds)
+
     def start(self, later: float = 0.0) -> None:
         """From now on, or from this number of seconds later."""
         self.started = True

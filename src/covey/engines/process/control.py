@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from covey.decoding import WireFormat
+from covey.message import Address
 from covey.observe.recording import RoleTimeline
 from covey.observe.tally import Tally
 from covey.observe.usage import Use
@@ -155,6 +156,24 @@ class Refused(ControlMessage, frozen=True):
     counts: dict[str, int]
 
 
+class Installed(ControlMessage, frozen=True):
+    """The role speaks to this life of another, and hears no earlier one; whether its own program is through.
+
+    It reads nothing below the byte `floor` of the other's memory.
+    """
+
+    who: Address
+    life: int
+    floor: int
+    ended: bool
+
+
+class Resumed(ControlMessage, frozen=True):
+    """A worker that was born again goes on after this number of its samples."""
+
+    samples: int
+
+
 class Scored(ControlMessage, frozen=True):
     """What the model is worth."""
 
@@ -171,7 +190,20 @@ class Endpoints(ControlMessage, frozen=True):
 
 
 class Go(ControlMessage, frozen=True):
-    """All roles are ready: train."""
+    """All roles are ready: train. To one that was born again: with what it should know of the life before."""
+
+    step: int = 0  # in which that was last seen
+    ended: list[Address] = []  # whose programs are through
+    seconds: float = 0.0  # of training so far
+    free: int = 0  # nobody reads what it left below this byte of its memory
+
+
+class Install(ControlMessage, frozen=True):
+    """A role was born again: speak to this life, at this endpoint, and hear no earlier one."""
+
+    who: Address
+    life: int
+    endpoint: str
 
 
 class Undo(ControlMessage, frozen=True):
@@ -236,6 +268,7 @@ class Score(ControlMessage, frozen=True):
     parts: int
     evaluate: bool
     file: str = ""
+    absent: list[Address] = []  # lost: parts of these are not among them
 
 
 class VoteResult(ControlMessage, frozen=True):
@@ -252,9 +285,10 @@ class Quit(ControlMessage, frozen=True):
 Upward = (
     Bound | RoleReady | Started | MemoryShort | Report | Settled | NextStep | HeldAt | Frozen | MessageCounts | Copied
     | Saved | RoleEnded | ProgramRaised | Refused | Scored | Left | Vote | SampleOrder | Notice | Doing
+    | Installed | Resumed
 )  # fmt: skip
 Downward = (
-    Endpoints | Go | Undo | Freeze | Thaw | Skip | AskNextStep | Hold | Release | Stop | CountMessages
+    Endpoints | Go | Install | Undo | Freeze | Thaw | Skip | AskNextStep | Hold | Release | Stop | CountMessages
     | TakeSnapshot | Save | Score | VoteResult | Quit
 )  # fmt: skip
 

@@ -17,6 +17,13 @@ class Credits:
         self.came: Counter[Address] = Counter()
         self.unread: Counter[Address] = Counter()  # of those that have something here
         self.told: Counter[Address] = Counter()
+        self._orphans: dict[int, Message] = {}  # unread messages of earlier lives, by their identity
+
+    def renew(self, sender: Address, unread: Iterable[Message]) -> None:
+        """A sender was born again: what lies here is of its earlier life, whose window is closed."""
+        for counts in (self.came, self.unread, self.told):
+            counts.pop(sender, None)
+        self._orphans.update((id(message), message) for message in unread)
 
     def arrived(self, message: Message) -> None:
         self.came[message.sender] += (size := weight(message))
@@ -30,7 +37,7 @@ class Credits:
     def taken(self, message: Message) -> None:
         """A program has taken it, or none ever will. What no peer sent does not count."""
         sender = message.sender
-        if sender in self.unread:
+        if self._orphans.pop(id(message), None) is None and sender in self.unread:
             self.unread[sender] -= weight(message)
             if not self.unread[sender]:
                 del self.unread[sender]

@@ -27,6 +27,9 @@ SMALL = 32 << 10
 MAX_OPEN = 16
 """How many messages of one link may be half-way at once: one, and those of higher priority that interrupt it."""
 
+KIND_BITS = 4  # of the first word; the others are the sender's life
+LIVES = 1 << (16 - KIND_BITS)
+
 _prefix = Struct(f"<HHIQQ{TOKEN}s")
 
 
@@ -39,16 +42,19 @@ class Frame(NamedTuple):
     number: int  # of the message, counted on each link as they leave
     offset: int
     token: bytes = NONE  # of the run
+    life: int = 0  # of the sender, counted again from 0 after very many
 
     def pack(self) -> bytes:
-        return _prefix.pack(*self)
+        first = self.kind | self.life % LIVES << KIND_BITS
+        return _prefix.pack(first, self.sender, self.size, self.number, self.offset, self.token)
 
 
 def read(data: bytes) -> tuple[Frame, memoryview]:
     """The frame's prefix, and what follows it."""
     if len(data) < _prefix.size:
         raise WireError(f"a frame of {len(data)} bytes is refused: it is shorter than its prefix")
-    frame = Frame._make(_prefix.unpack_from(data))
+    first, sender, size, number, offset, token = _prefix.unpack_from(data)
+    frame = Frame(first % (1 << KIND_BITS), sender, size, number, offset, token, first >> KIND_BITS)
     if frame.kind not in (OPEN, DATA, SHARED, TAKEN):
         raise WireError(f"a frame of unknown kind {frame.kind} is refused")
     return frame, memoryview(data)[_prefix.size :]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import zmq
 from torch import Tensor
 
 from covey.engines.transport import token
-from covey.engines.transport.frames import MAX_OPEN, Frame
+from covey.engines.transport.frames import LIVES, MAX_OPEN, Frame
 from covey.engines.transport.memory import Neighbours, read_places
 from covey.errors import WireError
 from covey.message import DTYPES, Address, Header, Message, allocate, assemble, raw, read_header, vectors
@@ -89,8 +90,9 @@ class Inbox:
     """The half-received messages of a role, by sender and number."""
 
     def __init__(
-        self, book: Sequence[Address], limit: int, token: bytes = token.NONE, neighbours: Neighbours | None = None
-    ) -> None:
+        self, book: Sequence[Address], limit: int, token: bytes = token.NONE, neighbours: Neighbours | None = None,
+        lives: Mapping[Address, int] | None = None,
+    ) -> None:  # fmt: skip
         self.book = book
         self.neighbours = neighbours
         self.limit = limit  # bytes of one message, and of all that are half-way from one sender
@@ -98,6 +100,7 @@ class Inbox:
         self.seen = [ReplayWindow() for _ in book]
         self.wants: list[Receive] = []
         self.arrivals: list[dict[int, IncomingMessage]] = [{} for _ in book]
+        self.lives = [(lives or {}).get(who, 0) for who in book]
 
     def expect(self, want: Receive) -> None:
         """Receive the next message that fits directly into `want.into`."""
@@ -118,6 +121,22 @@ class Inbox:
         if frame.sender >= len(self.book):
             raise WireError(f"a frame of role number {frame.sender} is refused: this run has {len(self.book)} roles")
         return self.book[frame.sender]
+
+    def outdated(self, frame: Frame) -> bool:
+        """Whether an earlier life of its sender sent it; one that is not known yet is refused."""
+        if frame.life == (known := self.lives[frame.sender] % LIVES):
+            return False
+        if (known - frame.life) % LIVES < LIVES // 2:
+            return True
+        raise WireError(f"a frame of life {frame.life} of {self.book[frame.sender]} is refused: it is in life {known}")
+
+    def renew(self, sender: Address, life: int) -> bool:
+        """Hear only this life from now on, which numbers its messages anew; False if that is so already."""
+        place = self.book.index(sender)
+        if self.lives[place] == life:
+            return False
+        self.lives[place], self.seen[place], self.arrivals[place] = life, ReplayWindow(), {}
+        return True
 
     def open(self, frame: Frame, data: memoryview) -> Message | None:
         """Begin a message with the frame that holds its header; the message itself, if it is whole."""
@@ -214,3 +233,16 @@ def _spread(data: memoryview, places: list[memoryview]) -> None:
     for place in places:
         place[:] = data[: len(place)]
         data = data[len(place) :]
+
+
+def fill(door: zmq.Socket[bytes], inbox: Inbox, frame: Frame) -> Message | None:
+    """Receive bytes of an open message where they belong; one that gets wrong bytes is given up."""
+    try:
+        place = inbox.place(frame)
+        size = door.recv_into(place) if door.get(zmq.RCVMORE) else 0
+        if size != frame.size:
+            raise WireError(f"{inbox.book[frame.sender]} sent {size} bytes in a frame of {frame.size}")
+    except WireError:
+        inbox.drop(frame)
+        raise
+    return inbox.filled(frame)

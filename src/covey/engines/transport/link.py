@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import zmq
 
 from covey.engines.transport.frames import TAKEN, Frame
 from covey.engines.transport.leaky_bucket import LeakyBucket
 from covey.engines.transport.outbox import Outbox, OutgoingMessage
 from covey.engines.transport.staging import LOOK
+from covey.errors import PlanError
+from covey.message import Address
 
+MAX_PATH = 107  # of a Unix socket
 FRAMES_AHEAD = 4  # what ZeroMQ has accepted can no longer be overtaken, so it gets little at a time
 
 
 class PeerLink:
     """The way to one peer."""
 
-    def __init__(self, socket: zmq.Socket[bytes], endpoint: str, token: bytes) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], endpoint: str, token: bytes, life: int = 0) -> None:
         self.outbox = Outbox()
         self.messages = 0
         self.left = 0  # of the messages
-        self.token = token
+        self.token, self.life = token, life  # of this end
         self.offered = 0  # bytes of all messages, as windows count them
         self.credited = 0  # of these, what the peer's programs have taken
         self.receipt: Frame | None = None  # acknowledges the peer's own messages, before anything else leaves
@@ -40,6 +45,12 @@ class PeerLink:
                 # A send looks only now and then whether earlier frames have left; a poll always does.
                 self.blocked = not self.socket.poll(0, zmq.POLLOUT)
 
+    def close(self, poller: zmq.Poller) -> None:
+        """Drop what waits; the peer is no more."""
+        if self.blocked:
+            poller.unregister(self.socket)
+        self.socket.close(linger=0)
+
     @property
     def unread(self) -> int:
         """Bytes in the window: sent, and not taken by the peer's programs."""
@@ -47,7 +58,7 @@ class PeerLink:
 
     def tell(self, place: int, taken: int) -> None:
         """Acknowledge how many bytes of the peer's messages have been taken; a newer number replaces an older one."""
-        self.receipt = Frame(TAKEN, place, 0, taken, 0, self.token)
+        self.receipt = Frame(TAKEN, place, 0, taken, 0, self.token, self.life)
 
     def credit(self, taken: int) -> bool:
         """Take the peer's acknowledgement; False if it cannot be true."""
@@ -81,10 +92,23 @@ class PeerLink:
 
     def _send(self, outgoing: OutgoingMessage) -> None:
         if outgoing.head:
-            self.socket.send(outgoing.opening(self.left, self.token), zmq.NOBLOCK)
+            self.socket.send(outgoing.opening(self.left, self.token, self.life), zmq.NOBLOCK)
             self.outbox.opened(outgoing)
             self.left += 1
         else:
-            self.socket.send(outgoing.prefix(self.token), zmq.NOBLOCK | zmq.SNDMORE)
+            self.socket.send(outgoing.prefix(self.token, self.life), zmq.NOBLOCK | zmq.SNDMORE)
             self.socket.send(outgoing.pieces[0], zmq.NOBLOCK, copy=False)
             self.outbox.moved(outgoing)
+
+
+def check_book(me: Address, book: Mapping[Address, str]) -> None:
+    """Refuse a book of endpoints that no sockets can have."""
+    if me not in book:
+        raise PlanError(f"{me} has no endpoint of its own in the address book ({', '.join(map(str, book))})")
+    for endpoint in book.values():
+        path = endpoint.removeprefix("ipc://")
+        if endpoint.startswith("ipc://") and len(path.encode()) > MAX_PATH:
+            raise PlanError(
+                f"{path}: a local socket's path may have at most {MAX_PATH} bytes, this has {len(path.encode())}; "
+                "set TMPDIR to a shorter directory"
+            )

@@ -34,6 +34,17 @@ class Neighbour:
     def __init__(self, who: Address, file: int) -> None:
         self.who, self.file = who, file
         self.regions: dict[FileSpan, MappedSpan] = {}
+        self.past: list[tuple[int, weakref.ref[mmap.mmap]]] = []  # where regions of earlier lives begin
+
+    def renew(self) -> None:
+        """It was born again, and has other regions; those of its earlier life stay mapped while somebody reads them."""
+        self.past += [(span.start, weakref.ref(region.map)) for span, region in self.regions.items()]
+        self.regions = {}
+
+    def floor(self) -> int:
+        """Nothing below this byte of the file, which an earlier life wrote, is mapped here any more."""
+        self.past = [(start, region) for start, region in self.past if region() is not None]
+        return min((start for start, _ in self.past), default=os.fstat(self.file).st_size)
 
     def region(self, span: FileSpan) -> MappedSpan:
         """A span of its file, mapped here once and for all."""
@@ -104,6 +115,12 @@ class HostMemory:
         self.blocks = SharedBlocks(segment.file(me))
         self.neighbours = Neighbours(segment)
         self.told = False
+
+    def renew(self, who: Address) -> None:
+        """A neighbour was born again."""
+        if who in self.neighbours:
+            self.neighbours.of(who).renew()
+            self.blocks.reclaim(who)
 
     def cramped(self) -> str:
         """Why there is no more memory to share, the first time after that has happened."""

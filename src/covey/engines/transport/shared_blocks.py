@@ -96,7 +96,8 @@ class SharedBlocks:
     """A role's own memory, which its neighbours can read."""
 
     def __init__(self, file: int) -> None:
-        self.file, self.end = file, 0
+        self.file = file
+        self.first = self.end = os.fstat(file).st_size  # others may still read what an earlier life left
         self.lasting: list[MappedSpan] = []  # what is in them may be lent
         self.blocks: list[SharedBlock] = []
         self.full = ""  # why there is no more, once there is none
@@ -151,6 +152,19 @@ class SharedBlocks:
         for block in self.blocks:
             if places and block.span == places.block:
                 block.reader = None
+
+    def reclaim(self, reader: Address) -> None:
+        """Have back all that a reader was sent who is no more."""
+        for block in self.blocks:
+            if block.reader == reader:
+                block.reader = None
+                block.back.clear()
+
+    def release(self, below: int) -> None:
+        """Give the machine back the memory of earlier lives that nobody reads any more."""
+        if size := min(below, self.first):
+            with mmap.mmap(self.file, size) as past:
+                past.madvise(mmap.MADV_REMOVE)
 
     def region(self, span: FileSpan) -> MappedSpan:
         """What lies at this span."""

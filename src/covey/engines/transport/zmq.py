@@ -13,10 +13,10 @@ import zmq
 
 from covey.engines.transport import frames
 from covey.engines.transport.credits import Credits
-from covey.engines.transport.inbox import Inbox
+from covey.engines.transport.inbox import Inbox, fill
 from covey.engines.transport.keys import KeyChecker, KeyRing, guard_of, private
 from covey.engines.transport.leaky_bucket import LeakyBucket, frame_at
-from covey.engines.transport.link import FRAMES_AHEAD, PeerLink
+from covey.engines.transport.link import FRAMES_AHEAD, PeerLink, check_book
 from covey.engines.transport.memory import HostMemory
 from covey.engines.transport.outbox import OutgoingMessage, SendOrder
 from covey.engines.transport.refusals import Refusals
@@ -35,7 +35,6 @@ Fate = Literal["sent", "replaced", "lost"]
 FRAMES_AT_ONCE = 64  # received in one poll, so that a busy link does not keep the role from the rest
 LOCKED = 1 << 20  # bytes of a frame between machines, at most
 ROOM = 128 << 10  # bytes around a frame: its prefix, where numbers lie, and what encryption adds
-MAX_PATH = 107  # of a Unix socket
 COMING, LEAVING = 0b01, 0b10  # ZeroMQ's threads that encrypt, one bit for each
 
 
@@ -45,9 +44,9 @@ class ZmqTransport:
     def __init__(
         self, me: Address, book: Mapping[Address, str], *, limit: int, window: int = 64 << 20, frame: int = 2 << 20,
         key_ring: KeyRing | None = None, token: bytes = NONE, refusals: Refusals | None = None,
-        memory: HostMemory | None = None,
+        memory: HostMemory | None = None, lives: Mapping[Address, int] | None = None,
     ) -> None:  # fmt: skip
-        _check(me, book)
+        check_book(me, book)
         frame = min(frame, LOCKED) if key_ring else frame
         self.me = me
         self.book = book
@@ -60,7 +59,8 @@ class ZmqTransport:
         roles = sorted(book)
         self.place = roles.index(me)
         self.memory = memory
-        self.inbox = Inbox(roles, limit, token, memory.neighbours if memory else None)
+        self.inbox = Inbox(roles, limit, token, memory.neighbours if memory else None, lives)
+        self.life = self.inbox.lives[self.place]
         self.home: list[Message] = []  # to myself
         self.links: dict[Address, PeerLink] = {}
         self.credits = Credits(window)
@@ -189,6 +189,19 @@ class ZmqTransport:
                 self.credits.arrived(message)
         return messages, [other for other in others if other in ready]
 
+    def renew(self, who: Address, life: int, endpoint: str, unread: Sequence[Message]) -> bool:
+        """Speak to this life of a role, and hear no earlier one, of which `unread` lies here; False: it does so."""
+        if not self.inbox.renew(who, life):
+            return False
+        if link := self.links.pop(who, None):
+            link.close(self.poller)
+        if self.memory:
+            self.memory.renew(who)
+        self.book = {**self.book, who: endpoint}
+        self.credits.renew(who, unread)
+        self.sent[who] = self.received[who] = 0  # of the new life
+        return True
+
     def close(self, linger: float = 0.0) -> None:
         """Take up to `linger` seconds to send what waits, then leave nothing behind."""
         until = time.monotonic() + linger
@@ -211,7 +224,7 @@ class ZmqTransport:
             if self.key_ring:
                 socket.set(zmq.AFFINITY, LEAVING)
                 self.key_ring.open(socket, to)
-            self.links[to] = PeerLink(socket, self.book[to], self.token)
+            self.links[to] = PeerLink(socket, self.book[to], self.token, self.life)
             if to in self.allowance:
                 self.links[to].bucket = LeakyBucket(self.allowance[to])
         return self.links[to]
@@ -253,12 +266,14 @@ class ZmqTransport:
             claimed = self.inbox.admit(frame)
             if self.key_ring and claimed != proved:
                 raise WireError(f"{proved} sent a frame in the name of {claimed}")
+            if self.inbox.outdated(frame):
+                return None
             if frame.kind == frames.TAKEN:
                 self._credit(claimed, frame.number)
                 return None
             if frame.kind == frames.SHARED:
                 return self.inbox.share(frame, rest)
-            return self.inbox.open(frame, rest) if frame.kind == frames.OPEN else self._fill(frame)
+            return self.inbox.open(frame, rest) if frame.kind == frames.OPEN else fill(self.door, self.inbox, frame)
         except WireError as error:
             self.refusals.note(str(error))
             return None
@@ -270,28 +285,4 @@ class ZmqTransport:
         if peer not in self.links or not self.links[peer].credit(taken):
             raise WireError(
                 f"{peer} claims to have taken {taken} bytes, which were never sent to it, or less than before"
-            )
-
-    def _fill(self, frame: frames.Frame) -> Message | None:
-        """Receive bytes of an open message where they belong; one that gets wrong bytes is given up."""
-        try:
-            place = self.inbox.place(frame)
-            size = self.door.recv_into(place) if self.door.get(zmq.RCVMORE) else 0
-            if size != frame.size:
-                raise WireError(f"{self.inbox.book[frame.sender]} sent {size} bytes in a frame of {frame.size}")
-        except WireError:
-            self.inbox.drop(frame)
-            raise
-        return self.inbox.filled(frame)
-
-
-def _check(me: Address, book: Mapping[Address, str]) -> None:
-    if me not in book:
-        raise PlanError(f"{me} has no endpoint of its own in the address book ({', '.join(map(str, book))})")
-    for endpoint in book.values():
-        path = endpoint.removeprefix("ipc://")
-        if endpoint.startswith("ipc://") and len(path.encode()) > MAX_PATH:
-            raise PlanError(
-                f"{path}: a local socket's path may have at most {MAX_PATH} bytes, this has {len(path.encode())}; "
-                "set TMPDIR to a shorter directory"
             )

@@ -19,7 +19,9 @@ from covey.engines.virtual.engine import VirtualEngine, VirtualOutcome
 from covey.engines.virtual.stall import blame
 from covey.engines.virtual.virtual_actor import WAIT, MessageInFlight, RoleProgram, VirtualActor, VirtualLink
 from covey.engines.virtual.virtual_links import VirtualLinks
+from covey.membership import Life
 from covey.message import Message, vectors
+from covey.model.replica import Replica
 from covey.observe.instruments import Instrument
 from covey.program import Effect, Note, Now, SavePoint, Send
 from covey.simulate import Network
@@ -132,6 +134,11 @@ class CpuChargingEngine(VirtualEngine):
                 self._desks[actor] = RoleThreads(own.setdefault(actor.host, Cores(self._agenda, None)))
         self._computing.desks = self._wires.desks = self._desks
         self._wires.tolls = {True: cluster.local.cpu if cluster.local else FREE, False: cluster.link.cpu}
+
+    def _replaced(self, lost: VirtualActor, replica: Replica, life: Life) -> VirtualActor:
+        actor = super()._replaced(lost, replica, life)
+        self._desks[actor] = RoleThreads(self._desks[lost].cores)
+        return actor
 
     def _make_wires(self, net: Network, window: int) -> VirtualLinks:
         return ChargedLinks(net, window, self._agenda, self._watch)

@@ -6,25 +6,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from covey.checkpoint import RoleState
 from covey.engines.interrupt import interruptible
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.computing import Computing
 from covey.engines.virtual.group_sums import GroupSums
+from covey.engines.virtual.lives import VirtualLives
 from covey.engines.virtual.run_faults import EngineParts, VirtualAttempt
 from covey.engines.virtual.stall import blame, picture
 from covey.engines.virtual.virtual_actor import WAIT, MessageInFlight, RoleProgram, VirtualActor, received
 from covey.engines.virtual.virtual_links import VirtualLinks
 from covey.errors import Stalled
+from covey.membership import Life
 from covey.message import Address, Message, check_finite
 from covey.model.replica import Replica
 from covey.model.scored import Snapshot
 from covey.observe.instruments import Instrument, Instruments
+from covey.observe.membership import MembershipEvent
 from covey.observe.referee import Referee
 from covey.observe.result import Stopped
 from covey.observe.tally import Tally, Teller, read_loss
 from covey.program import Collective, Compute, Note, Now, Receive, SavePoint, Send, Sleep, Spawn
 from covey.simulate import Cluster, Network, network
-from covey.strategy import Plan
+from covey.strategy import Plan, Role
 from covey.vector import Vector
 
 Score = Callable[[Sequence[Snapshot]], Mapping[str, float]]
@@ -46,6 +50,7 @@ class VirtualOutcome:
     stopped: Stopped
     snapshots: list[Snapshot]
     tallies: dict[Address, Tally]
+    membership: list[MembershipEvent]
 
 
 class VirtualEngine:
@@ -66,28 +71,30 @@ class VirtualEngine:
         self._wires.allowance = plan.allowance
         self._computing = self._make_computing()
         self._together = GroupSums(cluster, self._agenda, self._watch, self._wake, formulas_from)
-        shared_vectors: dict[int, Vector] = {}
-        self._actors = {}
+        self._shared_vectors: dict[int, Vector] = {}
+        self._actors: dict[Address, VirtualActor] = {}
         for role in plan.roles:
-            who, kept = role.address, attempt.states.get(role.address)
-            self._actors[who] = VirtualActor(
-                role, replicas[who], plan, self._agenda, self._deliver, shared_vectors, self._wires, kept
-            )
+            kept, life = attempt.states.get(role.address), Life(elastic=attempt.rebirth is not None)
+            self._actors[role.address] = self._seated(role, replicas[role.address], life, kept)
+        self._lives = VirtualLives(
+            self._agenda, self._actors, self._wires, attempt.rebirth, self._replaced, self._begin, self._deliver
+        )
         self._wires.connect(self._actors, self._arrived, self._admitted)
         for actor in self._actors.values():
-            actor.actors = self._actors
-            actor.role.check(actor.replica)
+            plan.check(actor.role, actor.replica)
         self._open = len(self._actors)
         self._stopped: Stopped | None = None
         self._scoring = False
         self._best: list[Snapshot] = []  # of the model that reached the target
         self._perform = Handlers({
             Send: self._send, Receive: self._receive, Compute: self._compute, Collective: self._collective,
-            Sleep: self._sleep, Now: self._now, Note: self._note, Spawn: self._spawn,
-            SavePoint: self._save_point,
+            Sleep: self._sleep, Now: lambda thread, effect: self._agenda.now, Note: self._note, Spawn: self._spawn,
+            SavePoint: lambda thread, effect: None,
         })  # fmt: skip
         self._attempt = attempt
-        parts = EngineParts(self._agenda, self._actors, self._wires, self._computing, self._teller, self._advance)
+        parts = EngineParts(
+            self._agenda, self._actors, self._wires, self._computing, self._teller, self._advance, self._lives.lose
+        )
         attempt.attach(parts, self._perform, cluster.kills)
 
     def _make_wires(self, net: Network, window: int) -> VirtualLinks:
@@ -96,16 +103,29 @@ class VirtualEngine:
     def _make_computing(self) -> Computing:
         return Computing(self._cluster, self._agenda, self._watch, self._advance, self._deliver)
 
+    def _seated(self, role: Role, replica: Replica, life: Life, kept: RoleState | None = None) -> VirtualActor:
+        shared, wires, actors = self._shared_vectors, self._wires, self._actors
+        return VirtualActor(role, replica, self._plan, self._agenda, self._deliver, shared, wires, actors, life, kept)
+
+    def _replaced(self, lost: VirtualActor, replica: Replica, life: Life) -> VirtualActor:
+        """The next life of a lost role, on the same machine."""
+        actor = self._seated(lost.role, replica, life)
+        actor.machine = lost.machine
+        return actor
+
+    def _begin(self, actor: VirtualActor) -> None:
+        program = actor.role.program(actor.node, actor.replica)
+        self._agenda.at(self._agenda.now, self._advance, actor.open(program, main=True))
+
     def run(self) -> VirtualOutcome:
         """Perform the plan to its end; the initial weights are scored before, where there is a score."""
         if self._score and not self._attempt.states and self._judge():
             self._stopped = "target"
             return self._outcome()
         for actor in self._actors.values():
-            program = actor.role.program(actor.node, actor.replica)
-            self._agenda.at(self._agenda.now, self._advance, actor.open(program, main=True))
+            self._begin(actor)
         try:
-            with interruptible(self._interrupted):
+            with interruptible(lambda: self._agenda.at(self._agenda.now, self._stop, "interrupted")):
                 while self._open:
                     if self._agenda.still:
                         self._attempt.check_lost()
@@ -126,6 +146,7 @@ class VirtualEngine:
             stopped=self._stopped or "budget",
             snapshots=self._best or self._snapshots(),
             tallies=self._teller.tallies,
+            membership=self._lives.events,
         )
 
     def _advance(self, thread: RoleProgram, value: Any) -> None:
@@ -148,7 +169,7 @@ class VirtualEngine:
     def _wake(self, thread: RoleProgram, value: Any, wire: float = 0.0) -> None:
         """Go on after a wait; `wire` seconds of it, at most, the awaited thing was on its way."""
         waited = self._agenda.now - thread.since
-        if thread.main and waited > 0:
+        if thread.main and waited > 0 and not thread.done:
             self._watch.waited(
                 thread.since, self._agenda.now, thread.actor.address, thread.waits_for(), min(wire, waited)
             )
@@ -196,13 +217,13 @@ class VirtualEngine:
             self._wake(thread, None)
 
     def _arrived(self, flight: MessageInFlight, _: Any = None) -> None:
-        actor, message = flight.link.receiver, flight.message
-        self._wires.laid(flight.link, message)
-        if actor.ended:
-            self._wires.taken(actor, message)
+        actor, message, sender = flight.link.receiver, flight.message, flight.link.sender.address
+        if actor.ended or self._actors[sender] is not flight.link.sender:
+            self._wires.dropped(flight)
         else:
+            self._wires.laid(flight.link, message)
             check_finite(message, actor.address)
-            now, sender = self._agenda.now, flight.link.sender.address
+            now = self._agenda.now
             actor.heard[sender] = now
             self._watch.delivered(now, sender, actor.address, message, flight.payload)
             self._deliver(actor, message, now - flight.left_at)
@@ -235,12 +256,6 @@ class VirtualEngine:
         thread.block(self._agenda.now, effect)
         self._agenda.at(self._agenda.now + max(0.0, effect.seconds), self._wake, thread, None)
         return WAIT
-
-    def _now(self, thread: RoleProgram, effect: Now) -> float:
-        return self._agenda.now
-
-    def _save_point(self, thread: RoleProgram, effect: SavePoint) -> None:
-        return None
 
     def _note(self, thread: RoleProgram, effect: Note) -> None:
         self._watch.noted(self._agenda.now, thread.actor.address, effect.kind, effect.value)
@@ -283,6 +298,3 @@ class VirtualEngine:
         foremost = max((pace.next for pace in paces), default=0)
         for pace in paces:
             pace.stop_at = foremost if self._plan.lockstep else pace.next
-
-    def _interrupted(self) -> None:
-        self._agenda.at(self._agenda.now, self._stop, "interrupted")

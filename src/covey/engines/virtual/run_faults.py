@@ -14,6 +14,7 @@ from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.computing import Computing
 from covey.engines.virtual.keeping import RunKeeper
 from covey.engines.virtual.link_faults import Armed, LinkFaults
+from covey.engines.virtual.lives import Rebirth
 from covey.engines.virtual.stall import clock, obituary
 from covey.engines.virtual.virtual_actor import WAIT, RoleProgram, VirtualActor
 from covey.engines.virtual.virtual_links import VirtualLinks
@@ -39,6 +40,7 @@ class EngineParts:
     computing: Computing
     teller: Teller
     advance: Callable[[RoleProgram, Any], None]
+    lose: Callable[[Address, str], None]
 
     def perform(self, pending: Performing, _: Any = None) -> None:
         """Perform an effect that was held up, and let its program go on."""
@@ -74,8 +76,9 @@ class RunFaults:
     def attach(self, parts: EngineParts, handlers: dict[type, Act], keeper: RunKeeper | None) -> None:
         """Strike in this attempt; effects are looked at only where a fault, or a checkpoint, may hold them up."""
         self._parts, self._keeper = parts, keeper
-        self._actors = {actor.name: actor for actor in parts.actors.values()}
-        self.plan.check(list(self._actors), [actor.name for actor in self._actors.values() if actor.role.trains])
+        self._names = {actor.name: actor.address for actor in parts.actors.values()}
+        trainers = [actor.name for actor in parts.actors.values() if actor.role.trains]
+        self.plan.check(list(self._names), trainers)
         self._frozen: dict[VirtualActor, float] = {}  # until when
         self._owed: dict[RoleProgram, float] = {}  # seconds for which its compute stood still
         self._queues: dict[VirtualActor, deque[Performing]] = {}
@@ -129,13 +132,17 @@ class RunFaults:
             sender, receiver = fault.who
             self._armed.setdefault((sender, receiver), deque()).append(fault)
         else:
-            STRIKES[fault.kind](self, fault, self._actors[fault.who[0]] if fault.who else None)
+            STRIKES[fault.kind](self, fault, self._actor(fault.who[0]) if fault.who else None)
+
+    def _actor(self, name: str) -> VirtualActor:
+        """The role of this name, in its present life."""
+        return self._parts.actors[self._names[name]]
 
     def _kill(self, fault: Fault, actor: VirtualActor) -> None:
         if actor.ended:
             self.told.append(f"{fault}: {actor.name} had ended before")
         else:
-            raise PeerLost(obituary(self._parts.agenda.now, actor, self._parts.actors), actor.name)
+            self._parts.lose(actor.address, obituary(self._parts.agenda.now, actor, self._parts.actors))
 
     def _notice(self, fault: Fault, actor: VirtualActor) -> None:
         """Keep the run while the role is still there, if that is possible in time."""
@@ -148,7 +155,7 @@ class RunFaults:
         if actor.ended:
             self.told.append(f"{fault}: {actor.name} had ended before")
         else:
-            raise PeerLost(f"{actor.name} left at {clock(self._parts.agenda.now)}, after a notice", actor.name)
+            self._parts.lose(actor.address, f"{actor.name} left at {clock(self._parts.agenda.now)}, after a notice")
 
     def _stop(self, fault: Fault, actor: VirtualActor) -> None:
         agenda = self._parts.agenda
@@ -178,7 +185,7 @@ class RunFaults:
             agenda.at(agenda.now + SILENCE, self._silent, name)
 
     def _silent(self, name: str, _: Any) -> None:
-        if not self._actors[name].ended:
+        if not self._actor(name).ended:
             raise PeerLost(f"{name} was not heard for {SILENCE:g} s, at {clock(self._parts.agenda.now)}", name)
 
     def _slow(self, fault: Fault, actor: VirtualActor) -> None:
@@ -207,6 +214,7 @@ class VirtualAttempt:
     tallies: Sequence[Tally] = ()  # of the same
     faults: RunFaults | None = None
     keeper: RunKeeper | None = None
+    rebirth: Rebirth | None = None  # how lost workers are replaced
     parts: EngineParts | None = None  # once it has begun
 
     def attach(self, parts: EngineParts, handlers: dict[type, Act], kills: Mapping[Host, Seconds]) -> None:

@@ -18,6 +18,7 @@ from covey.engines.random_streams import chance
 from covey.engines.remembered import Remembered
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.interrupted_work import InterruptedWork
+from covey.membership import Life
 from covey.message import Address, Message, vectors
 from covey.model.replica import Replica
 from covey.program import Compute, Effect, Memory, Node, Receive, Send
@@ -121,8 +122,10 @@ class VirtualActor:
         "held",
         "host",
         "jitter",
+        "life",
         "line",
         "links",
+        "lost",
         "machine",
         "mailbox",
         "memories",
@@ -141,7 +144,7 @@ class VirtualActor:
     def __init__(
         self, role: Role, replica: Replica, plan: Plan, agenda: Agenda,
         deliver: Callable[[VirtualActor, Message], None], shared_vectors: dict[int, Vector], wires: RunLinks,
-        kept: RoleState | None = None,
+        actors: Mapping[Address, VirtualActor], life: Life, kept: RoleState | None = None,
     ) -> None:  # fmt: skip
         self.role, self.address, self.name = role, role.address, str(role.address)
         self.host = self.machine = str(role.home)  # traffic is counted between hosts; links join machines
@@ -151,7 +154,9 @@ class VirtualActor:
         self.pace = Pace(plan.limits[role.address.rank] if role.trains else None, self._begun or 0)
         self.step = self.pace.step
         self.memories = Remembered(role.address, kept)
-        self.node = Node(role.address, plan.limits, self, chance(plan.seed, role.alias or role.address), plan.seed)
+        self.life, self.lost = life, False
+        rng = chance(plan.seed, role.alias or role.address, f"life {life.number}" if life.number else "")
+        self.node = Node(role.address, plan.limits, self, rng, plan.seed)
         self.jitter = chance(plan.seed, role.address, "jitter")
         self.threads: list[RoleProgram] = []
         self.waiting: list[RoleProgram] = []  # in a Receive, in the order in which they began to wait
@@ -163,7 +168,7 @@ class VirtualActor:
         self.heard: dict[Address, float] = {}
         self.ended = self.held = False  # held: its main program stands before a step
         self._agenda, self._deliver, self._shared_vectors, self._wires = agenda, deliver, shared_vectors, wires
-        self.actors: Mapping[Address, VirtualActor] = {}  # of all roles
+        self.actors = actors  # of all roles
         if kept:
             kept.restore_chance(self.rng)
             self.mailbox.waiting.extend(kept.mailbox)

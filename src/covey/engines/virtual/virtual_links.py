@@ -30,6 +30,7 @@ class VirtualLinks:
         self._actors: Mapping[Address, VirtualActor] = {}
         self._serial = count()
         self._full: dict[VirtualLink, None] = {}  # on which a sender waits for room
+        self._orphans: dict[int, Message] = {}  # unread messages of earlier lives, by their identity
         self._arrived: Callable[[MessageInFlight], None]
         self._admitted: Callable[[RoleProgram], None]
 
@@ -144,8 +145,23 @@ class VirtualLinks:
         link.unread += weight(message)
         self._look(link)
 
+    def dropped(self, flight: MessageInFlight) -> None:
+        """It has come to nobody, or from an earlier life of its sender."""
+        flight.link.under_way -= weight(flight.message)
+        self._look(flight.link)
+
+    def replaced(self, lost: VirtualActor) -> None:
+        """A role was born again: its new life has links of its own, both ways."""
+        for actor in self._actors.values():
+            actor.links.pop(lost.address, None)
+            for message in actor.mailbox.waiting:
+                if message.sender == lost.address:
+                    self._orphans[id(message)] = message
+
     def taken(self, actor: VirtualActor, message: Message) -> None:
         """A program has taken it, or none ever will."""
+        if self._orphans.pop(id(message), None) is not None:
+            return
         sender = self._actors.get(message.sender)
         link = sender.links.get(actor.address) if sender else None
         if link is not None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace as changed
 
+from covey.membership import Life
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Collective, Effect, Host, Memory, Node, Note, Receive, Send, Spawn
@@ -102,6 +103,10 @@ class Within:
     @property
     def step(self) -> int:
         return self._host.step
+
+    @property
+    def life(self) -> Life:
+        return self._host.life
 
     def training(self) -> bool:
         return self._host.training()

@@ -69,7 +69,7 @@ def launch(
     every: str = "60s",
     resume: str | os.PathLike[str] | None = None,
     on_failure: OnFailure = "stop",
-    max_failures: int = 5,
+    max_failures: int | None = None,
     stall: str = "30s",
     hosts: str | os.PathLike[str] | None = None,
     place: str = "",

@@ -11,6 +11,7 @@ from covey.checkpoint import RunRecord
 from covey.engines import handover
 from covey.engines.process.contacts import Contacts
 from covey.errors import PlanError
+from covey.names import option
 from covey.run.options import Options
 from covey.run.roles import RoleWork
 from covey.spec import Spec
@@ -76,6 +77,11 @@ def loop_of(script: Script, strategy: str | Spec, workers: int, given: Options, 
         raise PlanError(
             f"{chosen.name} chooses the samples of each gradient itself, so it cannot run a script's own loop: give "
             "covey run a Task, or launch the script with another strategy, such as bsp or easgd"
+        )
+    if given.checkpoints.on_failure == "continue":
+        raise PlanError(
+            f"{option('on_failure', 'continue')} is for tasks: a script's own loop cannot begin in the middle; use "
+            f"{option('on_failure', 'restart')} with {option('checkpoint', 'DIR')}"
         )
     roles = tuple(chosen.layout(workers, given.training.servers))
     plan = Plan(

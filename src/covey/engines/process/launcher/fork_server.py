@@ -45,6 +45,13 @@ class RoleJob(Secretive, frozen=True, kw_only=True):
     handed: bytes = b""  # a task of the launcher's memory; it came through pipes, never through a socket of covey's
 
 
+class NextLife(Secretive, frozen=True, kw_only=True):
+    """A role whose process was lost is to be forked again, with other work."""
+
+    who: Address
+    work: bytes
+
+
 class ServerWarm(msgspec.Struct, frozen=True, tag=True):
     """All that roles need is imported."""
 
@@ -55,6 +62,13 @@ class RolesStarted(msgspec.Struct, frozen=True, tag=True):
     pids: list[int]
 
 
+class RoleStarted(msgspec.Struct, frozen=True, tag=True):
+    """A role has another process."""
+
+    who: Address
+    pid: int
+
+
 class RoleExit(msgspec.Struct, frozen=True, tag=True):
     """A role's process has ended."""
 
@@ -63,8 +77,9 @@ class RoleExit(msgspec.Struct, frozen=True, tag=True):
 
 
 _jobs: WireFormat[RoleJob] = WireFormat("job for the parent of roles", RoleJob)
-told: WireFormat[ServerWarm | RolesStarted | RoleExit] = WireFormat(
-    "word of the parent of roles", ServerWarm | RolesStarted | RoleExit
+_lives: WireFormat[NextLife] = WireFormat("next life of a role", NextLife)
+told: WireFormat[ServerWarm | RolesStarted | RoleStarted | RoleExit] = WireFormat(
+    "word of the parent of roles", ServerWarm | RolesStarted | RoleStarted | RoleExit
 )
 
 
@@ -79,8 +94,8 @@ def main(handle: int, directory: str, warm: str, launcher: Launcher) -> None:
             import_all(warm)
             _tell(line, ServerWarm())
             job = _jobs.read(read(line), "the launcher")
-        _raise_roles(line, job, children)
-        _watch(line, children, launcher)
+        entry = _raise_roles(line, job, children)
+        _watch(line, children, launcher, partial(_fork_again, line, job, entry))
     finally:
         for pid in children:
             os.kill(pid, signal.SIGKILL)
@@ -97,17 +112,33 @@ def import_all(warm: str) -> None:
     import_module(warm)
 
 
-def _raise_roles(line: socket.socket, job: RoleJob, children: dict[int, Address]) -> None:
+Entry = Callable[[bytes, bytes, Address], None]
+"""What a role's process runs: with the work, what was handed over, and the role's address."""
+
+
+def _raise_roles(line: socket.socket, job: RoleJob, children: dict[int, Address]) -> Entry:
     module, _, function = job.entry.partition(":")
-    entry = getattr(import_module(module), function)
+    entry: Entry = getattr(import_module(module), function)
     create_shared_memory(job, take(line, job.handles))
     gc.freeze()  # keeps the collector from touching, and so copying, the pages that all roles share
     for who in job.roles:
         children[_fork(line, job, entry, who)] = who
     _tell(line, RolesStarted(list(children)))
+    return entry
 
 
-def _tell(line: socket.socket, word: ServerWarm | RolesStarted | RoleExit) -> None:
+def _fork_again(line: socket.socket, job: RoleJob, entry: Entry) -> tuple[int, Address] | None:
+    """The next life of a role, as the launcher asks for it; nothing if the launcher is gone."""
+    try:
+        wish = _lives.read(read(line), "the launcher")
+    except (SystemExit, OSError):
+        return None
+    pid = _fork(line, msgspec.structs.replace(job, work=wish.work), entry, wish.who)
+    _tell(line, RoleStarted(wish.who, pid))
+    return pid, wish.who
+
+
+def _tell(line: socket.socket, word: ServerWarm | RolesStarted | RoleStarted | RoleExit) -> None:
     """Send this to the launcher; if it is gone, the next read finds that out."""
     with suppress(OSError):
         write(line, msgspec.msgpack.encode(word))
@@ -120,7 +151,7 @@ def create_shared_memory(job: RoleJob, memory: list[int]) -> None:
     shared_segment.create(job.sharing or job.roles, memory)
 
 
-def _fork(line: socket.socket, job: RoleJob, entry: Callable[[bytes, bytes, Address], None], who: Address) -> int:
+def _fork(line: socket.socket, job: RoleJob, entry: Entry, who: Address) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -144,8 +175,11 @@ def _fork(line: socket.socket, job: RoleJob, entry: Callable[[bytes, bytes, Addr
         os._exit(code)
 
 
-def _watch(line: socket.socket, children: dict[int, Address], launcher: Launcher) -> None:
-    """Report each child's end; go when the launcher goes, or stands still."""
+def _watch(
+    line: socket.socket, children: dict[int, Address], launcher: Launcher,
+    fork_again: Callable[[], tuple[int, Address] | None],
+) -> None:  # fmt: skip
+    """Report each child's end, and fork a lost one again when asked; go when the launcher goes, or stands still."""
     handles = {os.pidfd_open(pid): pid for pid in children}
     poll = select.poll()
     poll.register(line, select.POLLIN | select.POLLHUP)
@@ -153,6 +187,11 @@ def _watch(line: socket.socket, children: dict[int, Address], launcher: Launcher
         poll.register(handle, select.POLLIN)
     while not launcher.stands_still():
         for ready, _ in poll.poll(launcher.pause):
+            if ready == line.fileno() and (born := fork_again()):
+                pid, children[born[0]] = born
+                handles[handle := os.pidfd_open(pid)] = pid
+                poll.register(handle, select.POLLIN)
+                continue
             if ready not in handles:
                 return
             poll.unregister(ready)

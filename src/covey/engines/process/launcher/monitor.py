@@ -11,6 +11,7 @@ import zmq
 from covey.engines.process import control
 from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.own_loops import OwnLoops
+from covey.engines.process.launcher.rebirths import Rebirths, Renewal
 from covey.engines.process.launcher.roster import Roster
 from covey.engines.process.launcher.settings_check import SettingsCheck
 from covey.engines.process.launcher.starting import Starting
@@ -71,13 +72,15 @@ class Monitor:
     def __init__(
         self, roster: Roster, board: Switchboard, processes: RunProcesses, stall: float, say: Callable[[str], None],
         meanwhile: Callable[[], None], in_step: bool = False, before: str = "importing torch",
+        renewal: Renewal | None = None,
     ) -> None:  # fmt: skip
         """`say` shows a line to the person; `meanwhile` is called repeatedly during every wait.
 
-        `before` is what roles do until they say something.
+        `before` is what roles do until they say something. With `renewal` lost workers are born again.
         """
         self.roster, self.board, self.processes, self.stall = roster, board, processes, stall
         self.say, self.meanwhile = say, meanwhile
+        self.rebirths = Rebirths(roster, board, renewal, say)
         self.seen = roster.seen
         self.loops = OwnLoops(roster.trainers, in_step, board.tell)
         self.inbox: dict[type[control.ControlMessage], dict[Address, Any]] = {}
@@ -96,13 +99,13 @@ class Monitor:
         """One word of this kind from each of the roles."""
         roles = list(roles)
         box = self.inbox.setdefault(kind, {})
-        self.wait_for(lambda: [address for address in roles if address not in box])
-        return {address: box.pop(address) for address in roles}
+        self.wait_for(lambda: [address for address in self.rebirths.present(roles) if address not in box])
+        return {address: box.pop(address) for address in roles if address in box}
 
     def first(self, kind: type[control.ControlMessage], roles: Sequence[Address]) -> float:
         """The moment in which the first of the roles said such a word, which is left to be collected."""
         box = self.inbox.setdefault(kind, {})
-        self.wait_for(lambda: [] if any(address in box for address in roles) else list(roles))
+        self.wait_for(lambda: [] if any(address in box for address in roles) else self.rebirths.present(roles))
         return time.monotonic()
 
     def wait_for(self, missing: Callable[[], list[Address]]) -> None:
@@ -144,7 +147,7 @@ class Monitor:
                 self.loops.note(address, word)
             elif isinstance(word, control.Vote | control.Left | control.SampleOrder):
                 self.loops.hear(address, word)
-            elif isinstance(word, control.Notice | control.Doing):
+            elif isinstance(word, control.Notice | control.Doing | control.MemoryShort):
                 self.note_said(address, word)
             elif isinstance(word, control.ProgramRaised):
                 raise failure(address, word)
@@ -154,15 +157,17 @@ class Monitor:
                 seen.held = word.step
             elif isinstance(word, control.Refused):
                 self.note_refused(str(address), word.counts)
-            elif isinstance(word, control.MemoryShort):
-                self.note_cramped(address, word.why)
+            elif isinstance(word, control.Installed | control.Resumed):
+                self.rebirths.hear(address, word)
             else:
                 self.inbox.setdefault(type(word), {})[address] = word
 
-    def note_said(self, by: Address, word: control.Notice | control.Doing) -> None:
+    def note_said(self, by: Address, word: control.Notice | control.Doing | control.MemoryShort) -> None:
         """Something for the person: at once, or when a start takes long."""
         if isinstance(word, control.Doing):
             self.starting.hear(by, word.what)
+        elif isinstance(word, control.MemoryShort):
+            self.note_cramped(by, word.why)
         else:
             self.say(f"{by}: {word.text}")
 
@@ -180,6 +185,7 @@ class Monitor:
     def bury(self, exits: list[tuple[Address, str]]) -> None:
         if self.phase == "ended":
             exits = [(address, how) for address, how in exits if how != "exited with code 0"]
+        exits = [(who, how) for who, how in exits if not self.rebirths.lost(who, how, self)]
         if not exits:
             return
         until = time.monotonic() + LAST_WORD

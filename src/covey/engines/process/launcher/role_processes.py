@@ -24,7 +24,15 @@ import msgspec
 from covey.engines.process import liveness
 from covey.engines.process.child_process import Launcher, read, write
 from covey.engines.process.launcher import fork_server
-from covey.engines.process.launcher.fork_server import RoleExit, RoleJob, RolesStarted, ServerWarm, told
+from covey.engines.process.launcher.fork_server import (
+    NextLife,
+    RoleExit,
+    RoleJob,
+    RolesStarted,
+    RoleStarted,
+    ServerWarm,
+    told,
+)
 from covey.engines.process.liveness import STALL, STOPPED, Silence, still
 from covey.engines.transport import handles
 from covey.errors import PeerLost
@@ -109,6 +117,15 @@ class RoleProcesses:
         except OSError:
             raise self._lost() from None
 
+    def renew(self, who: Address, work: bytes) -> None:
+        """Start a role again whose process was lost."""
+        self.alive.add(who)
+        self.pids.pop(who, None)
+        try:
+            write(self.line, msgspec.msgpack.encode(NextLife(who=who, work=work)))
+        except OSError:
+            raise self._lost() from None
+
     def abandon(self) -> None:
         """The roles were not asked to leave, so there is nothing to wait for when the block ends."""
         self.alive.clear()
@@ -122,6 +139,8 @@ class RoleProcesses:
                     self.warm = True
                 case RolesStarted(pids):
                     self.pids = dict(zip(self.roles, pids, strict=True))
+                case RoleStarted(who, pid):
+                    self.pids[who] = pid
                 case RoleExit(who, status):
                     self.alive.discard(who)
                     found.append((who, describe(os.waitstatus_to_exitcode(status))))
@@ -134,7 +153,7 @@ class RoleProcesses:
         for name in self.silence.look({name: sign for name, (_, sign) in signs.items()}):
             raise PeerLost(still(name, liveness.state(signs[name][0]), self.silence.stall))
 
-    def _told(self) -> ServerWarm | RolesStarted | RoleExit:
+    def _told(self) -> ServerWarm | RolesStarted | RoleStarted | RoleExit:
         try:
             return told.read(read(self.line), "the parent of roles")
         except (SystemExit, ConnectionError):

@@ -8,6 +8,7 @@ from pathlib import Path
 from covey.checkpoint import CheckpointDirectory, RunRecord
 from covey.engines.interrupt import Interrupt
 from covey.engines.process.clock import LostAttempt
+from covey.engines.process.launcher.rebirths import Renewal
 from covey.observe.contention import Contention
 from covey.observe.progress import Watcher
 from covey.observe.result import Stopped
@@ -30,6 +31,7 @@ class RunWishes:
     alike: str = "task.model must draw them from torch's generator (seeded by covey) and nothing else"
     stall: float = 30.0
     budget: int | None = None
+    renewal: Renewal | None = None  # lost workers are born again
     lost: LostAttempt | None = None  # of this run; the clock goes on from there
     watcher: Watcher | None = None
     interrupt: Interrupt = field(default_factory=Interrupt)

@@ -16,6 +16,7 @@ from covey.decoding import UNREADABLE
 from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
 from covey.engines.process.control_lines import Switchboard
+from covey.engines.process.launcher.asking_scorer import ask_scorer
 from covey.engines.process.launcher.contention_meter import ContentionMeter
 from covey.engines.process.launcher.interval import Interval
 from covey.engines.process.launcher.keeping import CheckpointKeeper
@@ -49,8 +50,10 @@ class Supervisor:
         self.roster = Roster(self.roles, self.trainers)
         self.seen = self.roster.seen
         self.monitor = Monitor(
-            self.roster, board, processes, wishes.stall, self.say, self.meanwhile, plan.in_step, wishes.before
-        )
+            self.roster, board, processes, wishes.stall, self.say, self.meanwhile, plan.in_step, wishes.before,
+            wishes.renewal,
+        )  # fmt: skip
+        self.rebirths = self.monitor.rebirths
         self.quiescence = Quiescence(self.roster, board, self.monitor, plan.lockstep)
         self.warming = Warming(self.roster, board, self.monitor, self.quiescence)
         self.collect = self.monitor.collect
@@ -59,6 +62,7 @@ class Supervisor:
         self.stopped: Stopped | None = None
         self.parameters = 0  # of a role
         self.stopping = False
+        self.last_step: int | None = None  # of a worker that is born again while the run ends
         self.stood_still = 0.0  # seconds between the failure of the attempt before and the first step of this one
         self.shown = time.monotonic()
         self.paused = processes.paused
@@ -88,6 +92,8 @@ class Supervisor:
             self.monitor.pump(0.05)
             if self.keeper:
                 self.keeper.look()
+            if self.rebirths.seats:
+                continue  # a lost worker comes back first
             if self.stopped and not self.stopping:
                 self.stop()
             elif self.wishes.score and not self.stopping and self.referee.due(self.roster.samples):
@@ -150,21 +156,18 @@ class Supervisor:
     def standing_still(self, phase: Phase) -> Iterator[None]:
         """Inside, no compute runs and no training time passes; afterwards all roles have paused equally long."""
         before, self.monitor.phase = self.monitor.phase, phase
-        self.board.tell(self.roles, control.Freeze())
+        self.board.tell(self.rebirths.present(self.roles), control.Freeze())
         first = self.monitor.first(control.Frozen, self.trainers)
         self.collect(control.Frozen, self.roles)
         last = time.monotonic()
         self.watch.stop()
         yield
-        self.board.tell(self.roles, control.Thaw(pause=time.monotonic() - first))
+        self.board.tell(self.rebirths.present(self.roles), control.Thaw(pause=time.monotonic() - first))
         self.watch.start(later=last - first)
         self.monitor.phase = before
 
     def ask_scorer(self, evaluate: bool, file: Path | None = None) -> dict[str, float]:
-        self.board.tell(self.scored, control.TakeSnapshot())
-        self.board.tell([SCORER], control.Score(len(self.scored), evaluate, str(file or "")))
-        metrics: dict[str, float] = self.collect(control.Scored, [SCORER])[SCORER].metrics
-        return metrics
+        return ask_scorer(self.scored, control.Score(0, evaluate, str(file or "")), self.board, self.monitor)
 
     def judge(self, metrics: dict[str, float]) -> bool:
         roster = self.roster
@@ -203,6 +206,7 @@ class Supervisor:
             return self.keep(self.keeper, go_on=False)  # an interrupted run with checkpoints can continue from here
         steps = self.quiescence.where()
         last = max(steps.values(), default=0) + 1  # a worker may have begun the step that it would begin next
+        self.last_step = last if self.plan.lockstep else 0
         for address, step in steps.items():
             self.board.tell([address], control.Stop(last if self.plan.lockstep else step + 1))
 
@@ -242,6 +246,7 @@ class Supervisor:
     def meanwhile(self) -> None:
         """Stop as soon as every role can when that is asked for; before the run there is nothing to end well."""
         self.skip_pause()
+        self.rebirths.advance(self.monitor, self.last_step, self.watch.now())
         if self.wishes.interrupt.asked and not self.stopped:
             if self.monitor.phase in ("starting", "warming"):
                 raise KeyboardInterrupt

@@ -11,7 +11,11 @@ from covey.engines.process import control
 from covey.engines.process.role.driver import Driver
 from covey.engines.process.role.saving import state_of, write_aside
 from covey.engines.process.snapshot_parts import SCORER, part
+from covey.engines.transport.zmq import ZmqTransport
+from covey.membership import Joined
 from covey.model.named import named_numbers
+
+NOTHING_READ = 1 << 62
 
 
 def obey(driver: Driver, word: control.Downward) -> None:
@@ -20,9 +24,21 @@ def obey(driver: Driver, word: control.Downward) -> None:
 
 
 def go(driver: Driver, word: control.Go) -> None:
+    driver.host.life = driver.host.life._replace(step=word.step, ended=frozenset(word.ended))
+    driver.watch.reach(word.seconds)
+    if driver.links.memory:
+        driver.links.memory.blocks.release(word.free)
     driver.watch.start()
     driver.start()
     driver.line.tell(control.Started())
+
+
+def install(driver: Driver, word: control.Install) -> None:
+    """Speak to another life of a role; programs hear of it after all that the earlier one sent."""
+    unread = [message for message in driver.host.mailbox.waiting if message.sender == word.who]
+    if driver.links.renew(word.who, word.life, word.endpoint, unread) and not driver.ended:
+        driver.deliver(Joined(word.life, sender=word.who))
+    driver.line.tell(installed(driver.links, word, driver.ended))
 
 
 def undo(driver: Driver, word: control.Undo) -> None:
@@ -109,12 +125,20 @@ def verdict(driver: Driver, word: control.VoteResult) -> None:
     driver.line.loop(word)
 
 
+def installed(links: ZmqTransport, word: control.Install, ended: bool) -> control.Installed:
+    """That another life of a role is spoken to."""
+    known = links.memory.neighbours if links.memory else ()
+    floor = links.memory.neighbours.of(word.who).floor() if links.memory and word.who in known else NOTHING_READ
+    return control.Installed(word.who, word.life, floor, ended)
+
+
 def quit_now(driver: Driver, word: control.Quit) -> None:
     driver.quit = True
 
 
 ORDERS: dict[type[control.ControlMessage], Callable[[Driver, Any], None]] = {
-    control.Go: go, control.Undo: undo, control.Freeze: freeze, control.Thaw: thaw, control.Skip: skip,
+    control.Go: go, control.Install: install, control.Undo: undo,
+    control.Freeze: freeze, control.Thaw: thaw, control.Skip: skip,
     control.AskNextStep: where, control.Hold: hold, control.Release: release, control.Stop: stop,
     control.CountMessages: probe, control.TakeSnapshot: shoot, control.Save: save,
     control.VoteResult: verdict, control.Quit: quit_now,

@@ -38,7 +38,7 @@ class Driver:
     ) -> None:  # fmt: skip
         self.role, self.replica, self.links, self.line, self.compute_thread = role, replica, links, line, compute_thread
         self.address, self.obey = role.address, obey
-        role.check(replica)
+        plan.check(role, replica)
         if kept:
             restore(replica, kept.replica)
         self.homes = plan.homes()

@@ -45,6 +45,8 @@ class Metrics:
         self.teller.waited(self.watch.at(since), self.watch.now(), self.me, what)
 
     def noted(self, kind: str, value: float) -> None:
+        if kind == "resumed":
+            return self.line.tell(control.Resumed(int(value)))
         self.teller.noted(self.watch.now(), self.me, kind, value)
 
     def sent(self, to: Address, body: Message, size: int) -> None:

@@ -13,6 +13,7 @@ from covey.engines.process.role.compute_thread import ComputeThread
 from covey.engines.random_streams import chance
 from covey.engines.remembered import Remembered
 from covey.engines.transport.zmq import ZmqTransport
+from covey.membership import Life
 from covey.message import Address, Message
 from covey.program import Effect, Memory, Node, Receive
 from covey.strategy import Plan, Role
@@ -36,7 +37,9 @@ class RoleHost:
         )
         self.pace = Pace(plan.limits[role.address.rank] if role.trains else 0, kept.done if kept else 0)
         self.mailbox, self.links = Mailbox(links.taken), links
-        self.seed, self.rng = plan.seed, chance(plan.seed, role.alias or role.address)
+        self.life = Life(links.life, elastic=plan.elastic)
+        again = f"life {links.life}" if links.life else ""
+        self.seed, self.rng = plan.seed, chance(plan.seed, role.alias or role.address, again)
         self.memories = Remembered(role.address, kept)
         if kept:
             kept.restore_chance(self.rng)

@@ -14,7 +14,7 @@ import zmq
 from covey import faults
 from covey.checkpoint import RoleState
 from covey.engines.process import control
-from covey.engines.process.contacts import Contacts, by_address
+from covey.engines.process.contacts import Contacts, address, by_address
 from covey.engines.process.control_lines import RoleLine
 from covey.engines.process.role import native_sums
 from covey.engines.process.role.allocator import keep_memory
@@ -66,6 +66,7 @@ class RoleLines:
             self.me, book, limit=LARGEST * model + ROOM, window=window, key_ring=self.key_ring,
             token=self.contacts.token, refusals=self.line.refusals,
             memory=HostMemory(self.me, SEGMENT[0]) if SEGMENT else None,
+            lives={address(name): life for name, life in self.contacts.lives.items()},
         )  # fmt: skip
         if self.contacts.open:
             self.line.tell(control.Bound(self.links.endpoint))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from covey.engines.process import control
 from covey.engines.process.control_lines import RoleLine
+from covey.engines.process.role.command_handlers import installed
 from covey.engines.process.snapshot_parts import SnapshotPart, snapshot
 from covey.engines.transport.zmq import ZmqTransport
 from covey.message import Message
@@ -36,8 +37,12 @@ class Scorer:
             for word in self.line.heard() if others else ():
                 if isinstance(word, control.Quit):
                     return
-                if isinstance(word, control.Score):
+                if isinstance(word, control.Score) and (self.order or not word.absent):  # else it was answered
                     self.order = word
+                    self.parts = [part for part in self.parts if part.sender not in word.absent]
+                if isinstance(word, control.Install):
+                    self.links.renew(word.who, word.life, word.endpoint, [])
+                    self.line.tell(installed(self.links, word, ended=False))
             if self.order and len(self.parts) >= self.order.parts:
                 self.obey(self.order)
 

@@ -1,0 +1,144 @@
+"""Lost workers are born again, while all others go on: `--on-failure continue`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from covey.engines.process import control
+from covey.engines.process.control_lines import Switchboard
+from covey.engines.process.launcher.roster import RoleRecord, Roster
+from covey.engines.process.snapshot_parts import SCORER
+from covey.membership import Deaths
+from covey.message import Address
+from covey.observe.membership import MembershipEvent
+from covey.observe.progress import Phase
+
+BY_SIGNAL = "exited with signal "
+REPLACED_IN = ("training", "scoring", "stopping")  # phases of a run
+ENTERED_IN = ("training", "stopping")  # while the model is scored nobody computes
+
+
+class HeardWords(Protocol):
+    """What the launcher has heard of its roles."""
+
+    phase: Phase
+    inbox: dict[type[control.ControlMessage], dict[Address, Any]]
+
+    def hear(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """How lost workers are born again: counted, and started in the newest of all lives, at an endpoint of their own."""
+
+    deaths: Deaths
+    start: Callable[[Address, Mapping[Address, int]], str]
+
+
+@dataclass(slots=True)
+class EmptySeat:
+    """A worker that was lost: when, how, and how far its next life has come."""
+
+    who: Address
+    life: int
+    cause: str
+    step: int  # in which it was last seen
+    died: float
+    seconds: float  # of training, when it died
+    due: float  # when its next life may begin
+    forked: bool = False
+    ready: bool = False
+    told: dict[Address, control.Installed] = field(default_factory=dict)  # who speaks to the new life already
+
+
+class Rebirths:
+    """The empty seats of a run. Every other role first drops its link to the old life: nothing of it comes later."""
+
+    def __init__(
+        self, roster: Roster, board: Switchboard, renewal: Renewal | None, say: Callable[[str], None]
+    ) -> None:  # fmt: skip
+        self.roster, self.board, self.renewal, self.say = roster, board, renewal, say
+        self.seats: dict[Address, EmptySeat] = {}
+        self.endpoints: dict[Address, str] = {}  # of all that were born again
+        self.finished: set[Address] = set()  # lost after the end of their programs: nobody needs them
+        self.events: list[MembershipEvent] = []
+        self.seconds = 0.0  # of training so far
+
+    def present(self, roles: Iterable[Address]) -> list[Address]:
+        """Those of the roles that are there to be asked something."""
+        return [who for who in roles if who not in self.seats and who not in self.finished]
+
+    def lost(self, who: Address, how: str, heard: HeardWords) -> bool:
+        """Note the end of a process; whether the run goes on without it, for a while or for good."""
+        able = who in self.roster.trainers and how.startswith(BY_SIGNAL)
+        if self.renewal is None or not able or heard.phase not in REPLACED_IN:
+            return False
+        heard.hear()  # its last words
+        for box in heard.inbox.values():
+            box.pop(who, None)
+        seen, now = self.roster.seen[who], time.monotonic()
+        if seen.ended:
+            self.finished.add(who)
+            return True
+        pause = self.renewal.deaths.note(who, self.roster.tallies[who].samples, how)
+        step = max(0, seen.step, self.seats[who].step if who in self.seats else 0)
+        cause = f"killed by signal {how.removeprefix(BY_SIGNAL).split(',')[0]}"
+        self.seats[who] = EmptySeat(who, self.renewal.deaths.lives[who], cause, step, now, self.seconds, now + pause)
+        self.roster.seen[who] = RoleRecord(heard=now, step=seen.step)
+        return True
+
+    def hear(self, by: Address, word: control.Installed | control.Resumed) -> None:
+        """A role speaks to a new life, or goes on as one."""
+        if isinstance(word, control.Resumed):
+            return self.roster.tallies[by].resume(word.samples)
+        seat = self.seats.get(word.who)
+        if seat and seat.life == word.life:
+            seat.told[by] = word
+
+    def advance(self, heard: HeardWords, last_step: int | None, seconds: float) -> None:
+        """Do for the empty seats what can be done now, after so many seconds of training."""
+        self.seconds = seconds
+        for seat in list(self.seats.values()):
+            if not seat.forked and time.monotonic() >= seat.due:
+                self._fork(seat)
+            if seat.forked and not seat.ready and heard.inbox.get(control.RoleReady, {}).pop(seat.who, None):
+                seat.ready = True
+                for who in self.endpoints.keys() - {seat.who}:
+                    self._install(who, [seat.who])
+            if seat.ready and heard.phase in ENTERED_IN and all(who in seat.told for who in self._listeners(seat)):
+                self._enter(seat, last_step)
+
+    def _fork(self, seat: EmptySeat) -> None:
+        assert self.renewal is not None
+        seat.forked = True
+        self.endpoints[seat.who] = self.renewal.start(seat.who, self.renewal.deaths.lives)
+        building = {who for who, other in self.seats.items() if not other.ready}  # these are told when they are ready
+        self._install(seat.who, [who for who in self._listeners(seat) if who not in building])
+
+    def _listeners(self, seat: EmptySeat) -> list[Address]:
+        """Who must speak to the new life before it enters: all that have a process."""
+        gone = {who for who, other in self.seats.items() if not other.forked} | self.finished | {seat.who}
+        return [who for who in (*self.roster.roles, SCORER) if who not in gone]
+
+    def _install(self, who: Address, listeners: Sequence[Address]) -> None:
+        assert self.renewal is not None
+        self.board.tell(listeners, control.Install(who, self.renewal.deaths.lives[who], self.endpoints[who]))
+
+    def _enter(self, seat: EmptySeat, last_step: int | None) -> None:
+        ended = [who for who, word in seat.told.items() if word.ended]
+        free = min(word.floor for word in seat.told.values())
+        self.board.tell([seat.who], control.Go(seat.step, ended, self.seconds, free))
+        if last_step is not None:
+            self.board.tell([seat.who], control.Stop(last_step))
+        stalled = time.monotonic() - seat.died
+        del self.seats[seat.who]
+        self.say(f"{seat.who} died ({seat.cause}); born again after {stalled:.1f} s")
+        self.events.append(
+            MembershipEvent(
+                seconds=seat.seconds, view=len(self.events) + 1, event="rebirth", who=str(seat.who), cause=seat.cause,
+                workers=len(self.roster.trainers), stalled=stalled,
+            )
+        )  # fmt: skip

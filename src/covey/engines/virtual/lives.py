@@ -1,0 +1,75 @@
+"""Roles that are lost in virtual time: the run ends, or a lost worker is born again in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from covey.engines.virtual.agenda import Agenda
+from covey.engines.virtual.stall import clock, obituary
+from covey.engines.virtual.virtual_actor import VirtualActor
+from covey.engines.virtual.virtual_links import VirtualLinks
+from covey.errors import PeerLost
+from covey.membership import Deaths, Joined, Life
+from covey.message import Address, Message
+from covey.model.replica import Replica
+from covey.observe.membership import MembershipEvent
+from covey.strategy import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Rebirth:
+    """What a run needs so that lost workers are born again: new replicas, and how often one may die."""
+
+    replica: Callable[[Role], Replica]
+    most: int = 2
+    say: Callable[[str], None] = lambda line: None
+
+
+@dataclass(slots=True, eq=False)
+class VirtualLives:
+    """The lives of all roles. `make` seats a new life where an older one was, `begin` starts its program."""
+
+    agenda: Agenda
+    actors: dict[Address, VirtualActor]
+    wires: VirtualLinks
+    rebirth: Rebirth | None
+    make: Callable[[VirtualActor, Replica, Life], VirtualActor]
+    begin: Callable[[VirtualActor], None]
+    deliver: Callable[[VirtualActor, Message], None]
+    deaths: Deaths = field(init=False)
+    events: list[MembershipEvent] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.deaths = Deaths(self.rebirth.most if self.rebirth else 0)
+
+    def lose(self, who: Address, how: str = "") -> None:
+        """The role's process is gone, with all that it knew; what it has sent still arrives."""
+        actor = self.actors[who]
+        if self.rebirth is None or not actor.role.trains:
+            raise PeerLost(how or obituary(self.agenda.now, actor, self.actors), actor.name)
+        pause = self.deaths.note(who, actor.pace.step, "was killed")
+        actor.end()
+        actor.lost, actor.replica.weight = True, 0.0  # nothing of it is scored
+        self.agenda.at(self.agenda.now + pause, self._born, actor, self.agenda.now)
+
+    def _born(self, lost: VirtualActor, since: float) -> None:
+        assert self.rebirth is not None
+        who, now = lost.address, self.agenda.now
+        ended = frozenset(address for address, other in self.actors.items() if other.ended and not other.lost)
+        life = Life(self.deaths.lives[who], max(0, lost.pace.step), ended, elastic=True)
+        actor = self.make(lost, self.rebirth.replica(lost.role), life)
+        actor.pace.stop_at = lost.pace.stop_at
+        self.actors[who] = actor
+        self.wires.replaced(lost)
+        for address, other in self.actors.items():
+            if address != who and not other.ended:
+                self.deliver(other, Joined(life.number, sender=who))
+        self.rebirth.say(f"{who} was killed at {clock(since)}; born again after {clock(now - since)}")
+        self.events.append(
+            MembershipEvent(
+                seconds=since, view=len(self.events) + 1, event="rebirth", who=lost.name, cause="was killed",
+                workers=sum(other.role.trains for other in self.actors.values()), stalled=now - since,
+            )
+        )  # fmt: skip
+        self.begin(actor)

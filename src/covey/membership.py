@@ -1,0 +1,65 @@
+"""Who is here? The lives in which a role of a run exists, and when a lost one is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from covey.errors import PeerLost
+from covey.message import Address, Message
+from covey.names import option
+
+OnLoss = Literal["continue", "restart"]
+"""What a run can do when it loses a worker: go on while the worker is born again, or start again."""
+
+PAUSES = (0.0, 1.0, 2.0, 4.0)  # seconds before another try after failures in a row: the last one for all later ones
+
+
+class Life(NamedTuple):
+    """What a role's program knows of its own existence: the first one, or one that replaces a lost one."""
+
+    number: int = 0  # of the role's earlier lives
+    step: int = 0  # the last in which its predecessor was seen
+    ended: Collection[Address] = frozenset()  # whose programs were through when it began
+    elastic: bool = False  # whether lost workers of this run are born again
+
+
+class Joined(Message):
+    """(From the engine) The sender was lost, and is born again: what came before this is of its earlier lives."""
+
+    wire_name = "membership.joined"
+
+    life: int
+
+    counted = False
+
+
+def pause(failures: int) -> float:
+    """Seconds before another try, after this number of failures in a row."""
+    return PAUSES[min(failures, len(PAUSES)) - 1]
+
+
+@dataclass(slots=True)
+class Deaths:
+    """The deaths of a run's workers: each may be born again, unless it dies again and again at the same step."""
+
+    most: int  # deaths in a row, without a new step between them, that a worker survives
+    lives: dict[Address, int] = field(default_factory=dict)  # of those that were born again
+    count: int = 0
+    _rows: dict[Address, tuple[int, int]] = field(default_factory=dict)  # how far each came, and deaths since then
+
+    def note(self, who: Address, reached: int, cause: str) -> float:
+        """Count a death of one that came so far; the seconds to wait before its next life, or the end of the run."""
+        furthest, row = self._rows.get(who, (-1, 0))
+        row = 1 if reached > furthest else row + 1
+        self._rows[who] = max(reached, furthest), row
+        if row > self.most:
+            raise PeerLost(
+                f"{who} {cause}: its death number {row} without a new step between them; the step itself may be what "
+                f"kills it, and a larger {option('max_failures')} tries more often",
+                str(who),
+            )
+        self.count += 1
+        self.lives[who] = self.lives.get(who, 0) + 1
+        return pause(row)

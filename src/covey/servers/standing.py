@@ -1,0 +1,87 @@
+"""How does a worker that was born again find its place? Servers say which of its steps they have not had."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from covey.message import Address, Message
+from covey.model.replica import Replica
+from covey.program import Node
+from covey.vector import Vector
+
+LEFT = -1  # in place of a step, to one that has already said goodbye
+UNKNOWN = -2  # from one that keeps no account of steps: the engine knows where its client was last seen
+
+
+class AskStanding(Message):
+    """A client asks whether all that it has sent has come."""
+
+    wire_name = "servers.ask_standing"
+
+    life: int
+
+    counted = False
+
+
+class ClientStanding(Message):
+    """The first step of a client of which nothing has come to the sender; the mean float buffers, if it keeps them."""
+
+    wire_name = "servers.standing"
+
+    life: int
+    step: int
+    buffers: Vector
+
+    counted = False
+
+
+async def rejoin(node: Node, replica: Replica, servers: Sequence[Address], *stale: type[Message]) -> bool:
+    """Begin, or go on where an earlier life was lost: with the first step that some server lacks; False: none is left.
+
+    Answers to the earlier life, of the kinds `stale`, are dropped: a server sends none after it has told the step.
+    """
+    if not node.life.number:
+        return True
+    # Whoever has heard a goodbye has everything, and so do all others: see `complete`.
+    if node.life.ended and any(server in node.life.ended for server in servers):
+        return False
+    steps = []
+    for server in servers:
+        standing = await _standing(node, server)
+        while node.receive_nowait(*stale, sender=server):
+            pass
+        steps.append(standing.step)
+        if standing.buffers.parts:
+            replica.buffers.copy_(standing.buffers)
+    if LEFT in steps:
+        return False
+    await begin(node, replica, node.life.step if UNKNOWN in steps else min(steps))
+    return True
+
+
+async def begin(node: Node, replica: Replica, step: int) -> None:
+    """Let this step be the next; all before it count as done."""
+    while node.step < step - 1:
+        node.training()
+    done = sum(replica.batch_source.samples(node.rank, past) for past in range(step))
+    replica.progress.reach(done * node.workers)
+    await node.note("resumed", done)
+
+
+async def complete(node: Node, servers: Sequence[Address]) -> None:
+    """Before the goodbye, where lost workers are born again: wait until every server has all that was sent to it.
+
+    So no server ends while another one lacks a step, which a next life could not do without the first one's weights.
+    """
+    if not node.life.elastic:
+        return
+    await node.broadcast(servers, AskStanding(node.life.number))
+    for server in servers:
+        await _standing(node, server)
+
+
+async def _standing(node: Node, server: Address) -> ClientStanding:
+    """What this server says to this life, and not to an earlier one."""
+    while (found := await node.receive(ClientStanding, sender=server)).life != node.life.number:
+        pass
+    return found

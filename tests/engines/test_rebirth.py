@@ -1,0 +1,213 @@
+"""A worker that is lost is born again in its place, whichever of its effects it is killed at (virtual time)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from covey.engines.virtual import VirtualEngine, VirtualOutcome
+from covey.engines.virtual.lives import Rebirth
+from covey.engines.virtual.run_faults import VirtualAttempt
+from covey.engines.virtual.virtual_actor import WAIT
+from covey.errors import PeerLost
+from covey.membership import Deaths
+from covey.message import Address, Message
+from covey.model import build
+from covey.model.replica import Replica
+from covey.model.scored import ScoredModel
+from covey.model.threads import one_thread
+from covey.observe.instruments import Instrument
+from covey.observe.referee import Referee
+from covey.run.options import options
+from covey.run.request import request
+from covey.strategy import Role
+from tests.worlds import CLUSTER, mlp, run, server, sgd, worker
+
+STEPS, VICTIM = 4, worker(1)
+FAMILIES = [
+    ("ssp(bound=1)", 2), ("asynchronous", 2), ("dssp", 2), ("quorum", 2), ("softsync", 2), ("dc_asgd", 2),
+    ("petuum(bound=1)", 2), ("essp(bound=1)", 2), ("downpour", 2), ("downpour(push=2, fetch=2)", 2),
+    ("asynchronous(epoch=0.5)", 1), ("ssp + topk(density=0.2)", 2),
+    ("easgd(period=2)", None), ("eamsgd(period=1)", None), ("gosgd(probability=0.5)", None),
+]  # fmt: skip
+
+
+class Killing(VirtualEngine):
+    """Kills a role in place of each of these of its effects, counted over all of its lives."""
+
+    victim, at, count = VICTIM, frozenset[int](), 0
+
+    def kill(self, victim: Address, at: Collection[int]) -> None:
+        self.victim, self.at = victim, frozenset(at)
+        for kind, perform in list(self._perform.items()):
+            self._perform[kind] = self.counted(perform)
+
+    def counted(self, perform: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def act(thread: Any, effect: Any) -> Any:
+            if thread.actor.address == self.victim:
+                self.count += 1
+                if self.count - 1 in self.at:
+                    self._lives.lose(self.victim)
+                    return WAIT
+            return perform(thread, effect)
+
+        return act
+
+
+class Finished:
+    """A run that is over: its outcome, its weights, and how many effects its victim performed."""
+
+    def __init__(
+        self, strategy: str, at: Collection[int] = (), *, victim: Address = VICTIM, task: Any = None,
+        watch: Instrument | None = None, most: int = 2, workers: int = 3, **given: Any,
+    ) -> None:  # fmt: skip
+        task = task or mlp(sgd(momentum=0.9))
+        asked = request(
+            task, strategy, workers, options({"engine": "simulated", "on_failure": "continue", "steps": STEPS, **given})
+        )
+
+        def replica(role: Role) -> Replica:
+            return build.replica(task, role.address, role.trains, asked.deal, asked.budget, role.part)
+
+        replicas = {role.address: replica(role) for role in asked.plan.roles}
+        rebirth = Rebirth(replica, most)
+        attempt = VirtualAttempt(rebirth=rebirth)
+        engine = Killing(
+            asked.plan, replicas, CLUSTER, [watch] if watch else [], Referee(10**9), None, attempt=attempt
+        )  # fmt: skip
+        engine.kill(victim, at)
+        with one_thread():
+            self.outcome: VirtualOutcome = engine.run()
+        model = ScoredModel(build.model(task, 0), None)
+        model.assemble(self.outcome.snapshots)
+        self.weights: dict[str, Tensor] = model.state()
+        self.effects, self.replicas = engine.count, replicas
+
+    def equals(self, other: dict[str, Tensor]) -> bool:
+        return all(torch.equal(self.weights[name], other[name]) for name in other)
+
+
+def dropout() -> Any:
+    """A task whose gradient is up to chance, too."""
+    return mlp(model=lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 3)).double())
+
+
+@pytest.mark.parametrize(("servers", "victim"), [(1, 0), (2, 2)])
+def test_bsp_ends_with_the_weights_of_a_run_that_lost_nobody(servers: int, victim: int) -> None:
+    """To the bit, wherever a worker is killed: a gradient that came to one server only is completed, never doubled."""
+    task = dropout()
+    rigid = run(task, "bsp", 3, steps=STEPS, servers=servers)
+    whole = Finished("bsp", servers=servers, task=task, victim=worker(victim))
+    assert whole.equals(rigid.scored) and whole.outcome.samples == rigid.outcome.samples and whole.effects > 20
+    for at in range(whole.effects):
+        found = Finished("bsp", [at], servers=servers, task=task, victim=worker(victim))
+        assert found.equals(rigid.scored), f"killed at effect {at}"
+        assert found.outcome.samples == rigid.outcome.samples and len(found.outcome.membership) == 1
+        assert sum(tally.updates for tally in found.outcome.tallies.values()) == STEPS
+
+
+@pytest.mark.full
+def test_bsp_keeps_its_weights_through_deaths_of_deaths() -> None:
+    """A new life is killed again soon after it began, at every effect of a step."""
+    rigid = run(mlp(sgd(momentum=0.9)), "bsp", 3, steps=STEPS, servers=2)
+    for first in range(8, 20):
+        for later in range(1, 12, 2):
+            found = Finished("bsp", [first, first + later], servers=2)
+            assert found.equals(rigid.scored), f"killed at effects {first} and {first + later}"
+            assert found.outcome.samples == rigid.outcome.samples and len(found.outcome.membership) == 2
+
+
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.parametrize(("strategy", "servers"), FAMILIES)
+def test_every_strategy_that_goes_on_does_so_wherever_a_worker_is_killed(
+    strategy: str, servers: int | None, every: int
+) -> None:
+    given = {"servers": servers} if servers else {}
+    whole = Finished(strategy, **given)
+    for at in range(every // 2, whole.effects, every):
+        found = Finished(strategy, [at], **given)
+        assert len(found.outcome.membership) == 1 and all(t.isfinite().all() for t in found.weights.values())
+        if "epoch" not in strategy:  # which samples of an epoch are skipped is up to the order of events
+            assert found.outcome.samples == whole.outcome.samples, f"killed at effect {at}"
+
+
+class Pushes(Instrument):
+    """Counts what servers were given and what they did."""
+
+    def __init__(self) -> None:
+        self.updates = 0
+
+    def noted(self, at: float, who: Address, kind: str, value: float) -> None:
+        self.updates += kind == "update" and who == server(0)
+
+
+def test_asynchronous_servers_apply_each_gradient_once() -> None:
+    for at in range(0, Finished("asynchronous", servers=2).effects, 2):
+        seen = Pushes()
+        Finished("asynchronous", [at], servers=2, watch=seen)
+        assert seen.updates == 3 * STEPS, f"killed at effect {at}"
+
+
+class Deliveries(Instrument):
+    """From whom messages came, with what each role heard before."""
+
+    def __init__(self) -> None:
+        self.of: list[tuple[float, Address, Message]] = []
+
+    def delivered(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+        self.of.append((at, sender, message))
+
+
+def test_nothing_of_an_old_life_comes_after_the_new_one_began() -> None:
+    """With a slow network a push of the dead is still on its way when the new life begins: it never arrives."""
+    whole = Finished("bsp", servers=1)
+    repeated = 0
+    for at in range(4, whole.effects - 4):
+        log = Deliveries()
+        Finished("bsp", [at], servers=1, watch=log)
+        steps = [message.step for _, who, message in log.of if who == worker(1) and type(message).__name__ == "Push"]
+        assert steps == sorted(set(steps)) == list(range(STEPS))
+        pulls = [message.step for _, who, message in log.of if who == worker(1) and type(message).__name__ == "Pull"]
+        repeated += len(pulls) > STEPS
+    assert repeated, "no kill came between a pull and its push"
+
+
+def test_a_new_worker_of_easgd_begins_at_the_centre() -> None:
+    found = Finished("easgd(period=1)", [0], task=mlp(sgd(lr=0.0)))
+    for name, tensor in build.model(mlp(), 0).state_dict().items():
+        assert torch.allclose(found.weights[name], tensor)
+
+
+def test_a_new_worker_of_gosgd_takes_half_of_a_peers_weight_and_the_lost_share_is_noted() -> None:
+    found = Finished("gosgd(probability=0.5)", [5])
+    snapshots = found.outcome.snapshots
+    assert found.outcome.tallies[worker(1)].notes["lost shares"] == 1
+    assert 0 < sum(snapshot.weight for snapshot in snapshots) <= 2 / 3 + 1e-12
+    assert all(snapshot.weight > 0 for snapshot in snapshots)
+
+
+def test_what_a_codec_still_owed_is_noted_as_lost() -> None:
+    assert Finished("ssp + topk(density=0.2)", [9]).outcome.tallies[worker(1)].notes["lost residuals"] == 1
+
+
+def test_the_same_death_again_and_again_ends_the_run() -> None:
+    """Three in a row without a new step between them, named; the pauses between them grow."""
+    with pytest.raises(PeerLost, match=r"worker 1 was killed: its death number 3 without a new step.*max_failures=…"):
+        Finished("bsp", [9, 10, 11])
+    found = Finished("bsp", [9, 10, 11], most=3)
+    assert [event.stalled for event in found.outcome.membership] == [0.0, 1.0, 2.0]
+
+
+def test_steps_between_deaths_forgive_them() -> None:
+    deaths = Deaths(2)
+    assert [deaths.note(worker(1), step, "died") for step in (4, 4, 5, 5, 6, 9)] == [0, 1, 0, 1, 0, 0]
+    assert deaths.lives == {worker(1): 6} and deaths.count == 6
+
+
+def test_a_lost_server_ends_the_run() -> None:
+    with pytest.raises(PeerLost, match="server 0 was killed"):
+        Finished("bsp", [5], victim=server(0))
