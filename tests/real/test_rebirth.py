@@ -84,7 +84,7 @@ class InScore(Killer):
     """Kills a worker the first times that the model is being scored."""
 
     def update(self, now: Progress) -> None:
-        if self.victims and now.phase == "scoring" and len(self.said) >= self.lines:
+        if self.victims and now.phase == "scoring" and now.samples and len(self.said) >= self.lines:
             self.room.kill(self.victims.pop(0))
             self.lines = len(self.said) + 1
 

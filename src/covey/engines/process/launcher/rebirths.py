@@ -66,6 +66,7 @@ class Rebirths:
         self.finished: set[Address] = set()  # lost after the end of their programs: nobody needs them
         self.events: list[MembershipEvent] = []
         self.seconds = 0.0  # of training so far
+        self.begun = False  # training: a worker that is lost before is not replaced
 
     def present(self, roles: Iterable[Address]) -> list[Address]:
         """Those of the roles that are there to be asked something."""
@@ -74,7 +75,7 @@ class Rebirths:
     def lost(self, who: Address, how: str, heard: HeardWords) -> bool:
         """Note the end of a process; whether the run goes on without it, for a while or for good."""
         able = who in self.roster.trainers and how.startswith(BY_SIGNAL)
-        if self.renewal is None or not able or heard.phase not in REPLACED_IN:
+        if self.renewal is None or not self.begun or not able or heard.phase not in REPLACED_IN:
             return False
         heard.hear()  # its last words
         for box in heard.inbox.values():

@@ -132,6 +132,7 @@ class Supervisor:
         self.contention = ContentionMeter(self.processes.pids)
         self.monitor.phase = "training"
         start(self.roles, self.board, self.monitor)
+        self.rebirths.begun = True
         if lost := self.wishes.lost:
             self.stood_still = time.monotonic() - lost.moment
             self.watch = Stopwatch(lost.clock + self.stood_still)
