@@ -127,12 +127,12 @@ def test_own_loops_restart_too(room: Room) -> None:
 @pytest.mark.parametrize(
     ("options", "needed"),
     [
-        ({"on_failure": "restart"}, "needs --checkpoint DIR"),
-        ({"max_failures": 3}, "add --on-failure restart"),
-        ({"on_failure": "again"}, "--on-failure again: use stop, restart or continue"),
-        ({"on_failure": "restart", "checkpoint": "kept", "max_failures": 0}, "--max-failures 0: at least 1"),
-        ({"on_failure": "restart", "checkpoint": "kept", "engine": "mpi"}, "or use --engine local, ray or lab"),
-        ({"on_failure": "restart", "engine": "simulated"}, "for real processes"),
+        ({"on_failure": "restart"}, 'needs checkpoint="DIR"'),
+        ({"max_failures": 3}, 'add on_failure="restart" or'),
+        ({"on_failure": "again"}, 'on_failure="again": use stop, restart or continue'),
+        ({"on_failure": "restart", "checkpoint": "kept", "max_failures": 0}, "max_failures=0: at least 1"),
+        ({"on_failure": "restart", "checkpoint": "kept", "engine": "mpi"}, "local, ray or lab"),
+        ({"on_failure": "restart", "engine": "simulated"}, 'needs checkpoint="DIR"'),
     ],
 )
 def test_what_cannot_restart_is_refused(room: Room, options: dict[str, Any], needed: str) -> None:

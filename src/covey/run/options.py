@@ -137,8 +137,8 @@ class CheckpointOptions(OptionPart):
             )
         if self.on_failure == "continue" and (self.checkpoint or self.resume):
             raise PlanError(
-                f"{option('on_failure', 'continue')} goes without {option('checkpoint')} and {option('resume')}, or use "
-                f"{option('on_failure', 'restart')}"
+                f"{option('on_failure', 'continue')} goes without {option('checkpoint')} and {option('resume')}, or "
+                f"use {option('on_failure', 'restart')}"
             )
         if self.max_failures is not None and self.on_failure == "stop":
             raise PlanError(
