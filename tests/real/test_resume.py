@@ -302,7 +302,7 @@ def test_what_does_not_fit_is_refused(room: Room, kept: Path) -> None:
     refused("samples 64, this one has 63", room.task("other.py", samples=63))
     refused("another model: it has weight \\(3, 6\\)", room.task("other.py", model="nn.Sequential(nn.Linear(6, 3))"))
     refused("optimizer is SGD, this one has Adam", room.task("other.py", optimizer=ADAM))
-    refused("which this one would replace: go on from them with --resume", resume=None, checkpoint=kept)
+    refused("which this one would replace: go on from them with resume=", resume=None, checkpoint=kept)
     refused("holds no checkpoint", resume=room.path / "nowhere")
     state = CheckpointDirectory(kept).newest()[0] / "worker-1.json"
     state.write_text(json.dumps({**json.loads(state.read_text()), "done": 3}))
