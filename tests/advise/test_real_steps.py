@@ -81,5 +81,7 @@ def test_a_recording_tells_the_steps_of_the_mean_worker() -> None:
 def test_real_steps_on_processes_are_not_scored() -> None:
     steps = RealSteps(task=DIGITS, engine="local", workers=2)
     assert 0 < steps.measure("allreduce", 2, 12, 0) < 5
+    result = covey.fit(DIGITS, "allreduce", 2, steps=4, scores=0, runs=False)
+    assert result.history == []
     with pytest.raises(PlanError, match="scores=0 asks for none"):
         covey.fit(DIGITS, "bsp", 2, until="accuracy>=0.5", scores=0)

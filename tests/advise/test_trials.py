@@ -135,8 +135,7 @@ def test_a_task_that_takes_too_long_is_compared_by_a_loss_on_the_way(
 def test_trials_end_when_their_cpu_time_is_spent(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = watched(monkeypatch)
     now = look(task, 3, from_flags(compute="5ms"))
-    trials = SimulatedTrials(task, now, pace=0.001)
-    monkeypatch.setattr(SimulatedTrials, "left", property(lambda self: 0.0))
+    trials = SimulatedTrials(task, now, pace=0.001, spend=0.01)
     advise(task, DIGITS, now, until="accuracy>=0.8", trials=trials)
     assert len([spec for spec, workers, _ in seen if workers > 1]) == 3
 
