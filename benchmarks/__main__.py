@@ -6,6 +6,7 @@ import json
 
 from benchmarks import (
     all_reduce,
+    checkpoints,
     cuts,
     data_parallel,
     encryption,
@@ -34,6 +35,7 @@ BENCHMARKS = {
     "kernels": kernels.measure,
     "link": link.measure,
     "starting": starting.measure,
+    "checkpoints": checkpoints.measure,
     "virtual_engine": virtual_engine.measure,
     "many_workers": many_workers.measure,
     "local_parallelism": local_parallelism.measure,
