@@ -271,7 +271,7 @@ class Supervisor:
 
     def progress_kept(self) -> dict[str, Any]:
         """What a resumed run must know of the past."""
-        return {"seconds": self.watch.now(), "history": self.referee.history, "tallies": self.roster.kept()}
+        return {"seconds": self.watch.now(), "history": list(self.referee.history), "tallies": self.roster.kept()}
 
     def resume(self, run: RunRecord) -> None:
         """Take the past of a kept run over."""
