@@ -131,7 +131,11 @@ class MlflowLogger(SteppedLogger):
     def __init__(self, where: str) -> None:
         super().__init__()
         client = needed("mlflow", "mlflow").MlflowClient
-        self.client = client(where or os.environ.get("MLFLOW_TRACKING_URI") or None)
+        try:
+            self.client = client(where or os.environ.get("MLFLOW_TRACKING_URI") or None)
+            self.client.search_experiments(max_results=1)
+        except Exception as error:  # of whatever store the URI names
+            raise PlanError(f"--log mlflow:{where}: {str(error).splitlines()[0]}") from None
         self.run = ""
 
     def started(self, facts: RunFacts) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -60,11 +61,16 @@ class RunListeners:
 
     def call(self, method: str, *args: Any) -> None:
         for callback in self.callbacks:
-            callback.call(method, *args)
+            callback.call(method, *(dict(one) if isinstance(one, dict) else one for one in args))
 
     def heard(self, given: Options) -> Options:
         """The options, with these as the watcher."""
         return replace(given, output=replace(given.output, watcher=self))
+
+
+def _warn(line: str) -> None:
+    """Say it where nobody watches."""
+    warnings.warn(line, stacklevel=2)
 
 
 @contextmanager
@@ -80,8 +86,14 @@ def listening(
     if runs is None and not hear:
         yield None
         return
-    facts, say = known(), given.output.say
-    threads = [CallbackThread(callback, say) for callback in hear]
+    facts, say = known(), given.output.say if given.output.watcher else _warn
+    told: list[Callable[[str], None]] = []
+
+    def tell(line: str) -> None:
+        for one in [*told, say]:
+            one(line)
+
+    threads = [CallbackThread(callback, tell) for callback in hear]
     try:
         if runs is None:
             found = RunListeners(None, threads, given.output.watcher)
@@ -90,6 +102,7 @@ def listening(
         else:
             with recording(runs, facts, task, say, cluster) as record:
                 found = RunListeners(record, threads, given.output.watcher)
+                told += [record.journal.say] if record else []
                 found.call("started", facts)
                 yield found
     except BaseException as error:

@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 
 from covey.checkpoint import CheckpointDirectory, RoleState, RunRecord
+from covey.decoding import UNREADABLE
 from covey.engines.virtual.keeping import RunKeeper
 from covey.engines.virtual.run_faults import RunFaults, VirtualAttempt, killing
-from covey.errors import PeerLost
+from covey.errors import CheckpointError, PeerLost
 from covey.membership import pause
 from covey.message import Address
 from covey.model.named import named_numbers
@@ -80,9 +81,14 @@ class VirtualRestarts:
         attempt = VirtualAttempt(clock=clock, faults=self.faults)
         if kept is not None and run is not None:
             attempt.states = {role.address: RoleState.read(kept, role.address) for role in self.asked.plan.roles}
-            attempt.tallies = msgspec.convert(run.progress["tallies"], list[Tally], str_keys=True)
-            attempt.clock = max(clock, msgspec.convert(run.progress["seconds"], float))
-            judge.resume(run.progress["history"])
+            try:
+                attempt.tallies = msgspec.convert(run.progress["tallies"], list[Tally], str_keys=True)
+                for tally in attempt.tallies:
+                    tally.check()
+                attempt.clock = max(clock, msgspec.convert(run.progress["seconds"], float))
+                judge.resume(run.progress["history"])
+            except UNREADABLE as error:
+                raise CheckpointError(f"the checkpoint does not say how far the run came: {error}") from None
         if self.checkpoints is not None:
             every = interval(self.asked.options.checkpoints)
             assert every is not None, "virtual time has been refused an interval by measure"

@@ -9,10 +9,25 @@ from covey.exchange.codec import Codec, dense, seed
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.model.scored import NOTHING
-from covey.program import Node
+from covey.program import Memory, Node
 from covey.servers.goodbye import Goodbye
 from covey.servers.standing import rejoin
 from covey.vector import Vector
+
+
+class ListedMemory:
+    """One item of a remembered list; it has its `value`, as a memory of its own has."""
+
+    def __init__(self, items: list[Any], at: int) -> None:
+        self._items, self._at = items, at
+
+    @property
+    def value(self) -> Any:
+        return self._items[self._at]
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self._items[self._at] = value
 
 
 class PieceClient:
@@ -31,9 +46,10 @@ class PieceClient:
         ]
         self.memories = self.remembered()
 
-    def remembered(self) -> list[list[Any]]:
-        """What each server's coder carries on, in a list of its own."""
-        return self.node.remember("codecs", [[coder.memory] for coder in self.coders]).value
+    def remembered(self) -> Sequence[Memory[Any] | ListedMemory]:
+        """What each server's coder carries on."""
+        items = self.node.remember("codecs", [coder.memory for coder in self.coders]).value
+        return [ListedMemory(items, at) for at in range(len(items))]
 
     def place(self, index: int) -> Vector:
         """Where the replica has a server's piece."""
@@ -46,12 +62,12 @@ class PieceClient:
     def encode(self, index: int, piece: Vector) -> Vector:
         """What travels to a server."""
         memory = self.memories[index]
-        wire, memory[0] = self.coders[index].encode(piece, memory[0])
+        wire, memory.value = self.coders[index].encode(piece, memory.value)
         return wire
 
     async def rejoin(self, *stale: type[Message]) -> bool:
         """Begin, or go on in the place of a lost worker; whether a step may be left to do."""
-        if self.node.life.number and any(memory[0] is not None for memory in self.memories):
+        if self.node.life.number and any(memory.value is not None for memory in self.memories):
             await self.node.note("lost residuals")  # what the codec still owed
         return await rejoin(self.node, self.replica, self.servers, *stale)
 

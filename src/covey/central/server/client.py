@@ -10,7 +10,7 @@ from covey.central.server.shard import Params, Pull, Push
 from covey.exchange.codec import Codec, dense
 from covey.message import Address
 from covey.model.replica import Replica
-from covey.program import Node
+from covey.program import Memory, Node
 from covey.servers.clients import PieceClient
 from covey.servers.pulls import Given, Landing
 from covey.servers.standing import complete
@@ -27,8 +27,8 @@ class Servers(PieceClient):
         self.trials = CodecTrials(node, addresses, self.coders, self.memories) if codec.traits.measured else None
         self.back = Landing(node, self.forms, codec)
 
-    def remembered(self) -> list[list[Any]]:
-        return [self.node.remember(f"codec {at}", [coder.memory]).value for at, coder in enumerate(self.coders)]
+    def remembered(self) -> Sequence[Memory[Any]]:
+        return [self.node.remember(f"codec {at}", coder.memory) for at, coder in enumerate(self.coders)]
 
     async def pull(self) -> None:
         """Bring the newest parameters that the rule allows into the replica."""

@@ -31,7 +31,7 @@ class CodecTrials:
     """A client's choice, for all of its servers; others may choose otherwise, as their links may differ."""
 
     def __init__(
-        self, node: Node, addresses: Sequence[Address], coders: Sequence[Coder], memories: Sequence[list[Any]]
+        self, node: Node, addresses: Sequence[Address], coders: Sequence[Coder], memories: Sequence[Any]
     ) -> None:  # fmt: skip
         self.node, self.addresses, self.coders, self.memories = node, addresses, coders, memories
         self.trying = Trying(node)
@@ -53,7 +53,7 @@ class CodecTrials:
         rest = max(0.0, since - times[0])  # a push is sent while its worker goes on, so the first one was in that time
         choice = await self.trying.decide(rest, times, tells=self.node.address == Address("worker", 0))
         for memory in self.memories:
-            memory[0] = [choice, None]
+            memory.value = [choice, None]
 
 
 class Samples:
