@@ -61,7 +61,7 @@ def test_where_records_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("COVEY_RUNS")
     assert run() == ["mine", "runs"]
     (tmp_path / "file").write_text("")
-    with pytest.raises(covey.PlanError, match="--runs file is a file; name a folder, or use --no-record"):
+    with pytest.raises(covey.PlanError, match="runs=\"file\" is a file; name a folder"):
         run(runs="file")
 
 

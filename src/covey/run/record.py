@@ -55,7 +55,7 @@ def folder_of_runs(wanted: str | os.PathLike[str] | Literal[False] | None) -> Pa
     if wanted is False or wanted == "":
         return None
     if Path(wanted).exists() and not Path(wanted).is_dir():
-        raise PlanError(f"{option('runs', wanted)} is a file; name a folder, or use --no-record")
+        raise PlanError(f"{option('runs', wanted)} is a file; name a folder")
     return Path(wanted)
 
 
