@@ -87,6 +87,10 @@ def test_a_failed_run_ends_with_its_reason(tmp_path: Path) -> None:
 def test_what_is_no_callback_is_refused() -> None:
     with pytest.raises(covey.PlanError, match="is not a covey.Callback; derive its class from"):
         covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=1, callbacks=[print])  # type: ignore[list-item]
+    with pytest.raises(covey.PlanError, match="give a list, such as callbacks="):
+        covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=1, callbacks=Heard())  # type: ignore[arg-type]
+    with pytest.raises(covey.PlanError, match="give a list, such as log="):
+        covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=1, log="csv:scores.csv")
 
 
 class Failing(covey.Callback):

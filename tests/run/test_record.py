@@ -61,7 +61,7 @@ def test_where_records_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("COVEY_RUNS")
     assert run() == ["mine", "runs"]
     (tmp_path / "file").write_text("")
-    with pytest.raises(covey.PlanError, match="runs=\"file\" is a file; name a folder"):
+    with pytest.raises(covey.PlanError, match='runs="file" is a file; name a folder'):
         run(runs="file")
 
 
@@ -118,6 +118,8 @@ def test_a_comparison_is_one_record_with_many_runs(tmp_path: Path) -> None:
     inside = record.inside()
     assert sorted(run.facts.run.seed for run in inside) == [0, 0, 1, 1]
     assert {run.facts.run.strategy.partition("(")[0] for run in inside} == {"bsp", "local_sgd"}
+    assert "-comparison-" in record.facts.id
+    assert named(tmp_path / "runs", inside[0].facts.id).path == inside[0].path
 
 
 def test_names_and_removal(tmp_path: Path) -> None:

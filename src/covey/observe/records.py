@@ -123,10 +123,13 @@ def recorded_runs(runs: Path) -> tuple[list[RunRecordFolder], list[str]]:
 
 def named(runs: Path, name: str) -> RunRecordFolder:
     """The record of this name, or the only one whose name has it in it."""
-    records = [path.name for path in sorted(_folders(runs))]
+    places = {path.name: path for path in [*_inside(runs), *sorted(_folders(runs))]}
+    records = list(places)
     fitting = [name] if name in records else [record for record in records if name and name in record]
+    outer = [record for record in fitting if places[record].parent == runs]
+    fitting = outer or fitting  # a name of a comparison's run is asked for only where no other record has it
     if len(fitting) == 1:
-        return RunRecordFolder(runs / fitting[0])
+        return RunRecordFolder(places[fitting[0]])
     if fitting:
         raise PlanError(f"{name!r} is a part of {len(fitting)} names: {', '.join(fitting[:3])} …; write more of it")
     if not records:
@@ -139,6 +142,12 @@ def remove(record: RunRecordFolder) -> None:
     if journal.being_written(record.path / JOURNAL):
         raise PlanError(f"{record.path.name} is running: stop it first")
     shutil.rmtree(record.path)
+
+
+def _inside(runs: Path) -> Iterator[Path]:
+    """The runs of comparisons."""
+    for path in _folders(runs):
+        yield from sorted(_folders(path / INSIDE))
 
 
 def _folders(runs: Path) -> Iterator[Path]:

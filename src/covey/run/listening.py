@@ -79,6 +79,9 @@ def listening(
 ) -> Iterator[RunListeners | None]:
     """Those who hear of a run, from its start to its end; None if nobody does."""
     runs = folder_of_runs(given.output.runs)
+    for name, many in (("callbacks", given.output.callbacks), ("log", given.output.log)):
+        if isinstance(many, str) or not isinstance(many, Sequence):
+            raise PlanError(f"{name}={many!r}: give a list, such as {name}=[…]")
     hear = [*callbacks, *given.output.callbacks, *map(logger, given.output.log)]
     for callback in hear:
         if not isinstance(callback, Callback):

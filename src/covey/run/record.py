@@ -87,7 +87,8 @@ def _made(
     began = time.gmtime()
     try:
         runs.mkdir(parents=True, exist_ok=True)
-        path = runs / f"{time.strftime('%Y%m%d-%H%M%S', began)}-{_word(known.strategy)}-{secrets.token_hex(3)}"
+        word = _word(known.strategy) if kind == "run" else kind
+        path = runs / f"{time.strftime('%Y%m%d-%H%M%S', began)}-{word}-{secrets.token_hex(3)}"
         path.mkdir()
         source, commit = _origin(task)
         written = RecordFacts(

@@ -16,6 +16,7 @@ from covey.observe.records import RunRecordFolder
 from covey.simulate.units import format_bytes, format_duration
 
 OURS = ("seconds", "samples", "bytes")
+WIDE = 110  # columns of a terminal on which all of a strategy's settings are listed
 LINES = 10  # of what was said, the last ones
 COLORS = {"running": "green", "failed": "red", "lost": "red", "interrupted": "yellow"}
 
@@ -29,11 +30,12 @@ def print_runs(console: Console, place: Path, records: Sequence[RunRecordFolder]
     rows = [
         [Text(record.facts.id), _status(record), Text(_time(record)), _how(record), _what(record)] for record in records
     ]
-    for column, name in enumerate(("id", "status", "time", "score", "what")):
+    shown = ("id", "status", "time", "score", "what") if console.width >= WIDE else ("id", "status", "time", "score")
+    for column, name in enumerate(shown):
         whole = max(len(row[column]) for row in rows) if name in ("id", "status", "time") else None
         table.add_column(name, min_width=whole, overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*row[: len(shown)])
     console.print(table)
 
 
