@@ -198,7 +198,9 @@ class ByteScheduler:
         if self.exchange == "servers":
             return scheduled("bytescheduler", manner, settings, codec)
         check("bytescheduler", settings)
-        codec.refuse("bytescheduler(exchange=allreduce)", "it sums uncompressed values; omit the codec, or use exchange=servers")
+        codec.refuse(
+            "bytescheduler(exchange=allreduce)", "it sums uncompressed values; omit the codec, or use exchange=servers"
+        )
         return interleaved("bytescheduler", manner, {**settings, "exchange": self.exchange})
 
 
