@@ -157,7 +157,7 @@ def _shortened(plan: Plan, skipped: Sequence[int]) -> Plan:
 def _renewal(asked: Request, processes: StartableProcesses) -> Renewal | None:
     if not asked.plan.elastic:
         return None
-    assert isinstance(processes, LocalProcesses), "other engines refuse --on-failure continue"
+    assert isinstance(processes, LocalProcesses), "other engines refuse to go on after a loss"
     return Renewal(Deaths(failures_survived(asked.options.checkpoints)), processes.renew)
 
 
