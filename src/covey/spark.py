@@ -11,6 +11,7 @@ from covey.engines.entries.spark import SparkEngine
 from covey.errors import PlanError
 from covey.observe.result import Result
 from covey.run.clusters import at
+from covey.run.fitting import heard
 from covey.run.options import check, options
 from covey.run.request import request
 from covey.task import Task
@@ -59,4 +60,5 @@ def fit(
         raise PlanError(f"place={asked.network.place!r}: workers live where their rows are; other roles can be placed")
     with table(data, workers, tuple(features), label, partial(catalog.resolve, strategy)) as rows:
         wanted = request(task, strategy, len(rows.rows.counts), asked, rows.rows)
-        return at(wanted, SparkPlaces(len(rows.rows.counts), table=rows))
+        places = SparkPlaces(len(rows.rows.counts), table=rows)
+        return heard(wanted, "spark", lambda heeded: at(heeded, places))

@@ -115,7 +115,7 @@ task = covey.Task(model=lambda: nn.LazyLinear(3), step=step, batch_size=4, warm=
 """
 
 
-def test_every_worker_sees_the_rows_of_its_own_partition(shared: SharedRoom, spark: Any) -> None:
+def test_every_worker_sees_the_rows_of_its_own_partition(shared: SharedRoom, spark: Any, tmp_path: Path) -> None:
     """22 and 8 rows: each is seen once in an epoch, by the worker that has it, and both end after their own two.
 
     Worker 0 has the longest partition, which is Spark's second.
@@ -124,7 +124,9 @@ def test_every_worker_sees_the_rows_of_its_own_partition(shared: SharedRoom, spa
     uneven = spark.sparkContext.parallelize([rows[22:], rows[:22]], 2).flatMap(list)
     data = spark.createDataFrame(uneven, "number double, other double, kind int")
     file = shared.script(SEEN, "rows.py")
-    result = covey.spark.fit(data, f"{file}:task", "sparknet", features=["number", "other"], label="kind", epochs=2)
+    named: dict[str, Any] = {"features": ["number", "other"], "label": "kind"}
+    result = covey.spark.fit(data, f"{file}:task", "sparknet", **named, epochs=2, runs=tmp_path / "runs")
+    assert result.record is not None and (result.record / "result.json").read_text() == result.to_json()
     assert result.engine == "spark" and result.workers == 2 and result.samples == 60
     assert result.settings["steps"] == [12, 4]
     assert result.weights["weight"].shape == (3, 2)

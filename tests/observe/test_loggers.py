@@ -106,6 +106,12 @@ def test_what_cannot_work_is_refused_before_the_run(tmp_path: Path, port: int, m
         logger("wandb")
 
 
+def test_a_logger_before_one_that_is_refused_is_closed(port: int) -> None:
+    with pytest.raises(covey.PlanError, match="no logger 'nothing'"):
+        run(f"prometheus:{port}", "nothing:x")
+    logger(f"prometheus:{port}").ended(None, "")  # the port is free again
+
+
 def test_a_logger_whose_disk_is_full_is_dropped_and_the_run_goes_on(tmp_path: Path) -> None:
     (tmp_path / "full.csv").symlink_to("/dev/full")
     assert run(f"csv:{tmp_path / 'full.csv'}").stopped == "budget"

@@ -93,6 +93,14 @@ def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
     assert record.status == "failed" and "no such luck" in record.why and record.result is None
 
 
+def test_a_model_that_cannot_be_saved_leaves_its_result(tmp_path: Path) -> None:
+    (tmp_path / "full").symlink_to("/dev/full")
+    with pytest.raises(covey.SaveError):
+        covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=2, save=tmp_path / "full", runs=tmp_path / "runs")
+    (record,) = records(tmp_path / "runs")
+    assert record.status == "failed" and record.result is not None and record.result.samples == 128
+
+
 def test_a_killed_run_is_lost_and_what_it_had_is_there(tmp_path: Path, warm: Warm) -> None:
     script = tmp_path / "killed.py"
     script.write_text(

@@ -69,7 +69,8 @@ class CsvLogger(Callback):
         self._write(self.rows)
 
     def ended(self, result: Result | None, why: str) -> None:
-        self._write(result.history if result else self.rows)
+        if rows := result.history if result else self.rows:
+            self._write(rows)
 
     def _write(self, rows: Sequence[Row]) -> None:
         names = list(dict.fromkeys(name for row in rows for name in row))
@@ -151,7 +152,8 @@ class MlflowLogger(SteppedLogger):
             self.client.log_metric(self.run, name, value, step=samples)
 
     def ended(self, result: Result | None, why: str) -> None:
-        self.client.set_terminated(self.run, "FINISHED" if result else "FAILED")
+        if self.run:
+            self.client.set_terminated(self.run, "FINISHED" if result else "FAILED")
 
 
 class WandbLogger(SteppedLogger):
@@ -172,7 +174,8 @@ class WandbLogger(SteppedLogger):
         self.run.log({**numbers, "samples": samples})
 
     def ended(self, result: Result | None, why: str) -> None:
-        self.run.finish(exit_code=0 if result else 1)
+        if self.run:
+            self.run.finish(exit_code=0 if result else 1)
 
 
 class PrometheusLogger(Callback):

@@ -68,6 +68,20 @@ class RunListeners:
         return replace(given, output=replace(given.output, watcher=self))
 
 
+def _loggers(texts: Sequence[str]) -> list[Callback]:
+    """All of them; if one is refused, those before it are closed."""
+    made: list[Callback] = []
+    try:
+        for text in texts:
+            one = logger(text)
+            made.append(one)
+    except PlanError as error:
+        for open_one in made:
+            open_one.ended(None, str(error))
+        raise
+    return made
+
+
 def _warn(line: str) -> None:
     """Say it where nobody watches."""
     warnings.warn(line, stacklevel=2)
@@ -82,7 +96,7 @@ def listening(
     for name, many in (("callbacks", given.output.callbacks), ("log", given.output.log)):
         if isinstance(many, str) or not isinstance(many, Sequence):
             raise PlanError(f"{name}={many!r}: give a list, such as {name}=[…]")
-    hear = [*callbacks, *given.output.callbacks, *map(logger, given.output.log)]
+    hear = [*callbacks, *given.output.callbacks, *_loggers(given.output.log)]
     for callback in hear:
         if not isinstance(callback, Callback):
             raise PlanError(f"callbacks: {callback!r} is not a covey.Callback; derive its class from covey.Callback")

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from covey import atomic_file, faults
-from covey.errors import PlanError
+from covey.errors import PlanError, SaveError
 from covey.names import option
 from covey.observe.journal import Journal
 from covey.observe.records import FACTS, JOURNAL, RESULT, SCHEMA, RecordFacts
@@ -75,6 +75,8 @@ def recording(
         made.journal.end("interrupted")
         raise
     except BaseException as error:
+        if isinstance(error, SaveError):  # the run has a result all the same
+            made.keep(error.result.to_json())
         made.journal.end("failed", faults.words(error) if isinstance(error, Exception) else type(error).__name__)
         raise
     finally:
