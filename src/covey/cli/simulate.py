@@ -105,7 +105,8 @@ def command(
         if faults is not None and (seeds := parse_seeds(faults)) is not None:
             refuse_with_seeds(
                 until=until, timing_only=timing_only, save=save, checkpoint=checkpoint, every=every, resume=resume,
-                json=json, link_rate=link_rate, **({"on-failure": on_failure} if on_failure != "stop" else {}),
+                json=json, link_rate=link_rate, log=log, runs=runs, scores=scores - 1, max_failures=max_failures,
+                on_failure=on_failure != "stop",
             )  # fmt: skip
             with importing(request.voice):
                 from covey.check.fault_seeds import FaultCase

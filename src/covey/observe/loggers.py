@@ -219,6 +219,8 @@ class PrometheusLogger(Callback):
         logger = self
 
         class Handler(BaseHTTPRequestHandler):
+            timeout = 5  # seconds that a connection may say nothing
+
             def do_GET(self) -> None:
                 known = self.path == "/metrics"
                 body = "".join(logger.text()).encode() if known else b"see /metrics\n"
