@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import socket
+import urllib.error
 import urllib.request
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 import covey
 from covey.observe.loggers import logger
 from covey.observe.progress import Progress
+from covey.run import launch
 
 DIGITS = "examples/digits.py"
 
@@ -25,8 +26,8 @@ def port() -> int:
         return int(free.getsockname()[1])
 
 
-def run(*log: str, callbacks: Sequence[covey.Callback] = ()) -> covey.Result:
-    return covey.fit(DIGITS, "easgd(period=2)", 2, engine="simulated", epochs=2, scores=2, log=log, callbacks=callbacks)
+def run(*log: str) -> covey.Result:
+    return covey.fit(DIGITS, "easgd(period=2)", 2, engine="simulated", epochs=2, scores=2, log=log)
 
 
 def history(result: covey.Result, name: str) -> dict[int, float]:
@@ -68,22 +69,20 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_prometheus(port: int) -> None:
-    class Asking(covey.Callback):
-        text = ""
-
-        def ended(self, result: covey.Result | None, why: str) -> None:
-            self.text = self.text or "the server had gone"
-
-        def reported(self, progress: Sequence[Progress]) -> None:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-                self.text = answer.read().decode()
-
-    asking = Asking()
-    run(f"prometheus:{port}", callbacks=[asking])
-    assert 'covey_train_samples{strategy="easgd(' in asking.text and "# TYPE covey_train_bytes gauge" in asking.text
-    with socket.socket() as again:
-        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        again.bind(("127.0.0.1", port))  # it is free when the run has ended
+    result = run(f"prometheus:{port}")
+    serving = logger(f"prometheus:{port}")  # the port is free when the run has ended
+    serving.started(result)
+    serving.reported([Progress(phase="training", seconds=2.0, samples=640, bytes=77)])
+    serving.scored(result.history[-1])
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/")
+    serving.ended(result, "")
+    found = {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+    assert found["covey_accuracy"] == result.history[-1]["accuracy"]
+    assert (found["covey_train_samples"], found["covey_train_bytes"]) == (640, 77)
+    assert any(line.startswith('covey_accuracy{strategy="easgd(') for line in lines)
 
 
 def test_what_cannot_work_is_refused_before_the_run(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +103,11 @@ def test_what_cannot_work_is_refused_before_the_run(tmp_path: Path, port: int, m
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(covey.PlanError, match=r"pip install 'covey\[wandb\]'"):
         logger("wandb")
+
+
+def test_scores_are_not_written_where_there_are_none() -> None:
+    with pytest.raises(covey.PlanError, match="writes scores, which a script's own loop does not have; tensorboard"):
+        launch("examples/own_loop.py", [], "bsp", 2, log=["csv:scores.csv"])
 
 
 def test_a_logger_before_one_that_is_refused_is_closed(port: int) -> None:

@@ -126,6 +126,11 @@ def launch_with(
 def _heard(loop: Loop, train: Callable[[Loop], Result]) -> Result:
     """Train, while the record and the callbacks hear of it."""
     given = loop.options
+    if scores := [text for text in given.output.log if text.partition(":")[0] == "csv"]:
+        raise PlanError(
+            f"{option('log', scores[0])} writes scores, which a script's own loop does not have; tensorboard:DIR, "
+            "mlflow:URI, wandb and prometheus:PORT also report how far it is"
+        )
 
     def known() -> RunFacts:
         return facts_of(loop.strategy, given, loop.script.name, given.engine, loop.plan.limits, loop.threads)
