@@ -53,7 +53,7 @@ def replica(rank: int = 0, data: Any = SAMPLES, **more: Any) -> Replica:
 
 def train(replica: Replica, steps: range) -> None:
     for step in steps:
-        replica.batch = replica.differentiate(step)
+        replica.compute.batch = replica.differentiate(step)
         replica.progress.begin(replica.batch.samples)
         replica.update()
 
@@ -65,7 +65,7 @@ def facts(replica: Replica) -> list[Any]:
     return [
         {name: tensor.tolist() for name, tensor in net.state_dict().items()}, net.calls, net.memory.tolist(),
         net.cache is None, "late" in net._buffers, str(replica.optimizer.state_dict()), replica.progress.seen,
-        replica.losses.count, torch.get_rng_state().tolist(), random.getstate(),
+        replica.compute.losses.count, torch.get_rng_state().tolist(), random.getstate(),
         [*np.random.get_state()[1].tolist(), np.random.get_state()[2]],
         [part.tolist() for part in (*replica.grad.parts, *replica.buffers.parts)],
     ]  # fmt: skip
@@ -101,7 +101,7 @@ def sharded(replica: Replica) -> None:
 
 def shown(replica: Replica) -> None:
     replica.show(replica.model.clone().mul_(2))
-    replica.weight = 3.0
+    replica.weigh(3.0)
 
 
 @pytest.mark.parametrize("change", [Replica.shield, moved, sharded, shown])

@@ -464,7 +464,7 @@ def test_statistics_of_the_scored_model_count_as_its_parameters_do() -> None:
     score = ScoredModel(nn.BatchNorm1d(2), None)
     replicas = [Replica(nn.BatchNorm1d(2), sgd(0.1)) for _ in range(2)]
     for replica, weight in zip(replicas, (1.0, 3.0), strict=True):
-        replica.weight = weight
+        replica.weigh(weight)
         for held in (replica.flat, replica.buffers):
             held.zero_().parts[0].add_(weight)
     score.assemble([replica.snapshot() for replica in replicas])

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from covey.model.differentiation import WorkingCopy
 from covey.model.flat import Flat
-from covey.model.working_copy import WorkingCopy
 from covey.vector import STRETCH, Vector, chunk, chunks, fingerprint, mean_
 
 

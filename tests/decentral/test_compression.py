@@ -198,7 +198,7 @@ def test_meetings_keep_the_sum_of_both() -> None:
 def test_weights_of_gossip_and_of_shares_stay_numbers() -> None:
     for strategy in ("gosgd(probability=1) + few", "sgp + few"):
         world = run(mlp(), strategy, 4, steps=6)
-        total = sum(replica.weight for replica in world.workers())
+        total = sum(replica.shown.weight for replica in world.workers())
         assert total == pytest.approx(1.0 if strategy.startswith("gosgd") else 4.0)
 
 

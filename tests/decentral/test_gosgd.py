@@ -54,7 +54,7 @@ class Scales(Instrument):
         self.under_way = [other for other in self.under_way if other is not message]
 
     def weigh(self) -> None:
-        bodies = [(replica.weight, replica.flat.parts[0]) for replica in self.replicas.values()]
+        bodies = [(replica.shown.weight, replica.flat.parts[0]) for replica in self.replicas.values()]
         bodies += [(message.weight, message.model.parts[0]) for message in self.under_way]
         self.weighed.append(sum(weight for weight, _ in bodies))
         self.models.append(sum((weight * model for weight, model in bodies), torch.zeros(5).double()))
@@ -69,7 +69,7 @@ class Scales(Instrument):
         self.weigh()
 
     def noted(self, at: float, who: Address, kind: str, value: float) -> None:
-        if all(replica.weight < 1 or len(self.replicas) == 1 for replica in self.replicas.values()):
+        if all(replica.shown.weight < 1 or len(self.replicas) == 1 for replica in self.replicas.values()):
             self.weigh()  # every worker has begun
 
 
@@ -107,7 +107,7 @@ def test_weights_sum_to_one_at_every_instant(slow: list[float], probability: flo
     assert scales.weighed == pytest.approx([1.0] * len(scales.weighed), abs=1e-12)
     assert 0 < min(scales.single) <= max(scales.single) <= 1
     assert not scales.under_way, "a weight was lost on its way"
-    assert sum(replica.weight for replica in scales.replicas.values()) == pytest.approx(1.0)
+    assert sum(replica.shown.weight for replica in scales.replicas.values()) == pytest.approx(1.0)
 
 
 @settings(max_examples=10, deadline=None)
@@ -138,7 +138,7 @@ def test_taking_in_by_hand() -> None:
         links.weight.value = 0.25
         links.take_in(Gossip(vector(5.0, -1.0), 0.75))
         assert replica.flat.parts[0].tolist() == [4.0, 0.0]
-        assert links.weight.value == replica.weight == 1.0
+        assert links.weight.value == replica.shown.weight == 1.0
 
     perform(program)
 
@@ -183,7 +183,7 @@ def test_only_neighbours_gossip(topology: str) -> None:
         "star": {(0, r) for r in range(1, 5)} | {(r, 0) for r in range(1, 5)},
     }
     assert pairs <= near[topology] and len(pairs) > 3
-    assert sum(replica.weight for replica in world.workers()) == pytest.approx(1.0)
+    assert sum(replica.shown.weight for replica in world.workers()) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("probability", ["0", "1.5", "-0.1"])

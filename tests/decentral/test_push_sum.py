@@ -40,8 +40,8 @@ def irregular(folder: Path) -> str:
 
 def weighed(world: World) -> tuple[Tensor, float]:
     """The sum of all x, and of all y."""
-    xs = [replica.flat.parts[0] * replica.weight for replica in world.workers()]
-    return torch.stack(xs).sum(0), sum(replica.weight for replica in world.workers())
+    xs = [replica.flat.parts[0] * replica.shown.weight for replica in world.workers()]
+    return torch.stack(xs).sum(0), sum(replica.shown.weight for replica in world.workers())
 
 
 def test_on_an_irregular_graph_the_quotient_comes_to_the_mean_and_x_does_not(tmp_path: Path) -> None:
@@ -49,14 +49,14 @@ def test_on_an_irregular_graph_the_quotient_comes_to_the_mean_and_x_does_not(tmp
     mean = torch.stack(starts).mean(0)
     for replica in world.workers():
         assert torch.allclose(replica.flat.parts[0], mean, atol=1e-9)
-        assert abs(replica.weight - 1) > 0.01, "x = y z is elsewhere"
+        assert abs(replica.shown.weight - 1) > 0.01, "x = y z is elsewhere"
     assert weighed(world)[1] == pytest.approx(4)
 
 
 @pytest.mark.parametrize("topology", ["one_peer_exponential", "halton", "ring", "complete"])
 def test_on_a_regular_graph_all_weights_stay_one(topology: str) -> None:
     world, _ = pushed(0.1, 5, f"sgp over {topology}", steps=7)
-    assert [replica.weight for replica in world.workers()] == pytest.approx([1.0] * 5, abs=1e-12)
+    assert [replica.shown.weight for replica in world.workers()] == pytest.approx([1.0] * 5, abs=1e-12)
 
 
 def test_three_steps_by_hand(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_three_steps_by_hand(tmp_path: Path) -> None:
         y = (given_by @ torch.tensor(y).double()).tolist()
     for rank, replica in enumerate(world.workers()):
         assert torch.allclose(replica.flat.parts[0], x[rank] / y[rank], atol=1e-12)
-        assert replica.weight == pytest.approx(y[rank])
+        assert replica.shown.weight == pytest.approx(y[rank])
 
 
 @settings(max_examples=20, deadline=None)

@@ -126,7 +126,7 @@ def weight_is_whole(calm: FaultRecord, record: FaultRecord) -> list[str]:
     name = record.asked.strategy.name
     if name not in WEIGHTED or record.result is None:
         return []
-    have = sum(replica.weight for who, replica in record.log.replicas.items() if who.role == "worker")
+    have = sum(replica.shown.weight for who, replica in record.log.replicas.items() if who.role == "worker")
     return [] if math.isclose(have, WEIGHTED[name], rel_tol=CLOSE) else [f"all workers have weight {have:.12g}, not 1"]
 
 

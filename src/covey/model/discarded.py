@@ -25,7 +25,7 @@ def discarded(replica: Replica, step: int) -> Iterator[None]:
     modules, chance = ModuleStates(replica.layout.modules), GlobalChance()
     before = [(part, dict(vars(part))) for part in replica.changing()]
     replica.updates.keep(replica.layout, replica.trained)
-    replica.losses = Losses()
+    replica.compute.losses = Losses()
     yield
     for part, attributes in before:
         vars(part).clear()

@@ -70,6 +70,11 @@ class Flat:
         self._owners = {name: (owner, key) for name, (owner, key, _) in floats.items()}
         self._settle()
 
+    @property
+    def model(self) -> Vector:
+        """Parameters and float buffers: what travels when models, not gradients, are exchanged."""
+        return self.params.join(self.buffers)
+
     def move(self, house: Callable[[Vector], Vector]) -> None:
         """Live elsewhere from now on: `house` brings a vector's numbers there."""
         self.params, self.grads, self.buffers = house(self.params), house(self.grads), house(self.buffers)

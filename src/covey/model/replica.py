@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,16 +11,16 @@ from torch import nn
 from torch.optim import Optimizer
 
 from covey.errors import PlanError
-from covey.model.batches import NONE, Batch, BatchSource, Losses
+from covey.model.batches import NONE, Batch, BatchSource
+from covey.model.differentiation import Differentiation
 from covey.model.flat import Flat, Form
-from covey.model.norm import NormGroup, adopt, together
+from covey.model.norm import adopt
 from covey.model.optimizers import MakeOptimizer, elementwise
 from covey.model.progress import TrainingProgress
-from covey.model.scored import NOTHING, Snapshot
+from covey.model.scored import ShownModel, Snapshot
 from covey.model.stream import GradientStream
 from covey.model.updates import Updates
-from covey.model.working_copy import WorkingCopy
-from covey.program import Compute, Node
+from covey.program import Node
 from covey.settings import LoopSettings
 from covey.vector import Piece, Vector, chunks
 
@@ -41,7 +40,6 @@ class Replica:
         rate: Callable[[float], float] | None = None, budget: int | None = None, clip_norm: float | None = None,
         layout: Flat | None = None, settings: LoopSettings | None = None,
     ) -> None:  # fmt: skip
-        self.norms = adopt(module)  # layers that speak with those of the other workers
         self.layout = layout or Flat(module)
         self.module, self.batch_source = module, batch_source
         self.progress = TrainingProgress(rate, budget)
@@ -50,12 +48,9 @@ class Replica:
             optimizer, self.layout, whole, self.progress,
             clip_norm=clip_norm, settings=settings, trains=lambda: self.batch_source.own is not None,
         )  # fmt: skip
-        self.working, self.trained = WorkingCopy(self.layout), whole
+        self.compute, self.shown = Differentiation(self.layout, adopt(module)), ShownModel(self.layout)
+        self.trained = whole
         self.divide: Callable[[Replica, int], list[Piece]] | None = None  # among servers, where a layout says how
-        self.weight, self.buffers_kept = 1.0, True  # how much this replica counts in the scored model
-        self.shown: Vector | None = None  # the model that a program names as its own, where that is not `model`
-        self.batch, self.losses = Batch(float("nan"), 0), Losses()
-        self._loose = False  # whether the gradient still lies where backward left it
         self.initial = ""  # the fingerprint of the whole model's first weights, where this is a part of it
 
     def enter(self, node: Node) -> None:
@@ -63,7 +58,7 @@ class Replica:
 
     def changing(self) -> list[object]:
         """Where training leaves new values, besides the numbers of the module and of the optimizer."""
-        return [self, self.layout, self.updates, self.progress, self.working]
+        return [self, self.layout, self.updates, self.progress, self.compute, self.compute.working, self.shown]
 
     @property
     def bulk(self) -> int:
@@ -82,8 +77,8 @@ class Replica:
 
     @property
     def model(self) -> Vector:
-        """Parameters and float buffers: what travels when models, not gradients, are exchanged."""
-        return self.flat.join(self.buffers)
+        """Parameters and float buffers, as one vector."""
+        return self.layout.model
 
     @property
     def optimizer(self) -> Optimizer:
@@ -96,24 +91,24 @@ class Replica:
 
         Where it is only a part of the gradient that is stepped on, the program clips that one instead.
         """
-        self.working.refresh()
-        self.batch = await self.differentiation(node, partial(self.differentiate, node.step))
+        await self.compute.perform(node, self.batch_source, partial(self.differentiate, node.step))
         await self.announce(node)
         return self.updates.clip_(self.grad) if clip else self.grad
 
     @property
     def grad(self) -> Vector:
-        """The gradient, flat: put together when somebody asks for it, if that has not been done."""
-        if self._loose:
-            self._loose = False
-            self.layout.collect_grads(self.layout.slots)
-        return self.layout.grads
+        """The gradient of the last batch, flat."""
+        return self.compute.grad
+
+    @property
+    def batch(self) -> Batch:
+        """The last one that was differentiated, or reported."""
+        return self.compute.batch
 
     async def descend(self, node: Node) -> None:
         """Differentiate and take a step alone: nobody asks for the gradient, so it stays where backward left it."""
-        self.working.refresh()
         work = partial(self.differentiate, node.step, self.updates.clip_norm is not None)
-        self.batch = await self.differentiation(node, work)
+        await self.compute.perform(node, self.batch_source, work)
         await self.announce(node)
         if self.updates.clip_norm is not None:
             self.updates.clip_(self.grad)
@@ -123,21 +118,14 @@ class Replica:
         """The mean gradient on one of `parts` equal parts of any worker's batch; the program `report`s what counts."""
         if self.batch_source.chosen is None:
             raise PlanError("this strategy chooses the samples itself: use it with a Task, not with your own loop")
-        self.working.refresh()
-        work = partial(self._run, partial(self.batch_source.chosen, rank, step, part, parts))
-        self.batch = await node.compute(work, 1 / parts)
+        self.compute.working.refresh()
+        work = partial(self.compute.run, partial(self.batch_source.chosen, rank, step, part, parts))
+        self.compute.batch = await node.compute(work, 1 / parts)
         return self.grad
 
-    def differentiation(self, node: Node, work: Callable[[], Batch]) -> Compute[Batch]:
-        """Forward and backward as an effect; for their time synchronized layers know who takes this step."""
-        if not self.norms:
-            return node.compute(work)
-        circle = NormGroup(node, self.batch_source.samples, len(self.norms), self.batch_source.weight)
-        return node.compute(partial(together, self.norms, circle, work), talks=True)
-
     async def report(self, node: Node, batch: Batch) -> None:
-        """Tell what was computed, where a program put it together from parts."""
-        self.batch = batch
+        """Tell what was computed, where a program had it computed in its own way."""
+        self.compute.batch = batch
         await self.announce(node)
 
     def stream(self, node: Node, bucket_bytes: int = 4 << 20, otherwise: str = "bucket=0") -> GradientStream:
@@ -148,30 +136,19 @@ class Replica:
         """Tell whoever watches what the last batch was."""
         self.progress.begin(self.batch.samples * node.workers)
         await node.note("samples", self.batch.seen)
-        self.losses.add(self.batch)
-        for loss in self.losses.told():
+        self.compute.losses.add(self.batch)
+        for loss in self.compute.losses.told():
             await node.note("loss", loss)
 
     def differentiate(self, step: int, flat: bool = True) -> Batch:
         """(On the compute thread) Forward and backward on the batch of a step; whether the gradient is put together."""
         assert self.batch_source.own is not None, "this role has no data"
-        return self._run(partial(self._next_batch, step), flat)
+        return self.compute.run(partial(self._next_batch, step), flat)
 
     def _next_batch(self, step: int) -> Batch:
         assert self.batch_source.own is not None
         batch = self.batch_source.own(step)
         self.updates.note(step)  # before gradients are collected: some may be absent
-        return batch
-
-    def _run(self, source: Callable[[], Batch], flat: bool = True) -> Batch:
-        self._loose = False
-        batch = self.losses.of(source)
-        if flat:
-            self.layout.collect_grads(self.layout.slots)
-        else:
-            self.layout.complete_grads()
-        self._loose = not flat
-        self.layout.collect_buffers()
         return batch
 
     def house(self, house: Callable[[Vector], Vector]) -> None:
@@ -185,7 +162,7 @@ class Replica:
 
     def shield(self) -> None:
         """Compute on a copy of the weights from now on: a companion may write `flat` while backward runs."""
-        self.working.make()
+        self.compute.working.make()
 
     # -- updates --------------------------------------------------------------------------------------------------
 
@@ -201,7 +178,7 @@ class Replica:
 
     def update(self, scale: float = 1.0) -> None:
         """One step of the optimizer with the gradient that lies in `grad`."""
-        with self.working.aside():
+        with self.compute.working.aside():
             self.updates.step(scale)
 
     # -- shards ---------------------------------------------------------------------------------------------------
@@ -227,7 +204,7 @@ class Replica:
 
         One of the servers keeps the mean of the float `buffers`.
         """
-        self.buffers_kept = buffers
+        self.shown.buffers = buffers
         if piece == self.trained:
             return
         self.trained = piece
@@ -235,34 +212,17 @@ class Replica:
 
     # -- what is shown and kept --------------------------------------------------------------------------------------
 
-    @property
-    def scored(self) -> Vector:
-        """The model that the run scores, as far as it is this role's: `model`, unless a program shows another one."""
-        return self.model if self.shown is None else self.shown
-
     def show(self, model: Vector) -> None:
         """Let the run score these parameters and float buffers, which a program keeps beside its own."""
-        self.shown = model
+        self.shown.instead = model
 
-    @contextmanager
-    def steady(self) -> Iterator[None]:
-        """Meanwhile show the model as it is now, though it changes in place."""
-        before, self.shown = self.shown, self.scored.clone() if self.shown is None else self.shown
-        try:
-            yield
-        finally:
-            self.shown = before
+    def weigh(self, weight: float) -> None:
+        """Let this role's model count so much in the mean that the run scores, where others count 1."""
+        self.shown.weight = weight
 
     def snapshot(self, scored: bool = True, counts: bool = False) -> Snapshot:
         """This role's part of the scored model, as it is now; buffers that are no floats where it `counts` batches."""
-        others = self.layout.others().values() if counts else ()
-        counters = Vector(buffer.detach().reshape(-1).clone() for buffer in others)
-        if not scored:
-            return Snapshot(((),) * len(self.flat.parts), NOTHING, NOTHING, self.weight, counters)
-        parts, count = self.scored.parts, len(self.flat.parts)
-        buffers = Vector(parts[count:]).clone() if self.buffers_kept else NOTHING
-        params = Vector(parts[:count]).cut(self.trained).clone()
-        return Snapshot(self.trained, params, buffers, self.weight, counters)
+        return self.shown.snapshot(self.trained if scored else None, counts)
 
     def state(self) -> dict[str, Any]:
         """Everything a restart needs."""

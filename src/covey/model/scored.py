@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -34,6 +36,45 @@ class Snapshot:
     counters: Vector = NOTHING  # the others, of a role that has seen batches
     floats: Piece | None = None  # which of the float buffers; None: all
     counts: tuple[int, ...] | None = None  # which of the counters; None: all
+
+
+class ShownModel:
+    """What a role shows of the scored model: its own weights, or others that its program names."""
+
+    def __init__(self, layout: Flat) -> None:
+        self._layout = layout
+        self.instead: Vector | None = None  # parameters and float buffers that a program keeps beside its own
+        self.weight = 1.0  # how much it counts
+        self.buffers = True  # whether it shows float buffers: one of several servers does
+
+    @property
+    def model(self) -> Vector:
+        return self._layout.model if self.instead is None else self.instead
+
+    @contextmanager
+    def steady(self) -> Iterator[None]:
+        """Meanwhile show the model as it is now, though it changes in place."""
+        before, self.instead = self.instead, self.model.clone() if self.instead is None else self.instead
+        try:
+            yield
+        finally:
+            self.instead = before
+
+    def snapshot(self, piece: Piece | None, counts: bool) -> Snapshot:
+        """A `piece` of the model as it is now, if any; buffers that are no floats where the role `counts` batches."""
+        others = self._layout.others().values() if counts else ()
+        counters = Vector(buffer.detach().reshape(-1).clone() for buffer in others)
+        count = len(self._layout.params.parts)
+        if piece is None:
+            return Snapshot(((),) * count, NOTHING, NOTHING, self.weight, counters)
+        parts = self.model.parts
+        buffers = Vector(parts[count:]).clone() if self.buffers else NOTHING
+        return Snapshot(piece, Vector(parts[:count]).cut(piece).clone(), buffers, self.weight, counters)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of it; another number of workers may go on from that."""
+        other = {} if self.instead is None else {"shown": self.instead}
+        return {"buffers_kept": self.buffers, **other, **({} if self.weight == 1 else {"weight": self.weight})}
 
 
 class ScoredModel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Protocol
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from covey.errors import PlanError
 from covey.message import Message
-from covey.model.batches import Batch
+from covey.model.batches import Batch, BatchSource
 from covey.model.compute_shares import in_backward
+from covey.model.differentiation import Differentiation
 from covey.model.flat import Flat
 from covey.model.slots import TensorSlot
-from covey.model.working_copy import WorkingCopy
-from covey.program import Compute, Node
+from covey.program import Node
 from covey.vector import Piece
 
 
@@ -34,11 +34,10 @@ class Streamed(Protocol):
     """What a stream needs of the replica whose gradient it hands out."""
 
     layout: Flat
-    batch: Batch
-    working: WorkingCopy
+    compute: Differentiation
+    batch_source: BatchSource
 
     def differentiate(self, step: int) -> Batch: ...
-    def differentiation(self, node: Node, work: Callable[[], Batch]) -> Compute[Batch]: ...
     async def announce(self, node: Node) -> None: ...
 
 
@@ -106,9 +105,8 @@ class GradientStream(AsyncIterator[Piece]):
                     post(index)
             return batch
 
-        self._replica.working.refresh()
         try:
-            self._replica.batch = await self._replica.differentiation(self._node, work)
+            await self._replica.compute.perform(self._node, self._replica.batch_source, work)
             await self._node.send(self._node.address, GradientBucket(END, 0))
         finally:
             for hook in hooks:

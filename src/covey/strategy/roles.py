@@ -55,7 +55,7 @@ class Role:
 
     def check(self, replica: Replica) -> None:
         """Refuse a model that asks for what this role's program cannot give."""
-        if replica.norms:
+        if replica.compute.norms:
             self.check_norms()
 
     def check_norms(self) -> None:
@@ -90,7 +90,7 @@ class Plan:
     def check(self, role: Role, replica: Replica) -> None:
         """Refuse a model that the role's program, or a run in which workers are born again, cannot have."""
         role.check(replica)
-        if self.elastic and replica.norms:
+        if self.elastic and replica.compute.norms:
             raise PlanError(
                 f"{option('on_failure', 'continue')}: layers of nn.SyncBatchNorm wait for all workers in the middle of "
                 f"a step, which a lost one cannot repeat alone; use {option('on_failure', 'restart')}, or nn.BatchNorm"

@@ -206,9 +206,9 @@ async def worker(node: Node, replica: Replica, *, manner: SliceOrder) -> None:
         await weights.step()
         if gated.blind:
             await weights.freshen(everything)
-        replica.batch = await gated.compute(step, posting(node, gated.urgency, step))
+        batch = await gated.compute(step, posting(node, gated.urgency, step))
         weights.done[0] = step
-        await replica.announce(node)
+        await replica.report(node, batch)
         replica.progress.begin(0)  # what of it is stepped on by slices is counted when all are
         await sums.mean_buffers(step)
     await weights.freshen(everything)

@@ -68,9 +68,7 @@ class Gated:
     def compute(self, step: int, ready: Ready, seen: Forward | None = None) -> Compute[Batch]:
         """The batch of a step as an effect."""
         work = partial(self.work, step, ready, seen)
-        if self.replica.norms:
-            return self.replica.differentiation(self.node, work)
-        return self.node.compute(work, talks=True)
+        return self.replica.compute.effect(self.node, self.replica.batch_source, work, talks=True)
 
     def work(self, step: int, ready: Ready, seen: Forward | None = None) -> Batch:
         """(On the compute thread) The batch of a step; `ready` is told of every gradient, with the progress then.

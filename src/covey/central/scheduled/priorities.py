@@ -106,9 +106,9 @@ async def worker(node: Node, replica: Replica, *, count: int, manner: SliceOrder
         if gated.blind or timing:
             await copy.freshen(everything)
         seen = Forward(replica) if timing else None
-        replica.batch = await gated.compute(step, posting(node, gated.urgency, step), seen)
+        batch = await gated.compute(step, posting(node, gated.urgency, step), seen)
         copy.done[0] = step
-        await replica.announce(node)
+        await replica.report(node, batch)
         if replica.buffers.parts:
             await node.send(servers[0], Statistics(step, replica.buffers))
     await copy.freshen(everything)

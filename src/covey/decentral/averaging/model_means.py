@@ -20,7 +20,7 @@ class ModelMeans:
 
     async def average(self, members: Group, pattern: Pattern, also: Vector) -> None:
         """Replace the model, and what travels with it as it is, by the group's mean."""
-        with self.replica.steady():  # the sum grows in place
+        with self.replica.shown.steady():  # the sum grows in place
             await self.node.sum(self.replica.model.join(also), members, pattern, share=1 / len(members))
 
     def begin(self) -> None:

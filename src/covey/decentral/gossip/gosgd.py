@@ -43,13 +43,14 @@ class GossipLinks:
     def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
         self.replica = replica
         self.weight = node.remember("weight", 0.0 if node.life.number else 1 / node.workers)
-        replica.weight = self.weight.value
+        replica.weigh(self.weight.value)
         self.gaps = model_gaps(node, replica, codec)
         self.told = model_wires(node, replica, codec, "told", "gossip")
 
     def give(self, peer: int) -> Gossip:
         """Half of one's weight goes with it."""
-        self.replica.weight = self.weight.value = self.weight.value / 2
+        self.weight.value = self.weight.value / 2
+        self.replica.weigh(self.weight.value)
         return Gossip(self.told.tell(self.replica.model, peer), self.weight.value)
 
     def take_in(self, gossip: Gossip) -> None:
@@ -59,7 +60,8 @@ class GossipLinks:
         """
         total = self.weight.value + gossip.weight
         self.gaps.follow(gossip.model, gossip.weight / total, gossip.sender.rank)
-        self.replica.weight = self.weight.value = total
+        self.weight.value = total
+        self.replica.weigh(total)
 
 
 async def worker(node: Node, replica: Replica, *, probability: float, graph: Graph, codec: Codec) -> None:

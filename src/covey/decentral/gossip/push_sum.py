@@ -69,7 +69,7 @@ async def worker(node: Node, replica: Replica, *, graph: Graph, overlap: int, co
     weight = node.remember("weight", 1.0)
     # (step, sender) of what was pushed and has not come
     missing: Memory[list[tuple[int, int]]] = node.remember("missing", [])
-    replica.weight = weight.value
+    replica.weigh(weight.value)
     # without a codec shares of x are added up, which is exact; a change can only be of z
     travelling = codec.either(PushedShares, EncodedShares)(node, replica, codec)
     for step in node.steps():
@@ -81,7 +81,8 @@ async def worker(node: Node, replica: Replica, *, graph: Graph, overlap: int, co
         for peer, share in shares.items():
             push = PushShare(step, travelling.give(peer, share * weight.value), share * weight.value)
             await node.send(Address("worker", peer), push, loan=True, paced=True)  # it waits for theirs, below
-        replica.weight = weight.value = weight.value * (1 - sum(shares.values()))
+        weight.value = weight.value * (1 - sum(shares.values()))
+        replica.weigh(weight.value)
         missing.value += [(step, peer) for peer in now.neighbours(node.rank) if peer in present]
         await take_in(node, travelling, weight, missing, due=step - overlap)
     await take_in(node, travelling, weight, missing, due=node.step)
@@ -108,7 +109,8 @@ async def take_in(
             missing.value.remove((step, peer))
             pushes.append(push)
     kept = weight.value
-    travelling.replica.weight = weight.value = kept + sum(push.weight for push in pushes)
+    weight.value = kept + sum(push.weight for push in pushes)
+    travelling.replica.weigh(weight.value)
     travelling.take_in(kept, pushes, weight.value)
 
 

@@ -183,7 +183,7 @@ class VirtualEngine:
             return
         actor.end()
         self._open -= 1
-        for loss in actor.replica.losses.told(every=True):  # those of a GPU may come after their steps
+        for loss in actor.replica.compute.losses.told(every=True):  # those of a GPU may come after their steps
             self._watch.noted(self._agenda.now, actor.address, "loss", loss)
         self._watch.noted(self._agenda.now, actor.address, "memory", actor.footprint())
         self._watch.ended(self._agenda.now, actor.address)

@@ -50,7 +50,8 @@ class VirtualLives:
             raise PeerLost(how or obituary(self.agenda.now, actor, self.actors), actor.name)
         pause = self.deaths.note(who, actor.pace.step, "was killed")
         actor.end()
-        actor.lost, actor.replica.weight = True, 0.0  # nothing of it is scored
+        actor.lost = True
+        actor.replica.weigh(0.0)  # nothing of it is scored
         self.agenda.at(self.agenda.now + pause, self._born, actor, self.agenda.now)
 
     def _born(self, lost: VirtualActor, since: float) -> None:

@@ -103,7 +103,7 @@ class StageReplica(Replica):
         Where the timetable flushes all of it is computed at the weights as they are now; where it does not each batch
         has the version of the weights that its timetable says, forward and backward.
         """
-        self.working.refresh()
+        self.compute.working.refresh()
         line = self._line = self._line or StageWorker(self.place, self._compute, node)
         self.layout.clear()
         await self._lend(node, line)
@@ -111,8 +111,7 @@ class StageReplica(Replica):
         self.layout.collect()
         await self._give_back(node, line)
         loss = self._compute.mean_loss() if self.place.last else nan
-        self.batch = Batch(loss, self.batch_source.samples(node.rank, node.step))
-        await self.announce(node)
+        await self.report(node, Batch(loss, self.batch_source.samples(node.rank, node.step)))
         if clip and self.updates.clip_norm is not None:
             return self.updates.clip_(self.grad, await self._length(node, line))
         return self.grad

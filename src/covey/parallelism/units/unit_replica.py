@@ -101,7 +101,8 @@ class UnitReplica(Replica):
 
     def begin(self, node: Node, step: int) -> Compute[Tensor]:
         """Forward of this worker's batch, up to the first block."""
-        self.circle = NormGroup(node, self.batch_source.samples, len(self.norms)) if self.norms else None
+        layers = len(self.compute.norms)
+        self.circle = NormGroup(node, self.batch_source.samples, layers) if layers else None
         return self._on_front(node, partial(self._forward, step), FORWARD)
 
     def end(self, node: Node, made: Tensor, error: Tensor) -> Compute[None]:
@@ -163,7 +164,7 @@ class UnitReplica(Replica):
         load = share * self.costs[FRONT]
         if self.circle is None:
             return node.compute(work, load)
-        return node.compute(partial(together, self.norms, self.circle, work), load, talks=True)
+        return node.compute(partial(together, self.compute.norms, self.circle, work), load, talks=True)
 
     def _drawing(self, work: Callable[[], T]) -> T:
         """Let chance go on where this worker's own last work of the step left it, whoever has drawn meanwhile."""

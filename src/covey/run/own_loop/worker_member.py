@@ -161,7 +161,7 @@ class WorkerMember(Member):
         weight = counted.mine * self.workers / everybody
         if weight == 1:
             return
-        if self._replica.norms and (counted.everybody is None or not counted.alike):
+        if self._replica.compute.norms and (counted.everybody is None or not counted.alike):
             raise PlanError(
                 "nn.SyncBatchNorm must know before a step how many samples each worker has in it: make the batches "
                 "equal (drop_last=True), or take them from member.loader, one for each step"
@@ -207,7 +207,7 @@ class WorkerMember(Member):
     def _vote(self, about: str, how: control.How, value: float) -> float | None:
         """How all workers decide; None when the run is over before."""
         self._votes += 1
-        self._tell(control.Vote(self._votes, about, how, value, self._replica.losses.count))
+        self._tell(control.Vote(self._votes, about, how, value, self._replica.compute.losses.count))
         return self._verdicts.get()
 
     def _warn(self, about: str, text: str) -> None:

@@ -138,7 +138,7 @@ class Driver:
         if not running.main:
             return
         self.programs.close()
-        self.metrics.tell_losses(self.replica.losses)
+        self.metrics.tell_losses(self.replica.compute.losses)
         self.metrics.tell_settings(self.settings)
         self.ended = True
         left, self.host.mailbox.waiting = self.host.mailbox.waiting, []
@@ -257,7 +257,7 @@ class Driver:
 
     def leave(self, votes: int) -> None:
         """The user's own loop has ended after this number of votes."""
-        self.line.tell(control.Left(self.replica.losses.count, votes))
+        self.line.tell(control.Left(self.replica.compute.losses.count, votes))
         self.close_down()
 
     def stand_still(self) -> None:
@@ -273,11 +273,11 @@ class Driver:
 
     def report(self, now: bool = False) -> None:
         if now:
-            self.metrics.tell_losses(self.replica.losses)
+            self.metrics.tell_losses(self.replica.compute.losses)
         if self.metrics.due(now):
             self.metrics.tell_settings(self.settings)
         main = self.requests.asking or self.programs.main
-        given = self.replica.losses.count
+        given = self.replica.compute.losses.count
         self.metrics.report(self.pace.step, None if main is self.held else main, now, given)
 
 

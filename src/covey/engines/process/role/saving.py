@@ -40,12 +40,8 @@ def state_of(host: SavedHost, replica: Replica, *, held: bool, seconds: float) -
     begun = held or pace.over(pace.step)  # it has asked for this step, and not done it
     own: dict[str, Any] = {
         "piece": replica.trained, "optimizer_class": type(replica.optimizer).__name__, "members": members(replica),
-        "buffers_kept": replica.buffers_kept,
+        **replica.shown.state(),
     }  # fmt: skip
-    if replica.shown is not None:
-        own["shown"] = replica.shown
-    if replica.weight != 1:
-        own["weight"] = replica.weight
     if replica.batch_source.loop:
         own["loop"] = replica.batch_source.loop()
     return RoleState.of(

@@ -1,0 +1,88 @@
+"""How does a replica differentiate: on which weights, with which layers that speak, and where does the gradient lie?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from covey.model.batches import Batch, BatchSource, Losses
+from covey.model.flat import Flat
+from covey.model.norm import NormGroup, SynchronizedNorm, together
+from covey.program import Compute, Node
+from covey.vector import Vector
+
+
+class WorkingCopy:
+    """A second set of parameters, of a replica that has asked for one: a companion may write its own meanwhile.
+
+    Parameters that are views of one vector defeat autograd's own check for writes, so the copy is not optional.
+    """
+
+    def __init__(self, layout: Flat) -> None:
+        self._layout = layout
+        self._copy: Vector | None = None
+
+    def make(self) -> None:
+        """Let the module compute on a copy from now on."""
+        if self._copy is None:
+            self._copy = self._layout.params.clone()
+            self._layout.aim(self._copy)
+
+    def refresh(self) -> None:
+        """Bring the copy up to date: where no companion runs, and not on the compute thread."""
+        if self._copy is not None:
+            self._copy.copy_(self._layout.params)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Let the module have the replica's own parameters meanwhile, for a step of the optimizer."""
+        if self._copy is not None:
+            self._layout.aim(self._layout.params)
+        try:
+            yield
+        finally:
+            if self._copy is not None:
+                self._layout.aim(self._copy)
+
+
+class Differentiation:
+    """Forward and backward of one replica, and the last batch that went through them."""
+
+    def __init__(self, layout: Flat, norms: list[SynchronizedNorm]) -> None:
+        self._layout, self.working = layout, WorkingCopy(layout)
+        self.norms = norms  # layers that speak with those of the other workers
+        self.batch, self.losses = Batch(float("nan"), 0), Losses()
+        self._loose = False  # whether the gradient still lies where backward left it
+
+    @property
+    def grad(self) -> Vector:
+        """The gradient, flat: put together when somebody asks for it, if that has not been done."""
+        if self._loose:
+            self._loose = False
+            self._layout.collect_grads(self._layout.slots)
+        return self._layout.grads
+
+    def run(self, batch: Callable[[], Batch], flat: bool = True) -> Batch:
+        """(On the compute thread) Forward and backward; whether the gradient is put together."""
+        self._loose = False
+        done = self.losses.of(batch)
+        if flat:
+            self._layout.collect_grads(self._layout.slots)
+        else:
+            self._layout.complete_grads()
+        self._loose = not flat
+        self._layout.collect_buffers()
+        return done
+
+    async def perform(self, node: Node, source: BatchSource, work: Callable[[], Batch]) -> None:
+        """Do this work on the weights as they are now."""
+        self.working.refresh()
+        self.batch = await self.effect(node, source, work)
+
+    def effect(self, node: Node, source: BatchSource, work: Callable[[], Batch], talks: bool = False) -> Compute[Batch]:
+        """The work as an effect; for its time synchronized layers know who takes this step."""
+        if not self.norms:
+            return node.compute(work, talks=talks)
+        circle = NormGroup(node, source.samples, len(self.norms), source.weight)
+        return node.compute(partial(together, self.norms, circle, work), talks=True)
