@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from covey.errors import PlanError
 from covey.target import Target, parse_target
-from covey.task import Data, Task, check_data
+from covey.task import Task
+from covey.task.data import Data, check_data
 
 
 def accuracy(dataset: Data, batch_size: int = 1000) -> Callable[[nn.Module], dict[str, float]]:

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 from covey.data.feed import Feed
 from covey.data.shards import Shards
 from covey.errors import PlanError
+from covey.task.data import Loading
 
 X = torch.arange(46).reshape(23, 2).float()
 Y = torch.arange(23)
@@ -71,7 +72,7 @@ def test_a_resumed_feed_is_the_tail_of_the_whole(data: Any, rank: int, step: int
 
 @pytest.mark.parametrize("data", [OneByOne(), AtOnce()])
 def test_loader_processes_change_nothing_but_the_speed(data: Any) -> None:
-    assert pairs(Feed(data, SHARDS, 1, loaders=2), 3, 8) == pairs(Feed(data, SHARDS, 1), 3, 8)
+    assert pairs(Feed(data, SHARDS, 1, loading=Loading(loaders=2)), 3, 8) == pairs(Feed(data, SHARDS, 1), 3, 8)
 
 
 def test_a_subset_keeps_its_own_numbers() -> None:

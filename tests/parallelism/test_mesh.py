@@ -31,7 +31,8 @@ from covey.report.pipelines import timetable_of
 from covey.simulate import Cluster, Link
 from covey.simulate.units import Seconds
 from covey.spec import SpecError
-from covey.task import Task, check_data
+from covey.task import Task
+from covey.task.data import check_data
 from covey.vector import Vector, chunk
 from tests.worlds import run
 

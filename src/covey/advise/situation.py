@@ -157,9 +157,9 @@ def time_batch(task: Task) -> Seconds:
 
 def skew(task: Task, deal: Shards) -> float:
     """How much the labels of a worker differ from all, as a share of them; 0 where nobody can tell."""
-    if not isinstance(task.data, tuple) or len(task.data) != 2:
+    if not isinstance(task.dataset, tuple) or len(task.dataset) != 2:
         return 0.0
-    labels = task.data[1]
+    labels = task.dataset[1]
     if labels.is_floating_point() or labels.ndim != 1 or labels.min() < 0 or labels.max() > 10_000:
         return 0.0
     kinds = int(labels.max()) + 1

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
 
 from covey.data.shards import Shards
 from covey.errors import PlanError
+from covey.task.data import BY_ITSELF, Data, Loading
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,26 +23,31 @@ class Feed:
         data: A data set with `len(data)` and `data[i]`, or a tuple of tensors.
         shards: Which samples each worker sees.
         rank: The worker.
-        loaders: The number of processes that load samples, for data that is not tensors.
+        loading: How samples become batches, for data that is not tensors.
         most: The largest number of samples in a batch: a larger step comes in several.
     """
 
-    data: Dataset[Any] | tuple[Tensor, ...]
+    data: Data
     shards: Shards
     rank: int
-    loaders: int = 0
+    loading: Loading = BY_ITSELF
     most: int = 0
 
     def start(self, step: int = 0) -> Iterator[Any]:
         """The worker's batches from its own step number on, so that a resumed run goes on where it stopped."""
         draws = self._draws(step)
-        select = _selection(self.data)
+        select = self._selection()
         return self._load(draws, step) if select is None else map(select, draws)
 
     def take(self, numbers: Tensor) -> Any:
         """One batch of chosen samples."""
-        select = _selection(self.data)
-        return default_collate([self.data[int(n)] for n in numbers]) if select is None else select(numbers)
+        if select := self._selection():
+            return select(numbers)
+        return (self.loading.collate_fn or default_collate)([self.data[int(n)] for n in numbers])
+
+    def _selection(self) -> Callable[[Tensor], tuple[Tensor, ...]] | None:
+        own = self.loading.collate_fn not in (None, default_collate)  # the latter is what a DataLoader has if asked
+        return None if own else _selection(self.data)
 
     def _draws(self, step: int) -> Iterator[Tensor]:
         """Which samples come, from a step on; in every pass the data must be as long as when it was dealt out."""
@@ -64,7 +70,12 @@ class Feed:
         # The loader's processes get their seeds from here, not from the global generator that the model uses.
         seeds = torch.Generator().manual_seed(hash((self.shards.seed, self.rank, step)))
         numbers = (draw.tolist() for draw in draws)  # endless, so the loader's processes live as long as the iterator
-        return iter(DataLoader(self.data, batch_sampler=numbers, num_workers=self.loaders, generator=seeds))  # type: ignore[arg-type]
+        how = self.loading
+        loader: DataLoader[Any] = DataLoader(
+            self.data, batch_sampler=numbers, num_workers=how.loaders, collate_fn=how.collate_fn, generator=seeds,  # type: ignore[arg-type]
+            **how.others,
+        )  # fmt: skip
+        return iter(loader)
 
 
 def _selection(data: object) -> Callable[[Tensor], tuple[Tensor, ...]] | None:

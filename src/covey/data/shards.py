@@ -47,7 +47,7 @@ class Shards:
 
     def order(self, epoch: int) -> Tensor:
         """The samples of an epoch in the order in which they are dealt; read it, do not write it."""
-        return _permutation(self.samples, self.seed, epoch)
+        return permutation(self.samples, self.seed, epoch)
 
     def shard(self, epoch: int, rank: int) -> Tensor:
         """The samples of one worker in an epoch."""
@@ -83,5 +83,6 @@ class Shards:
 
 # All workers of a simulation share this process; they are rarely more than a few epochs apart.
 @lru_cache(maxsize=8)
-def _permutation(samples: int, seed: int, epoch: int) -> Tensor:
+def permutation(samples: int, seed: int, epoch: int) -> Tensor:
+    """All samples of an epoch, shuffled."""
     return torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(samples))

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from covey.data.feed import Feed
 from covey.data.partitions import Partitions, RowInfo
+from covey.data.sampled import SampledShards
 from covey.data.shards import Shards
 from covey.errors import PlanError
 from covey.faults import in_task
@@ -25,7 +26,8 @@ from covey.model.batches import Batch, BatchSource, backward
 from covey.model.randomness import seed_of, sow
 from covey.model.replica import Replica
 from covey.model.replica_spec import ReplicaSpec
-from covey.task import Data, Task, check_data
+from covey.task import Task
+from covey.task.data import Data, check_data
 from covey.vector import Vector, chunk, fingerprint
 
 
@@ -35,19 +37,25 @@ def shards(task: Task, workers: int, seed: int, rows: RowInfo | None = None, str
     What is only timed may `stretch` it: as if every worker had whole batches, and one at least.
     """
     if rows:
+        if task.sampler is not None or task.drop_last:
+            raise PlanError("Task: rows of a DataFrame are always shuffled, all of them: omit sampler and drop_last")
         return Partitions.of(rows.counts, task.step_size, seed)
     samples = check_data(data_of(task))
     whole = workers * task.step_size
-    return Shards(-(-samples // whole) * whole if stretch else samples, workers, task.step_size, seed)
+    if stretch:
+        return Shards(-(-samples // whole) * whole, workers, task.step_size, seed)
+    if task.sampler is None and not task.drop_last:
+        return Shards(samples, workers, task.step_size, seed)
+    return SampledShards.of(samples, task.sampler, task.drop_last, workers, task.step_size, seed)
 
 
 def data_of(task: Task) -> Data:
     """The task's data, which a run must have."""
-    if task.data is None:
+    if task.dataset is None:
         raise PlanError(
             "the task has no data: give data=…, or train it on the rows of a DataFrame with covey.spark.fit"
         )
-    return task.data
+    return task.dataset
 
 
 def with_rows(task: Task, rows: RowInfo, file: str = "") -> Task:
@@ -76,7 +84,7 @@ def _materialize(task: Task, module: nn.Module, seed: int) -> None:
     """Let lazy modules take their shapes, and their weights of this seed, from the first two samples."""
     data = data_of(task)
     alone = Shards(check_data(data), 1, min(2, check_data(data)), seed)
-    batch = next(Feed(data, alone, 0).start(0))
+    batch = next(Feed(data, alone, 0, task.loading).start(0))
     torch.manual_seed(seed)
     with torch.no_grad():
         module.eval()
@@ -95,7 +103,7 @@ def check_batches(task: Task, deal: Shards, limits: Sequence[int], parts: int) -
         if not any(isinstance(layer, _BatchNorm) for layer in layers):
             return
         with torch.no_grad():
-            task.forward(module, Feed(data_of(task), deal, 0).take(deal.indices(0, 0)[:1]))
+            task.forward(module, Feed(data_of(task), deal, 0, task.loading).take(deal.indices(0, 0)[:1]))
     except Exception as error:
         if "more than 1 value per channel" not in str(error):
             return  # whatever else is wrong, the run tells better
@@ -141,7 +149,7 @@ class OwnBatches:
     def __init__(self, task: Task, module: nn.Module, deal: Shards, rank: int) -> None:
         self.task, self.module, self.deal, self.rank = task, module, deal, rank
         self.parameters = [p for p in module.parameters() if p.requires_grad]
-        self.feed = Feed(data_of(task), deal, rank, task.loaders, task.batch_size)
+        self.feed = Feed(data_of(task), deal, rank, task.loading, task.batch_size)
         self.batches: Iterator[Any] = iter(())
         self.next = -1
 

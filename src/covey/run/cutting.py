@@ -27,7 +27,8 @@ from covey.run.kept import mesh_of
 from covey.simulate.units import format_bytes, parse_size
 from covey.spec import Spec, parse_call
 from covey.strategy import Strategy
-from covey.task import Task, check_data
+from covey.task import Task
+from covey.task.data import check_data
 
 
 def settled(
@@ -83,7 +84,7 @@ def profiled(
         )
     data = build.data_of(task)
     samples = micro_samples(task.batch_size, check_data(data), schedule)
-    batch = Feed(data, Shards(check_data(data), 1, samples, seed), 0).take(torch.arange(samples))
+    batch = Feed(data, Shards(check_data(data), 1, samples, seed), 0, task.loading).take(torch.arange(samples))
     kept = optimizer_state(task.optimizer, build.model(task, seed)) if state else 0.0
     model = build.model(task, seed)
     inputs = inputs_of(task, model, batch)

@@ -18,11 +18,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import covey
+from covey.data.seeded_draws import seed_all
 from covey.errors import PlanError
 from covey.run.own_loop.counting import LoaderCounts
 from covey.run.own_loop.loading import Sizes
 from covey.run.own_loop.member import Member
-from covey.run.own_loop.rng import seed_all
 from covey.run.own_loop.settings import replica_of
 from covey.run.own_loop.worker_member import WorkerMember
 

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from covey.data.feed import Feed
 from covey.errors import PlanError
 from covey.model.batches import BatchSource
+from covey.model.build import data_of
 from covey.model.flat import Flat
 from covey.model.replica_spec import ReplicaSpec
 from covey.model.slots import Outline, names_of
@@ -30,8 +31,7 @@ def stage_replica(mesh: Mesh, stage: int, given: ReplicaSpec) -> StageReplica:
     """What a role of this stage has of the model; a worker's also computes."""
     assert mesh.settled, f"{mesh} does not say where the model is cut"
     task, deal, rank = given.task, given.deal, given.who.rank // mesh.stages
-    assert task.data is not None
-    feed = Feed(task.data, deal, rank, task.loaders)
+    feed = Feed(data_of(task), deal, rank, task.loading)
     whole = Outline.of(given.module)
     batch = feed.take(torch.arange(micro_samples(task.batch_size, deal.samples, mesh.schedule)))
     chain = chain_of(given.module, inputs_of(task, given.module, batch))

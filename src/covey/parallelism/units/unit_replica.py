@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from covey.data.feed import Feed
 from covey.errors import PlanError
 from covey.model.batches import BatchSource, backward
+from covey.model.build import data_of
 from covey.model.compute_shares import BACKWARD, FORWARD
 from covey.model.norm import NormGroup, together
 from covey.model.randomness import Chance, seed_of, sow
@@ -40,8 +41,7 @@ FRONT = "/"  # its name among the costs, which no module has
 def share_of(spec: ReplicaSpec, *, strategy: str, workers: int) -> UnitReplica:
     """What one of so many workers has of the task's model; the whole of it is let go."""
     task, module, rank = spec.task, spec.module, spec.who.rank
-    assert task.data is not None, "a run has data"
-    feed = Feed(task.data, spec.deal, rank, task.loaders)
+    feed = Feed(data_of(task), spec.deal, rank, task.loading)
     inputs = inputs_of(task, module, feed.take(spec.deal.indices(rank, 0)[:LOOK]))
     ends = fully_connected(strategy, chain_of(module, inputs))
     costs, starts = _costs(ends, inputs), {slot.name: slot.start for slot in Outline.of(module).params}

@@ -15,12 +15,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from covey.checkpoint import RoleState
+from covey.data.seeded_draws import seed_all
 from covey.engines import handover
 from covey.engines.process.role.role_process import tell_failure
 from covey.errors import PlanError
 from covey.message import Address
 from covey.run.own_loop.keeping import LoopState, Stateful
-from covey.run.own_loop.rng import seed_all
 from covey.run.roles import RoleWork, works
 from covey.strategy import Strategy
 

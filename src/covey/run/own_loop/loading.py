@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
+from covey.data.seeded_draws import SeededDraws, mixed
 from covey.errors import PlanError
 from covey.run.own_loop.position import Pass
-from covey.run.own_loop.rng import SeededDraws, mixed
 
 AT_ONCE = 4096  # sample numbers that are drawn in one go, because changing generators takes its time
 

@@ -21,7 +21,7 @@ from covey.run.own_loop.loading import Loader, Sizes
 from covey.run.own_loop.position import Pass, Position, RunEnded
 from covey.run.own_loop.scaling import overflowed
 from covey.run.own_loop.sharding import ShardEpochs
-from covey.task import Data, check_data
+from covey.task.data import Data, check_data
 
 Agreement = Literal["any", "all", "mean"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from covey.data.feed import Feed
 from covey.data.shards import Shards
 from covey.run.own_loop.loading import LoaderWorker, Sizes
-from covey.task import Data
+from covey.task.data import Data
 
 
 class ShardEpochs:

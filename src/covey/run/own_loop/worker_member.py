@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from covey.data.seeded_draws import seed_all
 from covey.engines.process import control
 from covey.engines.process.role.compute_thread import ComputeThread
 from covey.engines.process.role.cuda_stream import lane_of
@@ -26,7 +27,6 @@ from covey.run.own_loop.keeping import Stateful
 from covey.run.own_loop.loading import Sizes
 from covey.run.own_loop.loop_turns import LoopTurns
 from covey.run.own_loop.member import Agreement, Member, parameters_of
-from covey.run.own_loop.rng import seed_all
 from covey.run.own_loop.written_weights import WRITTEN, WrittenWeights
 
 UNDIVIDED = (

@@ -1,0 +1,98 @@
+"""What a Task's data may be, and how samples of it become batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler
+from torch.utils.data.distributed import DistributedSampler
+
+from covey.errors import PlanError
+
+Data = Dataset[Any] | tuple[Tensor, ...]
+LOADER_SETTINGS = ("pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor")
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How samples become batches.
+
+    Args:
+        loaders: The number of processes that load samples.
+        collate_fn: A function from a list of samples to a batch; torch's own unless given.
+        others: Further settings of torch's DataLoader, by name.
+    """
+
+    loaders: int = 0
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+
+BY_ITSELF = Loading()
+
+
+def check_data(data: Any, owner: str = "Task") -> int:
+    """The number of samples, after making sure that each can be asked for by its number."""
+    if isinstance(data, IterableDataset) or not _is_map_style(data):
+        raise PlanError(
+            f"{owner}: data must be a data set with len(data) and data[i], or a tuple of tensors, "
+            f"not {describe(data)}; one tensor goes in as (x,), and a stream into a loop of your own (covey.join)"
+        )
+    sizes = [len(column) for column in data] if isinstance(data, tuple) else [len(data), len(data)]
+    if len(set(sizes)) > 1 and not isinstance(data, tuple):
+        raise PlanError(
+            f"{owner}: len(data) gave {sizes[0]}, then {sizes[1]}; a data set must keep its length: finish downloading "
+            "or filtering it before training starts"
+        )
+    if len(set(sizes)) > 1:
+        raise PlanError(f"{owner}: the tensors of data must have the same length, not {' and '.join(map(str, sizes))}")
+    if 0 in sizes:
+        raise PlanError(f"{owner}: data is empty; it needs at least one sample")
+    return int(sizes[0])
+
+
+def _is_map_style(data: Any) -> bool:
+    if isinstance(data, tuple):
+        return bool(data) and all(isinstance(column, Tensor) and column.dim() > 0 for column in data)
+    numbered = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    return numbered and not isinstance(data, Tensor | Mapping | str | bytes)
+
+
+def check_loader(loader: DataLoader[Any]) -> None:
+    """Refuse a DataLoader whose samples covey cannot deal out itself."""
+    own = "a loop of your own can use it: covey.join and member.loader"
+    if isinstance(loader.dataset, IterableDataset):
+        raise PlanError(f"Task: data is a DataLoader of a stream, whose samples have no numbers; {own}")
+    if type(loader.batch_sampler) is not BatchSampler:
+        raise PlanError(f"Task: the DataLoader makes its batches by a batch_sampler of its own, or none; {own}")
+    if isinstance(loader.sampler, DistributedSampler):
+        raise PlanError(
+            "Task: the DataLoader has a DistributedSampler, which divides the data already: omit it, covey gives each "
+            "worker its share of the plain loader (shuffle=True, or the sampler that you want)"
+        )
+
+
+def order_of(loader: DataLoader[Any]) -> Iterable[int] | None:
+    """The loader's sampler; None where it only shuffles, as covey does by itself."""
+    sampler = loader.sampler
+    if type(sampler) is not RandomSampler:
+        return sampler
+    plain = not sampler.replacement and sampler.generator is None and len(sampler) == len(loader.dataset)  # type: ignore[arg-type]
+    return None if plain else sampler
+
+
+def settings_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    """What else a loader says about the processes that load, where it says something."""
+    return {name: value for name in LOADER_SETTINGS if (value := getattr(loader, name))}
+
+
+def describe(value: object) -> str:
+    """A value in a few words, for a message."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}" + (f" on {value.device}" if value.device.type != "cpu" else "")
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"{type(value).__name__} {value!r:.60}" if isinstance(value, int | float | str) else type(value).__name__

@@ -1,0 +1,73 @@
+"""The Task of a file that the user names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from hashlib import sha256
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+
+from covey.errors import PlanError
+from covey.reminders import reminded
+from covey.task.data import describe
+from covey.task.definition import Task
+
+TASK_MODULE = "covey_task_"  # how the modules are called that `load_task` makes of files
+
+
+def load_task(where: str, say: Callable[[str], None] | None = None) -> Task:
+    """The Task of `path/file.py` or `path/file.py:NAME`; NAME is `task` unless given. `say` hears if it takes long."""
+    path, name = _split(where)
+    with reminded(say, f"importing {path}"):
+        module = import_file(path)
+    found = getattr(module, name, None)
+    if isinstance(found, Task):
+        return found
+    tasks = [key for key, value in vars(module).items() if isinstance(value, Task)]
+    hint = f"it has {', '.join(f'{path}:{key}' for key in tasks)}" if tasks else f"write {name} = covey.Task(…) in it"
+    what = f"no {name!r}" if not hasattr(module, name) else f"{name!r} as {describe(found)}, not as a covey.Task"
+    raise PlanError(f"{path} has {what}; {hint}")
+
+
+def task_file(where: str) -> Path:
+    """The file in `path/file.py` or `path/file.py:NAME`, on a host that may not have it; a path may hold colons."""
+    path, colon, name = where.rpartition(":")
+    return Path(path) if colon and name.isidentifier() and not Path(where).is_file() else Path(where)
+
+
+def _split(where: str) -> tuple[Path, str]:
+    path, colon, name = where.rpartition(":")
+    if not colon or Path(where).is_file():
+        path, name = where, "task"
+    if not name.isidentifier():
+        raise PlanError(f"{where!r}: after the colon goes the name of a Task in the file, as in {path}:task")
+    return Path(path), name
+
+
+def import_file(path: Path) -> ModuleType:
+    """Run the file as a module of its own; what it raises goes to the user as it is."""
+    if not path.is_file():
+        near = get_close_matches(path.name, [file.name for file in path.parent.glob("*.py")], n=1)
+        hint = f"did you mean {path.parent / near[0]}?" if near else "give a Python file, as in train.py:task"
+        raise PlanError(f"there is no file {path}; {hint}")
+    path = path.resolve()
+    # The same name in every process of a run, and never that of a module that the file itself imports.
+    name = f"{TASK_MODULE}{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # it stays, for what the user's functions import later
+    spec = spec_from_loader(name, SourceFileLoader(name, str(path)))
+    assert spec is not None and spec.loader is not None, "a source file always has a loader"
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if not isinstance(error, SystemExit):
+            raise
+        hint = "put what runs it as a program under if __name__ == '__main__':"
+        raise PlanError(f"{path} called sys.exit({error.code!r}) while it was imported; {hint}") from None
+    return module
