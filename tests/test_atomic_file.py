@@ -52,3 +52,19 @@ def test_places_that_cannot_be_written_are_refused(tmp_path: Path, name: str) ->
 def test_a_check_makes_nothing(tmp_path: Path) -> None:
     atomic_file.check(tmp_path / "new" / "deep" / "x", "--save x", "model.safetensors", makes_folders=True)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_pipe_in_a_folder_of_our_own_is_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "latest")
+    atomic_file.write(tmp_path / "latest", "x", ours=True)
+    assert (tmp_path / "latest").read_text() == "x" and os.listdir(tmp_path) == ["latest"]
+
+
+def test_a_pipe_that_nobody_reads_any_more_is_an_error_and_no_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="No such device"):
+        atomic_file.write(tmp_path / "pipe", "x")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    atomic_file.write(tmp_path / "pipe", "x")
+    assert os.read(reader, 9) == b"x"
+    os.close(reader)

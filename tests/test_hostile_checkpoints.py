@@ -17,7 +17,7 @@ import pytest
 
 from covey.checkpoint import MODE, CheckpointDirectory, RoleState
 from covey.checkpoint.files import seal_read
-from covey.checkpoint.record import sealed
+from covey.checkpoint.record import read_record, sealed
 from covey.errors import CheckpointError
 from tests.test_checkpoint import ME, Ledger, keep, run, state
 
@@ -200,6 +200,24 @@ def test_a_checkpoint_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (checkpoints.directory / "checkpoint-000001").symlink_to(outside)
     with pytest.raises(CheckpointError, match="its folder is a link"):
         checkpoints.newest()
+
+
+def test_a_record_of_absurd_size_is_not_read_into_memory(tmp_path: Path) -> None:
+    place = keep(CheckpointDirectory(tmp_path))
+    readers: dict[str, Callable[[], object]] = {
+        "run.json": lambda: read_record(place), "worker-2.json": lambda: RoleState.read(place, ME),
+    }  # fmt: skip
+    for name, read in readers.items():
+        os.truncate(place / name, 2 << 30)
+        with pytest.raises(CheckpointError, match=f"{name} has 2147483648 bytes; the limit is"):
+            read()
+
+
+def test_a_pipe_in_place_of_latest_is_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "latest")
+    checkpoints = CheckpointDirectory(tmp_path)
+    place = keep(checkpoints)
+    assert checkpoints.newest()[0] == place and (tmp_path / "latest").is_file()
 
 
 def test_what_is_torn_gives_way_to_the_one_before(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_a_wrong_name_lists_the_right_ones(file: Path, name: str, message: str) 
 def test_a_missing_file_or_task_says_so(file: Path) -> None:
     with pytest.raises(PlanError, match="there is no file .*trian.py; did you mean .*train.py"):
         load_task(str(file.with_name("trian.py")))
-    with pytest.raises(PlanError, match="there is no file .*; give a Python file"):
+    with pytest.raises(PlanError, match="is not a plain file; give a Python file"):
         load_task(str(file.parent))
     file.write_text("x = 1\n")
     with pytest.raises(PlanError, match=r"has no 'task'; write task = covey.Task\(…\) in it"):

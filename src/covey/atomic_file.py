@@ -7,25 +7,27 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedWriter
 from pathlib import Path
 
 from covey.errors import PlanError
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, ours: bool = False) -> Iterator[Path]:
     """A file to write, which takes the place of `path` at the end of the block; an error leaves nothing behind.
 
     It lies beside `path`, in a new folder that only this user can enter: two runs never share one, and no link that
-    somebody has put there is followed. A pipe or a device is not replaced: what was written is copied into it.
+    somebody has put there is followed. A pipe or a device that a person has named is not replaced: what was written is
+    copied into it. In a folder that is covey's own (`ours`) it is replaced like anything else.
     """
-    special = path.exists() and not path.is_file()
+    special = not ours and path.exists() and not path.is_file()
     folder = Path(tempfile.mkdtemp(prefix=".covey-", dir=None if special else path.absolute().parent))
     new = folder / "new"
     try:
         yield new
         if special:
-            with new.open("rb") as source, path.open("wb") as file:
+            with new.open("rb") as source, _opened(path) as file:
                 shutil.copyfileobj(source, file)
         else:
             os.replace(new, path)
@@ -33,10 +35,17 @@ def replacing(path: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, text: str, *, ours: bool = False) -> None:
     """Write the text whole or not at all."""
-    with replacing(path) as new:
+    with replacing(path, ours=ours) as new:
         new.write_text(text, encoding="utf-8")
+
+
+def _opened(path: Path) -> BufferedWriter:
+    """A pipe or a device to write to; a pipe that nobody reads any more is an error, not a wait."""
+    handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(handle, True)
+    return os.fdopen(handle, "wb")
 
 
 def meant(path: Path) -> Path:

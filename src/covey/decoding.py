@@ -5,6 +5,9 @@ Every format registers itself, and the fuzzers of `tests/safety` read all of the
 
 from __future__ import annotations
 
+import os
+import stat
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -20,6 +23,7 @@ UNREADABLE = (
 """What a decoder raises over bytes that are wrong: a RecursionError (a RuntimeError) over what is nested too deeply."""
 
 MOST = 1 << 30  # bytes: a site's config may carry a task's code and tables
+TEXT = 1 << 24  # bytes of a text that a person has written, such as a plan of faults
 
 WIRE_FORMATS: list[WireFormat[Any]] = []
 
@@ -40,3 +44,37 @@ class WireFormat(Generic[T]):
             return self._decode(data)  # type: ignore[no-any-return]
         except UNREADABLE as error:
             raise WireError(f"{sender} sent an invalid {self.name}: {error or type(error).__name__}") from None
+
+    def read_file(self, path: Path) -> T:
+        """The value that a file contains; WireError if it contains none, or is no plain file."""
+        data = file_bytes(path, self.most)
+        try:
+            return self._decode(data)  # type: ignore[no-any-return]
+        except UNREADABLE as error:
+            raise WireError(f"{path} contains no {self.name}: {error or type(error).__name__}") from None
+
+
+def named_text(path: Path, most: int = TEXT) -> str:
+    """The text of a file that a person has named, where a link is followed; UNREADABLE or WireError if it is none."""
+    return file_bytes(Path(os.path.realpath(path)), most).decode()
+
+
+def file_bytes(path: Path, most: int = MOST) -> bytes:
+    """The bytes of a plain file; a link, a pipe, a device, a folder or a file that is too large is a WireError.
+
+    For folders in which anybody may have put anything: nothing is waited for, and no size is believed.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            known = os.fstat(handle)
+            if not stat.S_ISREG(known.st_mode):
+                raise WireError(f"{path} is not a plain file")
+            if known.st_size > most:
+                raise WireError(f"{path} has {known.st_size} bytes; the limit is {most}")
+            return file.read(most)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        why = "it is a link, which is not followed" if path.is_symlink() else error.strerror or str(error)
+        raise WireError(f"{path} cannot be read: {why}") from None

@@ -10,6 +10,7 @@ from covey.cli import app
 from covey.errors import CheckpointError, PlanError, RoleFailed, Stalled
 from covey.spec import SpecError
 from tests.cli.conftest import Calls, ResultMaker
+from tests.warm import Warm
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_bad_flags_say_what_would_work(runner: CliRunner, calls: Calls, flags: l
     [
         (PlanError("this cannot work; that would"), 2),
         (SpecError("bps", 0, "no strategy 'bps'"), 2),
-        (CheckpointError("torn"), 1),
+        (CheckpointError("torn"), 2),
         (Stalled("worker 0 waits for worker 1"), 1),
     ],
 )
@@ -139,3 +140,10 @@ def test_refused_by_the_run_itself(runner: CliRunner, arguments: list[str], said
     shown = runner.invoke(app, ["run", "examples/digits.py", *arguments])
     assert shown.exit_code == 2
     assert said in shown.stderr
+
+
+def test_an_output_that_is_full_is_no_mistake_of_ours(warm: Warm, tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full, (tmp_path / "err").open("w") as told:
+        command = warm.start(["-m", "covey", "strategies"], tmp_path, output=[full.fileno(), told.fileno()])
+        assert command.wait(60) == 1
+    assert (tmp_path / "err").read_text() == "Error: the output could not be written: No space left on device\n"

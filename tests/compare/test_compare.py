@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -259,11 +260,16 @@ def continued(folder: Path, task: str = "examples/digits.py") -> Comparison:
 
 
 def test_a_torn_record_of_a_comparison_is_refused_by_name(tmp_path: Path) -> None:
-    for torn in ("", "[1]", "{", "\x00"):
+    for torn in ("", "[1]", "{", "\x00", "[" * 100_000):
         (tmp_path / "comparison.json").write_text(torn)
         with pytest.raises(PlanError, match=r"comparison.json does not say .*: remove that file if"):
             continued(tmp_path)
     (tmp_path / "comparison.json").unlink()
+    for put in (os.mkfifo, os.mkdir, lambda place: os.symlink("/dev/zero", place)):
+        put(tmp_path / "comparison.json")
+        with pytest.raises(PlanError, match=r"comparison.json does not say .*: remove that file if"):
+            continued(tmp_path)
+        (tmp_path / "comparison.json").rename(tmp_path / f"was-{len(os.listdir(tmp_path))}")
     assert continued(tmp_path).outcomes[0].result
 
 
@@ -273,6 +279,10 @@ def test_a_torn_outcome_is_done_again(tmp_path: Path) -> None:
     place.write_text("")
     assert continued(tmp_path).outcomes[0].result.samples == first.outcomes[0].result.samples  # type: ignore[union-attr]
     assert place.read_text()
+    place.unlink()
+    os.mkfifo(place)
+    assert continued(tmp_path).outcomes[0].result
+    assert place.is_file()
 
 
 def test_a_task_file_that_has_changed_is_another_comparison(tmp_path: Path) -> None:

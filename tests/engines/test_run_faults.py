@@ -218,5 +218,7 @@ def test_faults_that_a_run_cannot_have_are_refused_before_it_starts() -> None:
         fit("bsp", faults="kill server 9@1s")
     with pytest.raises(PlanError, match="a seed draws its faults"):
         fit("bsp", faults="17")
+    with pytest.raises(PlanError, match=r"'disk full@1s for 1s': this run writes no checkpoint.*: add checkpoint="):
+        fit("bsp", faults="disk full@1s for 1s")
     with pytest.raises(PlanError, match="nothing that could be kept"):
         fit("bsp", timing_only=True, checkpoint="somewhere")

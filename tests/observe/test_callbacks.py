@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -93,6 +95,18 @@ def test_what_is_no_callback_is_refused() -> None:
         covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=1, log="csv:scores.csv")
 
 
+def test_one_whose_methods_nobody_calls_is_refused_with_the_nearest_name() -> None:
+    class Misspelt(covey.Callback):
+        def on_score(self, row: Any) -> None:
+            raise AssertionError("never called")
+
+    with pytest.raises(covey.PlanError, match=r"Misspelt has none .* did you mean scored \(not on_score\)"):
+        covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=1, callbacks=[Misspelt()])
+    late = Misspelt()
+    late.scored = print  # type: ignore[method-assign]  # one that is given to the object will do
+    covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=1, callbacks=[late])
+
+
 class Failing(covey.Callback):
     def scored(self, row: Any) -> None:
         raise ValueError("no such table")
@@ -156,3 +170,24 @@ def test_reports_that_wait_come_together_and_memory_is_bounded() -> None:
         flooded.call("scored", {})
     free.set()
     assert said == ["Slow is 1000 calls behind: it is told no more of this run"]
+
+
+def test_a_child_that_a_callback_forks_does_not_go_on_as_the_launcher() -> None:
+    children: list[int] = []
+
+    class Forking(covey.Callback):
+        def started(self, facts: Any) -> None:
+            if child := os.fork():
+                children.append(child)
+
+    told: list[str] = []
+    thread = CallbackThread(Forking(), told.append)
+    thread.call("started", None)
+    thread.close()
+    until = time.monotonic() + 10
+    while not (ended := os.waitpid(children[0], os.WNOHANG))[0] and time.monotonic() < until:
+        time.sleep(0.01)
+    if not ended[0]:
+        os.kill(children[0], signal.SIGKILL)
+        os.waitpid(children[0], 0)
+    assert ended == (children[0], 0) and told == []

@@ -123,3 +123,17 @@ def test_who_writes_is_known_until_the_journal_is_closed(ticking: Journal) -> No
     assert being_written(ticking.path)
     ticking.end("budget")
     assert not being_written(ticking.path) and not being_written(ticking.path.parent / "no such")
+
+
+def test_a_line_of_somebody_else_ends_the_journal_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    kept = Journal(tmp_path / "j", told.append)
+    kept.say("one")
+    with kept.path.open("ab") as file:
+        file.write(b"\xff garbage\n")
+    monkeypatch.setattr(journal, "BOUND", 10)
+    kept.say("two")
+    kept.say("three")
+    assert len(told) == 1 and "the record of this run ends here, the run goes on" in told[0] and "line 2" in told[0]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import socket
+import threading
+import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import covey
-from covey.observe.loggers import logger
+from covey.observe.loggers import BoundedServer, logger
 from covey.observe.progress import Progress
 from covey.run import launch
 
@@ -91,6 +94,7 @@ def test_what_cannot_work_is_refused_before_the_run(tmp_path: Path, port: int, m
         "csv": "name the file, as in --log csv:scores.csv",
         f"csv:{tmp_path}": "is a folder",
         "prometheus:many": "name a port",
+        "tensorboard:/dev/null/logs": "cannot be written",
     }
     for text, words in refused.items():
         with pytest.raises(covey.PlanError, match=words):
@@ -119,3 +123,35 @@ def test_a_logger_before_one_that_is_refused_is_closed(port: int) -> None:
 def test_a_logger_whose_disk_is_full_is_dropped_and_the_run_goes_on(tmp_path: Path) -> None:
     (tmp_path / "full.csv").symlink_to("/dev/full")
     assert run(f"csv:{tmp_path / 'full.csv'}").stopped == "budget"
+
+
+def test_two_tables_in_one_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "link.csv").symlink_to(tmp_path / "scores.csv")
+    with pytest.raises(covey.PlanError, match="another logger writes this file; name two files"):
+        run(f"csv:{tmp_path / 'scores.csv'}", f"csv:{tmp_path / 'link.csv'}")
+    run(f"csv:{tmp_path / 'link.csv'}")
+    assert (tmp_path / "link.csv").is_symlink() and (tmp_path / "scores.csv").read_text()
+
+
+def test_silent_and_slow_clients_hold_few_threads_and_not_for_long(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedServer, "patience", 0.5)
+    before = threading.active_count()
+    served = logger(f"prometheus:{port}")
+    strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
+    try:
+        most, until = 0, time.monotonic() + 20
+        while time.monotonic() < until:
+            with suppress(OSError):
+                strangers[-1].send(b"G")  # slow, and never done
+            most = max(most, threading.active_count() - before)
+            with suppress(OSError, urllib.error.URLError):
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=2).read()
+                break
+            time.sleep(0.05)
+        else:
+            raise AssertionError("nobody else was answered")
+        assert most <= 2 * BoundedServer.most + 1, "a thread and a timer each, and the server"
+    finally:
+        served.ended(None, "")
+        for stranger in strangers:
+            stranger.close()

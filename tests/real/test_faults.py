@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import time
 from typing import Any
 
 import msgspec
 import pytest
 import torch
 
+from covey.engines.process.launcher.role_processes import describe
 from covey.engines.signal_faults import SignalFaults
 from covey.errors import PeerLost, PlanError
 from covey.message import Address
@@ -32,7 +34,7 @@ def test_a_killed_role_is_lost_and_the_run_restarts(room: Room) -> None:
 
 
 def test_without_restart_it_ends_the_run_by_name(room: Room) -> None:
-    with pytest.raises(PeerLost, match=r"worker 1 exited with signal 9"):
+    with pytest.raises(PeerLost, match=r"worker 1 exited with signal 9, SIGKILL, as planned \(kill worker 1@300ms\)"):
         fit(room.task(before_step=SLOW), "bsp", 2, steps=400, faults="kill worker 1@300ms")
 
 
@@ -75,3 +77,15 @@ def test_signals_go_to_those_that_live_and_each_once(monkeypatch: pytest.MonkeyP
         faults.strike(alive if second < 2 else {ROLES[0]: 7} if second > 2 else alive)
         assert sent == expected, second
     assert faults.unmet == []
+
+
+def test_only_a_planned_kill_is_called_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.kill", lambda pid, number: None)
+    faults = SignalFaults(parse_faults("kill worker 1@1ms"), ROLES)
+    faults.begin()
+    time.sleep(0.01)
+    faults.strike({ROLES[0]: 7, ROLES[1]: 8})
+    how = describe(-signal.SIGKILL)
+    assert faults.told(ROLES[0], how) == how and "out of memory" in how
+    assert faults.told(ROLES[1], how) == "exited with signal 9, SIGKILL, as planned (kill worker 1@1ms)"
+    assert faults.told(ROLES[1], how) == how, "its next life was not killed by the plan"

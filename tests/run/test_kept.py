@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from covey.checkpoint import CheckpointDirectory, RunRecord
-from covey.errors import CheckpointError
+from covey.errors import CheckpointError, PeerLost
 from covey.run.kept import same_cut
 from covey.run.options import CheckpointOptions
 from covey.run.processes import checkpoints_of, kept_run
+from covey.run.restarting import newest_after
 
 
 def record(**changed: Any) -> RunRecord:
@@ -40,6 +41,25 @@ def test_a_run_goes_on_from_one_of_its_own_kind(tmp_path: Path, changed: dict[st
     name = next(iter(changed))
     with pytest.raises(CheckpointError, match=f"is of a run with {name} .*, this one has {changed[name]!r}"):
         kept_run(given, record(**changed))
+
+
+def test_seconds_of_two_clocks_are_not_added(tmp_path: Path) -> None:
+    with CheckpointDirectory(tmp_path) as checkpoints, checkpoints.writing() as place:
+        checkpoints.commit(place, record(clock="real"))
+    given = CheckpointOptions(resume=tmp_path)
+    with pytest.raises(CheckpointError, match="in real time, and this one counts virtual seconds: go on with"):
+        kept_run(given, record(clock="virtual"))
+    for clock in ("real", ""):
+        assert kept_run(given, record(clock=clock))[0] is not None
+    assert kept_run(CheckpointOptions(resume=kept(tmp_path / "older")), record(clock="virtual"))[0] is not None
+
+
+def test_a_restart_without_a_readable_checkpoint_ends_with_the_loss(tmp_path: Path) -> None:
+    for place in CheckpointDirectory(kept(tmp_path)).all():
+        (place / "run.json").write_text("{")
+    with pytest.raises(PeerLost, match=r"(?s)worker 1 died.*the run cannot start again: .*run.json") as ended:
+        newest_after(CheckpointDirectory(tmp_path), PeerLost("worker 1 died", "worker 1"))
+    assert ended.value.who == "worker 1"
 
 
 def test_a_plan_may_change_but_not_that_of_a_cut_model_or_a_loop(tmp_path: Path) -> None:

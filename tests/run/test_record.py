@@ -14,6 +14,7 @@ import covey
 from covey.compare import compare
 from covey.observe.journal import JournalLine, JournalMoment, JournalScore
 from covey.observe.records import RunRecordFolder, named, recorded_runs, remove
+from covey.run.record import recording
 from tests.warm import Warm
 
 DIGITS = "examples/digits.py"
@@ -161,3 +162,57 @@ def test_what_is_said_is_kept(tmp_path: Path) -> None:
     result = covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=1, runs=tmp_path)
     assert result.record is not None
     assert [event.line for event in RunRecordFolder(result.record).events if isinstance(event, JournalLine)] == []
+
+
+def test_a_refused_run_leaves_no_record(warm: Warm, tmp_path: Path) -> None:
+    digits = Path(DIGITS).resolve()
+    refused = [
+        ["--resume", "nothing"], ["--faults", "kill server 9@1s"], ["--faults", "disk full@1s for 1s"],
+    ]  # fmt: skip
+    for words in refused:
+        done = warm.run(["-m", "covey", "simulate", digits, "--steps", "1", "--runs", "runs", *words], tmp_path)
+        assert done.returncode == 2 and done.stderr.count("Error:") == 1, done.stderr
+        assert not list((tmp_path / "runs").glob("*")), words
+
+
+def test_a_run_that_is_refused_after_it_trained_keeps_its_record(tmp_path: Path) -> None:
+    known = covey.observe.result.RunFacts(task="", strategy="bsp", taxonomy={}, engine="local", workers=1)
+
+    def failing(trained: bool) -> None:
+        with recording(tmp_path, known, "", print) as made:
+            assert made is not None
+            if trained:
+                made.journal.score({"samples": 32, "accuracy": 0.5})
+            raise covey.PlanError("the loops differ")
+
+    for trained in (False, True):
+        with pytest.raises(covey.PlanError):
+            failing(trained)
+    (record,) = records(tmp_path)
+    assert (record.status, len(record.history)) == ("failed", 1)
+
+
+def test_a_record_that_cannot_be_written_is_not_shown_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = covey.run.record.atomic_file.write
+
+    def full(path: Path, text: str, **how: bool) -> None:
+        if path.name == "result.json":
+            raise OSError(28, "No space left on device")
+        whole(path, text, **how)
+
+    monkeypatch.setattr("covey.atomic_file.write", full)
+    with pytest.warns(UserWarning, match="the result is not in the record .*: No space left on device"):
+        result = covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=1, runs=tmp_path)
+    assert result.record is None
+
+
+def test_a_folder_that_cannot_be_written_gets_no_half_of_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str, **how: bool) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("covey.atomic_file.write", full)
+    with pytest.warns(UserWarning, match="this run is not recorded: .*: No space left on device"):
+        covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=1, runs=tmp_path)
+    assert os.listdir(tmp_path) == []

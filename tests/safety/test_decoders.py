@@ -32,6 +32,7 @@ ELSEWHERE = {
     "engines/process/launcher/roster.py": "tallies of a checkpoint: test_hostile_progress",
     "engines/process/launcher/supervisor.py": "seconds of a checkpoint: test_hostile_progress",
     "observe/referee.py": "history of a checkpoint: test_hostile_progress",
+    "checkpoint/files.py": "files: test_hostile_checkpoints",
     "checkpoint/record.py": "files: test_hostile_checkpoints",
     "checkpoint/role_state.py": "files: test_hostile_checkpoints",
     "checkpoint/blocks.py": "files: test_hostile_checkpoints",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from covey.errors import PlanError
+from covey.simulate.cluster_file import load
 from covey.simulate.faults import FORMS, Fault, FaultPlan, RehearsedRun, draw, parse_faults, read_faults, reduced
 
 ROLES = ["worker 0", "worker 1", "server 0"]
@@ -92,3 +94,18 @@ def test_a_plan_is_reduced_to_the_faults_that_matter() -> None:
 
     assert str(reduced(plan, fails)) == "stop worker 1@1s for 1s; drop worker 0 -> server 0@1s"
     assert len(asked) <= 12 and reduced(plan, fails, most=0) == plan
+
+
+def test_a_long_plan_is_no_name_of_a_file() -> None:
+    assert len(read_faults("; ".join(f"kill worker {rank}@5s" for rank in range(40))).faults) == 40  # type: ignore[union-attr]
+
+
+def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(2 << 30)
+    for name, why in {"pipe": "not a plain file", "large": "the limit is", ".": "Is a directory"}.items():
+        with pytest.raises(PlanError, match=f"the file cannot be read: .*{why}"):
+            read_faults(str(tmp_path / name))
+        with pytest.raises(PlanError, match=f"cannot read the cluster file .*{why}"):
+            load(tmp_path / name)

@@ -102,7 +102,7 @@ class CheckpointDirectory:
         final = self.directory / f"checkpoint-{max(map(_number, self.all()), default=0) + 1:06d}"
         partial.rename(final)
         try:
-            with replacing(self.directory / "latest") as latest:
+            with replacing(self.directory / "latest", ours=True) as latest:
                 write_synced(latest, final.name.encode())
         except OSError:  # what `latest` does not name is never read: it would only take room
             shutil.rmtree(final, ignore_errors=True)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 from covey.errors import CheckpointError
 
+LARGEST = 1 << 28  # bytes of JSON; tensors are in other files
 MODE = 0o600  # of every file: weights and data are their owner's
 
 
@@ -23,6 +26,14 @@ def opened(path: Path) -> Iterator[BufferedReader]:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise CheckpointError(f"{path} is not a regular file")
         yield file
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object that a plain file contains, if it has the size of one that covey has written."""
+    with opened(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) > LARGEST:
+            raise CheckpointError(f"{path} has {size} bytes; the limit is {LARGEST}")
+        return dict(json.load(file))
 
 
 def seal(path: Path) -> tuple[int, str]:

@@ -6,11 +6,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from covey.checkpoint.files import opened
+from covey.checkpoint.files import read_object
 from covey.decoding import UNREADABLE
 from covey.errors import CheckpointError
 
@@ -30,6 +30,7 @@ class RunRecord(msgspec.Struct, kw_only=True):
     batch_size: int
     limits: list[int | None]  # each worker's budget of steps
     skipped: list[int] = []  # steps of each worker that an earlier run with other workers has done
+    clock: Literal["", "real", "virtual"] = ""  # which seconds `progress` counts; older checkpoints do not say
     loop: bool = False  # of a script, which has no task's samples and batches
     optimizer: list[dict[str, str]] = []  # of each group, what the task's optimizer is made with, as text
     ended: list[int] = []  # the workers that had done theirs
@@ -42,8 +43,7 @@ def read_record(place: Path) -> RunRecord:
     try:
         if place.is_symlink():
             raise ValueError("its folder is a link")
-        with opened(place / "run.json") as file:
-            record = dict(json.load(file))
+        record = read_object(place / "run.json")
         if (schema := record.get("schema")) not in READS:
             raise CheckpointError(
                 f"{place} has the format {str(schema)[:40]!r}, and this covey reads {SCHEMA!r}: go on with the covey "

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from covey.checkpoint.blocks import NamedNumbers, index, read_index
-from covey.checkpoint.files import opened
+from covey.checkpoint.files import opened, read_object
 from covey.checkpoint.packing import pack, unpack
 from covey.checkpoint.tensors import Placed
 from covey.decoding import UNREADABLE
@@ -76,8 +76,7 @@ class RoleState:
         try:
             with opened(_file(directory, who, "safetensors")):
                 tensors = load_file(_file(directory, who, "safetensors"))
-            with opened(_file(directory, who, "json")) as file:
-                tree = dict(json.load(file))
+            tree = read_object(_file(directory, who, "json"))
             length = sum(tensor.nbytes for tensor in tensors.values())
             read_index(tree.pop("blocks", []), length)  # a /2 has none
             state = RoleState(**{name: unpack(value, tensors) for name, value in tree.items()})

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 from collections.abc import Iterator
@@ -17,9 +18,10 @@ import typer
 
 from covey import faults, names
 from covey.cli.options import Voice
-from covey.errors import CoveyError, PeerLost, PlanError, RoleFailed
+from covey.errors import CheckpointError, CoveyError, PeerLost, PlanError, RoleFailed
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # a disk is no mistake of covey's
 
 
 @contextmanager
@@ -42,7 +44,13 @@ def explained(voice: Voice, *, guest: bool = False) -> Iterator[None]:
             print(str(error).rstrip(), file=sys.stderr)
         else:
             complain("Error:", "\n".join([str(error), *getattr(error, "__notes__", ())]))
-        raise typer.Exit(REFUSED if isinstance(error, PlanError) else FAILED) from None
+        raise typer.Exit(REFUSED if isinstance(error, PlanError | CheckpointError) else FAILED) from None
+    except OSError as error:
+        if error.errno not in FULL or faults.users_line(error):
+            print(_without_covey(error, voice), end="", file=sys.stderr)
+        else:
+            complain("Error:", f"{error.filename or 'the output'} could not be written: {error.strerror}")
+        raise typer.Exit(FAILED) from None
     except Exception as error:
         print(_without_covey(error, voice), end="", file=sys.stderr)
         raise typer.Exit(FAILED) from None
@@ -50,13 +58,14 @@ def explained(voice: Voice, *, guest: bool = False) -> Iterator[None]:
 
 def complain(mark: str, message: str = "") -> None:
     """One red mark and a message, on stderr."""
-    from rich.console import Console
     from rich.text import Text
+
+    from covey.cli.tables.console import SafeConsole
 
     # A SPEC's caret points into the line above it, so such a message starts on a line of its own, and nothing wraps.
     body = "".join(f"\n  {line}" for line in message.splitlines()) if "\n" in message else f" {message}"
     text = Text.assemble((mark, "bold red"), body.rstrip())
-    Console(stderr=True, highlight=False).print(text, soft_wrap=True)
+    SafeConsole(stderr=True, highlight=False).print(text, soft_wrap=True)
 
 
 def _without_covey(error: Exception, voice: Voice) -> str:

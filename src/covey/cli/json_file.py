@@ -25,9 +25,9 @@ def check(path: Path | None, flag: str = "--json", usual: str = "result.json") -
 
 def console(path: Path | None) -> Console:
     """Where people read: not on the output, where that is the JSON's."""
-    from rich.console import Console
+    from covey.cli.tables.console import SafeConsole
 
-    return Console(stderr=path == OUTPUT, highlight=False)
+    return SafeConsole(stderr=path == OUTPUT, highlight=False)
 
 
 def write(path: Path | None, text: str, flag: str = "--json") -> None:

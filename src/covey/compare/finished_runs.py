@@ -17,7 +17,7 @@ import msgspec
 from covey import atomic_file
 from covey.compare.cases import Case
 from covey.compare.outcomes import ComparedRun, Comparison
-from covey.decoding import UNREADABLE, WireFormat
+from covey.decoding import UNREADABLE, WireFormat, file_bytes
 from covey.errors import PlanError, WireError
 from covey.names import option
 from covey.simulate import Cluster
@@ -27,6 +27,8 @@ BUDGET = ("epochs", "steps", "servers", "threads", "link_rate")
 MANY = 4  # differences that a refusal lists
 LONG = 60  # characters of a value that it shows
 READABLE = 100  # characters of a SPEC in the name of a file
+
+LARGE = 1 << 20  # bytes that say which comparison a folder holds
 
 _outcomes: WireFormat[ComparedRun] = WireFormat("outcome of a run", ComparedRun, "json")
 
@@ -67,12 +69,12 @@ class FinishedRuns:
     def _check(self) -> None:
         """Refuse a folder with the runs of another comparison; an empty one becomes this one's."""
         place = self.folder / "comparison.json"
-        if not place.exists():
-            atomic_file.write(place, json.dumps(self.asked, indent=1) + "\n")
+        if not os.path.lexists(place):
+            atomic_file.write(place, json.dumps(self.asked, indent=1) + "\n", ours=True)
             return
         try:
-            theirs = msgspec.convert(json.loads(place.read_bytes()), dict[str, Any])
-        except UNREADABLE as error:
+            theirs = msgspec.convert(json.loads(file_bytes(place, LARGE)), dict[str, Any])
+        except (WireError, *UNREADABLE) as error:
             raise PlanError(
                 f"{place} does not say which comparison this folder holds ({error}): remove that file if its runs are "
                 "of this very comparison, or choose another folder"
@@ -100,13 +102,13 @@ class FinishedRuns:
         """A run that was finished before; one that failed, was disturbed, or whose file is torn, is done again."""
         place = self._place(case)
         with suppress(FileNotFoundError, WireError):
-            outcome = _outcomes.read(place.read_bytes(), place)
+            outcome = _outcomes.read_file(place)
             same = (outcome.spec, outcome.rate, outcome.repeat) == (case.spec, case.rate, case.repeat)
             return outcome if same and outcome.result is not None and not outcome.disturbed else None
         return None
 
     def write(self, case: Case, outcome: ComparedRun) -> None:
-        atomic_file.write(self._place(case), msgspec.json.encode(outcome).decode())
+        atomic_file.write(self._place(case), msgspec.json.encode(outcome).decode(), ours=True)
 
     def _place(self, case: Case) -> Path:
         """A name that a person can read, and the digest of what it cannot hold, such as the path of a file."""

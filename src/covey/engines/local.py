@@ -80,9 +80,10 @@ class LocalProcesses:
         return endpoint
 
     def exits(self) -> list[tuple[Address, str]]:
-        if self.faults:
-            self.faults.strike({who: pid for who, pid in self.processes.pids.items() if who in self.alive})
-        return self.processes.exits()
+        if not self.faults:
+            return self.processes.exits()
+        self.faults.strike({who: pid for who, pid in self.processes.pids.items() if who in self.alive})
+        return [(who, self.faults.told(who, how)) for who, how in self.processes.exits()]
 
     def sign(self, who: Address) -> object:
         return self.processes.sign(who)

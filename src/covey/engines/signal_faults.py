@@ -8,11 +8,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from covey.engines.process.launcher.role_processes import OUT_OF_MEMORY
 from covey.errors import PlanError
 from covey.message import Address
 from covey.simulate.faults import Fault, FaultPlan
 
 BY_SIGNALS = ("kill", "stop")
+KILLED = signal.SIGKILL.name
 
 
 class SignalFaults:
@@ -31,6 +33,7 @@ class SignalFaults:
                 raise PlanError(f"'{fault}': effects are counted only in virtual time; give a time, such as @5s")
         self._waiting: list[tuple[float, Fault]] = [(fault.at, fault) for fault in plan.faults if fault.at is not None]
         self._stopped: list[tuple[float, int]] = []  # until when which process
+        self._killed: dict[Address, Fault] = {}  # whose end has not been heard of yet
         self._since: float | None = None
 
     def begin(self) -> None:
@@ -52,8 +55,15 @@ class SignalFaults:
                 continue  # it has ended, or starts again and is struck when it is there
             self._waiting.remove((at, fault))
             _send(pids[who], signal.SIGKILL if fault.kind == "kill" else signal.SIGSTOP)
+            if fault.kind == "kill":
+                self._killed[who] = fault
             if fault.kind == "stop":
                 self._stopped.append((now + fault.lasts, pids[who]))
+
+    def told(self, who: Address, how: str) -> str:
+        """How a role ended, in words: a planned kill is called that."""
+        fault = self._killed.pop(who, None)
+        return f"{how.removesuffix(OUT_OF_MEMORY)}, as planned ({fault})" if fault and KILLED in how else how
 
     @property
     def unmet(self) -> list[str]:

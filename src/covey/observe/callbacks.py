@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from threading import Condition, Thread
 from typing import Any
 
 from covey import faults
+from covey.errors import PlanError
 from covey.observe.membership import MembershipEvent
 from covey.observe.progress import Progress
 from covey.observe.referee import Row
@@ -52,6 +55,21 @@ class Callback:
 
     def ended(self, result: Result | None, why: str) -> None:
         """The run is over; without a result it failed, and `why` says how."""
+
+
+METHODS = ("started", "reported", "scored", "kept", "member_left", "ended")
+
+
+def check_methods(callback: Callback) -> None:
+    """Refuse a callback that would hear nothing, because its methods have other names than those that are called."""
+    if any(getattr(callback, name) != getattr(Callback, name).__get__(callback) for name in METHODS):
+        return
+    own = [name for name in dir(callback) if not name.startswith("_") and not hasattr(Callback, name)]
+    close = {name: found[0] for name in own if (found := get_close_matches(name, METHODS, n=1, cutoff=0.4))}
+    meant = f"; did you mean {', '.join(f'{right} (not {wrong})' for wrong, right in close.items())}?" if close else ""
+    raise PlanError(
+        f"callbacks: {type(callback).__name__} has none of the methods that are called ({', '.join(METHODS)}){meant}"
+    )
 
 
 class CallbackThread:
@@ -104,6 +122,7 @@ class CallbackThread:
             self._say(line)
 
     def _work(self) -> None:
+        process = os.getpid()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._calls or self._dropped or self._over)
@@ -117,6 +136,8 @@ class CallbackThread:
                 why = faults.words(error) if isinstance(error, Exception) else repr(error)
                 with self._changed:
                     self._drop(f"failed in {method}: {why}")
+            if os.getpid() != process:  # a child that the callback has forked: it must not go on as the launcher
+                os._exit(0)
             with self._changed:
                 self._since = None
                 self._changed.notify_all()

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from covey import atomic_file
-from covey.decoding import UNREADABLE
+from covey.decoding import UNREADABLE, file_bytes
 from covey.errors import WireError
 from covey.observe.membership import MembershipEvent
 from covey.observe.progress import Phase, Progress, RoleProgress
@@ -20,6 +20,7 @@ from covey.observe.referee import Row
 
 EVERY = 1.0  # seconds between two moments, until the journal is full for the first time
 BOUND = 4 << 20  # bytes: above this, every second moment and score goes
+LARGEST = 16 * BOUND  # bytes of a journal that is read
 LINES = 1000  # of what is said
 ROLES = 64  # a moment of more roles has only what they sum up to
 LENGTH = 2000  # characters of a line that is said
@@ -82,6 +83,7 @@ class Journal:
     def __init__(self, path: Path, troubled: Callable[[str], None], clock: Callable[[], float] = time.time) -> None:
         self.path, self._troubled, self._clock = path, troubled, clock
         self._file: int | None = None
+        self.trained = False  # the run has trained on a sample, or was scored
         self._size, self._said, self._every, self._last = 0, 0, EVERY, (0.0, "")
         try:
             self._open(os.O_EXCL)
@@ -92,6 +94,7 @@ class Journal:
         """Write down how far the run is, unless it was a short time ago and nothing has begun since."""
         now = self._clock()
         before, phase = self._last
+        self.trained = self.trained or progress.samples > 0
         if progress.phase == phase and now - before < self._every:
             return
         self._last = now, progress.phase
@@ -102,6 +105,7 @@ class Journal:
         ))  # fmt: skip
 
     def score(self, row: Row) -> None:
+        self.trained = True
         self._write(JournalScore(self._clock(), row))
 
     def say(self, line: str) -> None:
@@ -137,21 +141,22 @@ class Journal:
             self._size += len(line)
             if self._size > BOUND:
                 self._thin()
-        except OSError as error:
+        except (OSError, WireError) as error:  # also where somebody else has written into it
             self._give_up(error)
 
     def _thin(self) -> None:
         """Let every second moment and score go, and write moments half as often from now on."""
         self.close()
         kept = b"".join(_encoder.encode(event) + b"\n" for event in thinned(list(read(self.path))))
-        with atomic_file.replacing(self.path) as new:
+        with atomic_file.replacing(self.path, ours=True) as new:
             new.write_bytes(kept)
         self._size, self._every = len(kept), 2 * self._every
         self._open()
 
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, error: OSError | WireError) -> None:
         self.close()
-        self._troubled(f"the record of this run ends here, the run goes on: {self.path}: {error.strerror or error}")
+        why = getattr(error, "strerror", None) or error
+        self._troubled(f"the record of this run ends here, the run goes on: {self.path}: {why}")
 
 
 def thinned(events: Sequence[JournalEvent]) -> Iterator[JournalEvent]:
@@ -165,7 +170,7 @@ def thinned(events: Sequence[JournalEvent]) -> Iterator[JournalEvent]:
 
 def read(path: Path) -> Iterator[JournalEvent]:
     """The events of a journal; a last line that was not written whole is omitted."""
-    lines = path.read_bytes().split(b"\n")
+    lines = file_bytes(path, LARGEST).split(b"\n")
     for number, line in enumerate(lines[:-1], start=1):
         try:
             yield _decoder.decode(line)
@@ -178,7 +183,7 @@ def read(path: Path) -> Iterator[JournalEvent]:
 def being_written(path: Path) -> bool:
     """Whether the process that writes this journal lives."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import os
 import re
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from io import StringIO
 from math import isnan
 from pathlib import Path
-from threading import Thread
+from threading import BoundedSemaphore, Thread, Timer
 from typing import Any
 
 from covey import atomic_file
@@ -59,8 +62,8 @@ class CsvLogger(Callback):
     def __init__(self, where: str) -> None:
         if not where:
             raise PlanError("--log csv: name the file, as in --log csv:scores.csv")
-        self.path, self.rows = Path(where), list[Row]()
-        atomic_file.check(self.path, "--log csv:", "scores.csv")
+        atomic_file.check(Path(where), f"--log csv:{where}", "scores.csv")
+        self.path, self.rows = atomic_file.meant(Path(where)), list[Row]()
 
     def scored(self, row: Row) -> None:
         if self.rows and self.rows[-1]["samples"] == row["samples"]:
@@ -110,7 +113,11 @@ class TensorboardLogger(SteppedLogger):
         if not where:
             raise PlanError("--log tensorboard: name the folder, as in --log tensorboard:logs")
         needed("tensorboard", "tensorboard")
-        self.writer = import_module("torch.utils.tensorboard").SummaryWriter(where)
+        try:
+            self.writer = import_module("torch.utils.tensorboard").SummaryWriter(where)
+        except OSError as error:
+            why = error.strerror or error
+            raise PlanError(f"--log tensorboard:{where} cannot be written: {why}; choose another place") from None
 
     def log(self, numbers: Mapping[str, float], samples: int) -> None:
         for name, value in numbers.items():
@@ -178,6 +185,42 @@ class WandbLogger(SteppedLogger):
             self.run.finish(exit_code=0 if result else 1)
 
 
+class BoundedServer(ThreadingHTTPServer):
+    """Answers at most a few at a time, each within a few seconds: whoever is silent or slow holds nothing for long."""
+
+    most, patience = 32, 5.0  # connections; seconds that one may last
+    request_queue_size = 128  # so that those that are refused do not keep others waiting
+    daemon_threads = True
+
+    def __init__(self, *args: Any) -> None:
+        self.free = BoundedSemaphore(self.most)
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self.free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        late = Timer(self.patience, partial(_hang_up, request))
+        late.daemon = True
+        late.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            late.cancel()
+            self.free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever asked has hung up, or was too slow: that is no trouble of the run's."""
+
+
+def _hang_up(request: socket.socket) -> None:
+    with suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
+
+
 class PrometheusLogger(Callback):
     """The newest numbers for whoever asks http://127.0.0.1:PORT/metrics, while the run lasts."""
 
@@ -190,7 +233,7 @@ class PrometheusLogger(Callback):
         self.labels = ""
         self.before: Progress | None = None
         try:
-            self.server = ThreadingHTTPServer(("127.0.0.1", int(where)), self._handler())
+            self.server = BoundedServer(("127.0.0.1", int(where)), self._handler())
         except OSError as error:
             raise PlanError(f"--log prometheus:{where}: {error.strerror}; choose another port") from None
         Thread(target=self.server.serve_forever, name="prometheus", daemon=True).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ class RecordFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     cluster: str = ""  # that was simulated
 
 
-_facts: WireFormat[RecordFacts] = WireFormat("record of a run", RecordFacts, "json")
+_facts: WireFormat[RecordFacts] = WireFormat("record of a run", RecordFacts, "json", most=1 << 24)
 _results: WireFormat[Result] = WireFormat("recorded result", Result, "json")
 _comparisons: WireFormat[dict[str, Any]] = WireFormat("recorded comparison", dict[str, Any], "json")
 
@@ -49,7 +50,7 @@ class RunRecordFolder:
 
     @cached_property
     def facts(self) -> RecordFacts:
-        found = _facts.read((self.path / FACTS).read_bytes(), self.path / FACTS)
+        found = _facts.read_file(self.path / FACTS)
         if found.schema != SCHEMA:
             raise WireError(f"{self.path} is a record of another version of covey ({found.schema}, not {SCHEMA})")
         return found
@@ -65,15 +66,15 @@ class RunRecordFolder:
     def result(self) -> Result | None:
         """How the run ended; None of a comparison, and of a run that has not."""
         place = self.path / RESULT
-        return _results.read(place.read_bytes(), place) if self.facts.kind == "run" and place.is_file() else None
+        return _results.read_file(place) if self.facts.kind == "run" and os.path.lexists(place) else None
 
     @cached_property
     def verdict(self) -> str:
         """Of a comparison that has ended."""
         place = self.path / RESULT
-        if self.facts.kind != "comparison" or not place.is_file():
+        if self.facts.kind != "comparison" or not os.path.lexists(place):
             return ""
-        return str(_comparisons.read(place.read_bytes(), place).get("verdict", ""))
+        return str(_comparisons.read_file(place).get("verdict", ""))
 
     @property
     def status(self) -> str:
@@ -81,7 +82,9 @@ class RunRecordFolder:
         ends = [event for event in self.events if isinstance(event, JournalEnd)]
         if ends:
             return ends[-1].stopped
-        return "running" if journal.being_written(self.path / JOURNAL) else "lost"
+        if journal.being_written(self.path / JOURNAL):
+            return "running"
+        return self.result.stopped if self.result else "lost"  # with a result, its journal could not be ended
 
     @property
     def why(self) -> str:
@@ -98,12 +101,13 @@ class RunRecordFolder:
         """The scores, also of a run that has not ended."""
         if self.result:
             return self.result.history
-        rows = {event.row["samples"]: event.row for event in self.events if isinstance(event, JournalScore)}
+        rows = {event.row.get("samples"): event.row for event in self.events if isinstance(event, JournalScore)}
         return list(rows.values())
 
     def inside(self) -> list[RunRecordFolder]:
         """The runs of a comparison."""
-        return recorded_runs(self.path / INSIDE)[0]
+        place = self.path / INSIDE
+        return [] if place.is_symlink() else recorded_runs(place)[0]
 
 
 def recorded_runs(runs: Path) -> tuple[list[RunRecordFolder], list[str]]:
@@ -147,7 +151,8 @@ def remove(record: RunRecordFolder) -> None:
 def _inside(runs: Path) -> Iterator[Path]:
     """The runs of comparisons."""
     for path in _folders(runs):
-        yield from sorted(_folders(path / INSIDE))
+        if not (path / INSIDE).is_symlink():
+            yield from sorted(_folders(path / INSIDE))
 
 
 def _folders(runs: Path) -> Iterator[Path]:

@@ -11,8 +11,9 @@ from typing import Any
 
 from covey import faults
 from covey.errors import PlanError
-from covey.observe.callbacks import Callback, CallbackThread
-from covey.observe.loggers import logger
+from covey.names import option
+from covey.observe.callbacks import Callback, CallbackThread, check_methods
+from covey.observe.loggers import CsvLogger, logger
 from covey.observe.progress import Progress, Watcher
 from covey.observe.referee import Row
 from covey.observe.result import Result, RunFacts
@@ -71,10 +72,15 @@ class RunListeners:
 def _loggers(texts: Sequence[str]) -> list[Callback]:
     """All of them; if one is refused, those before it are closed."""
     made: list[Callback] = []
+    tables: set[Path] = set()
     try:
         for text in texts:
             one = logger(text)
             made.append(one)
+            if isinstance(one, CsvLogger):
+                if one.path in tables:
+                    raise PlanError(f"{option('log', text)}: another logger writes this file; name two files")
+                tables.add(one.path)
     except PlanError as error:
         for open_one in made:
             open_one.ended(None, str(error))
@@ -100,6 +106,7 @@ def listening(
     for callback in hear:
         if not isinstance(callback, Callback):
             raise PlanError(f"callbacks: {callback!r} is not a covey.Callback; derive its class from covey.Callback")
+        check_methods(callback)
     if runs is None and not hear:
         yield None
         return

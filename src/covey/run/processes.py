@@ -182,7 +182,7 @@ def run_record(asked: Request) -> RunRecord:
     return RunRecord(
         strategy=asked.strategy.text, workers=len(asked.plan.limits), servers=asked.servers,
         seed=asked.options.training.seed, samples=asked.deal.samples, batch_size=asked.task.step_size,
-        limits=list(asked.plan.limits),
+        limits=list(asked.plan.limits), clock="virtual" if asked.options.engine == "simulated" else "real",
         optimizer=settings_of(build.optimizer(asked.task)) if kept.checkpoint or kept.resume else [],
     )  # fmt: skip
 
@@ -214,6 +214,12 @@ def kept_run(
     if run.loop != here.loop:
         kinds = {True: "a script's own loop (covey launch)", False: "a task (covey run)"}
         raise CheckpointError(f"{place} is of {kinds[run.loop]}, and this is {kinds[here.loop]}")
+    if "" not in (run.clock, here.clock) and run.clock != here.clock:
+        others = {"real": "covey run, or engine local", "virtual": "covey simulate, or engine simulated"}
+        raise CheckpointError(
+            f"{place} is of a run in {run.clock} time, and this one counts {here.clock} seconds: go on with "
+            f"{others[run.clock]}"
+        )
     written, past, here = here.strategy, uncut(run), uncut(here)
     longer = past.limits != here.limits and not changed(past, here)
     if run.ended and longer and (earlier := checkpoints.unended()):

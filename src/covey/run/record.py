@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from covey import atomic_file, faults
-from covey.errors import PlanError, SaveError
+from covey.errors import CheckpointError, PlanError, SaveError
 from covey.names import option
 from covey.observe.journal import Journal
 from covey.observe.records import FACTS, JOURNAL, RESULT, SCHEMA, RecordFacts
@@ -32,20 +33,26 @@ class RecordFolder:
 
     path: Path
     journal: Journal
+    say: Callable[[str], None] = lambda line: None
 
     def conclude(self, result: Result) -> None:
         """Keep the result; a disk that is full takes the record away, not the result."""
-        result.keep_record(self.path)
         if result.membership:
             self.journal.change(result.membership)
-        self.keep(result.to_json())
+        if self.keep(result.to_json()):
+            result.keep_record(self.path)
         self.journal.end(result.stopped)
 
-    def keep(self, text: str) -> None:
+    def keep(self, text: str) -> bool:
+        """Write the result down; whether that was possible."""
         try:
-            atomic_file.write(self.path / RESULT, text)
+            atomic_file.write(self.path / RESULT, text, ours=True)
         except OSError as error:
-            self.journal.say(f"the result could not be kept: {error.strerror or error}")
+            line = f"the result is not in the record {self.path}: {error.strerror or error}"
+            self.journal.say(line)
+            self.say(line)
+            return False
+        return True
 
 
 def folder_of_runs(wanted: str | os.PathLike[str] | Literal[False] | None) -> Path | None:
@@ -64,7 +71,7 @@ def recording(
     runs: Path, known: RunFacts, task: str, say: Callable[[str], None], cluster: str = "",
     kind: Literal["run", "comparison"] = "run",
 ) -> Iterator[RecordFolder | None]:  # fmt: skip
-    """A new record; None where no folder can be made. Whatever is raised inside is its end."""
+    """A new record; None where no folder can be made. Whatever is raised inside is its end; a refusal leaves none."""
     made = _made(runs, known, task, cluster, kind, say)
     if made is None:
         yield None
@@ -75,6 +82,10 @@ def recording(
         made.journal.end("interrupted")
         raise
     except BaseException as error:
+        if isinstance(error, PlanError | CheckpointError) and not made.journal.trained:
+            made.journal.close()
+            shutil.rmtree(made.path, ignore_errors=True)  # it was refused: there was no run
+            raise
         if isinstance(error, SaveError):  # the run has a result all the same
             made.keep(error.result.to_json())
         made.journal.end("failed", faults.words(error) if isinstance(error, Exception) else type(error).__name__)
@@ -86,7 +97,7 @@ def recording(
 def _made(
     runs: Path, known: RunFacts, task: str, cluster: str, kind: Any, say: Callable[[str], None]
 ) -> RecordFolder | None:
-    began = time.gmtime()
+    began, path = time.gmtime(), None
     try:
         runs.mkdir(parents=True, exist_ok=True)
         word = _word(known.strategy) if kind == "run" else kind
@@ -97,11 +108,14 @@ def _made(
             schema=SCHEMA, id=path.name, began=time.strftime("%Y-%m-%dT%H:%M:%SZ", began), kind=kind, run=known,
             source=source, commit=commit, cluster=cluster,
         )  # fmt: skip
-        atomic_file.write(path / FACTS, msgspec.json.format(msgspec.json.encode(written), indent=1).decode() + "\n")
+        text = msgspec.json.format(msgspec.json.encode(written), indent=1).decode()
+        atomic_file.write(path / FACTS, f"{text}\n", ours=True)
     except OSError as error:
         say(f"this run is not recorded: {runs}: {error.strerror or error}")
+        if path is not None:
+            shutil.rmtree(path, ignore_errors=True)
         return None
-    return RecordFolder(path, Journal(path / JOURNAL, say))
+    return RecordFolder(path, Journal(path / JOURNAL, say), say)
 
 
 def _word(strategy: str) -> str:

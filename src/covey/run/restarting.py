@@ -11,7 +11,7 @@ from covey.checkpoint import CheckpointDirectory, RunRecord
 from covey.engines.interrupt import Interrupt
 from covey.engines.process.clock import LostAttempt
 from covey.engines.process.launcher.supervisor import Supervisor
-from covey.errors import PeerLost
+from covey.errors import CheckpointError, PeerLost
 from covey.membership import pause
 from covey.names import option
 from covey.observe.membership import Goodput, MembershipEvent
@@ -67,7 +67,7 @@ class Restarts:
         """The next attempt; or no more of them."""
         self._count_pause(attempt)
         moment = time.monotonic()
-        following = self._from_newest(attempt)
+        following = self._from_newest(attempt, lost)
         self.failed = self.failed + 1 if following.kept == attempt.kept else 1
         if self.failed > self.most:
             raise PeerLost(
@@ -90,10 +90,10 @@ class Restarts:
         self._wait(wait)
         return following
 
-    def _from_newest(self, attempt: Attempt) -> Attempt:
+    def _from_newest(self, attempt: Attempt, lost: PeerLost) -> Attempt:
         if self.checkpoints is None or not self.checkpoints.all():
             return Attempt(attempt.kept, attempt.run)
-        return Attempt(*self.checkpoints.newest())
+        return Attempt(*newest_after(self.checkpoints, lost))
 
     def _count_pause(self, attempt: Attempt) -> None:
         """How long the run stood still before this attempt trained."""
@@ -110,6 +110,14 @@ class Restarts:
     def _say(self, line: str) -> None:
         if self.given.output.watcher:
             self.given.output.watcher.say(line)
+
+
+def newest_after(checkpoints: CheckpointDirectory, lost: PeerLost) -> tuple[Path, RunRecord]:
+    """The newest checkpoint; where none can be read, the loss ends the run."""
+    try:
+        return checkpoints.newest()
+    except CheckpointError as error:
+        raise PeerLost(f"{lost}\nthe run cannot start again: {error}", lost.who) from None
 
 
 def samples_kept(run: RunRecord | None) -> int:

@@ -46,6 +46,12 @@ def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None]
     names = {role.address: str(role.address) for role in asked.plan.roles}
     plan = planned(given.fault_plan.faults)
     plan.check(list(names.values()), [names[role.address] for role in asked.plan.roles if role.trains])
+    full = next((fault for fault in plan.faults if fault.kind == "disk full"), None)
+    if full and given.checkpoints.checkpoint is None:
+        raise PlanError(
+            f"'{full}': this run writes no checkpoint, so a full disk changes nothing: add "
+            f"{option('checkpoint', 'DIR')}"
+        )
     if given.checkpoints.every == "auto":
         raise PlanError(
             f"{option('every', 'auto')} measures how long a real disk takes; in virtual time give one, such as 5s"

@@ -25,7 +25,7 @@ from covey.observe.result import Result
 from covey.observe.tally import Tally, Teller
 from covey.run.options import failures_survived, interval
 from covey.run.request import Request, referee
-from covey.run.restarting import samples_kept
+from covey.run.restarting import newest_after, samples_kept
 from covey.simulate.faults import FaultPlan
 
 STARTING = 1.0  # seconds that a run needs to start again, besides its pause
@@ -67,7 +67,7 @@ class VirtualRestarts:
             except PeerLost as lost:
                 if not self.most:
                     raise
-                kept, run = self._newest(before, run)
+                kept, run = self._newest(before, run, lost)
                 clock = self._after(attempt, lost, kept == before, run)
                 before = kept
                 continue
@@ -122,10 +122,12 @@ class VirtualRestarts:
 
         return write
 
-    def _newest(self, before: Path | None, run: RunRecord | None) -> tuple[Path | None, RunRecord | None]:
+    def _newest(
+        self, before: Path | None, run: RunRecord | None, lost: PeerLost
+    ) -> tuple[Path | None, RunRecord | None]:  # fmt: skip
         if self.checkpoints is None or not self.checkpoints.all():
             return before, run
-        return self.checkpoints.newest()
+        return newest_after(self.checkpoints, lost)
 
     def _after(self, attempt: VirtualAttempt, lost: PeerLost, same: bool, run: RunRecord | None) -> float:
         """Count what was lost, and say when the next attempt begins; or no more of them."""

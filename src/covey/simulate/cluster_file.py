@@ -10,7 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
-from covey.errors import PlanError
+from covey.decoding import named_text
+from covey.errors import PlanError, WireError
 from covey.simulate.cluster import Cluster, Host, Sharing, parse_host, parse_jitter
 from covey.simulate.machines import FREE, CodecTime, CpuTime, Handling, Link, Machine, machine_name
 from covey.simulate.units import AT_ONCE, BytesPerSecond, Seconds, parse_duration, parse_rate
@@ -35,9 +36,11 @@ MEMORY = BytesPerSecond(4e9)  # between roles of one machine, by default
 def load(path: str | PathLike[str]) -> Cluster:
     """Read a cluster from a TOML file."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = named_text(Path(path))
     except OSError as error:
         raise PlanError(f"cannot read the cluster file {path}: {error.strerror}") from error
+    except WireError as error:
+        raise PlanError(f"cannot read the cluster file {path}: {error}") from error
     except ValueError as error:
         raise PlanError(f"{path} is not a TOML file: {error}") from error
     try:

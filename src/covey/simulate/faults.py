@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import Literal, get_args
 
-from covey.errors import PlanError
+from covey.decoding import named_text
+from covey.errors import PlanError, WireError
 from covey.simulate.cluster import Host, parse_host
 from covey.simulate.units import AT_ONCE, Seconds, parse_duration
 
@@ -113,9 +115,9 @@ def read_faults(text: str) -> FaultPlan | range:
     if seeds is not None:
         return seeds
     try:
-        is_file = "\n" not in text and Path(text).is_file()
-        return parse_faults(Path(text).read_text(encoding="utf-8") if is_file else text)
-    except (OSError, UnicodeDecodeError) as error:
+        is_file = "\n" not in text and os.path.exists(text)  # a long plan is no name of a file
+        return parse_faults(named_text(Path(text)) if is_file else text)
+    except (OSError, UnicodeDecodeError, WireError) as error:
         raise PlanError(f"--faults {text}: the file cannot be read: {error}") from None
 
 

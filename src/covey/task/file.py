@@ -51,6 +51,8 @@ def _split(where: str) -> tuple[Path, str]:
 def import_file(path: Path) -> ModuleType:
     """Run the file as a module of its own; what it raises goes to the user as it is."""
     if not path.is_file():
+        if path.exists():
+            raise PlanError(f"{path} is not a plain file; give a Python file, as in train.py:task")
         near = get_close_matches(path.name, [file.name for file in path.parent.glob("*.py")], n=1)
         hint = f"did you mean {path.parent / near[0]}?" if near else "give a Python file, as in train.py:task"
         raise PlanError(f"there is no file {path}; {hint}")

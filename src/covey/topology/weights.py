@@ -7,7 +7,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from covey.errors import PlanError
+from covey.decoding import named_text
+from covey.errors import PlanError, WireError
 
 Weights = dict[int, dict[int, float]]
 
@@ -18,8 +19,8 @@ def read_weights(file: str, size: int) -> Weights:
     if not file:
         raise PlanError("matrix needs file=...: rows of numbers (.csv, .txt), or TOML with weights = [[...], ...]")
     try:
-        text = Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = named_text(Path(file))
+    except (OSError, UnicodeDecodeError, WireError) as error:
         raise PlanError(f"{asked}: cannot be read: {error}") from None
     rows = _from_toml(asked, text) if file.endswith(".toml") else _from_lines(asked, text)
     widths = {len(row) for row in rows}

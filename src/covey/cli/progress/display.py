@@ -12,6 +12,7 @@ from rich.console import Console
 
 from covey.cli.options import Voice
 from covey.cli.progress.run_history import RunHistory, number, rates, step, wait
+from covey.cli.tables.console import SafeConsole
 from covey.observe.progress import Progress, Watcher
 from covey.simulate.units import format_bytes, format_duration
 
@@ -25,7 +26,7 @@ ROLES = 16  # lines of roles at most: a simulated cluster may have a thousand
 @contextmanager
 def shown(title: str, until: str | None, voice: Voice) -> Iterator[Watcher]:
     """A watcher that fits the output; all of it goes to stderr, and the terminal is intact afterwards."""
-    console = Console(stderr=True, highlight=False)
+    console = SafeConsole(stderr=True, highlight=False)
     verbose = voice == "verbose"
     if voice == "quiet":
         yield Silent()

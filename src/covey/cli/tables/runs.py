@@ -13,6 +13,7 @@ from covey.cli.progress.run_history import number
 from covey.cli.tables.result import print_result
 from covey.observe.journal import JournalLine
 from covey.observe.records import RunRecordFolder
+from covey.observe.referee import Row
 from covey.simulate.units import format_bytes, format_duration
 
 OURS = ("seconds", "samples", "bytes")
@@ -57,9 +58,27 @@ def print_run(console: Console, record: RunRecordFolder) -> None:
         console.print(Text(
             f"{now.phase}: {format_duration(now.seconds)}, {now.samples:,} samples, {format_bytes(now.bytes)} sent"
         ))  # fmt: skip
+    if record.history and not record.result:
+        console.print(_scored(record.history))
     said = [event.line for event in record.events if isinstance(event, JournalLine)]
     for line in said[-LINES:]:
         console.print(Text(line, "dim"))
+
+
+def _scored(history: Sequence[Row]) -> Table:
+    """The last scores, a line each."""
+    rows = history[-LINES:]
+    names = list(dict.fromkeys(name for row in rows for name in row if name not in OURS))
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("seconds", "samples", *names):
+        table.add_column(Text(name), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_shown(row.get(name))) for name in ("seconds", "samples", *names)))
+    return table
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else number(value)
 
 
 def print_side_by_side(console: Console, records: Sequence[RunRecordFolder]) -> None:

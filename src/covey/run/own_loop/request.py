@@ -48,6 +48,7 @@ class Loop:
         return RunRecord(
             strategy=self.strategy.text, workers=len(self.plan.limits), servers=servers,
             seed=self.options.training.seed, samples=0, batch_size=0, limits=list(self.plan.limits), loop=True,
+            clock="real",
         )  # fmt: skip
 
     @property

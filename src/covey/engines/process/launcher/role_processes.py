@@ -42,6 +42,7 @@ from covey.model.threads import limited_to
 PATIENCE = 5.0  # seconds that the roles have to end by themselves when asked to, and their parent after them
 HASTE = 1.0  # the same for one that may still be importing torch, after a failure
 PARENT = "the parent of all roles"
+OUT_OF_MEMORY = " (out of memory?)"  # what is said of a SIGKILL that nobody has planned
 LONG = 64  # bytes: a directory for temporary files with a longer name leaves no room for a socket's path
 
 
@@ -282,5 +283,5 @@ def describe(code: int) -> str:
     """How a process ended, in words; a negative code is a signal."""
     if code >= 0:
         return f"exited with code {code}"
-    hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+    hint = OUT_OF_MEMORY if -code == signal.SIGKILL else ""
     return f"exited with signal {-code}, {signal.Signals(-code).name}{hint}"

@@ -1,0 +1,126 @@
+"""A folder of records in which somebody has put something else: each is told by name, nothing waits, nothing leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from typer.testing import CliRunner
+
+import covey
+from covey.cli import app
+from covey.observe.records import named, recorded_runs
+
+SECONDS = 20  # after which a command hangs
+ESCAPE = "\x1b]0;owned\x07\x1b[2J"
+
+
+@pytest.fixture(autouse=True)
+def in_time() -> Iterator[None]:
+    """A wait for a pipe ends the test, and not the suite."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise AssertionError(f"no answer after {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(SECONDS)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("records")
+    covey.fit("examples/digits.py", "bsp", 2, engine="simulated", steps=2, runs=runs)
+    return next(runs.iterdir())
+
+
+def asked(*words: str | Path) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["runs", *map(str, words)])
+    assert "Traceback" not in done.stderr and "mistake in covey" not in done.stderr, done.stderr
+    return done.exit_code, done.stdout + done.stderr
+
+
+def pipe(place: Path) -> None:
+    os.mkfifo(place)
+
+
+def folder(place: Path) -> None:
+    place.mkdir()
+
+
+def zeros(place: Path) -> None:
+    place.symlink_to("/dev/zero")
+
+
+def elsewhere(place: Path) -> None:
+    place.symlink_to("/etc/passwd")
+
+
+def large(place: Path) -> None:
+    with place.open("wb") as file:
+        file.truncate(2 << 30)
+
+
+def deep(place: Path) -> None:
+    place.write_text("[" * 100_000 + "]" * 100_000 + "\n")
+
+
+@pytest.mark.parametrize("put", [pipe, folder, zeros, elsewhere, large, deep])
+@pytest.mark.parametrize("name", ["facts.json", "journal.jsonl", "result.json"])
+def test_what_is_no_file_of_a_record_is_named(
+    good: Path, tmp_path: Path, put: Callable[[Path], None], name: str
+) -> None:
+    shutil.copytree(good, tmp_path / "a")
+    (tmp_path / "a" / name).unlink()
+    put(tmp_path / "a" / name)
+    found, unreadable = recorded_runs(tmp_path)
+    assert not found
+    assert [str(tmp_path / "a" / name) in line for line in unreadable] == [True] or name == "facts.json"
+    for words in (["list"], ["show", "a"], ["compare", "a", "a"]):
+        code, told = asked(*words, "--runs", tmp_path)
+        assert code in (0, 1, 2) and ("a/" + name in told or name == "facts.json"), told
+    if name != "facts.json":
+        assert asked("rm", "a", "--runs", tmp_path)[0] == 0 and os.listdir(tmp_path) == []
+
+
+def test_a_link_inside_a_record_leads_nowhere(good: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    shutil.copytree(good, tmp_path / "other" / "stranger")
+    shutil.copytree(good, tmp_path / "runs" / "one")
+    (tmp_path / "runs" / "one" / "runs").symlink_to(tmp_path / "other")
+    assert named(tmp_path / "runs", "one").inside() == []
+    assert asked("show", "stranger", "--runs", tmp_path / "runs")[0] == 2
+    assert asked("rm", "one", "--runs", tmp_path / "runs")[0] == 0
+    assert (tmp_path / "other" / "stranger" / "facts.json").is_file()
+
+
+def test_a_lost_run_shows_its_scores_and_nothing_that_moves_the_terminal(good: Path, tmp_path: Path) -> None:
+    shutil.copytree(good, tmp_path / "lost")
+    (tmp_path / "lost" / "result.json").unlink()
+    rows = [
+        {"samples": 32, "seconds": 1.5, "accuracy": 0.25}, {"samples": 64, "seconds": 3.0, "accuracy": 0.5},
+        {"odd" + ESCAPE: 1.0}, {"samples": None, "accuracy": None},
+    ]  # fmt: skip
+    events = [{"event": "score", "at": 1.0, "row": row} for row in rows]
+    events += [{"event": "said", "at": 1.0, "line": "a line" + ESCAPE}]
+    (tmp_path / "lost" / "journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    for words in (["show", "lost"], ["list"], ["compare", "lost", "lost"]):
+        code, told = asked(*words, "--runs", tmp_path)
+        assert code == 0 and "lost" in told and "\x1b]" not in told and "\x1b[2J" not in told and "\x07" not in told
+    shown = asked("show", "lost", "--runs", tmp_path)[1]
+    assert "0.25" in shown and "0.5" in shown and "64" in shown
+
+
+def test_a_record_whose_journal_could_not_be_ended_has_its_result(good: Path, tmp_path: Path) -> None:
+    shutil.copytree(good, tmp_path / "one")
+    journal = tmp_path / "one" / "journal.jsonl"
+    journal.write_text("".join(line for line in journal.open() if '"ended"' not in line))
+    assert named(tmp_path, "one").status == "budget"
