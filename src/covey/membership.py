@@ -35,6 +35,10 @@ class Joined(Message):
     counted = False
 
 
+class ViewChanged(Exception):
+    """(To a program that waits for its peers in a round of all workers) One was born again: the round will not end."""
+
+
 def pause(failures: int) -> float:
     """Seconds before another try, after this number of failures in a row."""
     return PAUSES[min(failures, len(PAUSES)) - 1]

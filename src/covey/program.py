@@ -69,9 +69,9 @@ class Receive(Effect[Message | None], frozen=True):
         return self.sender is None or self.sender == peer
 
     def __str__(self) -> str:
-        wanted = " or ".join(kind.__name__ for kind in self.kinds)
         step = f" of step {self.step}" if self.step is not None else ""
-        return wanted + step + (f" from {self.sender}" if self.sender else "")
+        wanted = " or ".join(kind.__name__ for kind in self.kinds) + step
+        return wanted + (f" from {self.sender}" if self.sender else "")
 
 
 class Compute(Effect[T], frozen=True):
@@ -146,6 +146,7 @@ class Host(Protocol):
     def consult(self, program: Coroutine[Effect[Any], Any, T], progress: float) -> T: ...
     def share(self, vector: Vector, place: int) -> Vector: ...
     def lives(self, who: Address) -> object: ...
+    def forget_sums(self) -> None: ...
 
 
 class Node:
@@ -286,8 +287,7 @@ class Node:
         return self.host.share(vector, place)
 
 
-# In virtual time all workers ask in one process: ten thousand need not each have a list of the others.
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=16)  # in virtual time ten thousand workers ask in one process
 def _present(limits: tuple[int | None, ...], step: int) -> tuple[int, ...]:
     return tuple(rank for rank, limit in enumerate(limits) if limit is None or step < limit)
 

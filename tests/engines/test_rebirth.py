@@ -34,25 +34,25 @@ FAMILIES = [
     ("petuum(bound=1)", 2), ("essp(bound=1)", 2), ("downpour", 2), ("downpour(push=2, fetch=2)", 2),
     ("asynchronous(epoch=0.5)", 1), ("ssp + topk(density=0.2)", 2),
     ("easgd(period=2)", None), ("eamsgd(period=1)", None), ("gosgd(probability=0.5)", None),
+    ("diloco(period=3)", None), ("local_sgd(period=3, momentum=keep)", None),
 ]  # fmt: skip
 
 
 class Killing(VirtualEngine):
-    """Kills a role in place of each of these of its effects, counted over all of its lives."""
+    """Kills roles in place of each of these of their effects, counted over all of their lives."""
 
-    victim, at, count = VICTIM, frozenset[int](), 0
-
-    def kill(self, victim: Address, at: Collection[int]) -> None:
-        self.victim, self.at = victim, frozenset(at)
+    def kill(self, at: dict[Address, Collection[int]]) -> None:
+        self.at, self.counts = at, dict.fromkeys(at, 0)
         for kind, perform in list(self._perform.items()):
             self._perform[kind] = self.counted(perform)
 
     def counted(self, perform: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def act(thread: Any, effect: Any) -> Any:
-            if thread.actor.address == self.victim:
-                self.count += 1
-                if self.count - 1 in self.at:
-                    self._lives.lose(self.victim)
+            who = thread.actor.address
+            if who in self.at:
+                self.counts[who] += 1
+                if self.counts[who] - 1 in self.at[who]:
+                    self._lives.lose(who)
                     return WAIT
             return perform(thread, effect)
 
@@ -64,7 +64,8 @@ class Finished:
 
     def __init__(
         self, strategy: str, at: Collection[int] = (), *, victim: Address = VICTIM, task: Any = None,
-        watch: Instrument | None = None, most: int = 2, workers: int = 3, cluster: Cluster = CLUSTER, **given: Any,
+        watch: Instrument | None = None, most: int = 2, workers: int = 3, cluster: Cluster = CLUSTER,
+        also: dict[Address, Collection[int]] | None = None, **given: Any,
     ) -> None:  # fmt: skip
         task = task or mlp(sgd(momentum=0.9))
         asked = request(
@@ -80,13 +81,13 @@ class Finished:
         engine = Killing(
             asked.plan, replicas, cluster, [watch] if watch else [], Referee(10**9), None, attempt=attempt
         )  # fmt: skip
-        engine.kill(victim, at)
+        engine.kill({victim: at, **(also or {})})
         with one_thread():
             self.outcome: VirtualOutcome = engine.run()
         model = ScoredModel(build.model(task, 0), None)
         model.assemble(self.outcome.snapshots)
         self.weights: dict[str, Tensor] = model.state()
-        self.effects, self.replicas = engine.count, replicas
+        self.effects, self.replicas = engine.counts[victim], replicas
 
     def equals(self, other: dict[str, Tensor]) -> bool:
         return all(torch.equal(self.weights[name], other[name]) for name in other)
@@ -123,6 +124,65 @@ def test_bsp_keeps_its_weights_through_deaths_of_deaths() -> None:
             found = Finished("bsp", [first, first + later], servers=2, cluster=INSTANT)
             assert found.equals(rigid.scored), f"killed at effects {first} and {first + later}"
             assert found.outcome.samples == rigid.outcome.samples and len(found.outcome.membership) == 2
+
+
+@pytest.mark.parametrize(
+    ("strategy", "workers", "victim", "cluster"),
+    [
+        ("allreduce", 3, 0, INSTANT), ("allreduce", 3, 1, CLUSTER), ("bmuf(period=3)", 3, 0, CLUSTER),
+        ("local_sgd(period=2)", 3, 1, CLUSTER), ("local_sgd(period=2, momentum=average)", 3, 2, INSTANT),
+        *(
+            pytest.param(f"allreduce(pattern={pattern})", workers, 1, CLUSTER, marks=pytest.mark.full)
+            for pattern, workers in [
+                ("star", 3), ("binomial", 4), ("scatter", 3), ("halving", 4), ("hierarchical", 4), ("chain", 3),
+                ("bruck", 3), ("butterfly", 4), ("doubling", 4),
+            ]
+        ),
+    ],
+)  # fmt: skip
+def test_global_sums_end_with_the_weights_of_a_run_that_lost_nobody(
+    strategy: str, workers: int, victim: int, cluster: Cluster
+) -> None:
+    """To the bit, wherever a worker is killed: a sum that some have and some have not is taken over, never doubled."""
+    task = mlp(sgd(momentum=0.9 if "average" in strategy else 0.0), model=dropout().model)
+    rigid = run(task, strategy, workers, steps=STEPS)
+    whole = Finished(strategy, task=task, workers=workers, victim=worker(victim), cluster=cluster)
+    assert whole.equals(rigid.scored) and whole.outcome.samples == rigid.outcome.samples and whole.effects > 20
+    for at in range(whole.effects):
+        found = Finished(strategy, [at], task=task, workers=workers, victim=worker(victim), cluster=cluster)
+        assert found.equals(rigid.scored), f"killed at effect {at}"
+        assert found.outcome.samples == rigid.outcome.samples and len(found.outcome.membership) == 1
+
+
+@pytest.mark.parametrize("every", [17, pytest.param(3, marks=pytest.mark.full)])
+@pytest.mark.parametrize("strategy", ["allreduce", "bmuf(period=3)"])
+def test_global_sums_go_on_when_two_workers_are_lost_at_once_or_one_while_all_meet(strategy: str, every: int) -> None:
+    task = mlp(sgd())
+    rigid = run(task, strategy, 3, steps=STEPS)
+    for first in range(2, 40, every):
+        for second in range(first - 2, first + 14, every // 2):
+            found = Finished(strategy, [first], task=task, also={worker(2): [max(0, second)]})
+            assert found.equals(rigid.scored), f"killed at effects {first} and {second}"
+            again = Finished(strategy, [first, first + 1 + second % 7], task=task)
+            assert again.equals(rigid.scored), f"killed at effects {first} and {first + 1 + second % 7}"
+
+
+def test_when_all_workers_are_lost_at_once_the_run_ends_and_says_what_would_have_helped() -> None:
+    with pytest.raises(PeerLost, match="together with all other workers.*checkpoint"):
+        Finished("allreduce", [9], also={worker(0): [9], worker(2): [9]}, cluster=INSTANT)
+
+
+def test_workers_with_shorter_budgets_leave_only_when_nobody_needs_them() -> None:
+    """Samples do not divide evenly: two workers end a step earlier than the other, which may still lack its sum."""
+    task = mlp(sgd(momentum=0.9), samples=49)
+    for strategy in ("allreduce", "bmuf(period=2)"):
+        rigid = run(task, strategy, 3, epochs=1)
+        whole = Finished(strategy, task=task, steps=None, epochs=1)
+        assert whole.equals(rigid.scored)
+        for at in range(whole.effects // 3, whole.effects):
+            found = Finished(strategy, [at], task=task, steps=None, epochs=1)
+            assert found.equals(rigid.scored), f"{strategy} killed at effect {at}"
+            assert found.outcome.samples == rigid.outcome.samples
 
 
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.full)])

@@ -132,7 +132,11 @@ def test_own_loops_are_refused(room: Room) -> None:
 @pytest.mark.parametrize(
     ("strategy", "options", "needed"),
     [
-        ("allreduce", {}, "allreduce cannot go on without a lost worker; use bsp, ssp"),
+        ("firecaffe", {}, "firecaffe cannot go on without a lost worker; use bsp, ssp"),
+        ("allreduce(bucket=4MB)", {}, "use bucket=0; or use"),
+        ("allreduce(pattern=auto)", {}, "name a pattern"),
+        ("local_sgd(after=3)", {}, "omit after"),
+        ("allreduce + int8", {}, "omit the codec"),
         ("quorum(count=gradients)", {}, 'use count=workers; or use on_failure="restart"'),
         ("easgd(mode=synchronous)", {}, "use mode=asynchronous"),
         ("bsp + int8 + pull", {}, r"omit \+ pull"),
@@ -156,3 +160,23 @@ def test_layers_that_normalize_over_all_workers_are_refused(room: Room) -> None:
     task = room.task(model="nn.Sequential(nn.Linear(6, 12), nn.SyncBatchNorm(12), nn.Linear(12, 3))")
     with pytest.raises(PlanError, match=r'nn.SyncBatchNorm.*use on_failure="restart"'):
         fit(task, "bsp", 2, steps=4, on_failure="continue")
+
+
+@pytest.mark.parametrize("deaths", [3, pytest.param(20, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    ("strategy", "model"),
+    [
+        ("allreduce", "nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.2))"),
+        ("allreduce", "nn.Sequential(nn.Linear(6, 20000), nn.ReLU(), nn.Linear(20000, 3))"),
+    ],
+)  # fmt: skip
+def test_global_sums_end_with_the_weights_of_a_run_that_lost_nobody(
+    room: Room, strategy: str, model: str, deaths: int
+) -> None:
+    task, steps = room.task(before_step=AT_STEP, model=model), 20 * deaths
+    victims = [f"worker {number % 3}" for number in range(deaths)]
+    killer = Killer(room, *victims)
+    result = fit(task, strategy, 3, steps=steps, on_failure="continue", watcher=killer)
+    check(result, killer, victims)
+    plain = fit(task, strategy, 3, steps=steps)
+    assert all(map(torch.equal, weights(result), weights(plain))) and result.samples == plain.samples

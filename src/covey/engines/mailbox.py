@@ -27,3 +27,7 @@ class Mailbox:
                 self.taken(message)
                 return message
         return None
+
+    def holds(self, kind: type[Message]) -> bool:
+        """Whether a message of this kind waits."""
+        return any(type(message) is kind for message in self.waiting)

@@ -90,7 +90,7 @@ def _train(
     # what is only timed has no numbers to add up: the sums of large groups may be charged by their formula
     outcome = engine(
         asked.plan, replicas, given.virtual.cluster or Cluster(), instruments, judge, scoring,
-        formulas_from=LARGE if given.virtual.timing_only and not given.training.link_rate else None,
+        formulas_from=LARGE if _by_formula(asked) else None,
         attempt=attempt,
     ).run()  # fmt: skip
     for shown in watching:
@@ -109,6 +109,12 @@ def _train(
         if unsaved := save_model(result, given.output.save):
             raise unsaved
     return result
+
+
+def _by_formula(asked: Request) -> bool:
+    """Whether sums may be charged as a whole: where only time counts, and nobody is lost in the middle of one."""
+    given = asked.options
+    return given.virtual.timing_only and not given.training.link_rate and not asked.plan.elastic
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from covey.message import Address, Message
 from covey.model.replica import Replica
@@ -61,11 +61,17 @@ async def rejoin(node: Node, replica: Replica, servers: Sequence[Address], *stal
 
 async def begin(node: Node, replica: Replica, step: int) -> None:
     """Let this step be the next; all before it count as done."""
+    done = await skip_to(node, replica.batch_source.samples, step)
+    replica.progress.reach(done * node.workers)
+
+
+async def skip_to(node: Node, samples: Callable[[int, int], int], step: int) -> int:
+    """Let this step be the next; how many of its own samples a worker has done then."""
     while node.step < step - 1:
         node.training()
-    done = sum(replica.batch_source.samples(node.rank, past) for past in range(step))
-    replica.progress.reach(done * node.workers)
+    done = sum(samples(node.rank, past) for past in range(step))
     await node.note("resumed", done)
+    return done
 
 
 async def complete(node: Node, servers: Sequence[Address]) -> None:

@@ -31,6 +31,7 @@ class Role:
         alias: What those with whom it runs the strategy call it.
         prepare: What takes long the first time, for weights such as these.
         heard_by_all: Whether those who step hear every worker's settings, not only one worker's.
+        together: Whether its waits for peers end with ViewChanged when one of them is born again.
 
     >>> async def work(node, replica):
     ...     for step in node.steps():
@@ -46,6 +47,7 @@ class Role:
     host: Address | None = None  # the role on whose machine it lives; a machine of its own when None
     one_batch: bool = False  # all workers take each step together, at equal weights, as one with a large batch would
     heard_by_all: bool = False  # whoever steps hears every worker's settings, not only one's
+    together: bool = False  # a wait for a peer ends with ViewChanged when somebody is born again
     part: Callable[[ReplicaSpec], Replica] | None = (
         None  # makes the replica of a role that has only a part of the model
     )

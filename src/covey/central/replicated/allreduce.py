@@ -20,6 +20,8 @@ from covey.exchange.two_levels import MachineMeans
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Memory, Node, Program
+from covey.servers.common_states import WholeReplica, enter
+from covey.servers.together import Together
 from covey.simulate.units import parse_size
 from covey.strategy import GROW, Description, Role, Strategy, TaskTerms, Taxonomy
 from covey.vector import Piece, Vector, ranges
@@ -55,28 +57,35 @@ async def worker(node: Node, replica: Replica, *, wish: PatternRequest, local: i
     """
     choice = node.remember("choice", PatternChoice()) if wish.open else Memory(wish.granted)
     told = not wish.open
-    for step in node.steps():
+    together = Together(node, WholeReplica(replica))
+    for step in node.steps() if await enter(node, replica, together) else ():
         present, group, now = node.present(step), node.members(step), choice.value
         summing = by_name.pattern("allreduce", now.pattern, local) if now.pattern else Trial(wish.first, local)
         # a loop of one's own may change gradients after backward, so nothing can leave before its end
-        way = stream if now.bucket and replica.batch_source.chosen is not None else at_once
-        compute = await way(node, replica, group, now, summing)
+        if now.bucket and replica.batch_source.chosen is not None:
+            compute = await stream(node, replica, group, now, summing)
+        else:
+            compute = await differentiated(node, replica)
+            mean = partial(mean_gradient, node, replica, replica.grad, group, summing)
+            if not await together.round(step, group, mean, replica.grad, replica.buffers):
+                continue
         await update(node, replica, present)
+        await together.part(step)
         if isinstance(summing, Trial):
             choice.value = await summing.choose(node, group, wish, replica.grad.nbytes, compute)
         if node.rank == present[0] and not told:
             told = True
             await tell(node, choice.value)
+    await together.leave()
 
 
-async def at_once(node: Node, replica: Replica, group: Group, choice: PatternChoice, summing: Pattern) -> float:
-    """Mean gradients and buffers in one sum after backward; how long this worker computed."""
+async def differentiated(node: Node, replica: Replica) -> float:
+    """Compute the gradient, which is summed after backward; how long that took."""
     begin = await node.now()
-    grad = await replica.gradient(node, clip=False)
+    await replica.gradient(node, clip=False)
     compute = await node.now() - begin
     # exactly: a schedule must give every replica the same rate
     replica.progress.begin(replica.batch_source.together(node.present(node.step), node.step))
-    await mean_gradient(node, replica, grad, group, summing)
     return compute
 
 
@@ -131,7 +140,7 @@ class Allreduce:
 
         def roles(workers: int, servers: int) -> list[Role]:
             return [
-                Role(Address("worker", rank), work, trains=True, scored=rank == 0, one_batch=True)
+                Role(Address("worker", rank), work, trains=True, scored=rank == 0, one_batch=True, together=True)
                 for rank in range(workers)
             ]
 
@@ -141,7 +150,7 @@ class Allreduce:
                 scored="worker 0's model: all are the same", rate="unchanged: the mean over all workers' samples",
                 scaling=GROW,
             ),
-            terms=TaskTerms(clips="each update"),
+            terms=TaskTerms(clips="each update"), rigid=self.rigid(),
             taxonomy=Taxonomy(
                 optimization="central", architecture="peers", scheduling="synchronous",
                 exchange="all-reduce" if codec.adds_up else "all-gather",
@@ -166,6 +175,12 @@ class Allreduce:
             )
         summing = by_name.pattern("allreduce", self.pattern, self.local)
         return partial(compressed, codec=codec, summing=summing, local=self.local if levels else 0)
+
+    def rigid(self) -> str:
+        """Why a round that a loss broke off could not be repeated, if so."""
+        if self.pattern == "auto":
+            return "what the workers measured is not told to a new one: name a pattern"
+        return "a sum is broken off in the middle of backward: use bucket=0" if self.bucket else ""
 
     def bucket_bytes(self) -> int | Literal["auto"]:
         if self.bucket == "auto":

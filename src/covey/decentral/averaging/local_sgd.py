@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from covey.decentral.averaging.common_models import MeanModel
 from covey.decentral.averaging.model_means import ModelMeans, model_means
 from covey.decentral.averaging.optimizer_state import Momentum, OptimizerMoments
 from covey.decentral.written_settings import written
@@ -18,6 +19,7 @@ from covey.exchange.collectives.sums import Group, Pattern
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.together import Together
 from covey.strategy import GROW, Description, Role, Strategy, Taxonomy
 
 
@@ -45,7 +47,10 @@ async def worker(
     ends, end = periods.ends(), -1
     models = model_means(node, replica, codec, "models")
     gradients = models.of_gradients() if periods.after else None
-    for step in node.steps():
+    state = MeanModel(node, replica, momentum)
+    together = Together(node, state)
+    for step in node.steps() if await together.enter(replica) else ():
+        await together.look()
         if step < periods.after:
             await replica.gradient(node, clip=False)
             await step_together(node, replica, step, pattern, gradients)
@@ -56,8 +61,13 @@ async def worker(
         while end < step:
             end = next(ends)
         if step == end:
-            await average(replica, models, group(node, step), pattern, momentum)
+            members = group(node, step)
+            mean = partial(average, replica, models, members, pattern, momentum)
+            if await together.round(step, members, mean, replica.model):
+                state.keep()
             models.begin()
+        await together.part(step)
+    await together.leave()
 
 
 async def step_together(node: Node, replica: Replica, step: int, pattern: Pattern, means: Means | None) -> None:
@@ -114,10 +124,13 @@ class LocalSgd:
 
         def roles(workers: int, servers: int) -> list[Role]:
             work = partial(worker, periods=periods, momentum=self.momentum, pattern=pattern, codec=codec)
-            return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
+            return [
+                Role(Address("worker", rank), work, trains=True, scored=True, together=True) for rank in range(workers)
+            ]
 
         return Strategy(
             name="local_sgd", settings=written(self, period=self.period), roles=roles,
+            rigid="a new worker cannot join the steps before the switch: omit after" if self.after else "",
             description=Description(
                 scored="the mean of the workers' models", rate="unchanged: each worker's own", scaling=GROW,
             ),

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from covey.decentral.averaging.common_models import BlockState
 from covey.decentral.averaging.local_sgd import average, group
 from covey.decentral.averaging.model_means import model_means
 from covey.decentral.averaging.optimizer_state import Momentum
@@ -20,6 +21,8 @@ from covey.exchange.collectives.sums import Group, ring
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node, Program
+from covey.servers.common_states import enter
+from covey.servers.together import Together
 from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
@@ -39,21 +42,30 @@ async def worker(
     replica.show(block["published"].join(block["buffers"]))
     models = model_means(node, replica, codec, start=block["start"].join(block["buffers"]))
 
+    state = BlockState(node, replica, block, momentum)
+    together = Together(node, state)
+
     async def end_block(members: Group) -> None:
-        await average(replica, models, members, ring, momentum)
+        mean = partial(average, replica, models, members, ring, momentum)
+        if not await together.round(done[0] - 1, members, mean, replica.model):
+            return
         outer(block, replica.flat - block["start"])
         replica.flat.copy_(block["start"])
         block["buffers"].copy_(replica.buffers)  # statistics are averaged, and that is all
+        state.keep()
 
-    for step in node.steps():
+    for step in node.steps() if await enter(node, replica, together) else ():
+        await together.look()
         replica.apply(await replica.gradient(node))
         await node.note("update")
         done[0] = step + 1
         if done[0] % period == 0:
             await end_block(group(node, step))
+        await together.part(step)
     if done[0] % period and node.address in last(node, done[0]):
         await end_block(last(node, done[0]))
         done[0] = 0
+    await together.leave()
 
 
 def last(node: Node, done: int) -> Group:
@@ -136,7 +148,9 @@ def strategy(name: str, settings: dict[str, Any], program: Program, codec: Codec
     def roles(workers: int, servers: int) -> list[Role]:
         work = partial(program, period=settings["period"], codec=codec)
         # worker 0 has the longest share of the data, so it sees the last block
-        return [Role(Address("worker", rank), work, trains=True, scored=rank == 0) for rank in range(workers)]
+        return [
+            Role(Address("worker", rank), work, trains=True, scored=rank == 0, together=True) for rank in range(workers)
+        ]
 
     return Strategy(
         name=name, settings=settings, roles=roles,

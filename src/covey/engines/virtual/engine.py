@@ -77,20 +77,21 @@ class VirtualEngine:
             kept, life = attempt.states.get(role.address), Life(elastic=attempt.rebirth is not None)
             self._actors[role.address] = self._seated(role, replicas[role.address], life, kept)
         self._lives = VirtualLives(
-            self._agenda, self._actors, self._wires, attempt.rebirth, self._replaced, self._begin, self._deliver
-        )
+            self._agenda, self._actors, self._wires, attempt.rebirth, self._replaced, self._begin, self._deliver,
+            self._advance,
+        )  # fmt: skip
         self._wires.connect(self._actors, self._arrived, self._admitted)
         for actor in self._actors.values():
             plan.check(actor.role, actor.replica)
-        self._open = len(self._actors)
+        self._open, self._scoring = len(self._actors), False
         self._stopped: Stopped | None = None
-        self._scoring = False
         self._best: list[Snapshot] = []  # of the model that reached the target
         self._perform = Handlers({
             Send: self._send, Receive: self._receive, Compute: self._compute, Collective: self._collective,
             Sleep: self._sleep, Now: lambda thread, effect: self._agenda.now, Note: self._note, Spawn: self._spawn,
             SavePoint: lambda thread, effect: None,
         })  # fmt: skip
+        self._lives.watch(self._perform)
         self._attempt = attempt
         parts = EngineParts(
             self._agenda, self._actors, self._wires, self._computing, self._teller, self._advance, self._lives.lose
@@ -114,8 +115,7 @@ class VirtualEngine:
         return actor
 
     def _begin(self, actor: VirtualActor) -> None:
-        program = actor.role.program(actor.node, actor.replica)
-        self._agenda.at(self._agenda.now, self._advance, actor.open(program, main=True))
+        self._agenda.at(self._agenda.now, self._advance, actor.open(self._lives.opened(actor), main=True))
 
     def run(self) -> VirtualOutcome:
         """Perform the plan to its end; the initial weights are scored before, where there is a score."""

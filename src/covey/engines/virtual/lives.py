@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
+from covey.engines.broken_rounds import Breakable, in_round
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.stall import clock, obituary
-from covey.engines.virtual.virtual_actor import VirtualActor
+from covey.engines.virtual.virtual_actor import WAIT, RoleProgram, VirtualActor
 from covey.engines.virtual.virtual_links import VirtualLinks
 from covey.errors import PeerLost
-from covey.membership import Deaths, Joined, Life
+from covey.membership import Deaths, Joined, Life, ViewChanged
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.observe.membership import MembershipEvent
+from covey.program import Effect, Receive
 from covey.strategy import Role
+
+Act = Callable[[RoleProgram, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +43,35 @@ class VirtualLives:
     make: Callable[[VirtualActor, Replica, Life], VirtualActor]
     begin: Callable[[VirtualActor], None]
     deliver: Callable[[VirtualActor, Message], None]
+    advance: Callable[[RoleProgram, Any], None]
     deaths: Deaths = field(init=False)
     events: list[MembershipEvent] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.deaths = Deaths(self.rebirth.most if self.rebirth else 0)
+
+    def opened(self, actor: VirtualActor) -> Coroutine[Effect[Any], Any, None]:
+        """The program of a role; where workers are born again, its rounds can be broken off."""
+        program = actor.role.program(actor.node, actor.replica)
+        return Breakable(program) if self.rebirth and actor.role.together else program
+
+    def watch(self, handlers: dict[type, Act]) -> None:
+        """Let no program begin to wait in a round that is broken off."""
+        if self.rebirth:
+            handlers[Receive] = partial(self._receive, handlers[Receive])
+
+    def _receive(self, act: Act, thread: RoleProgram, effect: Receive) -> Any:
+        if not thread.actor.role.together or not in_round(effect, thread.actor.mailbox):
+            return act(thread, effect)
+        self.agenda.at(self.agenda.now, self.advance, thread, ViewChanged())
+        return WAIT
+
+    def _break_off(self, actor: VirtualActor) -> None:
+        """Nobody sends any more what this role waits for in a round."""
+        for thread in actor.waiting[:] if actor.role.together else ():
+            if in_round(thread.want, actor.mailbox):
+                actor.waiting.remove(thread)
+                self.agenda.at(self.agenda.now, self.advance, thread, ViewChanged())
 
     def lose(self, who: Address, how: str = "") -> None:
         """The role's process is gone, with all that it knew; what it has sent still arrives."""
@@ -66,6 +96,7 @@ class VirtualLives:
         for address, other in self.actors.items():
             if address != who and not other.ended:
                 self.deliver(other, Joined(life.number, sender=who))
+                self._break_off(other)
         self.rebirth.say(f"{who} was killed at {clock(since)}; born again after {clock(now - since)}")
         self.events.append(
             MembershipEvent(

@@ -232,6 +232,9 @@ class VirtualActor:
     def lives(self, who: Address) -> object:
         return self.actors[who].machine
 
+    def forget_sums(self) -> None:
+        """Those of virtual time are messages, where workers may be lost."""
+
     def share(self, vector: Vector, place: int) -> Vector:
         if place not in self._shared_vectors:
             self._shared_vectors[place] = vector.clone()

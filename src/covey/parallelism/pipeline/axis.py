@@ -135,6 +135,9 @@ class Within:
     def lives(self, who: Address) -> object:
         return self._host.lives(self._axis.outside(who))
 
+    def forget_sums(self) -> None:
+        self._host.forget_sums()
+
 
 async def _awaited(program: Coroutine[Effect[Any], Any, T], axis: Axis) -> T:
     return await along(program, axis)

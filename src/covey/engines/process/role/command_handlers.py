@@ -7,13 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from covey.engines.broken_rounds import in_round
 from covey.engines.process import control
 from covey.engines.process.role.driver import Driver
 from covey.engines.process.role.saving import state_of, write_aside
 from covey.engines.process.snapshot_parts import SCORER, part
 from covey.engines.transport.zmq import ZmqTransport
-from covey.membership import Joined
+from covey.membership import Joined, ViewChanged
 from covey.model.named import named_numbers
+from covey.program import Receive
 
 NOTHING_READ = 1 << 62
 
@@ -38,7 +40,21 @@ def install(driver: Driver, word: control.Install) -> None:
     unread = [message for message in driver.host.mailbox.waiting if message.sender == word.who]
     if driver.links.renew(word.who, word.life, word.endpoint, unread) and not driver.ended:
         driver.deliver(Joined(word.life, sender=word.who))
+        if driver.breakable:
+            break_off(driver)
     driver.line.tell(installed(driver.links, word, driver.ended))
+
+
+def break_off(driver: Driver) -> None:
+    """Somebody was born again: the program no longer waits for what its peers would have sent in this round."""
+    running = driver.programs.main
+    if running is None or running is driver.held or not in_round(running.effect, driver.host.mailbox):
+        return
+    if isinstance(running.effect, Receive):
+        driver.links.forget(running.effect)
+    elif driver.sums:
+        driver.sums.wanted.clear()
+    driver.answer(running, None, ViewChanged())
 
 
 def undo(driver: Driver, word: control.Undo) -> None:

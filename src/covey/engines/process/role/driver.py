@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from covey.checkpoint import RoleState
+from covey.engines.broken_rounds import in_round
 from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
 from covey.engines.process.control_lines import RoleLine
@@ -21,6 +22,7 @@ from covey.engines.process.role.shared_sum import SharedSum
 from covey.engines.transport.landing import placed
 from covey.engines.transport.zmq import ZmqTransport
 from covey.engines.window import waits, weight
+from covey.membership import ViewChanged
 from covey.message import Address, Message, check_finite, payload
 from covey.model.replica import Replica
 from covey.program import Collective, Compute, Effect, Note, Now, Receive, SavePoint, Send, Sleep, Spawn
@@ -51,6 +53,7 @@ class Driver:
         self.programs = RolePrograms()
         self.requests = ComputeRequests(self)
         self.sums: NativeSums | SharedSum | None = None  # the engine's own collectives
+        self.breakable = plan.elastic and role.together  # waits for peers end when one of them is born again
         self.ended = self.quit = False
         self.undone = False  # its steps were only to warm up
         self.held: RunningProgram | None = None
@@ -124,6 +127,9 @@ class Driver:
 
     def perform(self, running: RunningProgram, effect: Effect[Any]) -> tuple[bool, Any]:
         """Whether the effect could be answered at once, and with what."""
+        if self.breakable and in_round(effect, self.host.mailbox):
+            self.answer(running, None, ViewChanged())
+            return False, None
         return PERFORM[type(effect)](self, running, effect)
 
     def answer(self, running: RunningProgram, value: Any, error: BaseException | None = None) -> None:

@@ -10,6 +10,7 @@ from covey.engines.mailbox import Mailbox
 from covey.engines.pace import Pace
 from covey.engines.process import shared_vector
 from covey.engines.process.role.compute_thread import ComputeThread
+from covey.engines.process.role.shared_sum import SharedSum
 from covey.engines.random_streams import chance
 from covey.engines.remembered import Remembered
 from covey.engines.transport.zmq import ZmqTransport
@@ -37,6 +38,7 @@ class RoleHost:
         )
         self.pace = Pace(plan.limits[role.address.rank] if role.trains else 0, kept.done if kept else 0)
         self.mailbox, self.links = Mailbox(links.taken), links
+        self.sums: SharedSum | None = None
         self.life = Life(links.life, elastic=plan.elastic)
         again = f"life {links.life}" if links.life else ""
         self.seed, self.rng = plan.seed, chance(plan.seed, role.alias or role.address, again)
@@ -78,3 +80,7 @@ class RoleHost:
 
     def lives(self, who: Address) -> object:
         return self.sites.get(str(who))
+
+    def forget_sums(self) -> None:
+        if self.sums is not None:
+            self.sums.reset()

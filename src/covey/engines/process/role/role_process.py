@@ -122,6 +122,7 @@ def play(
     def driver(plan: Plan, kept: RoleState | None) -> Driver:
         made = Driver(plan, role, replica, links, lines.line, ComputeThread(stream), obey, kept)
         made.sums = sums
+        made.host.sums = sums if isinstance(sums, SharedSum) else None
         return made
 
     first = "" if kept else replica.initial or fingerprint(replica.flat)

@@ -116,6 +116,16 @@ class SharedSum:
             self.segment.ring(who)
         return others
 
+    def reset(self) -> None:
+        """Forget a sum that a loss broke off, when no member is in it any more, and no sign will come of it."""
+        self.wanted.clear()
+        if self.under_way is not None:
+            self.under_way.close()
+        self.under_way, self.missing, self.readers = None, (), ()
+        for _, sign in self.signs.values():
+            while sign.take():
+                pass
+
     # -- the two ways ------------------------------------------------------------------------------------------------
 
     def _laid_out(self, parts: list[Tensor], group: Group, share: float) -> Steps:
@@ -147,16 +157,22 @@ class SharedSum:
     def _sliced(self, parts: list[Tensor], group: Group, share: float) -> Steps:
         """Every member sums its slice of all, then takes the others' slices. If one has no room, none does."""
         yield self.readers
-        others, me, size = tuple(who for who in group if who != self.me), group.index(self.me), len(group)
         blocks = self.memory.blocks
         places = blocks.place_tensors(self.me, parts, lent=True)
+        try:
+            return (yield from self._in_place(parts, group, SumOffer(places, share)))
+        finally:
+            blocks.take_back(places)
+
+    def _in_place(self, parts: list[Tensor], group: Group, offer: SumOffer) -> Steps:
+        """The same, with one's own numbers where the others can read them."""
+        others, me, size = tuple(who for who in group if who != self.me), group.index(self.me), len(group)
         arrival(parts, 0)
-        self._lay_out(SumOffer(places, share))
+        self._lay_out(offer)
         yield self._tell(others)
         offers = [self._offer_of(who) for who in group]
-        if places is None or any(offer.places is None for offer in offers):
+        if any(offer.places is None for offer in offers):
             yield self._tell(others)
-            blocks.take_back(places)
             return False
         theirs = [self._tensors(who, offer, parts) for who, offer in zip(group, offers, strict=True)]
         mine, shares = theirs[me], [offer.share for offer in offers]
@@ -170,7 +186,6 @@ class SharedSum:
                 if part.data_ptr() != theirs_there.data_ptr():  # what one has summed oneself may be in place
                     part[start:stop].copy_(theirs_there[start:stop])
         yield self._tell(others)  # no member changes its numbers before all have taken them
-        blocks.take_back(places)
         return True
 
     def _lay_out(self, offer: SumOffer) -> None:

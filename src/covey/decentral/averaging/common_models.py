@@ -1,0 +1,85 @@
+"""What do workers that train alone have in common? What came of their last average, where each of them went on."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from torch import Tensor
+
+from covey.decentral.averaging.optimizer_state import Momentum
+from covey.model.replica import Replica
+from covey.program import Node
+from covey.vector import Vector
+
+
+class MeanModel:
+    """The model after the last average, which a worker that is born again begins with; kept only where one can be."""
+
+    counts = False
+
+    def __init__(self, node: Node, replica: Replica, momentum: Momentum) -> None:
+        self.replica, self.momentum, self.elastic = replica, momentum, node.life.elastic
+        self.kept: dict[str, Any] = {}
+        self.keep()
+
+    def keep(self) -> None:
+        """An average is done."""
+        if self.elastic:
+            self.kept = {"model": self.replica.model.clone(), "others": _cloned(self.replica)}
+            if self.momentum == "average":
+                self.kept["optimizer"] = deepcopy(self.replica.optimizer.state_dict())
+
+    def give(self) -> dict[str, Any]:
+        return self.kept
+
+    def take(self, state: dict[str, Any], born_again: bool) -> None:
+        """One that was only late keeps its optimizer's state as far as it is its own."""
+        self.replica.model.copy_(state["model"])
+        if born_again:
+            _count(self.replica, state["others"])
+        if self.momentum == "average":
+            self.replica.optimizer.load_state_dict(state["optimizer"])
+        elif self.momentum == "reset":
+            self.replica.optimizer.state.clear()
+        self.keep()
+
+
+class BlockState:
+    """The block that all begin alike: the outer model, its momentum, and where the next block starts."""
+
+    counts = False
+
+    def __init__(self, node: Node, replica: Replica, block: dict[str, Vector], momentum: Momentum) -> None:
+        self.replica, self.block, self.momentum, self.elastic = replica, block, momentum, node.life.elastic
+        self.others: dict[str, Tensor] = {}
+        self.keep()
+
+    def keep(self) -> None:
+        """A block is over."""
+        if self.elastic:
+            self.others = _cloned(self.replica)
+
+    def give(self) -> dict[str, Any]:
+        return {"block": self.block, "others": self.others}
+
+    def take(self, state: dict[str, Any], born_again: bool) -> None:
+        for name, vector in self.block.items():
+            vector.copy_(state["block"][name])
+        self.replica.flat.copy_(self.block["start"])
+        self.replica.buffers.copy_(self.block["buffers"])
+        if born_again:
+            _count(self.replica, state["others"])
+        if self.momentum == "reset":
+            self.replica.optimizer.state.clear()
+        self.keep()
+
+
+def _cloned(replica: Replica) -> dict[str, Tensor]:
+    """Buffers that are no floats, such as counters of batches."""
+    return {name: buffer.clone() for name, buffer in replica.layout.others().items()}
+
+
+def _count(replica: Replica, others: dict[str, Tensor]) -> None:
+    for name, buffer in replica.layout.others().items():
+        buffer.copy_(others[name])

@@ -1,0 +1,40 @@
+"""Which waits end when a worker is born again? Those for a peer in a round of all of them, where a role takes part."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from covey.engines.mailbox import Mailbox
+from covey.membership import Joined, ViewChanged
+from covey.program import Collective, Effect, Receive
+
+
+def in_round(effect: Effect[Any] | None, mailbox: Mailbox) -> bool:
+    """Whether this is a wait for peers that somebody's new life, of which the program has not heard, has broken off."""
+    if isinstance(effect, Receive):
+        waits = effect.sender is not None and effect.sender.role == "worker" and Joined not in effect.kinds
+    else:
+        waits = isinstance(effect, Collective)
+    return waits and mailbox.holds(Joined)
+
+
+class Breakable(Coroutine[Effect[Any], Any, None]):
+    """A program that is thrown what it is sent, if that is ViewChanged."""
+
+    def __init__(self, program: Coroutine[Effect[Any], Any, None]) -> None:
+        self._program = program
+
+    def send(self, value: Any) -> Effect[Any]:
+        if isinstance(value, ViewChanged):
+            return self._program.throw(value)
+        return self._program.send(value)
+
+    def throw(self, *error: Any) -> Effect[Any]:
+        return self._program.throw(*error)
+
+    def close(self) -> None:
+        self._program.close()
+
+    def __await__(self) -> Any:
+        return self._program.__await__()

@@ -1,0 +1,253 @@
+"""Rounds in which all workers take part: where one is lost, the others break the round off, and all go on together.
+
+A round ends for nobody before all have given to it, so workers are at most one round apart. When one is born again, all
+meet: each tells how far it is, and drops what it has of the broken round. The furthest wins: whoever is behind takes
+over what the others have in common, and the next round is the first that nobody has done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from covey.errors import PeerLost
+from covey.exchange.collectives.sums import Group
+from covey.membership import Joined, ViewChanged
+from covey.message import KINDS, Address, Message
+from covey.model.replica import Replica
+from covey.names import option
+from covey.program import Node
+from covey.servers.packed_state import packed, unpacked
+from covey.servers.standing import skip_to
+from covey.vector import Vector
+
+
+class RoundStanding(Message):
+    """How far the sender is, in which lives it knows all workers, and which of them have ended."""
+
+    wire_name = "together.standing"
+
+    lives: tuple[int, ...]
+    done: int
+    ended: tuple[int, ...]
+
+    counted = False
+
+
+class RoundClosed(Message):
+    """The sender, to whom all have spoken in these lives, holds nothing of the broken round any more."""
+
+    wire_name = "together.closed"
+
+    lives: tuple[int, ...]
+
+    counted = False
+
+
+class PeerState(Message):
+    """What all workers have in common, to one that is behind."""
+
+    wire_name = "together.state"
+
+    state: Vector
+
+    counted = False
+
+
+class PeerReady(Message):
+    """The sender was behind, and is not any more."""
+
+    wire_name = "together.ready"
+
+    counted = False
+
+
+class Parting(Message):
+    """The sender has done this step, after which somebody leaves."""
+
+    wire_name = "together.parting"
+
+    step: int
+
+    counted = False
+
+
+LASTING = frozenset({Joined, RoundStanding, RoundClosed})
+"""What does not belong to a round."""
+
+
+class CommonState(Protocol):
+    """What the workers have in common after a round, and one that is behind takes over."""
+
+    counts: bool  # the samples that all have seen are a part of it
+
+    def give(self) -> dict[str, Any]: ...
+    def take(self, state: dict[str, Any], born_again: bool) -> None: ...
+
+
+class Together:
+    """One worker among those of its run. Where lost workers are not born again, nothing of this costs anything."""
+
+    def __init__(self, node: Node, state: CommonState) -> None:
+        self.node, self.state = node, state
+        self.elastic = node.life.elastic
+        self.done = -1 if node.life.number else 0  # steps up to the last round; -1: it does not know
+        self.group: Group = ()  # of the last round
+        self.lives = tuple(node.life.number if rank == node.rank else 0 for rank in range(node.workers))
+        self.ended = {who.rank for who in node.life.ended}
+        self.open = False  # a round was done since all were last known to be equally far
+
+    @property
+    def peers(self) -> list[Address]:
+        """The workers besides this one that have not ended."""
+        away = {self.node.rank, *self.ended}
+        return [Address("worker", rank) for rank in range(self.node.workers) if rank not in away]
+
+    async def enter(self, replica: Replica) -> bool:
+        """Begin; or, in the place of a lost worker, with what the others have in common. False: all have ended."""
+        if not self.node.life.number:
+            return True
+        if not self.peers:
+            replica.weight = 0.0  # nothing of it is scored
+            return False
+        await self.meet()
+        samples = await skip_to(self.node, replica.batch_source.samples, self.done)
+        if not self.state.counts:
+            replica.progress.reach(samples * self.node.workers)
+        return True
+
+    async def round(self, step: int, group: Group, act: Callable[[], Awaitable[object]], *touched: Vector) -> bool:
+        """Do the round after a step, which changes these vectors; False: it was done, and its outcome is taken over.
+
+        After this, and before anything else is awaited from a peer, the caller does what follows from the round.
+        """
+        if not self.elastic:
+            await act()
+            return True
+        before, self.group = [vector.clone() for vector in touched], group
+        while True:
+            try:
+                await act()
+                self.done, self.open = step + 1, True
+                return True
+            except ViewChanged:
+                for vector, numbers in zip(touched, before, strict=True):
+                    vector.copy_(numbers)
+                if await self.meet():
+                    return False
+
+    async def look(self) -> None:
+        """Between rounds: meet a worker that was born again at once."""
+        if self.elastic and self._news():
+            await self.meet()
+
+    async def part(self, step: int) -> None:
+        """Before somebody leaves after this step: wait until all have done it, for who has left can help nobody."""
+        if self.open and self.node.present(step) != self.node.present(step + 1):
+            await self._part(step, self.node.members(step))
+
+    async def leave(self) -> None:
+        """Before the end of the program."""
+        if self.open:
+            await self._part(self.done - 1, self.group)
+        while self.elastic and self._news():
+            await self.meet()
+
+    async def _part(self, step: int, group: Group) -> None:
+        """The first of them, whose model may be the one that is scored, hears all, and is the last to leave."""
+        self.open = False
+        first, *others = group
+        try:
+            if self.node.address != first:
+                await self.node.send(first, Parting(step))
+                await self.node.receive(Parting, sender=first, step=step)
+                return
+            for who in others:
+                await self.node.receive(Parting, sender=who, step=step)
+            await self.node.broadcast(others, Parting(step))
+        except ViewChanged:
+            await self.meet()
+
+    # -- where all meet ------------------------------------------------------------------------------------------------
+
+    async def meet(self) -> bool:
+        """Agree with all others on how far they are together; whether this worker was behind."""
+        before = self.done
+        while True:
+            try:
+                self._news()
+                await self._catch_up(await self._standings())
+                return self.done != before
+            except ViewChanged:  # another one was lost meanwhile
+                continue
+
+    def _news(self) -> bool:
+        """Whether somebody was born again since."""
+        found = False
+        while news := self.node.receive_nowait(Joined):
+            found = True
+            self._know(tuple(news.life if rank == news.sender.rank else 0 for rank in range(self.node.workers)))
+        return found
+
+    def _know(self, lives: tuple[int, ...]) -> bool:
+        """Take in what somebody knows of the lives of all; whether some of it is new."""
+        before, self.lives = self.lives, tuple(map(max, self.lives, lives))
+        return self.lives != before
+
+    async def _standings(self) -> dict[int, int]:
+        """How far each worker is, when all know each other in the same lives and hold nothing of the broken round."""
+        told: dict[int, RoundStanding] = {}
+        closed: dict[int, tuple[int, ...]] = {}
+        await self._tell()
+        while True:
+            alike = all(who.rank in told and told[who.rank].lives == self.lives for who in self.peers)
+            if alike and closed.get(self.node.rank) != self.lives:
+                self._forget()
+                closed[self.node.rank] = self.lives
+                await self.node.broadcast(self.peers, RoundClosed(self.lives))
+            if alike and all(closed.get(who.rank) == self.lives for who in self.peers):
+                return {self.node.rank: self.done, **{who.rank: told[who.rank].done for who in self.peers}}
+            word = await self.node.receive_any(Joined, RoundStanding, RoundClosed)
+            if isinstance(word, RoundClosed):
+                closed[word.sender.rank] = word.lives
+            elif isinstance(word, RoundStanding):
+                told[word.sender.rank] = word
+                self.ended.update(word.ended)
+                if self._know(word.lives):
+                    await self._tell()
+            else:
+                assert isinstance(word, Joined)
+                self._know(tuple(word.life if rank == word.sender.rank else 0 for rank in range(self.node.workers)))
+                await self._tell()  # also where its life was known: what it was told before went to the one before
+
+    async def _tell(self) -> None:
+        await self.node.broadcast(self.peers, RoundStanding(self.lives, self.done, tuple(sorted(self.ended))))
+
+    def _forget(self) -> None:
+        """Let go of the broken round: all that the others sent in it has come, for messages of a link stay in order."""
+        while self.node.receive_nowait(*{*KINDS.values()} - LASTING):
+            pass
+        self.node.host.forget_sums()
+
+    async def _catch_up(self, standings: dict[int, int]) -> None:
+        """Bring all to the furthest."""
+        node, furthest = self.node, max(standings.values())
+        if furthest < 0:
+            raise PeerLost(
+                f"{node.address} was lost together with all other workers that had the model; keep runs like this one "
+                f"with {option('checkpoint', 'DIR')} and {option('on_failure', 'restart')}",
+                str(node.address),
+            )
+        late = [Address("worker", rank) for rank, done in sorted(standings.items()) if done < furthest]
+        donor = Address("worker", min(rank for rank, done in standings.items() if done == furthest))
+        if node.address in late:
+            given = await node.receive(PeerState, sender=donor)
+            self.state.take(unpacked(given.state, donor), born_again=self.done < 0)
+            self.done = furthest
+            await node.broadcast(self.peers, PeerReady())
+        elif node.address == donor and late:
+            await node.broadcast(late, PeerState(packed(self.state.give())))
+        for who in late:
+            if who != node.address:
+                await node.receive(PeerReady, sender=who)
+        self.open = False
