@@ -108,7 +108,7 @@ class Together:
         if not self.node.life.number:
             return True
         if not self.peers:
-            replica.weight = 0.0  # nothing of it is scored
+            replica.weigh(0.0)  # nothing of it is scored
             return False
         await self.meet()
         samples = await skip_to(self.node, replica.batch_source.samples, self.done)

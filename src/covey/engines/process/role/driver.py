@@ -80,7 +80,7 @@ class Driver:
             self.retry()
             self.report()
             self.line.confess()
-            self.complain()
+            complain(self)
 
     def patience(self) -> float:
         """How long nothing needs doing: until a deadline, or the next report."""
@@ -272,11 +272,6 @@ class Driver:
         self.watch.stop()
         self.line.tell(control.Frozen())
 
-    def complain(self) -> None:
-        """Report once that there is no more memory to share."""
-        if self.links.memory and (why := self.links.memory.cramped()):
-            self.line.tell(control.MemoryShort(why))
-
     def report(self, now: bool = False) -> None:
         if now:
             self.metrics.tell_losses(self.replica.compute.losses)
@@ -285,6 +280,12 @@ class Driver:
         main = self.requests.asking or self.programs.main
         given = self.replica.compute.losses.count
         self.metrics.report(self.pace.step, None if main is self.held else main, now, given)
+
+
+def complain(driver: Driver) -> None:
+    """Report once that there is no more memory to share."""
+    if driver.links.memory and (why := driver.links.memory.cramped()):
+        driver.line.tell(control.MemoryShort(why))
 
 
 PERFORM: dict[type[Effect[Any]], Callable[[Driver, RunningProgram, Any], tuple[bool, Any]]] = {
