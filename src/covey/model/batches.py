@@ -9,7 +9,7 @@ from math import isnan
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from covey.faults import in_task
 
@@ -57,6 +57,40 @@ def backward(loss: Tensor) -> None:
         loss.backward()
 
 
+FIRST_SCALE, LARGEST_SCALE = 2.0**16, 2.0**24
+GROWTH = 2000  # steps without an overflow, after which the scale doubles
+
+
+class LossScale:
+    """The factor on a worker's loss, which its gradients are divided by at once: in 16 bits they would vanish.
+
+    Where a gradient overflows, its batch is computed again with half the factor. So no step is skipped, workers need
+    not agree on anything, and every strategy gets gradients as if there were no scale.
+    """
+
+    def __init__(self) -> None:
+        self.scale, self.since = FIRST_SCALE, 0
+
+    def settle(self, loss: Tensor, parameters: Sequence[nn.Parameter]) -> bool:
+        """Divide the gradients by the scale; False: they overflowed, and must be computed again with half of it."""
+        grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        finite = not grads or bool(torch.stack([grad.isfinite().all() for grad in grads]).all())
+        if not finite and self.scale > 1 and bool(loss.isfinite()):
+            self.scale, self.since = self.scale / 2, 0
+            return False
+        torch._foreach_mul_(grads, 1 / self.scale)
+        self.since += finite
+        if self.since == GROWTH:
+            self.scale, self.since = min(LARGEST_SCALE, self.scale * 2), 0
+        return True
+
+    def state(self) -> dict[str, Any]:
+        return {"scale": self.scale, "since": self.since}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.scale, self.since = float(state["scale"]), int(state["since"])
+
+
 class Losses:
     """Those of a role's batches, in order; a GPU is not made to wait for whoever tells them."""
 
@@ -96,6 +130,7 @@ class BatchSource:
     steps: Callable[[int], int] = lambda rank: 1  # batches in a pass of this rank over its data
     weight: Callable[[], float] | None = None  # of the batch under way, where only the loop that has it knows
     begin: Callable[[int], None] = lambda step: None  # the batch of this step comes next: it may be loaded already
+    scale: LossScale | None = None  # where losses are multiplied before backward
     loop: Callable[[], dict[str, Any]] | None = None  # what a checkpoint holds of a loop of the user's own
 
     def together(self, ranks: Sequence[int], step: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -22,7 +22,7 @@ from covey.data.shards import Shards
 from covey.errors import PlanError
 from covey.faults import in_task
 from covey.message import Address
-from covey.model.batches import Batch, BatchSource, backward
+from covey.model.batches import Batch, BatchSource, LossScale, backward
 from covey.model.randomness import seed_of, sow
 from covey.model.replica import Replica
 from covey.model.replica_spec import ReplicaSpec
@@ -128,6 +128,10 @@ def replica(
 ) -> Replica:  # fmt: skip
     """One role's copy of the model, or its `part` of one, with its share of the data if it trains."""
     module = model(task, deal.seed)
+    if part and task.precision != "fp32":
+        raise PlanError(
+            f"Task(precision={task.precision!r}) and a model that is cut: its parts are computed in fp32; omit either"
+        )
     if part:
         first = fingerprint(Vector(p.detach().reshape(-1) for p in module.parameters() if p.requires_grad))
         found = part(ReplicaSpec(task=task, module=module, deal=deal, who=who, trains=trains, budget=budget))
@@ -136,7 +140,7 @@ def replica(
     samples = BatchSource(samples=deal.batch, steps=deal.steps)
     if trains:
         source = OwnBatches(task, module, deal, who.rank)
-        samples = replace(samples, own=source, chosen=source.part, begin=source.begin)
+        samples = replace(samples, own=source, chosen=source.part, begin=source.begin, scale=source.scale)
     return Replica(
         module, task.optimizer, samples,
         rate=task.rate, budget=budget, clip_norm=task.clip_norm,
@@ -152,6 +156,7 @@ class OwnBatches:
         self.feed = Feed(data_of(task), deal, rank, task.loading, task.batch_size)
         self.batches: Iterator[Any] = iter(())
         self.next = -1
+        self.scale = LossScale() if task.precision == "fp16" else None
 
     def begin(self, step: int) -> None:
         """Forget what was drawn. Processes that load samples begin with those of this step, if they were needed."""
@@ -164,10 +169,9 @@ class OwnBatches:
         with in_task("data"):
             batch = next(self.batches)
         self.next = step + 1
-        sow(seed_of(self.deal.seed, self.rank, step))
         samples, most = self.deal.batch(self.rank, step), self.task.batch_size
         sizes = [min(most, samples - first) for first in range(0, samples, most)]
-        return Batch(self._backward(lambda index: next(self.batches) if index else batch, sizes), samples)
+        return Batch(self._differentiate(lambda index: next(self.batches) if index else batch, sizes, step), samples)
 
     def part(self, rank: int, step: int, part: int, parts: int) -> Batch:
         """The same on one of `parts` equal parts of any worker's batch: whoever computes it gets the same numbers."""
@@ -181,7 +185,23 @@ class OwnBatches:
         pieces = numbers[start:stop].split(self.task.batch_size)
         return Batch(self._backward(lambda index: self.feed.take(pieces[index]), [*map(len, pieces)]), stop - start)
 
-    def _backward(self, batch: Callable[[int], Any], sizes: Sequence[int]) -> Tensor:
+    def _differentiate(self, batch: Callable[[int], Any], sizes: Sequence[int], step: int) -> Tensor:
+        """`_backward` with the chance of this step; again with a smaller scale of the loss while gradients overflow."""
+        seed = seed_of(self.deal.seed, self.rank, step)
+        if self.scale is None:
+            sow(seed)
+            return self._backward(batch, sizes)
+        given = cache(batch)
+        before = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
+        while True:
+            sow(seed)
+            loss = self._backward(given, sizes, self.scale.scale)
+            if self.scale.settle(loss, self.parameters):
+                return loss
+            for buffer, value in before:
+                buffer.copy_(value)
+
+    def _backward(self, batch: Callable[[int], Any], sizes: Sequence[int], scale: float = 1.0) -> Tensor:
         """The mean loss over all samples of these batches; its gradient is left in the parameters."""
         for parameter in self.parameters:
             parameter.grad = None
@@ -191,7 +211,7 @@ class OwnBatches:
                 given = batch(index)
             loss = self.task.forward(self.module, given)
             loss = loss if len(sizes) == 1 else loss * (size / sum(sizes))
-            backward(loss)
+            backward(loss if scale == 1 else loss.float() * scale)
             losses.append(loss.detach())
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 

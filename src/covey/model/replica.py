@@ -58,7 +58,9 @@ class Replica:
 
     def changing(self) -> list[object]:
         """Where training leaves new values, besides the numbers of the module and of the optimizer."""
-        return [self, self.layout, self.updates, self.progress, self.compute, self.compute.working, self.shown]
+        scale = [self.batch_source.scale] if self.batch_source.scale else []
+        parts = [self.layout, self.updates, self.progress, self.compute, self.compute.working, self.shown]
+        return [self, *parts, *scale]
 
     @property
     def bulk(self) -> int:
@@ -118,6 +120,8 @@ class Replica:
         """The mean gradient on one of `parts` equal parts of any worker's batch; the program `report`s what counts."""
         if self.batch_source.chosen is None:
             raise PlanError("this strategy chooses the samples itself: use it with a Task, not with your own loop")
+        if self.batch_source.scale:
+            raise PlanError("workers that compute the same gradient need the same scale: use precision='bf16' here")
         self.compute.working.refresh()
         work = partial(self.compute.run, partial(self.batch_source.chosen, rank, step, part, parts))
         self.compute.batch = await node.compute(work, 1 / parts)
@@ -227,7 +231,9 @@ class Replica:
     def state(self) -> dict[str, Any]:
         """Everything a restart needs."""
         loop = {"settings": self.updates.settings.state()} if self.updates.settings else {}
-        return {**loop, **self.layout.state(), "optimizer": self.optimizer.state_dict(), "seen": self.progress.seen}
+        scale = {"loss_scale": self.batch_source.scale.state()} if self.batch_source.scale else {}
+        own = {"optimizer": self.optimizer.state_dict(), "seen": self.progress.seen}
+        return {**loop, **scale, **self.layout.state(), **own}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over a kept state; refused when it is of another model."""
@@ -236,3 +242,5 @@ class Replica:
         self.progress.seen = state["seen"]
         if self.updates.settings and "settings" in state:
             self.updates.settings.restore(state["settings"])
+        if self.batch_source.scale and "loss_scale" in state:
+            self.batch_source.scale.restore(state["loss_scale"])

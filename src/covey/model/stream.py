@@ -52,6 +52,8 @@ class GradientStream(AsyncIterator[Piece]):
 
     def __init__(self, replica: Streamed, node: Node, bucket_bytes: int, otherwise: str) -> None:
         self._replica, self._node, self._step, self._otherwise = replica, node, node.step, otherwise
+        if replica.batch_source.scale:
+            raise PlanError(f"precision='fp16' may repeat a batch, so no gradient may leave early: use {otherwise}")
         self._buckets = _buckets(replica.layout, bucket_bytes)
         self._given = -1
         self._ready: set[int] = set()

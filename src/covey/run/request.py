@@ -184,6 +184,8 @@ def facts(asked: Request, engine: str) -> RunFacts:
     known.settings["batch_size"] = asked.task.batch_size
     if asked.task.accumulate > 1:
         known.settings["accumulate"] = asked.task.accumulate
+    if asked.task.precision != "fp32":
+        known.settings["precision"] = asked.task.precision
     if asked.target:
         known.settings["until"] = str(asked.target)
     if asked.options.training.link_rate:

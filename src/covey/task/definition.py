@@ -14,6 +14,7 @@ from covey.errors import PlanError
 from covey.faults import in_task
 from covey.task.data import Data, Loading, check_data, check_loader, describe, order_of, settings_of
 
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 HISTORY = ("seconds", "samples", "bytes")  # names that the lines of a result's history have for themselves
 Score = Callable[[nn.Module], Mapping[str, float]]
 
@@ -43,6 +44,7 @@ class Task:
         collate_fn: A function from a list of samples to a batch; by default torch's.
         sampler: What gives the order of samples in each pass; by default covey shuffles them all.
         drop_last: Whether a pass leaves out samples that do not make a whole batch for each worker.
+        precision: "bf16" or "fp16" computes loss and gradients under autocast; weights, sums and scores stay "fp32".
         warm: Whether real runs do and undo two steps before the clock starts; False for models with state of their own.
         callbacks: Objects of subclasses of `covey.Callback`, which hear of each run of the task.
 
@@ -71,6 +73,7 @@ class Task:
     collate_fn: Callable[[list[Any]], Any] | None = None
     sampler: Iterable[int] | None = None
     drop_last: bool = False
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     warm: bool = True
     callbacks: Sequence[Any] = ()
 
@@ -82,6 +85,8 @@ class Task:
             if getattr(self, name) is not None:
                 _check_callable(name, getattr(self, name))
         _check_better(self.better)
+        if self.precision not in PRECISIONS:
+            raise PlanError(f"Task: precision must be one of {', '.join(PRECISIONS)}, not {self.precision!r}")
         _check_count("batch_size", self.batch_size, least=1)
         _check_count("accumulate", self.accumulate, least=1)
         _check_count("loaders", self.loaders, least=0)
@@ -109,6 +114,13 @@ class Task:
 
     def forward(self, model: nn.Module, batch: Any) -> Tensor:
         """The loss of one batch."""
+        if self.precision == "fp32":
+            return self._forward(model, batch)
+        kind = next((parameter.device.type for parameter in model.parameters()), "cpu")
+        with torch.autocast(kind, PRECISIONS[self.precision], cache_enabled=False):
+            return self._forward(model, batch)
+
+    def _forward(self, model: nn.Module, batch: Any) -> Tensor:
         if self.step is not None:
             with in_task("step(model, batch)", lambda: f"batch is {describe(batch)}, {_home(model)}"):
                 loss = self.step(model, batch)
