@@ -56,6 +56,16 @@ def test_the_row_goes_first_that_has_changed_most_for_what_it_is(policy: str, fi
     assert rows(world)[0][1] == first
 
 
+@pytest.mark.parametrize(("policy", "in_turn"), [("fifo", True), ("random", False)])
+def test_the_longest_waiting_row_goes_first_or_any(policy: str, in_turn: bool) -> None:
+    """A row each step of 10 ms, which all rows change: what was sent last has waited least."""
+    spec = f"bosen(bound=1000, rate=51.2kbit, row=8, policy={policy})"
+    world = run(quadratic(size=32), spec, 1, steps=12, cluster=INSTANT)
+    early = [which for at, which, _ in rows(world) if at < 0.1]
+    assert (early[:8] == [[0], [1], [2], [3]] * 2) == in_turn
+    assert {row for which in early for row in which} == {0, 1, 2, 3}
+
+
 @pytest.mark.parametrize("bound", [0, 2])
 def test_the_bound_is_kept_whatever_the_budget(bound: int) -> None:
     """A budget of nearly nothing: all that leaves is forced, and no copy is older than the bound."""

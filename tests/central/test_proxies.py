@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import pytest
 import torch
@@ -211,6 +212,19 @@ def test_a_write_back_is_of_the_whole_group() -> None:
     assert counts[:3] == [3, 3, 3] and sum(counts) == 15
     pushed = [sent.sender for sent in log.kinds(Push)][:2]
     assert pushed == [worker(0), worker(1)], "nobody waits for the slow one"
+
+
+def test_a_write_back_is_as_old_as_the_oldest_gradient_in_it() -> None:
+    """Of two gradients at a time, now and then one of a worker that is five times as slow."""
+    log = run(quadratic(samples=96), "asynchronous over proxies(groups=1)", 2, steps=12, cluster=slowed(w1=5)).log
+    came = iter([push.version for push in _pushes(log, Address("proxy", 0))])
+    versions = [(push.version, list(islice(came, push.gradients))) for push in _pushes(log, server(0))]
+    assert [version for version, _ in versions] == [min(those) for _, those in versions]
+    assert any(len(set(those)) > 1 for _, those in versions)
+
+
+def _pushes(log: Recorder, to: Address) -> list[Push]:
+    return [sent.message for sent in log.deliveries if isinstance(sent.message, Push) and sent.to == to]
 
 
 def test_groups_of_unequal_size_write_back_as_many_gradients_as_they_have_workers() -> None:

@@ -47,6 +47,16 @@ def test_the_row_comes_first_that_has_changed_most_for_what_it_is(policy: str, o
     assert [message.rows for at, message in renewed(world, 1) if 0.01 <= at < 0.2] == order
 
 
+@pytest.mark.parametrize(("policy", "in_turn"), [("fifo", True), ("random", False)])
+def test_the_longest_waiting_row_comes_first_or_any(policy: str, in_turn: bool) -> None:
+    """By the bound worker 0 sends its 8 rows together; while worker 1 computes, one comes back each 10 ms."""
+    spec = f"bosen(bound=0, rate=51.2kbit, row=8, policy={policy})"
+    world = run(quadratic(size=64), spec, 2, steps=2, cluster=slowed(INSTANT, w1=20))
+    came = [message.rows for at, message in renewed(world, 1) if at < 0.2]
+    assert sorted(came) == [[row] for row in range(8)]
+    assert (came == sorted(came)) == in_turn
+
+
 def test_no_more_leaves_than_the_budget_but_what_the_bound_forces() -> None:
     """8 numbers of 8 bytes a row at 6,400 bytes per second, for all workers together: a row each 10 ms."""
     world = run(quadratic(size=32), "bosen(bound=1000, rate=51.2kbit, row=8)", 3, steps=30, cluster=INSTANT)

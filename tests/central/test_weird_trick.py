@@ -77,9 +77,11 @@ def test_the_weights_of_one_worker_with_all_samples(scheme: str, workers: int, s
     assert_same(world.scored, reference)
 
 
-def test_the_losses_too() -> None:
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_losses_too(scheme: str) -> None:
+    """In scheme c the rounds have 2, 3 and 3 samples of each worker."""
     given = task(samples=96, optimizer=adam(0.01))
-    world = run(given, "one_weird_trick", 3, steps=20)
+    world = run(given, f"one_weird_trick(scheme={scheme})", 3, steps=20)
     ours = torch.tensor([world.log.values("loss", worker(rank)) for rank in range(3)], dtype=torch.float64).mean(0)
     losses = plain(given, 20, 24)[1]
     torch.testing.assert_close(ours, torch.tensor(losses, dtype=torch.float64), atol=1e-9, rtol=0)

@@ -12,12 +12,11 @@ from covey import catalog
 from covey.decentral.averaging.crossbow import WINDOW
 from covey.errors import PlanError
 from covey.exchange.collectives.sums import Chunk
-from covey.message import Address
-from covey.model.replica import Replica
 from covey.program import Memory
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from covey.task import Task
-from tests.worlds import World, cloud, middle, mlp, quadratic, run, spread
+from tests.decentral.test_compression import left_over, slopes
+from tests.worlds import World, cloud, middle, mlp, quadratic, run
 
 
 @pytest.fixture
@@ -66,19 +65,14 @@ def test_without_momentum_it_is_synchronous_easgd() -> None:
     assert torch.allclose(crossbow.scored["w"], easgd.scored["w"], atol=1e-12)
 
 
-def test_corrections_conserve_the_sum_of_learners_and_centres(memories: list[dict[str, Any]]) -> None:
-    """Without momentum and learning rate, counting the centre once."""
-
-    def before(replicas: dict[Address, Replica]) -> None:
-        spread()(replicas)
-        first = replicas[Address("worker", 0)].flat
-        replicas[Address("worker", 1)].flat.copy_(first)  # all begin at the same centre
-
-    task = quadratic(lr=0.0)
-    run(task, "crossbow(learners=2, momentum=0)", 2, steps=8, before=before)
-    assert all(torch.allclose(model, memories[0]["centre"].parts[0]) for model in models(memories))
-    learners = memories[0]["learners"]
-    assert len(learners) == 2 and learners[0]["model"] is not learners[1]["model"]
+@pytest.mark.parametrize("codec", ["", " + topk(density=0.1)", " + int8"])
+def test_what_learners_lose_the_centre_gains(codec: str, memories: list[dict[str, Any]]) -> None:
+    """What a codec leaves out of their forces they take back, so nothing is lost and nothing need be carried on."""
+    world = run(slopes(), "crossbow(momentum=0)" + codec, 2, steps=6)
+    kept = [memory for memory in memories if isinstance(memory, dict) and "learners" in memory]
+    centres = [one["centre"].parts[0] for one in kept]
+    assert len(centres) == 2 and torch.equal(*centres)
+    assert left_over(world, torch.stack([*models(kept), centres[0]]).sum(0), 5, 2) < 1e-9
 
 
 def test_learners_differ_and_centres_do_not(memories: list[dict[str, Any]]) -> None:

@@ -41,6 +41,8 @@ def test_the_centre_moves_between_two_receipts_and_not_beyond_the_bound() -> Non
     assert pulls == [pytest.approx(-0.1 * age) for age in range(11)]
     older = penalty(view(0.0, 1.0, step=20, formed=0), w=0.0)
     assert older == pytest.approx(2 * -0.1 * 10), "harder, but no farther"
+    ancient = penalty(view(0.0, 1.0, step=1000, formed=0), w=0.0)
+    assert ancient == pytest.approx(10 * -0.1 * 10), "and never more than ten times as hard"
 
 
 def test_a_new_centre_is_as_old_as_the_model_that_was_handed_over() -> None:

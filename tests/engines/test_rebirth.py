@@ -26,7 +26,7 @@ from covey.run.options import options
 from covey.run.request import request
 from covey.simulate import Cluster
 from covey.strategy import Role
-from tests.worlds import CLUSTER, INSTANT, mlp, run, server, sgd, worker
+from tests.worlds import CLUSTER, INSTANT, cloud, mlp, run, server, sgd, worker
 
 STEPS, VICTIM = 4, worker(1)
 FAMILIES = [
@@ -75,11 +75,15 @@ class Finished:
         def replica(role: Role) -> Replica:
             return build.replica(task, role.address, role.trains, asked.deal, asked.budget, role.part)
 
+        def reborn(role: Role) -> Replica:
+            replicas[role.address] = replica(role)
+            return replicas[role.address]
+
         replicas = {role.address: replica(role) for role in asked.plan.roles}
-        rebirth = Rebirth(replica, most)
+        rebirth = Rebirth(reborn, most)
         attempt = VirtualAttempt(rebirth=rebirth)
         engine = Killing(
-            asked.plan, replicas, cluster, [watch] if watch else [], Referee(10**9), None, attempt=attempt
+            asked.plan, dict(replicas), cluster, [watch] if watch else [], Referee(10**9), None, attempt=attempt
         )  # fmt: skip
         engine.kill({victim: at, **(also or {})})
         with one_thread():
@@ -197,6 +201,29 @@ def test_every_strategy_that_goes_on_does_so_wherever_a_worker_is_killed(
         assert len(found.outcome.membership) == 1 and all(t.isfinite().all() for t in found.weights.values())
         if "epoch" not in strategy:  # which samples of an epoch are skipped is up to the order of events
             assert found.outcome.samples == whole.outcome.samples, f"killed at effect {at}"
+
+
+def normed(**more: Any) -> Any:
+    """Statistics of inputs that are far from where statistics begin."""
+    x, y = cloud(128)
+    model = lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)).double()  # noqa: E731
+    return mlp(model=model, data=(x + 20, y), **more)
+
+
+@pytest.mark.parametrize(("strategy", "servers"), [("bsp", 2), *FAMILIES])
+def test_a_new_life_goes_on_with_the_statistics_and_the_schedule_of_the_others(
+    strategy: str, servers: int | None
+) -> None:
+    """Killed shortly before its end: it has others' running means and, if it steps itself, their progress."""
+    given = {"steps": 8, **({"servers": servers} if servers else {})}
+    task = normed(rate=lambda progress: 1 - progress / 2)
+    whole = Finished(strategy, task=task, **given)
+    found = Finished(strategy, [whole.effects - 12], task=task, **given)
+    assert len(found.outcome.membership) == 1
+    means = [found.replicas[worker(rank)].buffers.parts[0][:6].mean() for rank in range(3)]
+    assert min(means) > 0.7 * max(means)
+    seen = [[run.replicas[worker(rank)].progress.seen for rank in range(3)] for run in (whole, found)]
+    assert seen[0] == seen[1] or not any(seen[0])
 
 
 class Pushes(Instrument):

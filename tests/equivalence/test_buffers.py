@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 import covey
+from covey import catalog
 from covey.decentral.elastic.easgd import Centre, Elastic
 from covey.decentral.gossip.dpsgd import NeighbourModel
 from covey.decentral.gossip.gosgd import Gossip
 from covey.message import Message
 from covey.task import Task
+from tests.promises.specs import TRAINED_AS
 from tests.worlds import CLUSTER, World, cloud, run, server, sgd, slowed, worker
 
 MODEL_BYTES = 8 * (6 + 6 + 6 * 3 + 3)  # scale, shift, weight, bias
@@ -26,6 +28,12 @@ def task(samples: int = 64) -> Task:
         model=lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)).double(), data=cloud(samples),
         optimizer=sgd(), loss=nn.functional.cross_entropy, batch_size=8,
     )  # fmt: skip
+
+
+def in_pairs(momentum: float = 0.1) -> nn.Module:
+    """Of one sample, too, what is normalised has two numbers of each channel."""
+    norm = nn.BatchNorm1d(3, momentum=momentum)
+    return nn.Sequential(nn.Unflatten(1, (3, 2)), norm, nn.Flatten(), nn.Linear(6, 3)).double()
 
 
 def statistics(world: World, rank: int, step: int, start: Tensor | None = None) -> Tensor:
@@ -68,13 +76,8 @@ def test_a_push_that_waits_keeps_the_statistics_it_came_with() -> None:
 
 
 def test_a_worker_that_has_ended_counts_no_more() -> None:
-    """Worker 0 has a fifth batch, of one sample, so that what is normalised has two numbers of each channel."""
-
-    def model() -> nn.Module:
-        layers = [nn.Unflatten(1, (3, 2)), nn.BatchNorm1d(3), nn.Flatten(), nn.Linear(6, 3)]
-        return nn.Sequential(*layers).double()
-
-    world = run(replace(task(65), model=model), "firecaffe", 2, epochs=1)
+    """Worker 0 has a fifth batch, of one sample."""
+    world = run(replace(task(65), model=in_pairs), "firecaffe", 2, epochs=1)
     expected = torch.cat([torch.zeros(3), torch.ones(3)]).double()
     for step in range(5):
         batches = [cloud(65)[0][world.deal.indices(rank, step)].view(-1, 3, 2) for rank in range(2 if step < 4 else 1)]
@@ -135,6 +138,15 @@ def test_only_the_first_server_gets_buffers() -> None:
     assert up[0] - up[1] in (3 * BUFFER_BYTES, 3 * (BUFFER_BYTES + 8), 3 * (BUFFER_BYTES - 8))
     down = sum(sent.size for sent in world.log.sends if sent.to == worker(0))
     assert down == 3 * MODEL_BYTES, "workers keep their own buffers: nothing of them comes back"
+
+
+@pytest.mark.parametrize("name", catalog.names())
+def test_scored_statistics_are_those_of_the_data(name: str) -> None:
+    """However often models or gradients meet, and though worker 0 has a last batch more, of one sample."""
+    x, y = cloud(65)
+    far = replace(task(65), model=lambda: in_pairs(0.5), data=(x + 20, y))
+    world = run(far, TRAINED_AS.get(name, name), 2, epochs=4)
+    assert 18 < world.scored["1.running_mean"].mean() < 22
 
 
 @pytest.mark.parametrize("strategy", ["bsp", "allreduce", "easgd"])

@@ -103,6 +103,21 @@ def test_momentum_twice_is_refused_before_anything_starts(spec: str) -> None:
     request(mlp(sgd(momentum=0.9)), "bsp + dgc(momentum=0)", 2, options({"steps": 2}))
 
 
+MODELS = (
+    "sparknet", "crossbow", "mpca", "easgd", "eamsgd", "tree_easgd", "dpsgd", "adpsgd", "butterfly", "gosgd", "sgp",
+)  # fmt: skip
+"""Strategies in which models travel as changes of what was told before."""
+
+
+@pytest.mark.parametrize("codec", ["error_feedback + int8", "momentum_correction + fp16", "dgc(warmup=0)"])
+def test_where_changes_of_models_travel_a_codec_remembers_no_gradients(codec: str) -> None:
+    """Neither what it dropped nor momentum: to the strategies above, and to whatever comes back from servers."""
+    pulling = [f"{name} + {codec} + pull" for name, entry in catalog.STRATEGIES.items() if entry.codecs == "pushes"]
+    for spec in (*pulling, *(f"{name} + {codec}" for name in MODELS)):
+        with pytest.raises(SpecError, match="use a codec without it, such as topk or int8"):
+            catalog.resolve(spec, 4)
+
+
 @pytest.mark.parametrize("name", [*CODECS, *WRAPPERS])
 def test_every_name_has_words_and_settings(name: str) -> None:
     owner = (CODECS | WRAPPERS)[name]  # type: ignore[operator]

@@ -209,6 +209,22 @@ def test_nesterov_too() -> None:
         torch.testing.assert_close(coder.decode(wire).parts[0], u + g)
 
 
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_a_clipped_gradient_is_clipped_wherever_it_counts(nesterov: bool) -> None:
+    """Four workers: each may have half of the norm that the mean may have. What is shorter stays as it is."""
+    shape, clip = matrix(4, 5), 3.0
+    place = Seed(0, workers=4)
+    settings = {"density": 1.0, "momentum": 0.9, "warmup": 0.0, "nesterov": nesterov}
+    clips, plain = (Dgc(**settings, clip=limit).codec().made(shape, place) for limit in (clip, None))
+    clipped, given = clips.memory, plain.memory
+    for seed, size in enumerate((10.0, 0.01, 10.0)):
+        vector = normal(shape, seed) * size
+        short = vector * min(1.0, clip / 2 / vector.norm())
+        wire, clipped = clips.encode(vector, clipped)
+        expected, given = plain.encode(short, given)
+        torch.testing.assert_close(clips.decode(wire).parts[0], plain.decode(expected).parts[0])
+
+
 def test_what_is_sent_loses_its_momentum_and_all_else_gathers() -> None:
     """sum of what was sent + v == sum of u; where something was sent both u and v are 0."""
     shape, gathered, sent = matrix(10, 20), torch.zeros(200), torch.zeros(200)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from covey.errors import PlanError
 from covey.parallelism import chain_of
 from covey.parallelism.units.output_units import SplitModel, fully_connected
+from covey.parallelism.units.unit_replica import part_of
 
 
 def ends(model: nn.Module, *shape: int) -> SplitModel:
@@ -108,3 +109,13 @@ def test_slices_make_the_whole(workers: int) -> None:
         block.keep(workers, rank)
         made.append(block(x))
     torch.testing.assert_close(torch.cat(made, dim=1), whole(x))
+
+
+def test_rows_of_a_batch_are_those_of_its_samples() -> None:
+    """What has no row for each sample, such as weights of classes, belongs to all of them."""
+    x, weights, rate = torch.arange(8), torch.tensor([1.0, 2.0, 3.0]), torch.tensor(0.5)
+    part = part_of({"x": x, "more": (x.view(8, 1), weights, rate, "words")}, (2, 5))
+    again, kept, scale, words = part["more"]
+    assert part["x"].tolist() == again.view(-1).tolist() == [2, 3, 4]
+    assert kept is weights and scale is rate and words == "words"
+    assert part_of(given := (x, weights), (0, 8)) is given

@@ -9,7 +9,19 @@ import numpy
 import pytest
 
 from covey.errors import PlanError
-from covey.topology import Graph, bipartite, build, chain, halton, one_peer_exponential, ring, star, torus, tree
+from covey.topology import (
+    Graph,
+    Varying,
+    bipartite,
+    build,
+    chain,
+    halton,
+    one_peer_exponential,
+    ring,
+    star,
+    torus,
+    tree,
+)
 
 SIZES = range(2, 65)
 
@@ -60,6 +72,15 @@ def test_push_needs_columns_and_ways() -> None:
         Graph({0: {0: 0.5}, 1: {0: 0.5, 1: 1.0}}).check_push()
     with pytest.raises(PlanError, match="rank 0 can never reach rank 1"):
         Graph({0: {0: 1.0, 1: 0.5}, 1: {1: 0.5}}).check_push()
+
+
+def test_push_needs_the_columns_of_every_turn() -> None:
+    """In the mean of both graphs each rank gives away and keeps 1, at each step more or less."""
+    more = Graph({0: {0: 0.75, 1: 0.5}, 1: {0: 0.75, 1: 0.0}})
+    less = Graph({0: {0: 0.25, 1: 0.5}, 1: {0: 0.25, 1: 1.0}})
+    assert Varying.of([more, less]).matrix().sum(axis=0) == pytest.approx([1, 1])
+    with pytest.raises(PlanError, match=r"rank 0 is heard 1\.5 in total.*every column"):
+        Varying.of([more, less]).check_push()
 
 
 @pytest.mark.parametrize("graph", [bipartite(7), chain(5), star(6), tree(9), ring(8), torus(16), ring(2), ring(1)])
