@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +62,36 @@ def state(**given: Any) -> RoleState:
 def there_and_back(directory: Path, kept: RoleState) -> RoleState:
     kept.write(directory, ME)
     return RoleState.read(directory, ME)
+
+
+def test_all_of_a_checkpoint_is_on_the_disk_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power cut `latest` names a whole checkpoint: this one, or the one before it."""
+    done: list[str] = []
+    sync, rename, replace = os.fsync, Path.rename, os.replace
+
+    def synced(handle: int) -> None:
+        done.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        sync(handle)
+
+    def renamed(source: Path, target: Path) -> Path:
+        done.append(f"-> {target.name}")
+        return rename(source, target)
+
+    def replaced(source: Path, target: Path) -> None:
+        done.append(f"-> {target.name}")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(os, "replace", replaced)
+    with CheckpointDirectory(tmp_path / "kept") as kept, kept.writing() as place:
+        for who in (ME, Address("server", 0)):
+            state().write(place, who)
+        inside = {path.name for path in place.iterdir()} | {"run.json", place.name}
+        final = kept.commit(place, run())
+    counts = done.index(f"-> {final.name}")
+    assert set(done[:counts]) == inside and done[counts - 1] == place.name, "the folder itself comes last"
+    assert done[counts + 1 :] == ["new", "-> latest", "kept"]
 
 
 # -- a role ------------------------------------------------------------------------------------------------------------

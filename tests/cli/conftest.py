@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import covey.run
 from covey.observe.progress import Progress, RoleProgress
 from covey.observe.referee import TargetReached
 from covey.observe.result import Result, Staleness, TimeShares, Traffic
@@ -95,6 +96,7 @@ def calls(result: ResultMaker, monkeypatch: pytest.MonkeyPatch) -> Calls:
     """`covey.run` replaced by something that runs nothing."""
     made = Calls(result())
     fake = ModuleType("covey.run")
+    fake.__path__ = covey.run.__path__  # what commands read of it besides is real
     fake.fit, fake.launch = made.fit, made.launch  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "covey.run", fake)
     return made

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from covey.engines import handover
 from covey.engines.cluster.ranks import Presence, names
 from covey.engines.launch_environment import (
     GPUS,
@@ -21,6 +25,8 @@ from covey.engines.launch_environment import (
 )
 from covey.engines.mpirun import MpirunPlaces, read_hosts
 from covey.errors import PlanError
+from covey.run.clusters import host_only
+from tests.worlds import mlp
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
 SRUN = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "12"}
@@ -113,3 +119,20 @@ def test_a_script_joins_the_world_that_started_it(
 ) -> None:
     found = world(environment)
     assert (found and (found[0], found[1].rank, found[1].size)) == expected
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.25])
+def test_a_rank_that_hosts_a_task_of_this_process_trains_at_the_rate_that_was_asked_for(rate: float) -> None:
+    """The leader's own site is handed the task as the leader has changed it; the others must make the same change."""
+    handed: list[bytes] = []
+
+    class Ranks:
+        def guest(self, pack: Callable[[], bytes]) -> bool:
+            handed.append(pack())
+            return True
+
+    engine: Any = SimpleNamespace(environment=lambda: LaunchEnvironment(1, 2), ranks=Ranks)
+    assert host_only(engine, mlp(), "bsp", 2, rate) and host_only(engine, "train.py", "bsp", 2, rate)
+    ours, named = handed
+    task = handover.of_memory(handover.opened(ours)).task
+    assert (task.rate(0.5) if task.rate else 1.0) == rate and named == b"", "a file is read by each of its roles"

@@ -29,6 +29,14 @@ def test_the_last_updates_of_the_longest_share_are_in_the_model(spec: str) -> No
     assert score.state()["w"].tolist() == pytest.approx([0.9**6] * 5)
 
 
+def test_every_worker_and_every_epoch_has_an_order_of_its_own() -> None:
+    deal = Partitions.of((40, 40, 40), 8, seed=3)
+    orders = {(rank, epoch): tuple(deal.shard(epoch, rank).tolist()) for rank in range(3) for epoch in range(2)}
+    assert all(sorted(order) == list(range(40)) for order in orders.values()), "all of its rows, once"
+    assert len(set(orders.values())) == 6
+    assert Partitions.of((40, 40, 40), 8, seed=4).shard(0, 0).tolist() != deal.shard(0, 0).tolist()
+
+
 def test_no_worker_ends_after_worker_0() -> None:
     """It leads, and where all models are the same it is the one that is scored."""
     with pytest.raises(AssertionError, match="worker 0 ends last"):

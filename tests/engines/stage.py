@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from covey.engines.virtual import VirtualEngine, VirtualOutcome
+from covey.engines.virtual.run_faults import VirtualAttempt
 from covey.message import Address, Message
 from covey.model.batches import Batch, BatchSource
 from covey.model.replica import Replica
@@ -62,7 +63,7 @@ def replica(source: Callable[[int], Batch] | None = None) -> Replica:
 def run(
     *programs: Program, cluster: Cluster = CLUSTER, watch: Sequence[Instrument] = (), referee: Referee | None = None,
     score: Callable[[Sequence[Snapshot]], Mapping[str, float]] | None = None, replicas: Sequence[Replica] = (),
-    limit: int | None = 1, **settings: Any,
+    limit: int | None = 1, attempt: VirtualAttempt | None = None, formulas_from: int | None = None, **settings: Any,
 ) -> VirtualOutcome:  # fmt: skip
     """Run the programs as workers 0, 1, 2…"""
     addresses = workers(len(programs))
@@ -71,7 +72,9 @@ def run(
     )
     plan = Plan(roles=roles, limits=(limit,) * len(programs), **{"lockstep": False, **settings})
     given = dict(zip(addresses, replicas or [replica() for _ in programs], strict=True))
-    return VirtualEngine(plan, given, cluster, watch, referee or Referee(10**9), score).run()
+    return VirtualEngine(
+        plan, given, cluster, watch, referee or Referee(10**9), score, formulas_from=formulas_from, attempt=attempt
+    ).run()  # fmt: skip
 
 
 class Log(list[Any]):

@@ -80,6 +80,14 @@ def test_a_long_run_on_a_quota_gets_its_share_exactly() -> None:
     assert end == pytest.approx(100, rel=1e-3)
 
 
+def test_who_wakes_up_waits_only_where_all_cores_are_in_use() -> None:
+    agenda = Agenda()  # the second finds a core free; the third comes half a second before one is
+    busy = Machine(cores=2, wake=Seconds(1))
+    assert ends(Cores(agenda, busy), agenda, [(0, 1, 1), (0, 1, 1), (0.5, 1, 1)]) == pytest.approx([1, 1, 2.5])
+    agenda, quota = Agenda(), Machine(cores=0.25, period=Seconds(0.02), wake=Seconds(1))
+    assert ends(Cores(agenda, quota), agenda, [(0, 0.004, 1)]) == pytest.approx([0.004]), "a quota has cores enough"
+
+
 def test_a_thread_does_one_thing_after_the_other() -> None:
     agenda, told = Agenda(), []
     hand = RoleThread(Cores(agenda, None))

@@ -19,6 +19,7 @@ import zmq
 
 from covey.checkpoint import RoleState, RunRecord
 from covey.engines.process import control
+from covey.engines.process.clock import Stopwatch
 from covey.engines.process.control_lines import RoleLine
 from covey.engines.process.launcher.role_processes import RoleProcesses
 from covey.engines.process.launcher.roster import Roster
@@ -26,6 +27,7 @@ from covey.engines.process.launcher.supervisor import RunWishes, Supervisor
 from covey.engines.process.role.command_handlers import obey
 from covey.engines.process.role.compute_thread import ComputeThread, WorkDone
 from covey.engines.process.role.driver import Driver
+from covey.engines.process.role.metrics import Metrics
 from covey.engines.process.role.pause import Pause
 from covey.engines.process.role.role_host import RoleHost
 from covey.engines.process.role.running_program import RunningProgram
@@ -107,6 +109,23 @@ def test_what_comes_for_a_program_that_is_held_lies_in_the_mailbox_that_is_kept(
     driver.deliver(second)
     assert driver.host.mailbox.waiting == [first] and len(driver.programs.ready) == 1
     program.close()
+
+
+def test_a_wait_is_shown_in_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program has waited for ten seconds, the model was scored for seven of them: what passed since then counts."""
+    clock, told = [100.0], list[Any]()
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    watch = Stopwatch()
+    watch.start()
+    metrics = Metrics(ME, SimpleNamespace(tell=told.append), watch, traced=False)  # type: ignore[arg-type]
+    program: Any = idle(Any, Any)  # type: ignore[arg-type]
+    running = RunningProgram(program, main=True)
+    running.wants(Receive((Ping,)))
+    for seconds, act in ((1, watch.stop), (7, watch.start), (2, lambda: metrics.report(3, running, now=True))):
+        clock[0] += seconds
+        act()
+    program.close()
+    assert [(word.waiting, word.since) for word in told] == [("Ping", 2.0)]
 
 
 def test_a_role_that_goes_on_draws_on_and_has_its_mail(driver: Driver) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
+from covey.engines.transport.credits import Credits
 from covey.engines.transport.frames import OPEN, Frame, read
 from covey.engines.transport.inbox import Inbox
 from covey.engines.transport.shared_blocks import SharedBlocks
 from covey.engines.transport.shared_segment import new_file
+from covey.engines.window import weight
 from covey.errors import WireError
+from covey.message import stamped
 from covey.vector import Vector
+from tests.engines.stage import ping
 from tests.worlds import server, worker
 
 
@@ -34,3 +38,31 @@ def test_frames_of_an_earlier_life_are_dropped_and_of_an_unknown_one_refused() -
     assert inbox.renew(worker(0), 1) and not inbox.renew(worker(0), 1)
     assert inbox.outdated(first) and not inbox.outdated(second)
     assert inbox.seen[1].first(0), "a new life counts its messages anew"
+
+
+def test_what_a_dead_reader_had_given_back_does_not_free_the_next_readers_block() -> None:
+    blocks = SharedBlocks(new_file())
+    block = blocks.block(1000, worker(0))
+    assert block is not None
+    block.back.give()  # just before its death; nobody has looked since
+    blocks.reclaim(worker(0))
+    assert blocks.block(1000, worker(1)) is block and not block.free()
+    block.back.give()
+    assert block.free()
+
+
+def test_what_lies_unread_of_an_earlier_life_is_not_in_the_window_of_the_next() -> None:
+    credits = Credits(window=4000)
+    old, new = ([stamped(ping(step), worker(0), copy=False) for step in range(3)] for _ in range(2))
+    for message in old:
+        credits.arrived(message)
+    credits.renew(worker(0), old)
+    for message in new:
+        credits.arrived(message)
+    for message in old:
+        credits.taken(message)
+    unread = sum(map(weight, new))
+    assert credits.unread[worker(0)] == unread and credits.due(worker(0), lambda who: False) is None
+    for message in new:
+        credits.taken(message)
+    assert worker(0) not in credits.unread and credits.due(worker(0), lambda who: False) == unread

@@ -9,13 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 import torch
 
-from covey.engines.cluster.memory_broker import MemoryBroker, SiteMemory, fetch, new_secret
+from covey.engines.cluster.memory_broker import SECRET, MemoryBroker, SiteMemory, fetch, new_secret
 from covey.engines.cluster.placement import Site
 from covey.engines.cluster.sharing import Sharing, separated
 from covey.engines.cluster.site_messages import FetchMemory, LayMemory, MemoryShared
@@ -102,6 +104,29 @@ def test_an_impostor_is_not_believed(secret: bytes) -> None:
     with pytest.raises(OSError, match=r"refused|secret"):
         fetch(impostor.door, secret)
     impostor.close()
+
+
+def test_an_impostor_that_asks_for_no_proof_is_not_believed_either(secret: bytes) -> None:
+    """It takes any answer, and gives files of its own: a site that maps them would lend it the model."""
+    door, file = "covey-test-impostor", os.memfd_create("impostor")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as impostor:
+        impostor.bind(f"\0{door}{os.getpid()}")
+        impostor.listen()
+
+        def welcome() -> None:
+            line, _ = impostor.accept()
+            with line, suppress(OSError):
+                line.send(bytes(SECRET))
+                line.recv(2 * SECRET)
+                line.send(bytes(SECRET) + (1).to_bytes(4, "little"))
+                handles.give(line, [file])
+
+        guest = Thread(target=welcome, daemon=True)
+        guest.start()
+        with pytest.raises(PermissionError, match="does not know the secret of this run"):
+            handles.close(fetch(f"{door}{os.getpid()}", secret))
+        guest.join(10)
+    os.close(file)
 
 
 KNOCK = """

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import covey
 from covey.engines.virtual import VirtualEngine, VirtualOutcome
 from covey.engines.virtual.lives import Rebirth
 from covey.engines.virtual.run_faults import VirtualAttempt
@@ -297,6 +298,17 @@ def test_steps_between_deaths_forgive_them() -> None:
     deaths = Deaths(2)
     assert [deaths.note(worker(1), step, "died") for step in (4, 4, 5, 5, 6, 9)] == [0, 1, 0, 1, 0, 0]
     assert deaths.lives == {worker(1): 6} and deaths.count == 6
+
+
+def test_a_worker_that_is_lost_while_the_run_stops_is_born_again_to_stop() -> None:
+    """The target is reached while the slow worker computes; its next life does its last step, and none besides."""
+    cluster = Cluster(slowdowns={1: 20.0})
+    given: Any = {"engine": "simulated", "until": "accuracy>=0.8", "cluster": cluster, "on_failure": "continue"}
+    calm = covey.fit("examples/digits.py", "asynchronous", 3, **given)
+    assert calm.reached is not None and calm.seconds > calm.reached.seconds
+    when = (calm.reached.seconds + calm.seconds) / 2
+    killed = covey.fit("examples/digits.py", "asynchronous", 3, faults=f"kill worker 1@{when!r}s", **given)
+    assert killed.membership and (killed.stopped, killed.samples) == ("target", calm.samples)
 
 
 def test_a_lost_server_ends_the_run() -> None:

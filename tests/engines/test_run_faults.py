@@ -133,6 +133,14 @@ def test_a_stopped_role_does_nothing_until_it_goes_on() -> None:
     assert World("stop worker 1@2.5s for 2s").run().heard == [(1, 0), (2, 1), (4.5, 2), (4.5, 3), (5, 4), (6, 5)]
 
 
+@pytest.mark.parametrize("fault", ["stop worker 0", "stop worker 1", "partition worker 0", "partition worker 1"])
+def test_a_short_fault_inside_a_long_one_changes_nothing(fault: str) -> None:
+    """Nor does it end it: they overlap, whichever is written first."""
+    long, short = f"{fault}@2.5s for 2s", f"{fault}@2.7s for 200ms"
+    for both in (f"{long}; {short}", f"{short}; {long}"):
+        assert World(both).run().heard == World(long).run().heard
+
+
 @pytest.mark.parametrize(("faults", "end"), [("stop 0@1.002s for 1s", 2.01), ("slow 0@0.5s for 1s by 3x", 1.03)])
 def test_compute_takes_longer_while_its_role_is_stopped_or_slow(faults: str, end: float) -> None:
     ends: list[float] = []
@@ -196,8 +204,9 @@ def test_a_notice_keeps_the_run_before_the_role_leaves(tmp_path: Path) -> None:
     assert isinstance(result.membership, list) and "left at" in result.membership[0].cause
 
 
-def test_a_full_disk_is_named_and_tried_again(tmp_path: Path) -> None:
-    result = fit("bsp", faults="disk full@30ms for 30ms; kill worker 0@100ms", **kept(tmp_path))
+@pytest.mark.parametrize("full", ["disk full@30ms for 30ms", "disk full@30ms for 30ms; disk full@31ms for 1ms"])
+def test_a_full_disk_is_named_and_tried_again(full: str, tmp_path: Path) -> None:
+    result = fit("bsp", faults=f"{full}; kill worker 0@100ms", **kept(tmp_path))
     assert same(result, fit("bsp"))
     assert ["No space left on device" in line for line in result.failures] == [True]
 

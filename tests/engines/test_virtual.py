@@ -8,7 +8,7 @@ from torch import nn
 
 import covey
 from covey.engines.virtual import VirtualEngine
-from covey.message import Address
+from covey.message import Address, Message
 from covey.model.batches import Batch, BatchSource
 from covey.model.replica import Replica
 from covey.observe.progress import Progress
@@ -19,7 +19,7 @@ from covey.simulate import Cluster, Seconds
 from covey.strategy import Plan, Role, workers
 from covey.vector import Vector
 from tests.conftest import Golden
-from tests.engines.stage import CLUSTER, LINK, ME, SERVER, YOU, Log, Ping, Pong, Word, ping, replica, run
+from tests.engines.stage import CLUSTER, LINK, ME, SERVER, THIRD, YOU, Log, Ping, Pong, Word, ping, replica, run
 from tests.worlds import mlp, slowed
 
 
@@ -93,6 +93,40 @@ def test_a_slow_worker_is_slow_and_jitter_repeats() -> None:
     shaky = Cluster(compute=Seconds(0.02), jitter=0.3, link=LINK)
     first, again, other = (run(steps, steps, cluster=shaky, seed=seed).seconds for seed in (1, 1, 2))
     assert first == again != other
+
+
+@pytest.mark.parametrize("way", ["receive", "receive_within", "receive_any", "receive_nowait", "gather", "ask"])
+def test_every_way_to_receive_keeps_to_the_sender_that_it_names(way: str) -> None:
+    heard: list[Address] = []
+
+    async def waits(node: Node, replica: Replica) -> None:
+        await node.sleep(1)  # what the other has sent lies here first
+        message: Message | None
+        if way == "receive":
+            message = await node.receive(Pong, sender=THIRD)
+        elif way == "receive_within":
+            message = await node.receive_within(Pong, 10, sender=THIRD)
+        elif way == "receive_any":
+            message = await node.receive_any(Ping, Pong, sender=THIRD)
+        elif way == "receive_nowait":
+            await node.sleep(2)
+            message = node.receive_nowait(Ping, Pong, sender=THIRD)
+        elif way == "gather":
+            (message,) = await node.gather(Pong, [THIRD])
+        else:
+            message = await node.ask(THIRD, Pong(9), Pong)
+        assert message is not None
+        heard.append(message.sender)
+
+    async def early(node: Node, replica: Replica) -> None:
+        await node.send(ME, Pong(0))
+
+    async def late(node: Node, replica: Replica) -> None:
+        await node.sleep(2)
+        await node.send(ME, Pong(0))
+
+    run(waits, early, late)
+    assert heard == [THIRD]
 
 
 def test_a_timeout_is_a_value() -> None:

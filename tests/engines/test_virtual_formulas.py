@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 import covey
+from covey.exchange.collectives.sums import ring
+from covey.message import Address
+from covey.model.replica import Replica
 from covey.observe.result import Result
+from covey.program import Node
 from covey.simulate import Cluster, Link, Seconds, parse_rate
+from covey.vector import Vector
+from tests.engines.stage import Log, run
 
 UNEQUAL = Cluster(
     compute=Seconds(0.005), jitter=0.3, slowdowns={1: 3.0},
@@ -39,6 +46,27 @@ def test_a_ring_by_its_formula(workers: int, world: str, monkeypatch: pytest.Mon
     assert charged.seconds == pytest.approx(said.seconds, rel=0.01)
     assert charged.traffic.bytes == said.traffic.bytes
     assert charged.traffic.messages < said.traffic.messages or workers == 2, "the messages were sent after all"
+
+
+def test_rings_of_one_size_do_not_mix() -> None:
+    """Two pairs sum at the same time, neither of them in step; then the pairs are others."""
+
+    def ends(formulas_from: int | None) -> list[tuple[float, str]]:
+        log = Log()
+
+        async def sums(node: Node, replica: Replica) -> None:
+            await node.sleep(0.001 * node.rank)
+            for one, other in ((node.rank // 2 * 2, node.rank // 2 * 2 + 1), (node.rank % 2, node.rank % 2 + 2)):
+                group = (Address("worker", one), Address("worker", other))
+                await node.sum(Vector([torch.ones(1000)]), group, ring)
+                await log.at(node, str(node.address))
+
+        run(*[sums] * 4, formulas_from=formulas_from)
+        return sorted(log)
+
+    by_formula, by_messages = ends(2), ends(None)
+    assert [who for _, who in by_formula] == [who for _, who in by_messages]
+    assert [at for at, _ in by_formula] == pytest.approx([at for at, _ in by_messages], rel=0.01)
 
 
 def test_the_largest_ring_whose_messages_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:

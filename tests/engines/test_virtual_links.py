@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
+from covey.checkpoint import RoleState
+from covey.engines.virtual.run_faults import VirtualAttempt
 from covey.errors import PlanError
 from covey.model.replica import Replica
 from covey.program import Node
@@ -110,6 +114,25 @@ def test_what_lies_unread_at_a_role_that_has_ended_holds_nobody() -> None:
 
     run(floods, leaves, window=2000)
     assert log == [(0, 0), (0, 1), (0.01, 2), (0.01, 3)]
+
+
+def test_what_a_checkpoint_kept_unread_fills_the_window_until_it_is_taken() -> None:
+    log = Log()
+    unread = msgspec.structs.replace(ping(9), sender=ME)
+    kept = RoleState.of(done=0, seconds=0.0, memories={}, replica={}, mailbox=[unread], rng=Random(0))
+
+    async def floods(node: Node, replica: Replica) -> None:
+        for step in range(4):
+            await node.send(YOU, ping(step))
+            await log.at(node, step)
+
+    async def drains(node: Node, replica: Replica) -> None:
+        for _ in range(5):
+            await node.sleep(0.01)
+            await node.receive(Ping)
+
+    run(floods, drains, window=2000, attempt=VirtualAttempt(states={YOU: kept}))
+    assert log == [(0, 0), (0.01, 1), (0.02, 2), (0.03, 3)], "one of the two places was taken from the start"
 
 
 def test_a_lossy_message_is_lost_only_when_the_window_is_full() -> None:

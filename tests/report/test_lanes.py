@@ -86,6 +86,16 @@ def test_for_a_trace_viewer() -> None:
     assert sum(event["ph"] == "X" for event in events) == len(recording.spans)
     starts, ends = ({event["id"] for event in events if event["ph"] == kind} for kind in "sf")
     assert starts == ends and starts
+    lane = {name: number for number, name in enumerate(recording.roles)}
+    slices = [(event["tid"], event["ts"], event["ts"] + event["dur"]) for event in events if event["ph"] == "X"]
+    assert slices == [
+        pytest.approx((lane[span.who], span.begin * 1e6, span.end * 1e6)) for span in recording.spans
+    ], "in microseconds"  # fmt: skip
+    flows = {(event["id"], event["ph"]): (event["tid"], event["ts"]) for event in events if event["ph"] in "sf"}
+    for number, arrow in enumerate(recording.arrows):
+        if arrow.arrived is not None:
+            assert flows[number, "s"] == pytest.approx((lane[arrow.sender], arrow.sent * 1e6))
+            assert flows[number, "f"] == pytest.approx((lane[arrow.to], arrow.arrived * 1e6))
 
 
 @pytest.mark.parametrize("spec", ["bsp", "easgd", "gosgd(probability=1)", "dpsgd", "allreduce"])

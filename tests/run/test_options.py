@@ -143,6 +143,34 @@ def test_how_often_to_keep_needs_a_place() -> None:
         fit(mlp(), "bsp", 2, every="5s")
 
 
+TIMED = {"timing_only": True}
+CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"on_failure": "restart"}, "needs checkpoint="),
+    ({"on_failure": "continue", "checkpoint": "kept"}, "goes without checkpoint=… and resume=…"),
+    ({"on_failure": "continue", "resume": "kept"}, "goes without checkpoint=… and resume=…"),
+    ({"max_failures": 3}, "counts failures that a run survives"),
+    ({"every": "5s", "resume": "kept"}, "say where with checkpoint="),
+    ({"epochs": 1, "steps": 1}, "not both"),
+    ({"scores": 0, "until": "loss<=0.1"}, "asks for none"),
+    ({**TIMED, "until": "loss<=0.1"}, "trains nothing"),
+    ({**TIMED, "save": "model"}, "trains nothing"),
+    ({**TIMED, "checkpoint": "kept"}, "nothing that could be kept"),
+    ({**TIMED, "resume": "kept"}, "nothing that could be kept"),
+    *(({name: 0}, "at least 1 is needed") for name in ("epochs", "steps", "threads")),
+    ({"max_failures": 0, "on_failure": "continue"}, "at least 1 is needed"),
+    ({"scores": -1}, "at least 1 is needed"),
+    ({"rate": 0.0}, "must be more than 0"),
+]
+
+
+@pytest.mark.parametrize(("given", "why"), CONTRADICTIONS)
+def test_options_that_contradict_each_other_are_refused(given: dict[str, Any], why: str) -> None:
+    """Each pair of its own: that one of two refused names is refused says nothing of the other."""
+    engine = "local" if "threads" in given else "simulated"
+    with pytest.raises(PlanError, match=re.escape(why)):
+        fit(mlp(), "bsp", 2, engine=engine, **given)
+
+
 def test_a_misspelt_option_is_told_the_nearest() -> None:
     with pytest.raises(PlanError, match="there is no option 'treads'; did you mean 'threads'"):
         options({"treads": 3})

@@ -158,12 +158,6 @@ def test_a_record_of_another_version_is_told_and_the_others_are_listed(tmp_path:
     assert len(unreadable) == 1 and "another version of covey (covey.run/9, not covey.run/1)" in unreadable[0]
 
 
-def test_what_is_said_is_kept(tmp_path: Path) -> None:
-    result = covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=1, runs=tmp_path)
-    assert result.record is not None
-    assert [event.line for event in RunRecordFolder(result.record).events if isinstance(event, JournalLine)] == []
-
-
 def test_a_refused_run_leaves_no_record(warm: Warm, tmp_path: Path) -> None:
     digits = Path(DIGITS).resolve()
     refused = [
@@ -216,3 +210,30 @@ def test_a_folder_that_cannot_be_written_gets_no_half_of_a_record(
     with pytest.warns(UserWarning, match="this run is not recorded: .*: No space left on device"):
         covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=1, runs=tmp_path)
     assert os.listdir(tmp_path) == []
+
+
+class Failing(covey.Callback):
+    def scored(self, row: object) -> None:
+        raise ValueError("no such table")
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_what_is_said_is_kept(tmp_path: Path, engine: str) -> None:
+    """A checkpoint, a callback that was dropped: the journal has every line that a person saw, and no other."""
+    said: list[str] = []
+
+    class Watch:
+        def update(self, progress: object) -> None:
+            pass
+
+        def say(self, line: str) -> None:
+            said.append(line)
+
+    kept = {"checkpoint": tmp_path / "kept", "every": "50ms"} if engine == "local" else {}
+    covey.fit(
+        DIGITS, "bsp", 2, engine=engine, epochs=3, callbacks=[Failing()], watcher=Watch(), runs=tmp_path / "runs",
+        **kept,  # type: ignore[arg-type]
+    )  # fmt: skip
+    (record,) = records(tmp_path / "runs")
+    assert [event.line for event in record.events if isinstance(event, JournalLine)] == said
+    assert sum("Failing failed in scored" in line for line in said) == 1

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from random import Random
 from statistics import fmean, stdev
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from covey.errors import PlanError
 from covey.simulate import BytesPerSecond, Cluster, Fair, Fifo, Link, Seconds, Tcp, from_flags, load, network
 from covey.simulate.cluster_file import read
 from covey.simulate.cluster_text import written as text_of
+from covey.simulate.machines import CodecTime, CpuTime, Handling, Machine
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cluster.toml"
 
@@ -241,6 +244,47 @@ def test_what_is_written_reads_the_same() -> None:
     assert "price" not in text
     with pytest.raises(PlanError, match="by hand"):
         text_of(from_flags(slow=["1:2"]))
+
+
+WHOLE = (
+    CALIBRATED.replace("fixed = 0.3", "fixed = 0.3\nerror = 0.02")
+    .replace("headers = 0.0456", "headers = 0.05")
+    .replace('latency = "10us"', 'latency = "10us"\nbandwidth = "1gbit"\ncpu = "2us"\ncpu_byte = "3ns"')
+    .replace('encode_byte = "0.5ns"', 'encode_byte = "0.5ns"\ndecode = "7us"\ndecode_byte = "0.6ns"')
+    .replace("cores = 8", 'cores = 8\nwake = "3ms"')
+)
+BY_HAND = {"slowdowns", "kills", "price", "watts", "workers"}
+
+
+def described(value: Any, path: str = "cluster") -> dict[str, Any]:
+    """What a cluster consists of, each number and word by its path."""
+    if is_dataclass(value):
+        named = {field.name: getattr(value, field.name) for field in fields(value)}
+        return {name: leaf for key, inner in named.items() for name, leaf in described(inner, f"{path}.{key}").items()}
+    if isinstance(value, dict | tuple):
+        inside = value.items() if isinstance(value, dict) else enumerate(value)
+        return {name: leaf for key, inner in inside for name, leaf in described(inner, f"{path}.{key}").items()}
+    return {path: value}
+
+
+def test_every_key_of_a_file_is_read_and_written_again() -> None:
+    """Whatever a cluster consists of: in this one each field of each class has a value that is not the usual one."""
+    whole = read(WHOLE)
+    usual = {name.rpartition(".")[2]: leaf for name, leaf in described(Cluster(coding={"": CodecTime()})).items()}
+    found = described(whole)
+    for kind in (Cluster, Link, Handling, Machine, CodecTime, CpuTime):
+        for field in fields(kind):
+            leaves = [leaf for name, leaf in found.items() if f".{field.name}." in f"{name}."]
+            assert any(leaf != usual.get(field.name, 0) for leaf in leaves) or field.name in BY_HAND, field.name
+    again = described(read(text_of(whole)))
+    assert again.keys() == found.keys()
+    unlike = {name: (leaf, again[name]) for name, leaf in found.items() if again[name] != near(leaf)}
+    assert not unlike
+
+
+def near(leaf: Any) -> Any:
+    """A number as four digits tell it."""
+    return pytest.approx(leaf, rel=1e-3) if isinstance(leaf, float) else leaf
 
 
 def test_without_new_fields_nothing_is_laborious() -> None:

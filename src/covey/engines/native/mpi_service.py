@@ -85,11 +85,11 @@ class Service:
 
     def _sum(self, wanted: SumRequest, memory: mmap.mmap | None) -> bytes:
         """Empty when it is done, else what went wrong."""
-        from mpi4py import MPI
-
         known = memory is not None and wanted.type in SIZES and min(wanted.sites, default=-1) >= 0
         if memory is None or not known or not 0 <= wanted.count * SIZES[wanted.type] <= len(memory):
             raise WireError(f"a role wants a sum of {wanted.count} {wanted.type[:20]} that it has not laid out")
+        from mpi4py import MPI
+
         try:
             group = self._group(wanted.sites)
             group.Allreduce(MPI.IN_PLACE, [memory, wanted.count, getattr(MPI, wanted.type)], MPI.SUM)

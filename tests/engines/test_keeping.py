@@ -1,0 +1,61 @@
+"""A checkpoint to which every role has written counts; one that lacks a role's state does not, and it is said why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from covey.checkpoint import CheckpointDirectory
+from covey.engines.process import control
+from covey.engines.process.launcher.interval import Interval
+from covey.engines.process.launcher.keeping import CheckpointKeeper
+from covey.message import Address
+from tests.test_checkpoint import run, state
+
+ROLES = [Address("worker", 0), Address("worker", 1), Address("server", 0)]
+
+
+class Answers:
+    """What roles have answered, as a monitor of them collects it."""
+
+    def __init__(self) -> None:
+        self.inbox: dict[type, dict[Address, Any]] = {control.Copied: {who: control.Copied() for who in ROLES}}
+
+    def collect(self, kind: type, roles: Iterable[Address]) -> dict[Address, Any]:
+        return {who: self.inbox[kind].pop(who) for who in roles}
+
+    def wait_for(self, missing: Callable[[], list[Address]]) -> None:
+        assert not missing()
+
+    def pump(self, timeout: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize("failed", [None, *ROLES])
+def test_a_checkpoint_counts_when_every_role_has_written(failed: Address | None, tmp_path: Path) -> None:
+    """One host's disk may be full while the launcher's, on which the rest lies, is not."""
+    told, said, answers = list[Path](), list[str](), Answers()
+    board: Any = SimpleNamespace(tell=lambda roles, word: None)
+    monitor: Any = answers
+    with CheckpointDirectory(tmp_path / "kept") as kept:
+        kept.told = told.append
+        keeper = CheckpointKeeper(kept, Interval(5.0), ROLES, board, monitor, said.append)
+        keeper.copy(run)
+        for who in ROLES:
+            if who != failed:
+                state().write(keeper._place, who)
+        words = {who: control.Saved("No space left on device" if who == failed else "", 0.1) for who in ROLES}
+        answers.inbox[control.Saved] = words
+        keeper.complete()
+        keeper.close()
+        if failed is None:
+            assert kept.all() == told == [kept.newest()[0]] and said == [f"kept the run in {told[0]}"]
+        else:
+            assert kept.all() == [] == told and sorted(os.listdir(kept.directory)) == [".lock"], "nothing is left of it"
+            why = f"could not keep the run in {kept.directory}: {failed}: No space left on device; training goes on"
+            assert said[0].startswith(why) and len(said) == 1

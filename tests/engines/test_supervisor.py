@@ -1,0 +1,74 @@
+"""How a launcher ends a run: why it stopped, and whether a process that goes was expected to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import zmq
+
+from covey.engines.process.control_lines import Switchboard
+from covey.engines.process.launcher import monitor
+from covey.engines.process.launcher.run_wishes import RunWishes
+from covey.engines.process.launcher.supervisor import Supervisor
+from covey.errors import PeerLost
+from covey.observe.progress import Phase
+from covey.observe.referee import Referee
+from covey.observe.result import Stopped
+from covey.target import Target
+from tests.engines.test_hostile_progress import NoCrew
+from tests.real.deadlock import PLAN
+
+WORKER = PLAN.roles[0].address
+
+
+@pytest.fixture
+def supervisor() -> Iterator[Supervisor]:
+    with zmq.Context() as context:
+        board = Switchboard(context, "inproc://board", [role.address for role in PLAN.roles])
+        processes: Any = NoCrew()
+        yield Supervisor(PLAN, board, processes, Referee(10, Target("accuracy", 0.8)), RunWishes())
+        context.destroy(0)
+
+
+@pytest.mark.parametrize(
+    ("stopped", "accuracy", "why"),
+    [
+        (None, 0.9, "target"),
+        (None, 0.1, "budget"),
+        ("interrupted", 0.9, "interrupted"),
+        ("interrupted", 0.1, "interrupted"),
+    ],
+)
+def test_why_it_stopped(
+    supervisor: Supervisor, stopped: Stopped | None, accuracy: float, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last score may reach the target; of a run that a person ended, that is not the reason."""
+    supervisor.stopped = stopped
+    monkeypatch.setattr(supervisor, "ask_scorer", lambda *_, **__: {"accuracy": accuracy})
+    assert supervisor.finish().stopped == why
+    assert supervisor.referee.metrics() == {"accuracy": accuracy}
+
+
+@pytest.mark.parametrize(
+    ("phase", "how", "lost"),
+    [
+        ("ended", "exited with code 0", False),
+        ("ended", "exited with code 1", True),  # a script of the user's that fails after its run
+        ("ended", "was killed by signal 9", True),
+        ("training", "exited with code 0", True),
+        ("training", "exited with code 1", True),
+    ],
+)
+def test_who_may_go_when(
+    supervisor: Supervisor, phase: Phase, how: str, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "LAST_WORD", 0.01)
+    supervisor.monitor.phase = phase
+    exits = [(WORKER, how)]
+    if lost:
+        with pytest.raises(PeerLost, match=f"{WORKER} {how}; never heard"):
+            supervisor.monitor.bury(exits)
+    else:
+        supervisor.monitor.bury(exits)

@@ -1,0 +1,73 @@
+"""What attempts at a run add up to: what was kept counts once, and only what was lost is done again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from covey.checkpoint import RunRecord
+from covey.engines.interrupt import Interrupt
+from covey.errors import PeerLost
+from covey.run.options import options
+from covey.run.restarting import Attempt, Restarts
+
+
+class Checkpoints:
+    """The newest one is the one of this number, with so many samples; there is none before the first."""
+
+    def __init__(self) -> None:
+        self.number, self.samples = 0, 0
+
+    def keep(self, samples: int) -> None:
+        self.number, self.samples = self.number + 1, samples
+
+    def all(self) -> list[Path]:
+        return [self.newest()[0]] if self.number else []
+
+    def newest(self) -> tuple[Path, RunRecord]:
+        run = RunRecord(
+            strategy="bsp", workers=2, servers=1, seed=0, samples=10, batch_size=2, limits=[None, None],
+            progress={"tallies": [{"samples": self.samples // 2}, {"samples": self.samples - self.samples // 2}]},
+        )  # fmt: skip
+        return Path(f"checkpoint-{self.number:06d}"), run
+
+
+@pytest.mark.parametrize(
+    ("attempts", "repeated"),
+    [
+        ([(100, None)], 100),  # samples of an attempt when it was lost, and those of its newest checkpoint
+        ([(100, 60)], 40),
+        ([(100, 60), (170, 150)], 40 + 20),
+        ([(100, 60), (170, None)], 40 + 110),
+        ([(100, 60), (50, None)], 40),  # lost before it was told of what was kept
+    ],
+)
+def test_what_was_lost_since_the_newest_checkpoint_is_repeated(
+    attempts: list[tuple[int, int | None]], repeated: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("covey.run.restarting.pause", lambda failures: 0.0)
+    checkpoints: Any = Checkpoints()
+    given = options({"on_failure": "restart", "checkpoint": "kept"})
+    restarts = Restarts(given, checkpoints, Interrupt(), 2)
+    begun, result = list[Path | None](), SimpleNamespace(samples=200, membership=None, goodput=None)
+
+    def train(attempt: Attempt) -> Any:
+        samples, kept = attempts[len(begun)] if len(begun) < len(attempts) else (200, None)
+        begun.append(attempt.kept)
+        attempt.supervisor = SimpleNamespace(  # type: ignore[assignment]
+            watch=SimpleNamespace(now=lambda: 5.0), roster=SimpleNamespace(samples=samples), stood_still=0.5
+        )
+        if kept is not None:
+            checkpoints.keep(kept)
+        if len(begun) <= len(attempts):
+            raise PeerLost("worker 1 died", "worker 1")
+        return result
+
+    assert restarts.run(Attempt(), train) is result  # type: ignore[comparison-overlap]
+    assert result.goodput is not None and (result.goodput.accepted, result.goodput.repeated) == (200, repeated)
+    assert [(event.who, event.stalled, event.view) for event in result.membership or ()] == [
+        ("worker 1", 0.5, number + 1) for number in range(len(attempts))
+    ]
