@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import covey
 from covey import catalog, registry
-from covey.check import codec_laws, laws
+from covey.check import codec_laws, laws, restart
 from covey.check.reach import beyond
 from covey.check.restart import same_after_a_restart
 from covey.cli import app
@@ -207,6 +207,12 @@ def test_broken_codecs_are_found() -> None:
     by_chance = replace(good, make=drawn, traits=CodecTraits(weights=True))
     assert "differ with the seed" in codec_laws.stateless_if_for_weights(by_chance)
     assert "first vector" in codec_laws.exact_if_it_says_so(replace(good, traits=CodecTraits(exact_start=True)))
+
+
+def test_a_restart_that_never_comes_about_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert same_after_a_restart("sandblaster") == "", "it is interrupted in a longer run"
+    monkeypatch.setattr(restart, "LENGTHS", (9,))  # with one worker it does not come to rest after the middle of these
+    assert same_after_a_restart("sandblaster").startswith("with 1 worker, no checkpoint came about")
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,11 @@ from covey.cli.ranges import allowed
     ],
 )
 def test_in_words(name: str, setting: str, words: str) -> None:
-    assert allowed(name, setting, get_type_hints(catalog.STRATEGIES[name].settings)[setting], 4) == words
+    assert allowed(name, name, setting, get_type_hints(catalog.STRATEGIES[name].settings)[setting], 4) == words
 
 
 @pytest.mark.parametrize("name", catalog.names())
 def test_every_setting_can_be_tried_without_an_accident(name: str) -> None:
     owner = catalog.STRATEGIES[name].settings
     for field in fields(owner):
-        allowed(name, field.name, get_type_hints(owner)[field.name], 4)
+        allowed(name, name, field.name, get_type_hints(owner)[field.name], 4)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from typer.testing import CliRunner
 from covey import catalog, topology
 from covey.central.layouts import LAYOUTS
 from covey.cli import app
+from covey.exchange.codecs.bits import Int8
+from covey.exchange.codecs.by_name import CODECS, WRAPPERS
 from covey.run.options import options
 from covey.run.request import request
 from covey.systems import SYSTEMS
@@ -61,6 +64,31 @@ def test_the_example_can_be_copied(runner: CliRunner, name: str) -> None:
 def test_a_spec_shows_its_settings(runner: CliRunner) -> None:
     assert "bound=2 (usual: 3)" in " ".join(runner.invoke(app, ["strategies", "ssp(bound=2)"]).stdout.split())
     assert "torus" in runner.invoke(app, ["strategies", "dpsgd over torus"]).stdout
+
+
+def test_a_codec_is_told_in_full(runner: CliRunner) -> None:
+    shown = " ".join(runner.invoke(app, ["strategies", "int8(block=64)"]).stdout.split())
+    for part in (
+        Int8.__doc__ or "",
+        "block=64 (usual: 1024) may be 0 or more",
+        "rounding=random",
+        "8.5 for each number",
+    ):
+        assert part in shown
+    assert "--strategy 'bsp + int8(block=64)'" in shown and "bosen" not in shown, "which takes none"
+    asked = runner.invoke(app, ["strategies", "int8", "--picture", "x.svg"])
+    assert asked.exit_code == 2 and "covey strategies 'bsp + int8' --picture x.svg" in asked.stderr
+
+
+@pytest.mark.parametrize("name", [*CODECS, *WRAPPERS])
+def test_every_codec_and_wrapper_has_a_page(runner: CliRunner, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "told.json"
+    shown = runner.invoke(app, ["strategies", name, "--json", str(file)])
+    assert shown.exit_code == 0, shown.stderr
+    told, kind = json.loads(file.read_text()), {**CODECS, **WRAPPERS}[name]
+    assert list(told["settings"]) == [field.name for field in fields(kind)]
+    spec = shlex.split(shown.stdout.splitlines()[-1])[4]
+    assert catalog.resolve(spec, 4).composition.codec.name == spec.removeprefix("bsp + ")
 
 
 def test_an_unknown_name(runner: CliRunner) -> None:

@@ -21,8 +21,6 @@ from covey.task import Task
 
 ALONE = "local_sgd"  # with one worker: plain training, as without covey
 SYNCHRONOUS = "allreduce"  # the same, for models that need workers that take each step together
-FOR_STUDY = ("sandblaster", "vap", "gradient_coding", "specsync", "dogwild")  # what a practitioner does not reach for
-BY_LAYERS = ("one_weird_trick",)  # what it costs depends on the layers of a model, which no formula here knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +62,7 @@ def candidates(task: Task, now: Situation) -> Iterator[Candidate]:
     Where codecs pay, also with the one that loses least and with the quickest.
     """
     registry.search()
-    usual = {name: entry for name, entry in STRATEGIES.items() if name not in FOR_STUDY + BY_LAYERS}
+    usual = {name: entry for name, entry in STRATEGIES.items() if not entry.unadvised}
     optimizer = build.optimizer(task)
     for spec in (spec for name, entry in usual.items() for spec in (entry.example or name, *entry.tries)):
         if plain := _candidate(spec, task, optimizer, now):

@@ -17,7 +17,7 @@ from torch import nn
 
 from covey import catalog, faults
 from covey.check.fault_log import FaultLog, RunsOn
-from covey.check.invariants import BALANCED, FaultRecord, broken
+from covey.check.invariants import FaultRecord, broken, declares
 from covey.errors import CoveyError
 from covey.run.options import options
 from covey.run.request import request
@@ -116,7 +116,7 @@ def record_of(case: FaultCase, plan: FaultPlan, limit: float, every: float = 0.0
         asked = request(task, case.strategy, case.workers, options(given))
         record = FaultRecord(asked=asked, plan=plan, log=log, watched=case.task is None)
         try:
-            with log.watching() if asked.strategy.name in BALANCED else nullcontext():
+            with log.watching() if declares(asked, "forces cancel") else nullcontext():
                 return replace(record, result=simulated(asked, log.built))
         except RunsOn:
             return replace(record, why=f"it still runs after {limit:.3g} s of virtual time")

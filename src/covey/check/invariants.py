@@ -13,16 +13,12 @@ from torch import Tensor
 from covey.check.fault_log import FaultLog, total
 from covey.data.shards import Shards
 from covey.observe.result import Result
+from covey.registry import STRATEGIES
 from covey.run.request import Request
 from covey.simulate.faults import Fault, FaultPlan
+from covey.strategy import FaultTrait
 
 CLOSE = 1e-12  # how far float64 weights may lie apart where sums may have another order
-BALANCED = {"easgd"}
-"""Strategies whose centre moves by as much as its workers, in the other direction."""
-INEXACT = {"bigdl"}
-"""Strategies in which models travel compressed, so that each owner of a slice holds its own more exactly."""
-WEIGHTED = {"gosgd": 1.0}
-"""Strategies in which weight is handed on, and how much of it all workers have together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +31,12 @@ class FaultRecord:
     watched: bool  # its batches were written down
     result: Result | None = None
     why: str = ""  # it did not end as it should
+
+
+def declares(asked: Request, trait: FaultTrait) -> bool:
+    """Whether the strategy's entry says so."""
+    entry = STRATEGIES.get(asked.strategy.name)
+    return entry is not None and trait in entry.fault_traits
 
 
 def ends(calm: FaultRecord, record: FaultRecord) -> list[str]:
@@ -59,7 +61,7 @@ def replicas_are_equal(calm: FaultRecord, record: FaultRecord) -> list[str]:
     """Where all workers take a step together at equal weights, all of them compute it at the same weights."""
     asked = record.asked
     trainers = [role for role in asked.plan.roles if role.trains]
-    alike = asked.strategy.name not in INEXACT and not asked.strategy.composition.mesh
+    alike = not declares(asked, "compressed models") and not asked.strategy.composition.mesh
     if not record.watched or not alike or not all(role.one_batch for role in trainers):
         return []
     steps = _steps(asked.deal, max(limit or 0 for limit in asked.plan.limits))
@@ -81,7 +83,7 @@ def weights_are_those_without_faults(calm: FaultRecord, record: FaultRecord) -> 
     declared = record.asked.strategy.description.samples.startswith("every sample once per epoch")
     if not record.asked.strategy.in_step or not declared or calm.result is None or record.result is None:
         return []
-    exact = record.asked.strategy.name in ("bsp", "allreduce")
+    exact = declares(record.asked, "same bits")
     for name, there in calm.result.weights.items():
         here = record.result.weights[name]
         if not (torch.equal(here, there) if exact else _close(here, there)):
@@ -113,8 +115,8 @@ def _unmet(fault: Fault, told: list[str]) -> bool:
 
 def forces_balance(calm: FaultRecord, record: FaultRecord) -> list[str]:
     """Elastic forces cancel: all models together have moved as far as their optimizers moved them."""
-    log, strategy = record.log, record.asked.strategy
-    if not record.watched or strategy.name not in BALANCED or log.initial is None or record.result is None:
+    log, declared = record.log, declares(record.asked, "forces cancel")
+    if not record.watched or not declared or log.initial is None or record.result is None:
         return []
     gap = total(log.replicas) - log.initial - log.work.moved
     scale = max(1.0, abs(log.initial))
@@ -123,11 +125,10 @@ def forces_balance(calm: FaultRecord, record: FaultRecord) -> list[str]:
 
 def weight_is_whole(calm: FaultRecord, record: FaultRecord) -> list[str]:
     """No gossip weight is lost or doubled."""
-    name = record.asked.strategy.name
-    if name not in WEIGHTED or record.result is None:
+    if not declares(record.asked, "weights sum to 1") or record.result is None:
         return []
     have = sum(replica.shown.weight for who, replica in record.log.replicas.items() if who.role == "worker")
-    return [] if math.isclose(have, WEIGHTED[name], rel_tol=CLOSE) else [f"all workers have weight {have:.12g}, not 1"]
+    return [] if math.isclose(have, 1.0, rel_tol=CLOSE) else [f"all workers have weight {have:.12g}, not 1"]
 
 
 INVARIANTS: tuple[Callable[[FaultRecord, FaultRecord], list[str]], ...] = (

@@ -24,7 +24,11 @@ from covey.run.options import options
 from covey.run.request import Request, request
 from covey.simulate import Cluster, Seconds
 
-STEPS = 9  # of every worker; in their middle the run is kept
+LENGTHS = 9, 18, 36  # steps of every worker; in the middle of the first that allows it the run is kept
+NO_REST = (
+    f"no checkpoint came about in runs of {', '.join(map(str, LENGTHS))} steps: before each step a worker must be able "
+    "to wait while no message is on its way, so no program may send again and again on its own"
+)
 FIRST_SLOW = Cluster(compute=Seconds(0.01), jitter=0.3, slowdowns={0: 3.0})
 
 
@@ -57,23 +61,31 @@ def same_after_a_restart(spec: str) -> str:
     With one worker; and with several, where neither their speeds nor a mere pause change the weights.
     """
     for workers in (1, WORKERS):
-        asked = request(task(), spec, workers, options({"engine": "simulated", "steps": STEPS}))
-        with TemporaryDirectory() as folder, one_thread():
-            whole, otherwise = _run(asked, FIRST_SLOW), _run(asked, EVEN)
-            kept = FirstCheckpoint(Path(folder))
-            keeper = RunKeeper(whole.seconds / 2, asked.plan.lockstep, kept.write)
-            paused = _run(asked, FIRST_SLOW, VirtualAttempt(keeper=keeper))
-            if not kept.remembered:
-                continue  # it did not come to rest in time: nothing can be said
-            continued = _run(asked, FIRST_SLOW, kept.attempt())
-        if _equal(whole, otherwise) and _equal(whole, paused) and not _equal(whole, continued):
-            names = "; ".join(f"{role}: {', '.join(names) or 'nothing'}" for role, names in kept.remembered.items())
-            return (
-                f"with {workers} worker{'s' if workers > 1 else ''}, interrupted in the middle of {STEPS} steps and "
-                "continued, the weights differ from those of a run without a restart: what a program has in variables "
-                f"is lost then, so keep it with node.remember; what is remembered: {names}"
-            )
+        tried = (_restarted(spec, workers, steps) for steps in LENGTHS)
+        if why := next((found for found in tried if found is not None), NO_REST):
+            return f"with {workers} worker{'s' if workers > 1 else ''}, {why}"
     return ""
+
+
+def _restarted(spec: str, workers: int, steps: int) -> str | None:
+    """What is wrong after a restart in the middle of so many steps; None where no checkpoint came about."""
+    asked = request(task(), spec, workers, options({"engine": "simulated", "steps": steps}))
+    with TemporaryDirectory() as folder, one_thread():
+        whole, otherwise = _run(asked, FIRST_SLOW), _run(asked, EVEN)
+        kept = FirstCheckpoint(Path(folder))
+        keeper = RunKeeper(whole.seconds / 2, asked.plan.lockstep, kept.write)
+        paused = _run(asked, FIRST_SLOW, VirtualAttempt(keeper=keeper))
+        if not kept.remembered:
+            return None
+        continued = _run(asked, FIRST_SLOW, kept.attempt())
+    if not _equal(whole, otherwise) or not _equal(whole, paused) or _equal(whole, continued):
+        return ""
+    names = "; ".join(f"{role}: {', '.join(names) or 'nothing'}" for role, names in kept.remembered.items())
+    return (
+        f"interrupted in the middle of {steps} steps and continued, the weights differ from those of a run without a "
+        "restart: what a program has in variables is lost then, so keep it with node.remember; what is remembered: "
+        f"{names}"
+    )
 
 
 def _run(asked: Request, cluster: Cluster, attempt: VirtualAttempt | None = None) -> VirtualOutcome:

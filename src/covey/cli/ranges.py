@@ -14,8 +14,11 @@ from covey.spec import parse
 LARGE = 10**6
 
 
-def allowed(spec: str, setting: str, hint: Any, workers: int) -> str:
-    """In words: `1 or more`, `more than 0, up to 1`, `keep or reset or average`; empty when nothing was refused."""
+def allowed(spec: str, owner: str, setting: str, hint: Any, workers: int) -> str:
+    """What a setting of the strategy or codec `owner` may be, in words; empty when nothing was refused.
+
+    `1 or more`, `more than 0, up to 1`, `keep or reset or average`.
+    """
     kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)] or [hint]
     if typing.get_origin(hint) is Literal:
         return " or ".join(map(str, typing.get_args(hint)))
@@ -23,17 +26,20 @@ def allowed(spec: str, setting: str, hint: Any, workers: int) -> str:
         return "true or false"
     if int not in kinds and float not in kinds:
         return ""
-    works = _works(spec, setting, workers)
+    works = _works(spec, owner, setting, workers)
     return _counted(works) if float not in kinds else _measured(works)
 
 
-def _works(spec: str, setting: str, workers: int) -> Callable[[float], bool]:
+def _works(spec: str, owner: str, setting: str, workers: int) -> Callable[[float], bool]:
     asked = parse(spec)
 
     def works(value: float) -> bool:
-        changed = replace(asked.strategy, settings={**asked.strategy.settings, setting: value})
+        strategy, *codecs = (
+            replace(call, settings={**call.settings, setting: value}) if call.name == owner else call
+            for call in (asked.strategy, *asked.codecs)
+        )
         try:
-            catalog.resolve(replace(asked, strategy=changed), workers)
+            catalog.resolve(replace(asked, strategy=strategy, codecs=tuple(codecs)), workers)
         except PlanError:
             return False
         return True

@@ -36,7 +36,9 @@ LOSSES = {
     "restart": "ends the run, or restarts it with --on-failure restart",
 }
 
-Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them, or a SPEC such as 'ssp(bound=2)'.")]
+Name = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="One of them, a SPEC such as 'ssp(bound=2)', or a codec.")
+]
 
 
 Picture = Annotated[
@@ -48,7 +50,7 @@ def command(
     name: Name = None, plugin: options.Plugins = None, picture: Picture = None, json: options.Json = None,
     quiet: options.Quiet = False, verbose: options.Verbose = False,
 ) -> None:  # fmt: skip
-    """List the strategies, or tell all about one."""
+    """List the strategies, or tell all about one, or about a codec."""
     manner = voice(quiet, verbose)
     with explained(manner):
         json_file.check(json)
@@ -58,10 +60,13 @@ def command(
 
         load_plugins(plugin, manner)
         from covey import catalog, registry
+        from covey.cli.tables import codec
         from covey.systems import SYSTEMS
 
         if name is None:
             registry.search()
+        if name is not None and codec.described(name):
+            return _tell_codec(name, picture, json, manner)
 
         told = [describe(one) for one in ([name] if name else [*catalog.names(), *SYSTEMS])]
         json_file.write(json, text_of.dumps(told[0] if name else told, indent=1, ensure_ascii=False) + "\n")
@@ -75,6 +80,18 @@ def command(
         if name or manner == "verbose":
             for one in told:
                 _print_one(console, one)
+
+
+def _tell_codec(name: str, picture: Path | None, json: Path | None, manner: str) -> None:
+    from covey.cli.tables import codec
+
+    if picture is not None:
+        raise PlanError(f"--picture {picture} draws strategies: covey strategies 'bsp + {name}' --picture {picture}")
+    told = codec.describe(name, WORKERS)
+    json_file.write(json, text_of.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    if manner != "quiet":
+        rows = codec.rows(told, _spoken_settings(told))
+        _print_page(json_file.console(json), told["name"], rows, _example(told["spec"]))
 
 
 def describe(spec: str) -> dict[str, Any]:
@@ -135,8 +152,8 @@ def _setting(field: Field[Any], strategy: Strategy, spec: str, hints: dict[str, 
     from covey.cli.ranges import allowed
 
     default = None if field.default is MISSING else field.default
-    value, may_be = strategy.settings.get(field.name, default), allowed(spec, field.name, hints[field.name], WORKERS)
-    return {"default": default, "value": value, "allowed": may_be}
+    may_be = allowed(spec, strategy.name, field.name, hints[field.name], WORKERS)
+    return {"default": default, "value": strategy.settings.get(field.name, default), "allowed": may_be}
 
 
 def _example(spec: str) -> str:
@@ -144,6 +161,8 @@ def _example(spec: str) -> str:
 
 
 def _print_all(console: Console, told: list[dict[str, Any]]) -> None:
+    from covey.exchange.codecs.by_name import CODECS, WRAPPERS
+
     about = _grid()
     for one in told:
         if not one["made_of"]:
@@ -170,24 +189,28 @@ def _print_all(console: Console, told: list[dict[str, Any]]) -> None:
     console.print(rates)
     console.print("\nsystems of the surveys, and what they are made of", style="dim")
     console.print(systems)
-    console.print("\ncovey strategies NAME tells all about one.", style="dim")
+    console.print("\ncovey strategies NAME tells all about one, or about a codec:", style="dim")
+    console.print(f"  {', '.join([*CODECS, *WRAPPERS])}")
 
 
 def _print_one(console: Console, told: dict[str, Any]) -> None:
+    _print_page(console, told["name"], _rows(told), told["example"])
+
+
+def _print_page(console: Console, title: str, rows: list[tuple[str, str]], example: str) -> None:
     table = _grid()
-    for name, value in _rows(told):
+    for name, value in rows:
         table.add_row(name, value)
     console.print()
-    console.print(told["name"], style="bold green")
+    console.print(title, style="bold green")
     console.print(table)
     console.print("\ntry", style="dim")
-    console.print(f"  {told['example']}", soft_wrap=True, markup=False)  # in one piece, to be copied
+    console.print(f"  {example}", soft_wrap=True, markup=False)  # in one piece, to be copied
 
 
 def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
     usual = f"{told['over']}; " if told["over"] else ""
     topologies = f"{usual}any of {', '.join(told['topologies'])}" if told["topologies"] else "takes none"
-    settings = "\n".join(_spoken(name, setting) for name, setting in told["settings"].items())
     return [
         ("about", told["about"]),
         *([("use it for", told["use"])] if told["use"] else []),
@@ -197,7 +220,7 @@ def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
         *([("printed as", ", ".join(told["printed"].values()))] if told["printed"] else []),
         *([("categorized as", "; ".join(told["categorized"].values()))] if told["categorized"] else []),
         *((column, told["taxonomy"][column]) for column in COLUMNS),
-        ("settings", settings or "none"),
+        ("settings", _spoken_settings(told) or "none"),
         ("over", topologies),
         ("codecs", _codecs(told)),
         *([("models sent", f"{told['traffic']}, per step and worker; n workers")] if told["traffic"] else []),
@@ -217,6 +240,10 @@ def _codecs(told: dict[str, Any]) -> str:
         return f"takes none: it {told['plain']}"
     for_what = "for what goes to servers, and with + pull for what comes back" if told["pull"] else "for all it sends"
     return f"{', '.join(told['codecs'])}; {for_what}"
+
+
+def _spoken_settings(told: dict[str, Any]) -> str:
+    return "\n".join(_spoken(name, setting) for name, setting in told["settings"].items())
 
 
 def _spoken(name: str, setting: dict[str, Any]) -> str:

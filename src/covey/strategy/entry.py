@@ -14,6 +14,12 @@ MEAN_GRADIENT = "one step on the mean gradient of all workers"
 Taken = Literal["", "pushes", "exchanges"]
 """What a strategy has codecs for: nothing, what goes to servers (and back with `pull`), or both ways anyway."""
 
+FaultTrait = Literal["same bits", "forces cancel", "weights sum to 1", "compressed models"]
+"""Weights are to the bit those without faults; the centre moves by as much as its workers, in the other direction;
+weight is handed on, and none is lost; models travel compressed, so that each owner of a slice holds its own exactly."""
+
+FOR_STUDY = "it is for study: a practitioner does not reach for it"
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -38,6 +44,8 @@ class Entry:
         timelines: SPECs whose first steps are kept as pictures in tests/golden/strategies.
         test: The test of covey that tells it from every other strategy: a file in tests, and a function.
         on_loss: What a run can do when it loses a worker: "continue" without it, or "restart".
+        unadvised: Why `covey advise` does not consider it, if so.
+        fault_traits: What checks of its runs with faults have to know of it.
     """
 
     settings: type[Any]
@@ -57,6 +65,8 @@ class Entry:
     timelines: tuple[str, ...] = ()
     test: str = ""
     on_loss: OnLoss = "restart"
+    unadvised: str = ""
+    fault_traits: frozenset[FaultTrait] = frozenset()
 
     @property
     def about(self) -> str:

@@ -85,6 +85,7 @@ ENTRIES: Mapping[str, Entry] = {
         tries=("easgd(period=8)", "easgd(period=16)", "easgd(period=32)"),
         traffic=CENTRE, timelines=("easgd(period=2)",),
         on_loss="continue",
+        fault_traits=frozenset({"forces cancel"}),
         test="decentral/test_easgd.py::test_exchanges_conserve_the_sum_of_workers_and_centre",
     ),
     "eamsgd": Entry(

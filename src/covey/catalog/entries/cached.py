@@ -10,7 +10,7 @@ from covey.central.cached.cache import ParameterCopy
 from covey.central.cached.petuum import Essp, Petuum
 from covey.central.cached.rows import Renewed
 from covey.central.cached.value_bound import Vap, Visible
-from covey.strategy import Entry, TrafficFormula
+from covey.strategy import FOR_STUDY, Entry, TrafficFormula
 
 COPIES = TrafficFormula("1, and 1 for each copy that is renewed", formulas.changes_up, (ParameterCopy,))
 
@@ -50,6 +50,7 @@ ENTRIES: Mapping[str, Entry] = {
             "n: one's own change up, the others' down", formulas.changes_up, (Visible,), beside=0
         ),
         timelines=("vap(bound=0.01)",),
+        unadvised=FOR_STUDY,
         test="central/test_value_bound.py::test_weak_lets_two_workers_differ_by_what_all_others_may_have_pending",
     ),
 }  # fmt: skip

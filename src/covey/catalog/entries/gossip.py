@@ -29,6 +29,7 @@ ENTRIES: Mapping[str, Entry] = {
         traffic=TrafficFormula("probability, on average", _gossips, (Gossip,), beside=8),
         timelines=("gosgd(probability=0.9)",),
         on_loss="continue",
+        fault_traits=frozenset({"weights sum to 1"}),
         test="decentral/test_gosgd.py::test_weights_sum_to_one_at_every_instant",
     ),
     "dpsgd": Entry(

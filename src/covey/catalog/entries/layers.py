@@ -36,6 +36,7 @@ ENTRIES: Mapping[str, Entry] = {
         mathematics=MEAN_GRADIENT,
         traffic=TrafficFormula("outputs and errors of the divided layers, and a sum of the rest", formulas.units),
         timelines=("one_weird_trick", "one_weird_trick(scheme=b)", "one_weird_trick(scheme=c)"),
+        unadvised="its cost depends on the layers of a model, which no formula here knows",
         test="central/test_weird_trick.py::test_fully_connected_weights_never_move_and_the_front_is_summed",
     ),
 }  # fmt: skip

@@ -9,7 +9,7 @@ from covey.central.replicated.allreduce import Allreduce
 from covey.central.replicated.firecaffe import FireCaffe
 from covey.central.replicated.gradient_coding import Coded, Current, GradientCoding
 from covey.central.sliced.slice_owners import BigDl, CaffeOnSpark, Sliced
-from covey.strategy import MEAN_GRADIENT, Entry, TrafficFormula
+from covey.strategy import FOR_STUDY, MEAN_GRADIENT, Entry, TrafficFormula
 
 OWN_WIRE = "has its own wire; sliced is it with any codec"
 OWNERS = TrafficFormula("2 (n-1)/n", formulas.owners)
@@ -29,6 +29,7 @@ ENTRIES: Mapping[str, Entry] = {
         traffic=TrafficFormula("2 (n-1)/n", formulas.every_step),
         timelines=("allreduce", "allreduce(pattern=halving)", "allreduce(pattern=hierarchical)"),
         on_loss="continue",
+        fault_traits=frozenset({"same bits"}),
         test="central/test_allreduce.py::test_every_worker_holds_the_whole_optimizer_and_the_same_bits",
     ),
     "sliced": Entry(
@@ -45,6 +46,7 @@ ENTRIES: Mapping[str, Entry] = {
         "all but that share of the parts of batches keep to; later parts do not count. A step that lacks more than "
         "`most` of its parts (twice `drop`) makes no update.",
         traffic=TrafficFormula("(n-1)/n", formulas.halved_owners), timelines=("bigdl",),
+        fault_traits=frozenset({"compressed models"}),
         test="central/test_slice_owners.py::test_bigdl_cuts_toward_zero_on_the_wire",
     ),
     "caffeonspark": Entry(
@@ -74,6 +76,7 @@ ENTRIES: Mapping[str, Entry] = {
             "2; what comes late is left out", formulas.counted, (Coded, Current), beside=0
         ),
         timelines=("gradient_coding",),
+        unadvised=FOR_STUDY,
         test="central/test_gradient_coding.py::test_whoever_is_late_the_weights_are_those_of_bsp",
     ),
 }  # fmt: skip

@@ -22,7 +22,7 @@ from covey.central.server.parameter_server import (
 )  # fmt: skip
 from covey.central.server.speculative import SpecSync
 from covey.central.server.store import Fetched
-from covey.strategy import MEAN_GRADIENT, Entry, TrafficFormula
+from covey.strategy import FOR_STUDY, MEAN_GRADIENT, Entry, TrafficFormula
 
 BOTH_WAYS = TrafficFormula("2", formulas.servers)
 
@@ -33,6 +33,7 @@ ENTRIES: Mapping[str, Entry] = {
         mathematics=MEAN_GRADIENT,
         traffic=BOTH_WAYS, timelines=("bsp",),
         on_loss="continue",
+        fault_traits=frozenset({"same bits"}),
         test="central/test_parameter_server.py::test_bsp_takes_the_time_of_the_slowest_and_the_weights_of_any",
     ),
     "ssp": Entry(
@@ -117,6 +118,7 @@ ENTRIES: Mapping[str, Entry] = {
         "`parts` of the batch.",
         traffic=TrafficFormula("2, and 1 for each repeated batch", formulas.changes_up, (Fetched,), beside=0),
         timelines=("specsync(parts=2, abort_time=1)",),
+        unadvised=FOR_STUDY,
         test="central/test_speculative.py::test_a_slow_batch_is_aborted_and_redone_on_fresher_weights",
     ),
     "downpour": Entry(
@@ -137,6 +139,7 @@ ENTRIES: Mapping[str, Entry] = {
             "2 for each portion of a batch", formulas.counted, (Model, PortionGradient), beside=0
         ),
         timelines=("sandblaster(batch=2)",),
+        unadvised=FOR_STUDY,
         test="central/test_sandblaster.py::test_the_coordinator_moves_only_scalars_and_commands",
     ),
 }  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from covey.catalog import formulas
 from covey.decentral.shared.dogwild import Dogwild
 from covey.decentral.shared.hogwild import Hogwild, HogwildPlusPlus
-from covey.strategy import CountedRun, Entry, LinkBytes, TrafficFormula
+from covey.strategy import FOR_STUDY, CountedRun, Entry, LinkBytes, TrafficFormula
 
 ONE_MEMORY = "writes into memory that all share: nothing travels"
 
@@ -40,6 +40,7 @@ ENTRIES: Mapping[str, Entry] = {
         details="After a step one of `blocks` blocks goes to every other machine, lost where the link is full. With "
         "fewer `machines` than workers, each machine is a Hogwild.",
         traffic=TrafficFormula("(n-1) / blocks", formulas.blocks), timelines=("dogwild",),
+        unadvised=FOR_STUDY,
         test="decentral/test_dogwild.py::test_loss_and_disorder_do_not_stop_it",
     ),
 }  # fmt: skip

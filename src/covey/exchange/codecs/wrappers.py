@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import torch
 
@@ -160,6 +161,8 @@ class Clip:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Warmup:
     """The first vectors travel as they are: so many, or those of so many epochs."""
+
+    example: ClassVar = "warmup(steps=100)"  # it needs one of its settings
 
     steps: int | None = None
     epochs: float | None = None
