@@ -73,7 +73,6 @@ DECODERS: dict[str, Callable[[Any, Any, Tensor, int], Any]] = {
     "fixed16": lambda on, wire, out, block: on.fixed16_decode(wire, 12, out, 0.5),
     "dorefa": lambda on, wire, out, block: on.dorefa_decode(*wire, block, 6, out, 0.5),
     "natural": lambda on, wire, out, block: on.natural_decode(*wire, out, 0.5),
-    "topk 1 %": lambda on, wire, out, block: on.scatter_add(out, *wire, 0.5),
 }
 
 

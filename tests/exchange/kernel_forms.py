@@ -57,15 +57,15 @@ def pair(form: Form, name: str, block: int = 0, seed: int | None = 5) -> tuple[E
             lambda w, o: form.dorefa_decode(*w, block, 3, o),
         ),
         "natural": (lambda x, r: form.natural_encode(x, r, seed), lambda w, o: form.natural_decode(*w, o)),
-        "select": (lambda x, r: form.select(x, r, 0.7), sparse(form)),
-        "topk": (lambda x, r: form.topk(x, r, x.numel() // 3), sparse(form)),
-        "mstopk": (lambda x, r: form.mstopk(x, r, x.numel() // 10, 25, seed), sparse(form)),
+        "select": (lambda x, r: form.select(x, r, 0.7), sparse),
+        "topk": (lambda x, r: form.topk(x, r, x.numel() // 3), sparse),
+        "mstopk": (lambda x, r: form.mstopk(x, r, x.numel() // 10, 25, seed), sparse),
     }
     return pairs[name]
 
 
-def sparse(form: Form) -> Decode:
-    return lambda wire, out: form.scatter_add(out.zero_(), *wire, 1.0)
+def sparse(wire: Any, out: Tensor) -> Tensor:
+    return out.zero_().index_add_(0, wire[0].long(), wire[1])
 
 
 SCALED = ("onebit", "int8", "nearest", "terngrad", "clipped", "qsgd", "qsgd_max", "dorefa")

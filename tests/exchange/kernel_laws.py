@@ -55,7 +55,6 @@ def law_choices(form: Form, count: int) -> None:
         indices, values = form.select(x, kept, threshold)
         assert indices.tolist() == (v.abs() >= threshold).nonzero().view(-1).tolist()
         taken(v, kept, indices, values)
-        assert form.count_above(x, residual, [threshold, 1.0]) == [indices.numel(), int((v.abs() >= 1).sum())]
 
 
 def law_top(form: Form, count: int, kind: str) -> None:
@@ -187,7 +186,6 @@ def law_adding(form: Form, name: str) -> None:
         "terngrad": lambda o: form.terngrad_decode(*wire, 32, o, 0.5),
         "dorefa": lambda o: form.dorefa_decode(*wire, 32, 3, o, 0.5),
         "natural": lambda o: form.natural_decode(*wire, o, 0.5),
-        "topk": lambda o: form.scatter_add(o, *wire, 0.5),
     }[name]
     torch.testing.assert_close(weighed(out.clone()), out + 0.5 * dec, rtol=1e-6, atol=1e-6)
 
@@ -231,7 +229,7 @@ def laws_of_codes(form: Form, quick: bool) -> Laws:
         yield f"some zeros {name}", partial(law_some_zeros, form, name)
     for name in UNBIASED:
         yield f"unbiased {name}", partial(law_unbiased, form, name)
-    for name in ("onebit", "int8", "terngrad", "dorefa", "natural", "topk"):
+    for name in ("onebit", "int8", "terngrad", "dorefa", "natural"):
         yield f"adding {name}", partial(law_adding, form, name)
     yield "shared scale", partial(law_shared_scale, form)
 

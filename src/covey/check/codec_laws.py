@@ -59,7 +59,12 @@ def carries_on(codec: Codec) -> str:
         total.add_(given)
         sent.add_(coder.decode(wire))
     missing = (total - sent).norm() / total.norm()
-    return "" if missing < WAITING else f"after {GIVEN} steps {missing:.0%} of the sum never arrived"
+    if missing < WAITING:
+        return ""
+    return (
+        f"after {GIVEN} steps {missing:.0%} of the sum never arrived: what a codec drops is added to the next vector, "
+        "so it must not drop the same again and again"
+    )
 
 
 def decoded_elsewhere(codec: Codec) -> str:

@@ -15,7 +15,7 @@ from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense, seed
 from covey.exchange.codecs.bits import truncated
 from covey.message import Address, Message
-from covey.model.optimizers import ELEMENTWISE
+from covey.model.optimizers import elementwise
 from covey.model.replica import Replica
 from covey.model.scored import NOTHING
 from covey.program import Node
@@ -163,7 +163,7 @@ async def worker(node: Node, replica: Replica, *, codec: Codec, whole: bool, dro
 
 
 def check_elementwise(optimizer: Optimizer) -> None:
-    if not getattr(optimizer, "elementwise", type(optimizer) in ELEMENTWISE):
+    if not elementwise(optimizer):
         raise PlanError(
             f"{type(optimizer).__name__} looks at whole parameters, and BigDL's slices cut through them: use an "
             "element-wise optimizer (SGD, Adam, ...), or sliced, which then gives whole parameters to owners"

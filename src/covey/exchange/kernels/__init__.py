@@ -15,7 +15,6 @@ by chance without bias; None, where allowed, rounds to nearest even.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, Literal
@@ -143,11 +142,6 @@ def select(x: Tensor, residual: Tensor | None, threshold: float) -> tuple[Tensor
     return _encode("select", x, residual, threshold)
 
 
-def count_above(x: Tensor, residual: Tensor | None, thresholds: Sequence[float]) -> list[int]:
-    """How many |v| reach each of the thresholds; the residual stays as it is."""
-    return _encode("count_above", x, residual, thresholds)
-
-
 def topk(x: Tensor, residual: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
     """Exactly the k largest |v| (ties: the lowest index), in index order; the residual keeps the others."""
     return _encode("topk", x, residual, min(k, x.numel()))
@@ -156,14 +150,6 @@ def topk(x: Tensor, residual: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
 def mstopk(x: Tensor, residual: Tensor | None, k: int, rounds: int, seed: int) -> tuple[Tensor, Tensor]:
     """About the k largest |v|: `rounds` bisections between mean and maximum, then a random run (Shi et al. 2021)."""
     return _encode("mstopk", x, residual, min(k, x.numel()), rounds, seed)
-
-
-def scatter_add(out: Tensor, indices: Tensor, values: Tensor, alpha: float = 1.0) -> Tensor:
-    """out[indices] += alpha * values; an index outside raises WireError and nothing is added."""
-    _expect("sparse", (indices, torch.int32, values.numel()), (values, FLOAT, values.numel()))
-    if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < out.numel():
-        raise WireError(f"a sparse vector names numbers outside of the {out.numel()} there are")
-    return _form("scatter_add", out.device.type)(out, indices.contiguous(), values.contiguous(), alpha)
 
 
 def _encode(name: str, x: Tensor, residual: Tensor | None, *settings: Any) -> Any:

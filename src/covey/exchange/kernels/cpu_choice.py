@@ -67,32 +67,6 @@ def gather(x: Any, r: Any, bits: Any, zero: bool, bad: Any, start: int, stop: in
 
 
 @compiled
-def counts(x: Any, r: Any, bits: Any, found: Any, start: int, stop: int) -> Any:
-    """How many reach each of the thresholds, added to `found`; returns the bits of the largest."""
-    sizes, highest = np.empty(TILE, U), U(0)
-    for low in range(start, stop, TILE):
-        xs, top = x[low : min(low + TILE, stop)], U(0)
-        rs = None if r is None else r[low : min(low + TILE, stop)]
-        for i in range(xs.size):
-            value = F(at(xs, rs, i))
-            sizes[i] = value.view(U) & U(0x7FFFFFFF)
-            top = max(top, sizes[i])
-        highest = max(highest, top)
-        for t in range(bits.size):
-            some = U(0)
-            for i in range(xs.size):
-                some = U(some + U(sizes[i] >= bits[t]))
-            found[t] += some
-    return highest
-
-
-@compiled
-def scatter(out: Any, indices: Any, values: Any, alpha: Any) -> None:
-    for i in range(indices.size):
-        out[indices[i]] = F(out[indices[i]] + F(alpha * values[i]))
-
-
-@compiled
 def sampled(x: Any, r: Any, many: int, key: Any) -> Any:
     """The sizes of one number from each of `many` stretches."""
     sizes, stretch = np.empty(many, F), x.size // many

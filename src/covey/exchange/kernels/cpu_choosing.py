@@ -5,7 +5,6 @@ For the k largest a sample says where to look, one pass gathers what may count, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor
 from covey.exchange.kernels import cpu_choice, plain
 from covey.exchange.kernels.compiled import shared
 from covey.exchange.kernels.cpu_blocks import key_of
-from covey.exchange.kernels.cpu_stats import INFINITE, F, U
+from covey.exchange.kernels.cpu_stats import F, U
 from covey.exchange.kernels.plain_choice import draw
 
 SAMPLING = key_of(0)
@@ -140,22 +139,3 @@ def _handed_out(
     indices, values = np.empty(k, np.int32), np.empty(k, F)
     cpu_choice.hand_out(found.indices, found.values, r, upper, lower, start, need, indices, values)
     return torch.from_numpy(indices), torch.from_numpy(values)
-
-
-def count_above(x: Tensor, residual: Tensor | None, thresholds: Sequence[float]) -> list[int]:
-    a, r = _arrays(x, residual)
-    bits = np.array(thresholds, F).view(U)
-
-    def work(start: int, stop: int) -> tuple[Any, Any]:
-        found = np.zeros(bits.size, np.int64)
-        return cpu_choice.counts(a, r, bits, found, start, stop), found
-
-    runs = shared(work, a.size, cpu_choice.TILE)
-    if max(top for top, _ in runs) >= INFINITE:
-        raise plain.refused()
-    return [int(number) for number in sum(found for _, found in runs)]
-
-
-def scatter_add(out: Tensor, indices: Tensor, values: Tensor, alpha: float = 1.0) -> Tensor:
-    cpu_choice.scatter(out.numpy(), indices.numpy(), values.numpy(), F(alpha))
-    return out

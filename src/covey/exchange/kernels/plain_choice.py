@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -24,11 +22,6 @@ def taken(v: Tensor, residual: Tensor | None, chosen: Tensor) -> tuple[Tensor, T
         residual.copy_(v)
         residual[chosen] = 0
     return chosen.to(torch.int32), values
-
-
-def count_above(x: Tensor, residual: Tensor | None, thresholds: Sequence[float]) -> list[int]:
-    size = wanted(x, residual).abs()
-    return [int((size >= threshold).sum()) for threshold in thresholds]
 
 
 def topk(x: Tensor, residual: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
@@ -77,7 +70,3 @@ def run_of(among: Tensor, count: int, seed: int) -> Tensor:
     """`count` of them in a row, from a random place."""
     start = draw(seed) % (among.numel() - count + 1)
     return among[start : start + count]
-
-
-def scatter_add(out: Tensor, indices: Tensor, values: Tensor, alpha: float = 1.0) -> Tensor:
-    return out.index_add_(0, indices.long(), values, alpha=alpha)
