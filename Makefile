@@ -18,7 +18,7 @@ $(ready): pyproject.toml constraints.txt
 
 $(engines): pyproject.toml constraints.txt
 	test -x $(python) || python3 -m venv .venv
-	$(python) -m pip install --quiet -c constraints.txt -e '.[dev,data,mpi,ray,spark,tensorboard,mlflow]'
+	$(python) -m pip install --quiet -c constraints.txt -e '.[dev,data,mpi,ray,spark,tensorboard,mlflow,page]'
 	@touch $(ready) $(engines)
 
 run: setup  ## compare five strategies on the digits, with two workers
@@ -40,8 +40,9 @@ check: setup
 	$(python) -m mypy
 	$(python) -c 'import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_logo=True))'
 
-# What tests want of Debian, where that is possible: real data, Java for Spark, iproute2 for the lab. They skip without.
-debian := dataset-fashion-mnist openjdk-17-jre-headless iproute2
+# What tests want of Debian, where that is possible: real data, Java for Spark, iproute2 for the lab,
+# a browser for the page. They skip without.
+debian := dataset-fashion-mnist openjdk-17-jre-headless iproute2 chromium
 packages:
 	@if ! dpkg -s $(debian) >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  export DEBIAN_FRONTEND=noninteractive; \

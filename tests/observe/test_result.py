@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from covey.message import Address
+from covey.observe.facts import RunFacts
 from covey.observe.referee import Referee
-from covey.observe.result import Result, RunFacts, conclude, read
+from covey.observe.result import Result, conclude, read
 from covey.observe.tally import Tally
 from covey.target import Target
 from tests.conftest import Golden

@@ -23,6 +23,7 @@ from covey.cli import (
     strategies,
     trace,
 )  # fmt: skip
+from covey.cli.progress import page
 from covey.version import __version__
 
 app = typer.Typer(
@@ -45,6 +46,7 @@ app.command("launch", cls=launch.ScriptFirst, context_settings={"allow_intersper
 app.command("strategies")(strategies.command)
 app.command("check-strategy")(check_strategy.command)
 app.command("doctor")(doctor.command)
+app.command("page")(page.command)
 app.add_typer(runs.app, name="runs")
 app.add_typer(lab.app, name="lab")
 

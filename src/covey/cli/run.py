@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from covey.cli import options
 from covey.cli.errors import explained
-from covey.cli.options import voice
+from covey.cli.options import teller, voice
+from covey.cli.progress.page import Beside, page_beside
 from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, runs_of, train
 from covey.engines.entries import only_hosts
 
@@ -38,6 +39,7 @@ def command(
     log: options.Log = None,
     runs: options.Runs = None,
     no_record: options.NoRecord = False,
+    page: Beside = False,
     json: options.Json = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -58,13 +60,14 @@ def command(
         with importing("quiet" if guest else request.voice):
             from covey.run import fit
 
-        train(
-            request,
-            lambda watcher: fit(
-                task, strategy, workers, servers=servers, engine=engine, epochs=epochs, steps=steps, until=until,
-                seed=seed, scores=scores, threads=threads, save=save, checkpoint=checkpoint, every=every or "60s",
-                resume=resume, stall=stall, link_rate=link_rate, hosts=hosts, place=place, interface=interface,
-                insecure=insecure, on_failure=on_failure, max_failures=max_failures, faults=faults,
-                command=request.command, watcher=watcher, log=log or (), runs=kept_in,
-            ),
-        )  # fmt: skip
+        with page_beside(page, kept_in, teller(request.voice)):
+            train(
+                request,
+                lambda watcher: fit(
+                    task, strategy, workers, servers=servers, engine=engine, epochs=epochs, steps=steps, until=until,
+                    seed=seed, scores=scores, threads=threads, save=save, checkpoint=checkpoint, every=every or "60s",
+                    resume=resume, stall=stall, link_rate=link_rate, hosts=hosts, place=place, interface=interface,
+                    insecure=insecure, on_failure=on_failure, max_failures=max_failures, faults=faults,
+                    command=request.command, watcher=watcher, log=log or (), runs=kept_in,
+                ),
+            )  # fmt: skip

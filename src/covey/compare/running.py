@@ -18,9 +18,8 @@ from covey.compare.verdict import conclude, how_long, standings
 from covey.engines import machine
 from covey.errors import CoveyError, PlanError
 from covey.names import option
+from covey.observe.facts import INSIDE, RunFacts
 from covey.observe.progress import Watcher
-from covey.observe.records import INSIDE
-from covey.observe.result import RunFacts
 from covey.run import fit
 from covey.run.clusters import engine_of
 from covey.run.options import options as options_of

@@ -13,10 +13,10 @@ from typing import Any
 
 from covey import faults
 from covey.errors import PlanError
+from covey.observe.facts import RunFacts
 from covey.observe.membership import MembershipEvent
-from covey.observe.progress import Progress
-from covey.observe.referee import Row
-from covey.observe.result import Result, RunFacts
+from covey.observe.progress import Progress, Row
+from covey.observe.result import Result
 
 PATIENCE = 10.0  # seconds that one call may take, and the end of the run waits
 MOST = 1000  # calls that wait

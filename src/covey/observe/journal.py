@@ -15,8 +15,7 @@ from covey import atomic_file
 from covey.decoding import UNREADABLE, file_bytes
 from covey.errors import WireError
 from covey.observe.membership import MembershipEvent
-from covey.observe.progress import Phase, Progress, RoleProgress
-from covey.observe.referee import Row
+from covey.observe.progress import Phase, Progress, RoleProgress, Row
 
 EVERY = 1.0  # seconds between two moments, until the journal is full for the first time
 BOUND = 4 << 20  # bytes: above this, every second moment and score goes
@@ -24,6 +23,7 @@ LARGEST = 16 * BOUND  # bytes of a journal that is read
 LINES = 1000  # of what is said
 ROLES = 64  # a moment of more roles has only what they sum up to
 LENGTH = 2000  # characters of a line that is said
+TRIES = 50  # to lock a journal, 10 ms apart
 
 
 class JournalMoment(msgspec.Struct, tag="moment", tag_field="event", frozen=True, omit_defaults=True):
@@ -129,6 +129,11 @@ class Journal:
 
     def _open(self, flags: int = 0) -> None:
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | flags, 0o666)
+        for _ in range(TRIES):  # a reader that looks whether we live holds the lock for a moment
+            try:
+                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.01)
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _write(self, event: JournalEvent) -> None:
@@ -172,12 +177,15 @@ def read(path: Path) -> Iterator[JournalEvent]:
     """The events of a journal; a last line that was not written whole is omitted."""
     lines = file_bytes(path, LARGEST).split(b"\n")
     for number, line in enumerate(lines[:-1], start=1):
-        try:
-            yield _decoder.decode(line)
-        except UNREADABLE as error:
-            raise WireError(
-                f"{path}, line {number}, is not an event of a journal that this covey knows: {error}"
-            ) from None
+        yield read_line(line, f"{path}, line {number},")
+
+
+def read_line(line: bytes, where: object) -> JournalEvent:
+    """The event of one line."""
+    try:
+        return _decoder.decode(line)  # type: ignore[no-any-return]
+    except UNREADABLE as error:
+        raise WireError(f"{where} is not an event of a journal that this covey knows: {error}") from None
 
 
 def being_written(path: Path) -> bool:

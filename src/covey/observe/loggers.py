@@ -21,9 +21,9 @@ from covey import atomic_file
 from covey.errors import PlanError
 from covey.names import meant
 from covey.observe.callbacks import Callback
-from covey.observe.progress import Progress
-from covey.observe.referee import Row
-from covey.observe.result import Result, RunFacts
+from covey.observe.facts import RunFacts
+from covey.observe.progress import Progress, Row
+from covey.observe.result import Result
 
 OURS = ("seconds", "samples", "bytes")
 

@@ -8,6 +8,9 @@ import msgspec
 
 Phase = Literal["starting", "warming", "training", "scoring", "saving", "stopping", "ended"]
 
+Row = dict[str, int | float | None]
+"""One line of the history: seconds, samples, bytes, the metrics, and the training loss since the line before."""
+
 
 class RoleProgress(msgspec.Struct, frozen=True, kw_only=True):
     """One role now: its own step, its samples, the bytes it sent, and what it has waited for since how many seconds."""

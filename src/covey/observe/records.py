@@ -8,36 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from covey.decoding import WireFormat
 from covey.errors import PlanError, WireError
 from covey.names import meant
 from covey.observe import journal
+from covey.observe.facts import FACTS, INSIDE, JOURNAL, RESULT, RecordFacts, read_facts
 from covey.observe.journal import JournalEnd, JournalEvent, JournalMoment, JournalScore
-from covey.observe.referee import Row
-from covey.observe.result import Result, RunFacts
+from covey.observe.progress import Row
+from covey.observe.result import Result
 
-SCHEMA = "covey.run/1"
-FACTS, JOURNAL, RESULT, INSIDE = "facts.json", "journal.jsonl", "result.json", "runs"
-
-
-class RecordFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What is known before the run: what was asked, of which source, where."""
-
-    schema: str
-    id: str
-    began: str  # UTC
-    kind: Literal["run", "comparison"] = "run"
-    run: RunFacts
-    source: str = ""  # sha256 of the task's file
-    commit: str = ""  # that git has checked out where the task lies
-    cluster: str = ""  # that was simulated
-
-
-_facts: WireFormat[RecordFacts] = WireFormat("record of a run", RecordFacts, "json", most=1 << 24)
 _results: WireFormat[Result] = WireFormat("recorded result", Result, "json")
 _comparisons: WireFormat[dict[str, Any]] = WireFormat("recorded comparison", dict[str, Any], "json")
 
@@ -50,10 +31,7 @@ class RunRecordFolder:
 
     @cached_property
     def facts(self) -> RecordFacts:
-        found = _facts.read_file(self.path / FACTS)
-        if found.schema != SCHEMA:
-            raise WireError(f"{self.path} is a record of another version of covey ({found.schema}, not {SCHEMA})")
-        return found
+        return read_facts(self.path)
 
     @cached_property
     def events(self) -> Sequence[JournalEvent]:

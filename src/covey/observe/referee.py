@@ -10,11 +10,9 @@ import msgspec
 
 from covey.errors import PlanError
 from covey.names import meant
+from covey.observe.progress import Row
 from covey.observe.tally import MOST
 from covey.target import Target
-
-Row = dict[str, int | float | None]
-"""One line of the history: seconds, samples, bytes, the metrics, and the training loss since the line before."""
 
 
 class TargetReached(msgspec.Struct, frozen=True):

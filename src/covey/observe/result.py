@@ -13,9 +13,11 @@ import msgspec
 
 from covey.decoding import WireFormat
 from covey.observe.contention import Contention
+from covey.observe.facts import RunFacts
 from covey.observe.membership import Goodput, MembershipEvent
+from covey.observe.progress import Row
 from covey.observe.recording import Recording
-from covey.observe.referee import Referee, Row, TargetReached
+from covey.observe.referee import Referee, TargetReached
 from covey.observe.tally import REPEATED, Tally
 from covey.observe.usage import Row as Use
 
@@ -48,24 +50,6 @@ class TimeShares(msgspec.Struct, kw_only=True):
     memory: int
 
 
-class RunFacts(msgspec.Struct, kw_only=True):
-    """What is known before the run."""
-
-    schema: str = "covey.result/1"
-    task: str
-    strategy: str
-    taxonomy: dict[str, str]
-    engine: str
-    workers: int
-    servers: int = 0
-    threads: int = 1
-    seed: int = 0
-    command: str = ""
-    settings: dict[str, Any] = {}
-    machine: dict[str, Any] = {}
-    versions: dict[str, str] = {}
-
-
 class Result(RunFacts, kw_only=True, dict=True):
     """The outcome of a run, with the same fields on every engine; docs/result.md explains each field.
 
@@ -87,7 +71,7 @@ class Result(RunFacts, kw_only=True, dict=True):
     roles: dict[str, TimeShares]
     failures: list[str]
     notes: dict[str, float | None]
-    usage: list[Use] = []  # of real runs
+    usage: list[Use] = msgspec.field(default_factory=list)  # of real runs
     membership: list[MembershipEvent] | msgspec.UnsetType = msgspec.UNSET  # of runs that lost processes and went on
     goodput: Goodput | msgspec.UnsetType = msgspec.UNSET  # of the same
     contention: Contention | None = None  # of real runs on this machine

@@ -13,10 +13,10 @@ from covey import faults
 from covey.errors import PlanError
 from covey.names import option
 from covey.observe.callbacks import Callback, CallbackThread, check_methods
+from covey.observe.facts import RunFacts
 from covey.observe.loggers import CsvLogger, logger
-from covey.observe.progress import Progress, Watcher
-from covey.observe.referee import Row
-from covey.observe.result import Result, RunFacts
+from covey.observe.progress import Progress, Row, Watcher
+from covey.observe.result import Result
 from covey.run.options import Options
 from covey.run.record import RecordFolder, folder_of_runs, recording
 

@@ -17,8 +17,9 @@ from covey.engines import machine
 from covey.errors import PlanError
 from covey.model import build
 from covey.names import option
-from covey.observe.referee import Referee, Row
-from covey.observe.result import RunFacts
+from covey.observe.facts import RunFacts
+from covey.observe.progress import Row
+from covey.observe.referee import Referee
 from covey.run.options import BudgetOptions, Options
 from covey.run.rebirth import check_rebirth
 from covey.run.saving import check_save

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from covey.cli.progress.run_history import number
 from covey.observe import choices
-from covey.observe.referee import Row
+from covey.observe.progress import Row
 from covey.observe.result import Result, TimeShares
 from covey.simulate.units import format_bytes, format_duration
 from covey.target import Target, parse_target

@@ -24,9 +24,10 @@ from covey.errors import PlanError
 from covey.model import scored
 from covey.names import option
 from covey.observe.callbacks import Callback
+from covey.observe.facts import RunFacts
 from covey.observe.progress import Watcher
 from covey.observe.referee import Referee
-from covey.observe.result import Result, RunFacts, conclude
+from covey.observe.result import Result, conclude
 from covey.run.clusters import engine_of, host_only, places_of, refuse_ranks, refusing, terms_of
 from covey.run.listening import listening
 from covey.run.options import (

@@ -1,0 +1,56 @@
+"""What is known of a run before it begins; read without torch, which takes seconds to import."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from covey.decoding import WireFormat
+from covey.errors import WireError
+
+SCHEMA = "covey.run/1"
+FACTS, JOURNAL, RESULT, INSIDE = "facts.json", "journal.jsonl", "result.json", "runs"
+
+
+class RunFacts(msgspec.Struct, kw_only=True):
+    """What is known before the run."""
+
+    schema: str = "covey.result/1"
+    task: str
+    strategy: str
+    taxonomy: dict[str, str]
+    engine: str
+    workers: int
+    servers: int = 0
+    threads: int = 1
+    seed: int = 0
+    command: str = ""
+    settings: dict[str, Any] = {}
+    machine: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+
+
+class RecordFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What is known before the run: what was asked, of which source, where."""
+
+    schema: str
+    id: str
+    began: str  # UTC
+    kind: Literal["run", "comparison"] = "run"
+    run: RunFacts
+    source: str = ""  # sha256 of the task's file
+    commit: str = ""  # that git has checked out where the task lies
+    cluster: str = ""  # that was simulated
+
+
+_facts: WireFormat[RecordFacts] = WireFormat("record of a run", RecordFacts, "json", most=1 << 24)
+
+
+def read_facts(record: Path) -> RecordFacts:
+    """The facts of the record in this folder."""
+    found = _facts.read_file(record / FACTS)
+    if found.schema != SCHEMA:
+        raise WireError(f"{record} is a record of another version of covey ({found.schema}, not {SCHEMA})")
+    return found

@@ -1,0 +1,175 @@
+"""A folder of records as a table: one row for each run, read again only where something has changed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from math import isfinite
+from pathlib import Path
+
+import msgspec
+
+from covey.errors import WireError
+from covey.observe import journal
+from covey.observe.facts import FACTS, INSIDE, JOURNAL, RecordFacts, read_facts
+from covey.observe.journal import JournalEnd, JournalEvent, JournalMoment, JournalScore
+from covey.observe.progress import Row
+from covey.page.tail import JournalCursor, news
+
+EVERY = 0.15  # seconds between two looks at the folder
+SILENT = 2.0  # seconds without a new line, after which somebody looks whether the writer lives
+TAIL = 1 << 16  # bytes of a journal that say how a run is doing
+OVER = ("unreadable", "lost")
+
+
+class RunRow(msgspec.Struct, kw_only=True):
+    """A run in one line. Numbers are those of its last score and moment."""
+
+    id: str
+    parent: str = ""  # the comparison that it is a run of
+    kind: str = "run"
+    status: str = "running"
+    why: str = ""
+    strategy: str = ""
+    task: str = ""
+    engine: str = ""
+    workers: int = 0
+    began: str = ""
+    seconds: float = 0.0
+    samples: int = 0
+    bytes: int = 0
+    loss: float | None = None
+    rate: float | None = None  # samples per second of training
+    staleness: float | None = None
+    metrics: dict[str, float | None] = {}
+
+
+class _SeenRecord:
+    """What was read of a record."""
+
+    def __init__(self, path: Path, parent: str) -> None:
+        self.path, self.row = path, RunRow(id=f"{parent}/{path.name}" if parent else path.name, parent=parent)
+        self.cursor, self.heard, self.over, self.serial = JournalCursor(), 0.0, False, 0
+        try:
+            self._know(read_facts(path))
+        except WireError as error:
+            self._end("unreadable", str(error))
+
+    def look(self) -> bool:
+        """Read what is new; True if the row has changed."""
+        if self.over:
+            return False
+        before = msgspec.structs.replace(self.row)
+        try:
+            events, cursor = news(self.path / JOURNAL, self.cursor, TAIL)
+            if cursor != self.cursor:
+                self.heard = time.monotonic()
+            elif self.row.status == "running" and time.monotonic() - self.heard > SILENT:
+                self.heard = time.monotonic()
+                if not journal.being_written(self.path / JOURNAL):
+                    self._end("lost", "its process died without a word")
+            self.cursor = cursor
+            for event in events:
+                self._take(event)
+        except FileNotFoundError:
+            if time.monotonic() - self.heard > SILENT and self.heard:
+                self._end("lost", "its journal is missing")
+            self.heard = self.heard or time.monotonic()
+        except (WireError, OSError) as error:
+            self._end("unreadable", str(error))
+        return self.row != before
+
+    def _know(self, facts: RecordFacts) -> None:
+        run, row = facts.run, self.row
+        row.kind, row.began, row.strategy, row.task = facts.kind, facts.began, run.strategy, run.task
+        row.engine, row.workers = run.engine, run.workers
+
+    def _take(self, event: JournalEvent) -> None:
+        row = self.row
+        if isinstance(event, JournalScore):
+            row.metrics = {name: finite(value) for name, value in measured(event.row).items()}
+            row.loss = finite(event.row.get("loss"))
+            row.seconds, row.samples = float(event.row.get("seconds") or 0), int(event.row.get("samples") or 0)
+            row.bytes = int(event.row.get("bytes") or 0)
+        elif isinstance(event, JournalMoment):
+            row.seconds, row.samples, row.bytes = event.seconds, event.samples, event.bytes
+            row.loss = finite(event.loss) if event.loss is not None else row.loss
+            row.staleness = finite(event.staleness)
+        elif isinstance(event, JournalEnd):
+            self._end(event.stopped, event.why)
+        row.rate = row.samples / row.seconds if row.seconds else None
+
+    def _end(self, status: str, why: str) -> None:
+        self.row.status, self.row.why, self.over = status, why, True
+
+
+class WatchedFolder:
+    """All records of a folder; `serial` rises with every change of a row."""
+
+    def __init__(self, runs: Path) -> None:
+        self.runs, self.serial, self.trouble = runs, 0, ""
+        self._seen: dict[str, _SeenRecord] = {}
+        self._gone: dict[str, int] = {}  # when rows went away
+        self._lock, self._looked = threading.Lock(), 0.0
+
+    def changes(self, since: int) -> tuple[int, list[RunRow], list[str]]:
+        """The rows that have changed since a serial, and those that are gone; looks at the folder if it is time."""
+        with self._lock:
+            if time.monotonic() - self._looked >= EVERY:
+                self._look()
+                self._looked = time.monotonic()
+            rows = [seen.row for seen in self._seen.values() if seen.serial > since]
+            return self.serial, rows, [name for name, serial in self._gone.items() if serial > since]
+
+    def path(self, name: str) -> Path | None:
+        """Where a run of the table lies; only names that were found in the folder lead anywhere."""
+        with self._lock:
+            return self._seen[name].path if name in self._seen else None
+
+    def _look(self) -> None:
+        self.trouble = "" if self.runs.is_dir() else f"the folder {self.runs} does not exist (any more)"
+        there = dict(self._records(self.runs))
+        for name in [name for name in self._seen if name not in there]:
+            del self._seen[name]
+            self._gone[name] = self._next()
+        for name, (path, parent) in there.items():
+            seen = self._seen.get(name)
+            if seen is None:
+                try:
+                    seen = self._seen[name] = _SeenRecord(path, parent)
+                except OSError:  # it is being removed
+                    continue
+                self._gone.pop(name, None)
+                seen.serial = self._next()
+            if seen.look():
+                seen.serial = self._next()
+
+    def _records(self, runs: Path, parent: str = "") -> Iterator[tuple[str, tuple[Path, str]]]:
+        try:
+            with os.scandir(runs) as entries:
+                names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except OSError:
+            return
+        for name in names:
+            known = f"{parent}/{name}" if parent else name
+            if known in self._seen or os.path.isfile(runs / name / FACTS):
+                yield known, (runs / name, parent)
+                seen = self._seen.get(known)
+                if not parent and seen and seen.row.kind == "comparison":
+                    yield from self._records(runs / name / INSIDE, name)
+
+    def _next(self) -> int:
+        self.serial += 1
+        return self.serial
+
+
+def measured(row: Row) -> dict[str, int | float | None]:
+    """The user's own metrics of a score."""
+    return {name: value for name, value in row.items() if name not in ("seconds", "samples", "bytes", "loss")}
+
+
+def finite(value: float | None) -> float | None:
+    """There is no NaN in JSON."""
+    return float(value) if value is not None and isfinite(value) else None

@@ -1,0 +1,60 @@
+"""Serving the page: an address, a token, and an end."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable
+from ipaddress import ip_address
+from pathlib import Path
+
+from covey.errors import PlanError
+from covey.page.folder import WatchedFolder
+
+PORT = 8470
+LOCAL = ("127.0.0.1", "localhost", "[::1]")
+
+
+def serve(runs: Path, host: str, port: int, say: Callable[[str], None]) -> None:
+    """Show this folder until the process is interrupted."""
+    try:
+        import uvicorn
+
+        from covey.page.server import application
+    except ModuleNotFoundError as error:
+        raise PlanError(f"the page needs {error.name}: pip install 'covey[page]'") from None
+    with _listening(host, port) as listener:
+        local, port = _is_loopback(host), listener.getsockname()[1]
+        token = "" if local else secrets.token_urlsafe(24)
+        folder = WatchedFolder(runs)
+        folder.changes(0)  # the first look at a thousand runs takes a while
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+        say(f"{address}{f'?token={token}' if token else ''}")
+        app = application(folder, token, LOCAL if local else ())
+        settings = uvicorn.Config(
+            app, log_level="critical", lifespan="off", server_header=False, limit_concurrency=200,
+            timeout_graceful_shutdown=1, access_log=False,
+        )  # fmt: skip
+        uvicorn.Server(settings).run(sockets=[listener])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(64)
+    except OSError as error:
+        if isinstance(error, socket.gaierror):
+            raise PlanError(f"--host {host}: {error.strerror}") from None
+        what = "another page may be open there; --port 0 takes a free one"
+        raise PlanError(f"port {port} of {host} cannot be used ({error.strerror}): {what}") from None
+    return listener
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

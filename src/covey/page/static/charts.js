@@ -1,0 +1,113 @@
+// Charts of what the chosen runs measured, over time, samples or bytes.
+import { short } from "./table.js";
+
+const MOST_POINTS = 800; // of a run in a chart
+const OURS = ["seconds", "samples", "bytes", "at", "loss"];
+const plots = new Map(); // name -> { plot, shape }
+
+const rate = (name) => (moments) => moments[name].map((value, index) => {
+  const before = Math.max(0, index - 1);
+  const time = moments.seconds[index] - moments.seconds[before];
+  return time > 0 ? (value - moments[name][before]) / time : null;
+});
+const column = (name) => (moments) => moments[name];
+
+const MOMENTS = [
+  { name: "loss", title: "training loss", of: column("loss") },
+  { name: "throughput", title: "samples per second", of: rate("samples") },
+  { name: "traffic", title: "bytes sent per second", of: rate("bytes") },
+  { name: "staleness", title: "staleness (updates)", of: column("staleness") },
+];
+
+function thinned(xs, ys) {
+  const points = [];
+  for (let index = 0; index < xs.length; index += 1) {
+    const [x, y] = [xs[index], ys[index]];
+    if (x !== null && x !== undefined && y !== null && y !== undefined) points.push([x, y]);
+  }
+  points.sort((a, b) => a[0] - b[0]);
+  const step = Math.ceil(points.length / MOST_POINTS);
+  const kept = points.filter((_, index) => index % step === 0 || index === points.length - 1)
+    .filter(([x], index, all) => index === 0 || x > all[index - 1][0]);
+  return [kept.map(([x]) => x), kept.map(([, y]) => y)];
+}
+
+function curves(run, axis) {
+  const found = new Map();
+  for (const name of new Set(run.series.scores.flatMap((row) => Object.keys(row)))) {
+    if (!OURS.includes(name)) {
+      found.set(name, { title: name, data: thinned(run.series.scores.map((row) => row[axis]), run.series.scores.map((row) => row[name])) });
+    }
+  }
+  const { moments } = run.series;
+  for (const { name, title, of } of MOMENTS) {
+    if (moments[name] || moments.samples) found.set(name, { title, data: thinned(moments[axis] || [], of(moments) || []) });
+  }
+  return [...found].filter(([, { data }]) => data[0].length > 1);
+}
+
+function drawn(place, name, title, runs, tables, axis) {
+  const style = getComputedStyle(document.documentElement);
+  const ink = style.getPropertyValue("--soft").trim();
+  const grid = { stroke: style.getPropertyValue("--line").trim(), width: 1 };
+  const data = uPlot.join(tables);
+  const width = Math.max(220, place.clientWidth);
+  const shape = [runs.map((run) => `${run.number}${run.label}`).join(), axis, ink, width].join("|");
+  const before = plots.get(name);
+  if (before && before.shape === shape) return before.plot.setData(data);
+  if (before) before.plot.destroy();
+  const axes = { stroke: ink, grid, ticks: grid, font: "12px system-ui" };
+  const plot = new uPlot({
+    width, height: 200, title: "", legend: { live: false, show: false }, cursor: { points: { size: 6 } },
+    scales: { x: { time: axis === "at" } },
+    padding: [8, 14, 0, 0],
+    axes: [{ ...axes, ...(axis === "at" ? {} : { values: (_, ticks) => ticks.map(short) }), space: 60, size: 30 },
+      { ...axes, size: 52, values: (_, ticks) => ticks.map(short) }],
+    series: [{}, ...runs.map((run) => ({
+      label: run.label, width: 2, spanGaps: true, stroke: style.getPropertyValue(`--run${run.number}`).trim(),
+      points: { size: 4 },
+    }))],
+    hooks: { setCursor: [(self) => { place.querySelector("output").textContent = under(self, runs, axis); }] },
+  }, data, place.querySelector("div"));
+  return plots.set(name, { plot, shape });
+}
+
+function under(plot, runs, axis) { // what lies below the pointer
+  const { idx } = plot.cursor;
+  if (idx === null || idx === undefined) return "";
+  const x = plot.data[0][idx];
+  const told = runs.map((run, index) => [run.label, plot.data[index + 1][idx]]).filter(([, y]) => y !== null && y !== undefined);
+  const where = axis === "at" ? new Date(x * 1000).toLocaleTimeString() : `${short(x)} ${axis}`;
+  return `${told.map(([label, y]) => `${label} ${short(y)}`).join(", ")} at ${where}`;
+}
+
+export function drawCharts(place, runs, axis) {
+  const named = new Map(); // name of a chart -> its title, runs and tables
+  for (const run of runs) {
+    for (const [name, { title, data }] of curves(run, axis)) {
+      if (!named.has(name)) named.set(name, { title, runs: [], tables: [] });
+      named.get(name).runs.push(run);
+      named.get(name).tables.push(data);
+    }
+  }
+  for (const figure of [...place.children]) {
+    if (!named.has(figure.dataset.chart)) {
+      plots.get(figure.dataset.chart)?.plot.destroy();
+      plots.delete(figure.dataset.chart);
+      figure.remove();
+    }
+  }
+  for (const [name, { title, runs: shown, tables }] of named) {
+    let figure = [...place.children].find((one) => one.dataset.chart === name);
+    if (!figure) {
+      figure = document.createElement("figure");
+      figure.dataset.chart = name;
+      const caption = document.createElement("figcaption");
+      caption.textContent = title;
+      caption.append(document.createElement("output"));
+      figure.append(caption, document.createElement("div"));
+      place.append(figure);
+    }
+    drawn(figure, name, title, shown, tables, axis);
+  }
+}

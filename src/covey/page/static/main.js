@@ -1,0 +1,123 @@
+// The table and the charts follow one stream of server-sent events. Text from records is only ever set as textContent.
+import { drawCharts } from "./charts.js";
+import { drawCluster } from "./cluster.js";
+import { drawTable } from "./table.js";
+
+const MOST_SHOWN = 10; // runs in a chart: as many as there are colours
+const find = (id) => document.getElementById(id);
+const state = {
+  rows: new Map(), chosen: [], series: new Map(), filter: "", sort: { column: "began", down: true }, axis: "seconds",
+};
+let touched = false; // whether a person has chosen runs
+
+const colour = (id) => (state.chosen.includes(id) ? `var(--run${state.chosen.indexOf(id)})` : "");
+
+function choose(id) {
+  touched = true;
+  state.chosen = state.chosen.includes(id) ? state.chosen.filter((one) => one !== id) : [...state.chosen, id];
+  if (state.chosen.length > MOST_SHOWN) state.chosen.shift();
+  for (const known of state.series.keys()) if (!state.chosen.includes(known)) state.series.delete(known);
+  showTable();
+  follow(state.chosen);
+}
+
+const showTable = () => drawTable(state, { choose, colour, sort: (column) => {
+  state.sort = { column, down: state.sort.column === column ? !state.sort.down : false };
+  showTable();
+} });
+
+const fetching = new Map(); // id -> whether it has changed again meanwhile
+
+async function fetchRun(id) {
+  if (fetching.has(id)) return fetching.set(id, true);
+  fetching.set(id, false);
+  try {
+    const before = state.series.get(id);
+    const query = new URLSearchParams({ id, since: before ? before.cursor : "" });
+    const answer = await fetch(`run?${query}`);
+    if (!answer.ok) throw new Error(await answer.text());
+    const news = await answer.json();
+    if (!state.chosen.includes(id)) return undefined;
+    state.series.set(id, before && !news.whole ? joined(before, news) : news);
+  } catch (error) {
+    if (state.chosen.includes(id) && !state.series.has(id)) {
+      state.series.set(id, { cursor: "", moments: { at: [] }, scores: [], lines: [[0, error.message]], facts: {} });
+    }
+  } finally {
+    const again = fetching.get(id);
+    fetching.delete(id);
+    if (again) fetchRun(id).then(showDetail);
+  }
+  return undefined;
+}
+
+function joined(before, news) {
+  for (const name of Object.keys(news.moments)) before.moments[name].push(...news.moments[name]);
+  before.scores.push(...news.scores);
+  before.lines.push(...news.lines);
+  return { ...before, cursor: news.cursor, phase: news.phase || before.phase, now: news.now || before.now };
+}
+
+async function follow(ids) {
+  await Promise.all(ids.map(fetchRun));
+  showDetail();
+}
+
+function showDetail() {
+  const shown = state.chosen.filter((id) => state.rows.has(id) && state.series.has(id));
+  const last = shown[shown.length - 1];
+  const row = state.rows.get(last);
+  find("title").textContent = shown.length > 1 ? `${shown.length} runs` : row ? row.strategy : "Choose runs in the table";
+  drawCharts(find("charts"), shown.map((id) => ({
+    id, label: state.rows.get(id).strategy, number: state.chosen.indexOf(id), series: state.series.get(id),
+  })), state.axis);
+  drawCluster(find("cluster"), last && state.series.get(last), row);
+  showWords(last && state.series.get(last), row);
+}
+
+function showWords(series, row) {
+  const lines = series ? series.lines.slice(-8) : [];
+  if (row && row.why) lines.push([0, row.why]);
+  find("lines").replaceChildren(...lines.map(([at, line]) => {
+    const item = document.createElement("li");
+    item.textContent = at ? `${new Date(at * 1000).toLocaleTimeString()}  ${line}` : line;
+    return item;
+  }));
+  const facts = Object.entries((series && series.facts) || {});
+  find("facts").hidden = !facts.length;
+  find("facts").querySelector("dl").replaceChildren(...facts.flatMap(([name, value]) => {
+    const [term, text] = [document.createElement("dt"), document.createElement("dd")];
+    term.textContent = name;
+    text.textContent = typeof value === "object" ? JSON.stringify(value) : value;
+    return [term, text];
+  }));
+}
+
+function hear(word) {
+  if (word.all) state.rows.clear();
+  for (const row of word.rows) state.rows.set(row.id, row);
+  for (const id of word.gone) state.rows.delete(id);
+  state.chosen = state.chosen.filter((id) => state.rows.has(id));
+  find("folder").textContent = word.folder;
+  find("trouble").textContent = word.trouble;
+  find("trouble").hidden = !word.trouble;
+  const runs = [...state.rows.values()].filter((row) => row.kind === "run");
+  if (!touched && runs.length) { // the newest, until a person has chosen
+    const newest = runs.reduce((a, b) => (b.began > a.began ? b : a));
+    state.chosen = [newest.id];
+  }
+  showTable();
+  const changed = new Set(word.rows.map((row) => row.id));
+  const wanted = state.chosen.filter((id) => changed.has(id) || !state.series.has(id));
+  if (wanted.length) follow(wanted); else showDetail();
+}
+
+const stream = new EventSource("events");
+stream.onmessage = (message) => hear(JSON.parse(message.data));
+stream.onopen = () => { find("live").textContent = "live"; find("live").className = "good"; };
+stream.onerror = () => { find("live").textContent = "not connected: is `covey page` running?"; find("live").className = ""; };
+find("filter").addEventListener("input", (event) => { state.filter = event.target.value; showTable(); });
+find("axis").addEventListener("change", (event) => { state.axis = event.target.value; showDetail(); });
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showDetail);
+let resized;
+window.addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(showDetail, 100); });

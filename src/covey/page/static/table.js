@@ -1,0 +1,120 @@
+// The table of runs: sorts, filters, and chooses what the charts show.
+const MOST_ROWS = 2000;
+const find = (id) => document.getElementById(id);
+
+export const short = (value) => {
+  if (value === null || value === undefined || Number.isNaN(value)) return "";
+  if (value === 0) return "0";
+  const steps = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+  for (const [size, sign] of steps) if (Math.abs(value) >= size) return `${Number((value / size).toPrecision(4))}${sign}`;
+  return `${Number(value.toPrecision(4))}`;
+};
+
+const columns = (metrics) => [
+  { name: "strategy", head: "run", text: (row) => row.strategy, note: (row) => row.id },
+  { name: "status", head: "status", text: (row) => row.status },
+  { name: "workers", head: "workers", number: true, value: (row) => row.workers },
+  ...metrics.map((metric) => ({ name: `metric ${metric}`, head: metric, number: true, value: (row) => row.metrics[metric] })),
+  { name: "loss", head: "loss", number: true, value: (row) => row.loss },
+  { name: "seconds", head: "seconds", number: true, value: (row) => row.seconds },
+  { name: "rate", head: "samples/s", number: true, value: (row) => row.rate },
+  { name: "bytes", head: "bytes", number: true, value: (row) => row.bytes },
+  { name: "began", head: "began", text: (row) => row.began.replace("T", " ").replace("Z", "") },
+];
+
+const words = (row) => `${row.id} ${row.strategy} ${row.status} ${row.task} ${row.engine} ${row.workers} workers`.toLowerCase();
+const lines = new Map(); // id -> its element, the columns in it, and the row that it shows
+let heads = "";
+
+function compare(column, down) {
+  const key = column.value || column.text;
+  return (a, b) => {
+    const [x, y] = [key(a), key(b)];
+    const [none, other] = [x === null || x === undefined, y === null || y === undefined];
+    if (none || other) return none - other; // a run without the number stays below, both ways
+    const order = x < y ? -1 : x > y ? 1 : a.id < b.id ? -1 : 1;
+    return down ? -order : order;
+  };
+}
+
+function empty(id, shown) {
+  const element = document.createElement("tr");
+  element.dataset.run = id;
+  for (const column of shown) {
+    const cell = element.insertCell();
+    cell.dataset.column = column.name;
+    if (column.number) cell.className = "number";
+    cell.append("");
+    if (column.note) {
+      const dot = document.createElement("button");
+      dot.className = "dot";
+      dot.setAttribute("aria-label", `Show ${id} in the charts`);
+      cell.prepend(dot);
+      cell.append(document.createElement("small"));
+    }
+  }
+  return element;
+}
+
+// The elements of a row stay, and only their text changes: what a person is about to click does not go away.
+function line(row, shown, colour) {
+  const mark = shown.map((column) => column.name).join();
+  let kept = lines.get(row.id);
+  if (!kept || kept.mark !== mark) lines.set(row.id, kept = { mark, element: empty(row.id, shown) });
+  if (kept.row === row && kept.colour === colour) return kept.element;
+  kept.element.className = `${row.status}${colour ? " chosen" : ""}${row.parent ? " inside" : ""}`;
+  shown.forEach((column, index) => {
+    const cell = kept.element.cells[index];
+    const text = column.value ? short(column.value(row)) : column.text(row);
+    const node = column.note ? cell.childNodes[1] : cell.firstChild;
+    if (node.data !== text) node.data = text;
+    if (column.note) {
+      cell.firstChild.style.background = colour;
+      cell.firstChild.setAttribute("aria-pressed", Boolean(colour));
+      cell.lastChild.textContent = column.note(row);
+    }
+  });
+  Object.assign(kept, { row, colour });
+  return kept.element;
+}
+
+function drawHeads(shown, sorted, down, actions) {
+  const mark = `${shown.map((column) => column.name).join()} ${sorted.name} ${down}`;
+  if (heads === mark) return;
+  heads = mark;
+  find("heads").replaceChildren(...shown.map((column) => {
+    const head = document.createElement("th");
+    const button = document.createElement("button");
+    button.textContent = column.head;
+    button.addEventListener("click", () => actions.sort(column.name));
+    if (column === sorted) head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    head.dataset.column = column.name;
+    if (column.number) head.className = "number";
+    head.append(button);
+    return head;
+  }));
+}
+
+export function drawTable(state, actions) {
+  const rows = [...state.rows.values()];
+  const metrics = [...new Set(rows.flatMap((row) => Object.keys(row.metrics)))].slice(0, 3);
+  const shown = columns(metrics);
+  const sorted = shown.find((column) => column.name === state.sort.column) || shown[0];
+  drawHeads(shown, sorted, state.sort.down, actions);
+  const wanted = state.filter.toLowerCase().split(/\s+/).filter(Boolean);
+  const fitting = rows.filter((row) => !wanted.length || wanted.every((word) => words(row).includes(word)))
+    .sort(compare(sorted, state.sort.down));
+  const body = find("rows");
+  const elements = fitting.slice(0, MOST_ROWS).map((row) => line(row, shown, actions.colour(row.id)));
+  const same = elements.length === body.children.length && elements.every((one, index) => body.children[index] === one);
+  if (!same) body.replaceChildren(...elements);
+  for (const id of lines.keys()) if (!state.rows.has(id)) lines.delete(id);
+  body.onclick = (event) => {
+    const row = event.target.closest("tr");
+    if (row) actions.choose(row.dataset.run);
+  };
+  const running = rows.filter((row) => row.status === "running").length;
+  find("count").textContent = `${fitting.length} of ${rows.length} runs, ${running} running`;
+  find("more").hidden = fitting.length <= MOST_ROWS;
+  find("more").textContent = `${fitting.length - MOST_ROWS} more: filter to see them`;
+}
