@@ -62,7 +62,8 @@ def test_a_change_shows_within_half_a_second(tmp_path: Path, tab: Browser) -> No
         delays = []
         for number in (71, 72, 73):
             tab.js(
-                "shown = new Promise(done => new MutationObserver(() => document.querySelector('td[data-column=seconds]')"
+                "cell = document.querySelector('td[data-column=seconds]'); "
+                "shown = new Promise(done => new MutationObserver(() => cell"
                 f".textContent == '{number}' && done(Date.now())).observe(document.getElementById('rows'), "
                 "{ subtree: true, childList: true, characterData: true })); 0"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from covey.atomic_file import replacing
 from covey.faults import in_task
 from covey.model.flat import Flat
+from covey.observe.progress import MEASURED
 from covey.task import scores
 from covey.vector import Piece, Vector, mean_
 
@@ -82,6 +84,7 @@ class ScoredModel:
 
     def __init__(self, module: nn.Module, evaluate: Callable[[nn.Module], Mapping[str, float]] | None) -> None:
         self.flat, self._evaluate = Flat(module), evaluate
+        self._apart: float | None = None
         self.module = module
 
     def assemble(self, snapshots: Sequence[Snapshot]) -> None:
@@ -96,6 +99,7 @@ class ScoredModel:
             for piece, group in pieces.items():
                 weights = [snapshot.weight for snapshot in group]
                 mean_(self.flat.params.cut(piece), [snapshot.params for snapshot in group], weights)
+            self._apart = self._distance([(piece, group) for piece, group in pieces.items() if len(group) > 1])
             floats: dict[Piece | None, list[Snapshot]] = {}
             for snapshot in snapshots:
                 if snapshot.buffers.parts:
@@ -104,6 +108,17 @@ class ScoredModel:
                 mine = self.flat.buffers if place is None else self.flat.buffers.cut(place)
                 mean_(mine, [snapshot.buffers for snapshot in group], [snapshot.weight for snapshot in group])
             self._count(snapshots)
+
+    def _distance(self, groups: Sequence[tuple[Piece, Sequence[Snapshot]]]) -> float | None:
+        """How far replicas are from their mean; None where each piece is held once.
+
+        Kong et al. 2021, "Consensus control": the root of the mean square over replicas.
+        """
+        total = 0.0
+        for piece, group in groups:
+            mean, weight = self.flat.params.cut(piece), sum(snapshot.weight for snapshot in group)
+            total += sum(one.weight * (mean - one.params).norm() ** 2 for one in group) / weight if weight else 0.0
+        return math.sqrt(total) if groups else None
 
     def _count(self, snapshots: Sequence[Snapshot]) -> None:
         """Take each counter over from the first role that has it."""
@@ -122,7 +137,7 @@ class ScoredModel:
             return {}
         with in_task("evaluate(model)"):
             found = self._evaluate(self.module)
-        return scores(found)
+        return scores(found) | ({} if self._apart is None else {f"{MEASURED}consensus": self._apart})
 
     def score(self, snapshots: Sequence[Snapshot]) -> Mapping[str, float]:
         self.assemble(snapshots)

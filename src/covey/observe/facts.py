@@ -11,7 +11,7 @@ from covey.decoding import WireFormat
 from covey.errors import WireError
 
 SCHEMA = "covey.run/1"
-FACTS, JOURNAL, RESULT, INSIDE = "facts.json", "journal.jsonl", "result.json", "runs"
+FACTS, JOURNAL, NOW, RESULT, INSIDE = "facts.json", "journal.jsonl", "now.json", "result.json", "runs"
 
 
 class RunFacts(msgspec.Struct, kw_only=True):

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from covey import atomic_file
-from covey.decoding import UNREADABLE, file_bytes
+from covey.decoding import UNREADABLE, WireFormat, file_bytes
 from covey.errors import WireError
+from covey.observe.facts import NOW
 from covey.observe.membership import MembershipEvent
 from covey.observe.progress import Phase, Progress, RoleProgress, Row
 
@@ -40,11 +41,12 @@ class JournalMoment(msgspec.Struct, tag="moment", tag_field="event", frozen=True
     roles: dict[str, RoleProgress] = {}
 
 
-class JournalScore(msgspec.Struct, tag="score", tag_field="event", frozen=True):
-    """A line of the history; a later one with as many samples replaces it."""
+class JournalScore(msgspec.Struct, tag="score", tag_field="event", frozen=True, omit_defaults=True):
+    """A line of the history, and what covey measured beside it; a later one with as many samples replaces it."""
 
     at: float
     row: Row
+    measured: dict[str, float] = {}
 
 
 class JournalLine(msgspec.Struct, tag="said", tag_field="event", frozen=True):
@@ -69,6 +71,18 @@ class JournalEnd(msgspec.Struct, tag="ended", tag_field="event", frozen=True):
     why: str = ""
 
 
+class RunNow(msgspec.Struct, frozen=True):
+    """The whole run at one moment, all of its roles and links; the bytes are those so far."""
+
+    at: float
+    phase: Phase
+    seconds: float
+    roles: dict[str, RoleProgress]
+    links: dict[str, dict[str, int]]
+
+
+_nows: WireFormat[RunNow] = WireFormat("state of a run", RunNow, "json", most=1 << 26)
+
 JournalEvent: TypeAlias = JournalMoment | JournalScore | JournalLine | JournalChange | JournalEnd
 
 _encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder(JournalEvent)
@@ -85,6 +99,7 @@ class Journal:
         self._file: int | None = None
         self.trained = False  # the run has trained on a sample, or was scored
         self._size, self._said, self._every, self._last = 0, 0, EVERY, (0.0, "")
+        self._shown = (0.0, "")
         try:
             self._open(os.O_EXCL)
         except OSError as error:
@@ -93,6 +108,7 @@ class Journal:
     def moment(self, progress: Progress) -> None:
         """Write down how far the run is, unless it was a short time ago and nothing has begun since."""
         now = self._clock()
+        self._show(now, progress)
         before, phase = self._last
         self.trained = self.trained or progress.samples > 0
         if progress.phase == phase and now - before < self._every:
@@ -104,9 +120,22 @@ class Journal:
             progress.staleness, roles,
         ))  # fmt: skip
 
-    def score(self, row: Row) -> None:
+    def _show(self, now: float, progress: Progress) -> None:
+        """Write down what each role does now and what each link has carried, in place of what was there before."""
+        before, phase = self._shown
+        if self._file is None or (progress.phase == phase and now - before < EVERY):
+            return
+        self._shown = now, progress.phase
+        whole = RunNow(now, progress.phase, progress.seconds, progress.roles, progress.links)
+        try:
+            with atomic_file.replacing(self.path.with_name(NOW)) as new:
+                new.write_bytes(_encoder.encode(whole))
+        except OSError:  # the next line of the journal says what is wrong with the disk
+            return
+
+    def score(self, row: Row, measured: dict[str, float] | None = None) -> None:
         self.trained = True
-        self._write(JournalScore(self._clock(), row))
+        self._write(JournalScore(self._clock(), row, measured or {}))
 
     def say(self, line: str) -> None:
         self._said += 1
@@ -186,6 +215,14 @@ def read_line(line: bytes, where: object) -> JournalEvent:
         return _decoder.decode(line)  # type: ignore[no-any-return]
     except UNREADABLE as error:
         raise WireError(f"{where} is not an event of a journal that this covey knows: {error}") from None
+
+
+def read_now(record: Path) -> RunNow | None:
+    """What the roles of a record did last; None where nobody has written it."""
+    try:
+        return _nows.read_file(record / NOW)
+    except FileNotFoundError:
+        return None
 
 
 def being_written(path: Path) -> bool:

@@ -11,15 +11,21 @@ Phase = Literal["starting", "warming", "training", "scoring", "saving", "stoppin
 Row = dict[str, int | float | None]
 """One line of the history: seconds, samples, bytes, the metrics, and the training loss since the line before."""
 
+MEASURED = "covey:"  # begins the name of what covey measures of a model beside the user's metrics
 
-class RoleProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """One role now: its own step, its samples, the bytes it sent, and what it has waited for since how many seconds."""
+
+class RoleProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One role now: its own step, its samples, the bytes it sent, and what it has waited for since how many seconds.
+
+    `staleness` is the mean of its gradients, where it is measured.
+    """
 
     step: int
     samples: int
     bytes: int
     waiting: str = ""
     waited: float = 0.0
+    staleness: float | None = None
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +41,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}
     staleness: float | None = None
     roles: dict[str, RoleProgress] = {}
+    links: dict[str, dict[str, int]] = {}  # bytes that each role has sent to each other so far
 
 
 class Watcher(Protocol):

@@ -10,7 +10,7 @@ import msgspec
 
 from covey.errors import PlanError
 from covey.names import meant
-from covey.observe.progress import Row
+from covey.observe.progress import MEASURED, Row
 from covey.observe.tally import MOST
 from covey.target import Target
 
@@ -30,7 +30,8 @@ class Referee:
     The end of the run, after `total` samples if it has them all, is scored in any case: it is not asked for here.
     """
 
-    told: Callable[[Row], None] = staticmethod(lambda row: None)  # hears of each line of history
+    told: Callable[[Row, dict[str, float]], None] = staticmethod(lambda row, measured: None)
+    """Hears of each line of history, and of what covey has measured beside it."""
 
     def __init__(self, every: int, target: Target | None = None, total: int | None = None) -> None:
         if every < 1:
@@ -65,12 +66,14 @@ class Referee:
 
         At the end of a run the model may have changed since a score after as many samples: that line is replaced.
         """
+        measured = {name: value for name, value in metrics.items() if name.startswith(MEASURED)}
+        metrics = {name: value for name, value in metrics.items() if name not in measured}
         if self.history and self.history[-1]["samples"] == samples:
             before = self.history.pop()["loss"]
             loss = loss if before is None or not isnan(loss) else before
         scores = {**metrics, "loss": metrics.get("loss", loss)}
         self.history.append({"seconds": seconds, "samples": samples, "bytes": bytes, **scores})
-        self.told(self.history[-1])
+        self.told(self.history[-1], {name.removeprefix(MEASURED): value for name, value in measured.items()})
         self._next = (samples // self.every + 1) * self.every
         if self.target is None or not self.target.reached(self._aimed_at(self.target, scores)):
             return False

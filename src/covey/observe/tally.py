@@ -18,6 +18,17 @@ REPEATED = "repeated samples"
 MOST = 1 << 53  # of anything that is counted: whole numbers that a float holds exactly
 
 
+class GradientAge(int):
+    """How many updates have come since the weights of a gradient were read, and whose gradient it is."""
+
+    of: Address
+
+    def __new__(cls, age: int, of: Address) -> GradientAge:
+        made = super().__new__(cls, age)
+        made.of = of
+        return made
+
+
 class Tally(msgspec.Struct, kw_only=True):
     """One role's account.
 
@@ -33,6 +44,8 @@ class Tally(msgspec.Struct, kw_only=True):
     bytes: dict[str, int] = {}  # by peer, as people read it: "server 0"
     messages: dict[str, int] = {}
     staleness: dict[int, int] = {}
+    ages: dict[str, int] = {}  # the same as a sum, by the role whose gradients they were
+    aged: dict[str, int] = {}  # and their number
     updates: int = 0
     samples: int = 0
     losses: float = 0.0  # their sum since they were read
@@ -43,8 +56,9 @@ class Tally(msgspec.Struct, kw_only=True):
     def check(self) -> None:
         """Refuse, with a ValueError, what no role can have counted; a sum of losses may well be infinite."""
         counts = [self.updates, self.samples, self.batches, self.memory]
-        for several in (self.bytes, self.messages, self.staleness):
+        for several in (self.bytes, self.messages, self.staleness, self.aged):
             counts += several.values()
+        counts += map(abs, self.ages.values())
         if not all(0 <= count < MOST for count in (*counts, *map(abs, self.staleness))):
             raise ValueError(f"{self.who} cannot have counted that")
         if not all(map(isfinite, (self.seconds, self.compute, self.waiting))):
@@ -69,6 +83,8 @@ class Tally(msgspec.Struct, kw_only=True):
         _add(self.bytes, later.bytes)
         _add(self.messages, later.messages)
         _add(self.staleness, later.staleness)
+        _add(self.ages, later.ages)
+        _add(self.aged, later.aged)
         _add(self.notes, later.notes)
 
 
@@ -79,6 +95,16 @@ def read_loss(tallies: Iterable[Tally]) -> float:
         total, batches = total + tally.losses, batches + tally.batches
         tally.losses, tally.batches = 0.0, 0
     return total / batches if batches else float("nan")
+
+
+def mean_ages(tallies: Iterable[Tally]) -> dict[str, float]:
+    """The mean staleness of each role's gradients, whoever has applied them."""
+    ages: dict[str, int] = {}
+    aged: dict[str, int] = {}
+    for tally in tallies:
+        _add(ages, tally.ages)
+        _add(aged, tally.aged)
+    return {who: ages[who] / count for who, count in aged.items() if count}
 
 
 class Teller(Instrument):
@@ -109,7 +135,7 @@ class Teller(Instrument):
         if not message.counted or sender == to:
             return
         tally = self.tallies.get(sender) or self.of(sender)
-        peer = self._names.get(to) or self._names.setdefault(to, str(to))
+        peer = self._name(to)
         tally.bytes[peer] = tally.bytes.get(peer, 0) + size
         tally.messages[peer] = tally.messages.get(peer, 0) + 1
         self.bytes += size
@@ -133,7 +159,10 @@ class Teller(Instrument):
         elif kind == "loss":
             tally.losses, tally.batches = tally.losses + value, tally.batches + 1
         elif kind == "staleness":
-            _add(tally.staleness, {int(value): 1})
+            age, whose = int(value), self._name(value.of if isinstance(value, GradientAge) else who)
+            tally.staleness[age] = tally.staleness.get(age, 0) + 1
+            tally.ages[whose] = tally.ages.get(whose, 0) + age
+            tally.aged[whose] = tally.aged.get(whose, 0) + 1
         elif kind == "update":
             tally.updates += int(value)
         elif kind == "resumed":
@@ -146,6 +175,9 @@ class Teller(Instrument):
 
     def ended(self, at: float, who: Address) -> None:
         self.of(who).seconds = at
+
+    def _name(self, who: Address) -> str:
+        return self._names.get(who) or self._names.setdefault(who, str(who))
 
 
 class _Clock:

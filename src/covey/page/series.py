@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from covey.observe.facts import JOURNAL, read_facts
-from covey.observe.journal import JournalChange, JournalLine, JournalMoment, JournalScore
+from covey.observe.journal import JournalChange, JournalLine, JournalMoment, JournalScore, read_now
+from covey.page.cluster import ClusterView, cluster
 from covey.page.tail import JournalCursor, news
 
 COLUMNS = ("at", "seconds", "samples", "updates", "bytes", "loss", "staleness")  # of a moment
@@ -24,6 +25,7 @@ class RunSeries(msgspec.Struct, kw_only=True):
     lines: list[tuple[float, str]]
     phase: str = ""
     facts: dict[str, Any] = {}
+    now: ClusterView | None = None
 
 
 def series(record: Path, since: JournalCursor) -> RunSeries:
@@ -41,10 +43,15 @@ def series(record: Path, since: JournalCursor) -> RunSeries:
         cursor=str(cursor),
         whole=whole,
         moments={name: [getattr(moment, name) for moment in moments] for name in COLUMNS},
-        scores=[event.row | {"at": event.at} for event in events if isinstance(event, JournalScore)],
+        scores=[
+            event.row | {"at": event.at, "measured": event.measured}
+            for event in events
+            if isinstance(event, JournalScore)
+        ],
         lines=lines,
         phase=moments[-1].phase if moments else "",
         facts=_facts(record) if whole else {},
+        now=cluster(now) if (now := read_now(record)) else None,
     )
 
 

@@ -40,9 +40,9 @@ class RunListeners:
         if self.shown:
             self.shown.say(line)
 
-    def scored(self, row: Row) -> None:
+    def scored(self, row: Row, measured: dict[str, float]) -> None:
         if self.record:
-            self.record.journal.score(row)
+            self.record.journal.score(row, measured)
         self.call("scored", dict(row))
 
     def kept(self, checkpoint: Path) -> None:

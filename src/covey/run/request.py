@@ -50,7 +50,7 @@ class Request:
     options: Options
     rows: RowInfo | None = None  # of the workers, where each has its own
     callbacks: Sequence[Any] = ()  # of the task, which roles do not need
-    scored: Callable[[Row], None] | None = None  # is told of each score
+    scored: Callable[[Row, dict[str, float]], None] | None = None  # is told of each score
     kept: Callable[[Path], None] | None = None  # is told of each checkpoint
 
     @property

@@ -16,6 +16,7 @@ from covey.exchange.collectives.compressed import gradient_coder
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.names import option
+from covey.observe.tally import GradientAge
 from covey.program import Node
 from covey.servers.goodbye import Goodbye
 from covey.servers.server_program import ServerProgram, serve
@@ -167,7 +168,7 @@ class VisibilityGate(ServerProgram):
         self.hears = {ViewChange: self.take, ChangeSeen: self.see}
 
     async def take(self, change: ViewChange) -> None:
-        await self.note_update([self.changes[0] - change.seen])
+        await self.note_update([GradientAge(self.changes[0] - change.seen, change.sender)])
         self.keep_buffers([change.buffers])
         self.changes[0] += 1
         self.queue.append(change)

@@ -13,6 +13,7 @@ from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.message import Address, Message
 from covey.model.replica import Replica
+from covey.observe.tally import GradientAge
 from covey.program import Node
 from covey.servers.clients import PieceClient
 from covey.servers.pieces import PieceServer
@@ -134,7 +135,7 @@ class Range(PieceServer):
         self.replica.updates.follow(self.node, [(task.sender, task.step) for task in parts])
         grads = [self.coder.decode(task.grad) for task in parts]
         grad = await self.mean(grads, [task.samples for task in parts], step)
-        await self.note_update(step - task.seen for task in parts)
+        await self.note_update(GradientAge(step - task.seen, task.sender) for task in parts)
         self.keep_buffers([task.buffers for task in parts])
         self.replica.apply(grad)
         self.replica.progress.add(sum(task.samples for task in parts))

@@ -19,6 +19,7 @@ from covey.exchange.filters import Filter, KeyCache
 from covey.message import Address
 from covey.model.optimizers import active_groups
 from covey.model.replica import Replica
+from covey.observe.tally import GradientAge
 from covey.program import Node
 from covey.servers.pieces import PieceServer
 from covey.servers.roles import addresses, workers_and_servers
@@ -105,7 +106,7 @@ class DownpourShard(PieceServer):
             keys = self.caches[push.sender.rank].restore(push.signature, push.keys)
         grad = filters.scatter(keys, push.values, self.params) if keys.parts else self.coder.decode(push.values)
         self.keep_buffers([push.buffers])
-        await self.note_update([self.version[0] - push.version])
+        await self.note_update([GradientAge(self.version[0] - push.version, push.sender)])
         self.replica.updates.follow(self.node, [(push.sender, push.step)])
         self.step.apply(self.replica, self.params, grad, self.squares, push.gradients)
         self.version[0] += 1

@@ -12,6 +12,7 @@ from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.message import Address, Message
 from covey.model.replica import Replica
+from covey.observe.tally import GradientAge
 from covey.program import Node
 from covey.servers.pieces import PieceServer
 from covey.servers.roles import addresses
@@ -178,7 +179,7 @@ class Shard(PieceServer):
             return await self.drop(choice)
         pushes = [self.waiting[place] for place in choice.used]
         self.replica.updates.follow(self.node, [(push.sender, push.step) for push in pushes])
-        await self.note_update(self.board.version - push.version for push in pushes)
+        await self.note_update(GradientAge(self.board.version - push.version, push.sender) for push in pushes)
         await self.note_dropped(choice)
         grads, averages = [self.fresh(push) for push in pushes], self.keeping.rule.gather.averages
         # one that makes an update alone was clipped by its worker

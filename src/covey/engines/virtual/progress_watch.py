@@ -7,7 +7,7 @@ import time
 from covey.message import Address
 from covey.observe.progress import Phase, Progress, RoleProgress, Watcher
 from covey.observe.referee import Referee
-from covey.observe.tally import Teller
+from covey.observe.tally import Teller, mean_ages
 
 SHOW_EVERY = 0.1
 
@@ -46,7 +46,7 @@ class ProgressWatch(Teller):
     def progress(self, at: float, phase: Phase) -> Progress:
         tallies = self.tallies.values()
         ages = [(age, count) for tally in tallies for age, count in tally.staleness.items()]
-        applied = sum(count for _, count in ages)
+        applied, stale = sum(count for _, count in ages), mean_ages(tallies)
         return Progress(
             phase=phase, seconds=at, samples=self.samples, budget=self.budget,
             updates=sum(tally.updates for tally in tallies), bytes=self.bytes, loss=self.loss,
@@ -55,9 +55,10 @@ class ProgressWatch(Teller):
             roles={
                 str(who): RoleProgress(
                     step=tally.batches, samples=tally.samples, bytes=sum(tally.bytes.values()),
-                    waiting=waiting, waited=waited,
+                    waiting=waiting, waited=waited, staleness=stale.get(str(who)),
                 )
                 for who, tally in sorted(self.tallies.items())
                 for waiting, waited in [self.waits.get(who, ("", 0.0))]
             },
+            links={str(who): dict(tally.bytes) for who, tally in self.tallies.items() if tally.bytes},
         )  # fmt: skip

@@ -2,7 +2,8 @@
 import { short } from "./table.js";
 
 const MOST_POINTS = 800; // of a run in a chart
-const OURS = ["seconds", "samples", "bytes", "at", "loss"];
+const OURS = ["seconds", "samples", "bytes", "at", "loss", "measured"];
+const MEASURED = { consensus: "consensus distance of the replicas", compression: "compression error (share of the norm)", noise: "gradient noise scale (samples)" };
 const plots = new Map(); // name -> { plot, shape }
 
 const rate = (name) => (moments) => moments[name].map((value, index) => {
@@ -39,6 +40,10 @@ function curves(run, axis) {
       found.set(name, { title: name, data: thinned(run.series.scores.map((row) => row[axis]), run.series.scores.map((row) => row[name])) });
     }
   }
+  for (const [name, title] of Object.entries(MEASURED)) {
+    const told = run.series.scores.filter((row) => row.measured && row.measured[name] !== undefined);
+    if (told.length) found.set(name, { title, data: thinned(told.map((row) => row[axis]), told.map((row) => row.measured[name])) });
+  }
   const { moments } = run.series;
   for (const { name, title, of } of MOMENTS) {
     if (moments[name] || moments.samples) found.set(name, { title, data: thinned(moments[axis] || [], of(moments) || []) });
@@ -51,7 +56,7 @@ function drawn(place, name, title, runs, tables, axis) {
   const ink = style.getPropertyValue("--soft").trim();
   const grid = { stroke: style.getPropertyValue("--line").trim(), width: 1 };
   const data = uPlot.join(tables);
-  const width = Math.max(220, place.clientWidth);
+  const width = Math.max(220, place.querySelector("div").clientWidth);
   const shape = [runs.map((run) => `${run.number}${run.label}`).join(), axis, ink, width].join("|");
   const before = plots.get(name);
   if (before && before.shape === shape) return before.plot.setData(data);

@@ -71,7 +71,8 @@ function showDetail() {
   drawCharts(find("charts"), shown.map((id) => ({
     id, label: state.rows.get(id).strategy, number: state.chosen.indexOf(id), series: state.series.get(id),
   })), state.axis);
-  drawCluster(find("cluster"), last && state.series.get(last), row);
+  const drawable = shown.filter((id) => state.series.get(id).now).pop();
+  drawCluster(find("cluster"), state.series.get(drawable));
   showWords(last && state.series.get(last), row);
 }
 

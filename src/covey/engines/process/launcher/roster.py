@@ -14,7 +14,7 @@ from covey.engines.process.snapshot_parts import SCORER
 from covey.message import Address
 from covey.observe.progress import Phase, Progress, RoleProgress
 from covey.observe.recording import RoleTimeline
-from covey.observe.tally import Tally, read_loss
+from covey.observe.tally import Tally, mean_ages, read_loss
 from covey.observe.usage import Meter
 
 
@@ -100,16 +100,17 @@ class Roster:
         if batches:
             self.loss = sum(tally.losses for tally in tallies) / batches
         ages = [(age, count) for tally in tallies for age, count in tally.staleness.items()]
-        applied = sum(count for _, count in ages)
+        applied, stale = sum(count for _, count in ages), mean_ages(tallies)
         return Progress(
             phase=phase, seconds=seconds, samples=self.samples, budget=budget,
             updates=sum(tally.updates for tally in tallies), bytes=self.bytes, loss=self.loss,
             metrics=metrics,
             staleness=sum(age * count for age, count in ages) / applied if applied else None,
-            roles={str(address): self.role_progress(address) for address in self.tallies},
+            roles={str(who): self.role_progress(who, stale.get(str(who))) for who in self.tallies},
+            links={str(who): dict(tally.bytes) for who, tally in self.tallies.items() if tally.bytes},
         )  # fmt: skip
 
-    def role_progress(self, address: Address) -> RoleProgress:
+    def role_progress(self, address: Address, staleness: float | None = None) -> RoleProgress:
         seen, tally = self.seen[address], self.tallies[address]
         return RoleProgress(
             step=seen.step,
@@ -117,6 +118,7 @@ class Roster:
             bytes=sum(tally.bytes.values()),
             waiting=seen.waiting,
             waited=seen.since,
+            staleness=staleness,
         )
 
     def kept(self) -> Any:
