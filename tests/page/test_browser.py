@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from covey.observe.progress import Progress, RoleProgress
 from tests.page.browser import Browser
 from tests.page.conftest import record, serving, trained
 
@@ -131,3 +132,63 @@ def test_nothing_is_wider_than_the_screen(tmp_path: Path, tab: Browser, width: i
         tab.open(address)
         tab.until("document.querySelectorAll('figure canvas').length")
         assert tab.js("document.documentElement.scrollWidth") <= width
+
+
+def test_the_cluster_is_drawn_with_links_waits_and_staleness(tmp_path: Path, tab: Browser) -> None:
+    journal = record(tmp_path, "one")
+    for now, sent in ((1, 100), (2, 100)):
+        waits = "Params of step 3 from server 0"
+        roles = {
+            "worker 0": RoleProgress(step=now, samples=0, bytes=0, staleness=2.5),
+            "worker 1": RoleProgress(step=now, samples=0, bytes=0, waiting=waits, waited=0.4),
+            "server 0": RoleProgress(step=-1, samples=0, bytes=0),
+        }
+        links = {"worker 0": {"server 0": 1000 * now}, "worker 1": {"server 0": sent}}
+        journal.moment(Progress(phase="training", seconds=now, samples=now, roles=roles, links=links))
+        if now == 1:
+            server = serving(str(tmp_path))
+            tab.open(server.__enter__())
+            tab.until("document.querySelectorAll('#cluster .role').length == 3")
+    try:
+        pair = "[link.dataset.link, +link.getAttribute('stroke-width')]"
+        wide = f"[...document.querySelectorAll('.link')].map(link => {pair})"
+        tab.until(f"Object.fromEntries({wide})['worker 1>server 0'] == 0.5")
+        assert dict(tab.js(wide)) == {"worker 0>server 0": 7.5, "worker 1>server 0": 0.5}, "it has sent nothing since"
+        titles = tab.js("[...document.querySelectorAll('#cluster title')].map(title => title.textContent)")
+        assert "worker 1 waits for server 0" in titles
+        assert "worker 0 computes, step 2, staleness 2.5" in titles
+        assert tab.js("document.querySelector('[data-role=\"worker 1\"]').classList.contains('w')")
+        assert tab.said == []
+    finally:
+        server.__exit__(None, None, None)
+
+
+def test_ten_thousand_workers_are_dots_and_take_little_memory(tmp_path: Path, tab: Browser) -> None:
+    journal = record(tmp_path, "one")
+    waits = {1: "", 0: "Params of step 3 from server 0"}
+    roles = {f"worker {n}": RoleProgress(step=1, samples=0, bytes=0, waiting=waits[n % 2]) for n in range(10_000)}
+    roles["server 0"] = RoleProgress(step=-1, samples=0, bytes=0)
+    links = {f"worker {n}": {"server 0": 100} for n in range(10_000)}
+    for now in (1, 2):
+        journal.moment(Progress(phase="training", seconds=now, samples=now, roles=roles, links=links))
+    with serving(str(tmp_path)) as address:
+        tab.open(address)
+        tab.until("document.querySelectorAll('#cluster canvas').length == 2")
+        told = tab.js("document.getElementById('cluster').innerText")
+        assert "10000 × worker: 5000 compute, 5000 wait" in told and "5000 × worker wait for server 0" in told
+        assert "worker → server" in told
+        used = {one["name"]: one["value"] for one in tab.ask("Performance.getMetrics")["metrics"]}
+        assert used["JSHeapUsedSize"] < 50e6 and tab.js("document.querySelectorAll('*').length") < 300
+
+
+def test_rows_are_drawn_as_far_as_a_person_scrolls(tmp_path: Path, tab: Browser) -> None:
+    for number in range(150):
+        record(tmp_path, f"run{number:03}").close()
+    with serving(str(tmp_path)) as address:
+        tab.open(address)
+        tab.until("document.getElementById('count').textContent.startsWith('150 of 150')")
+        assert tab.until(f"{NAMES}.length") < 150
+        wanted(tab, "run149")
+        assert tab.js(NAMES) == ["run149"], "what is not drawn is found"
+        wanted(tab, "")
+        tab.until(f"document.getElementById('more').scrollIntoView() || {NAMES}.length == 150")

@@ -19,6 +19,9 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from covey.observe import journal
+from covey.observe.journal import RunNow
+from covey.observe.progress import RoleProgress
+from covey.page.cluster import ClusterView, cluster
 from covey.page.folder import EVERY, RunRow, WatchedFolder
 from covey.page.series import series
 from covey.page.tail import JournalCursor, news
@@ -122,6 +125,22 @@ def test_the_tail_of_a_long_journal_begins_with_a_whole_line(tmp_path: Path) -> 
         tail, cursor = news(tmp_path / "one/journal.jsonl", JournalCursor(), most)
         assert tail == whole[-len(tail) :] and tail
         assert news(tmp_path / "one/journal.jsonl", cursor) == ([], cursor)
+
+
+def test_a_large_cluster_is_summed_up() -> None:
+    def view(count: int, phase: str = "training") -> ClusterView:
+        waits = RoleProgress(step=1, samples=0, bytes=0, waiting="X from worker 0")
+        roles = {f"worker {n}": waits for n in range(count)}
+        links = {f"worker {n}": {"worker 0": 10} for n in range(1, count)}
+        return cluster(RunNow(1.0, phase, 1.0, roles, links))  # type: ignore[arg-type]
+
+    small, large = view(3), view(5000)
+    assert small.links == [("worker 1", "worker 0", 10), ("worker 2", "worker 0", 10)] and set(small.roles) == {
+        "worker 0", "worker 1", "worker 2",
+    }  # fmt: skip
+    assert large.links == [("worker", "worker", 49_990)] and large.roles == {}
+    assert large.waits == [("worker", "worker 0", 5000)] and large.states == {"worker": "w" * 5000}
+    assert view(3, "ended").states == {"worker": "sss"} and view(3, "ended").waits == []
 
 
 @pytest.fixture(scope="module")

@@ -127,9 +127,10 @@ class Journal:
             return
         self._shown = now, progress.phase
         whole = RunNow(now, progress.phase, progress.seconds, progress.roles, progress.links)
+        new = self.path.with_name(f".{NOW}")  # of this record alone, so its name need not be a new one
         try:
-            with atomic_file.replacing(self.path.with_name(NOW)) as new:
-                new.write_bytes(_encoder.encode(whole))
+            new.write_bytes(_encoder.encode(whole))
+            new.replace(self.path.with_name(NOW))
         except OSError:  # the next line of the journal says what is wrong with the disk
             return
 

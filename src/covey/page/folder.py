@@ -71,8 +71,8 @@ class _SeenRecord:
                 if not journal.being_written(self.path / JOURNAL):
                     self._end("lost", "its process died without a word")
             self.cursor = cursor
-            for event in events:
-                self._take(event)
+            for event in sorted({type(event): event for event in events}.values(), key=lambda event: event.at):
+                self._take(event)  # the last of each kind says all
         except FileNotFoundError:
             if time.monotonic() - self.heard > SILENT and self.heard:
                 self._end("lost", "its journal is missing")

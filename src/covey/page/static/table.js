@@ -1,5 +1,5 @@
 // The table of runs: sorts, filters, and chooses what the charts show.
-const MOST_ROWS = 2000;
+const AT_ONCE = 60; // rows that are drawn, and then as many more whenever a person has scrolled to the last
 const find = (id) => document.getElementById(id);
 
 export const short = (value) => {
@@ -25,6 +25,8 @@ const columns = (metrics) => [
 const words = (row) => `${row.id} ${row.strategy} ${row.status} ${row.task} ${row.engine} ${row.workers} workers`.toLowerCase();
 const lines = new Map(); // id -> its element, the columns in it, and the row that it shows
 let heads = "";
+let drawn = AT_ONCE;
+let below = null; // watches whether the end of the table is in sight
 
 function compare(column, down) {
   const key = column.value || column.text;
@@ -105,7 +107,7 @@ export function drawTable(state, actions) {
   const fitting = rows.filter((row) => !wanted.length || wanted.every((word) => words(row).includes(word)))
     .sort(compare(sorted, state.sort.down));
   const body = find("rows");
-  const elements = fitting.slice(0, MOST_ROWS).map((row) => line(row, shown, actions.colour(row.id)));
+  const elements = fitting.slice(0, drawn).map((row) => line(row, shown, actions.colour(row.id)));
   const same = elements.length === body.children.length && elements.every((one, index) => body.children[index] === one);
   if (!same) body.replaceChildren(...elements);
   for (const id of lines.keys()) if (!state.rows.has(id)) lines.delete(id);
@@ -115,6 +117,12 @@ export function drawTable(state, actions) {
   };
   const running = rows.filter((row) => row.status === "running").length;
   find("count").textContent = `${fitting.length} of ${rows.length} runs, ${running} running`;
-  find("more").hidden = fitting.length <= MOST_ROWS;
-  find("more").textContent = `${fitting.length - MOST_ROWS} more: filter to see them`;
+  find("more").textContent = fitting.length > drawn ? `${fitting.length - drawn} more` : "";
+  if (below) below.disconnect();
+  below = new IntersectionObserver(([end]) => {
+    if (!end.isIntersecting || fitting.length <= drawn) return;
+    drawn += AT_ONCE;
+    drawTable(state, actions);
+  });
+  below.observe(find("more"));
 }
