@@ -147,6 +147,7 @@ class Host(Protocol):
     def share(self, vector: Vector, place: int) -> Vector: ...
     def lives(self, who: Address) -> object: ...
     def forget_sums(self) -> None: ...
+    def measure(self, kind: str, value: float) -> None: ...
 
 
 class Node:
@@ -163,8 +164,7 @@ class Node:
     __slots__ = ("address", "host", "limits", "rank", "rng", "seed", "workers")
 
     def __init__(self, address: Address, limits: Sequence[int | None], host: Host, rng: Random, seed: int) -> None:
-        self.address = address
-        self.rank = address.rank
+        self.address, self.rank = address, address.rank
         self.limits = tuple(limits)  # each worker's own budget of steps, None: as long as the run lasts
         self.workers = len(self.limits)
         self.host = host

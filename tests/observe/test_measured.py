@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from covey.model.scored import ScoredModel, Snapshot
 from covey.observe.facts import NOW
 from covey.observe.journal import JournalScore, read_now
 from covey.observe.records import RunRecordFolder
-from covey.observe.tally import GradientAge, Tally, Teller, mean_ages
+from covey.observe.tally import GradientAge, Tally, Teller, mean_ages, read_measured
+from covey.servers.gradient_noise import measure_noise
 from covey.vector import Vector
 
 DIGITS = "examples/digits.py"
@@ -28,7 +30,7 @@ def measured(strategy: str, tmp_path: Path, **more: object) -> list[dict[str, fl
 
 
 def test_replicas_that_drift_apart_have_a_distance_and_equal_ones_none(tmp_path: Path) -> None:
-    assert measured("bsp", tmp_path) == [{}] * 5, "only the server has the model"
+    assert all("consensus" not in score for score in measured("bsp", tmp_path)), "only the server has the model"
     apart = [score["consensus"] for score in measured("local_sgd(period=7)", tmp_path)]
     assert apart[0] == 0 and max(apart) > 0.001, "they begin alike, and differ between two averages"
     gossip = [score["consensus"] for score in measured("dpsgd", tmp_path)]
@@ -82,3 +84,50 @@ def test_in_virtual_time_the_slow_worker_is_the_stale_one(tmp_path: Path) -> Non
     assert result.record
     now = json.loads((result.record / NOW).read_text())["roles"]
     assert now["worker 1"]["staleness"] > 1.5 * max(now[f"worker {rank}"]["staleness"] for rank in (0, 2))
+
+
+def test_a_coarser_codec_loses_more_and_plain_vectors_nothing(tmp_path: Path) -> None:
+    def error(codec: str) -> float:
+        found = measured(f"asynchronous + {codec}", tmp_path)
+        return next(score["compression"] for score in found if "compression" in score)
+
+    fine, coarse = error("topk(density=0.5)"), error("topk(density=0.01)")
+    assert 0 < fine < coarse <= 1
+    assert all("compression" not in score for score in measured("asynchronous", tmp_path))
+
+
+def test_measuring_changes_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def history() -> object:
+        found = covey.fit(DIGITS, "bsp + qsgd", 2, engine="simulated", epochs=1, runs=False)
+        return found.history[1:], found.seconds, found.notes  # the first line has no loss yet
+
+    once = history()
+    monkeypatch.setattr("covey.exchange.compression_error.SAMPLED", 2)
+    monkeypatch.setattr("covey.central.server.shard.SAMPLED", 2)
+    assert history() == once
+
+
+def test_the_noise_scale_is_that_of_gradients_whose_noise_is_known() -> None:
+    told: dict[str, list[float]] = {}
+    node = SimpleNamespace(host=SimpleNamespace(measure=lambda kind, value: told.setdefault(kind, []).append(value)))
+    chance = torch.Generator().manual_seed(1)
+    for _ in range(300):  # a gradient of norm 2, and noise of variance 3 in each of 50 numbers of a sample's gradient
+        true = torch.zeros(50)
+        true[0] = 2.0
+        grads = [Vector([true + torch.randn(50, generator=chance) * (3 / 8) ** 0.5]) for _ in range(4)]
+        measure_noise(node, grads, [8] * 4)  # type: ignore[arg-type]
+    tally = Tally(who=Address("server", 0))
+    for kind, values in told.items():
+        tally.sums[kind], tally.counts[kind] = sum(values), len(values)
+    assert read_measured([tally]) == {"covey:noise": pytest.approx(50 * 3 / 4, rel=0.1)}
+    assert read_measured([tally]) == {}, "what was read counts no more"
+    measure_noise(node, grads[:1], [8])  # type: ignore[arg-type]
+    assert len(told["squared gradient"]) == 300, "one gradient says nothing of its noise"
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_runs_have_a_noise_scale(tmp_path: Path, engine: str) -> None:
+    result = covey.fit(DIGITS, "bsp", 4, engine=engine, epochs=3, runs=tmp_path)
+    assert result.record
+    events = RunRecordFolder(result.record).events
+    assert any(event.measured.get("noise", 0) > 0 for event in events if isinstance(event, JournalScore))

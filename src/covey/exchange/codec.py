@@ -13,6 +13,7 @@ from torch import Tensor
 from covey.errors import PlanError, WireError
 from covey.exchange.codec_observer import told, watched
 from covey.exchange.codec_traits import UNBIASED, CodecTraits
+from covey.exchange.compression_error import measuring
 from covey.model.flat import Form
 from covey.program import Node
 from covey.vector import Vector
@@ -38,10 +39,11 @@ class Seed(int):
     common: int  # the same number on all ranks
     rank: int
     workers: int
+    measure: Callable[[str, float], None] | None  # hears of compression errors
 
-    def __new__(cls, own: int, common: int | None = None, rank: int = 0, workers: int = 1) -> Self:
+    def __new__(cls, own: int, common: int | None = None, rank: int = 0, workers: int = 1, measure: Any = None) -> Self:
         made = super().__new__(cls, own)
-        made.common, made.rank, made.workers = own if common is None else common, rank, workers
+        made.common, made.rank, made.workers, made.measure = own if common is None else common, rank, workers, measure
         return made
 
     @classmethod
@@ -53,7 +55,7 @@ def seed(node: Node, *what: object) -> Seed:
     """For a coder of this role; a restart gives the same. Coders that work together differ in no `what`."""
     words = "/".join(map(str, what))
     own, common = (Random(f"{node.seed}/{who}{words}").getrandbits(63) for who in (f"{node.address}/", ""))
-    return Seed(own, common, node.rank, node.workers)
+    return Seed(own, common, node.rank, node.workers, node.host.measure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,9 @@ class Codec:
         place, empty = Seed.of(seed), any(part.is_meta for part in form.like.parts)
         whole = self.traits.plain or self.traits.measured  # else, where there are no numbers, only sizes count
         coder = self.make(form, place) if whole or not empty else _timed(self, form, place)
-        return coder if whole or not watched() else _telling(self.names, form.like.nbytes, coder)
+        shown = coder if whole or not watched() else _telling(self.names, form.like.nbytes, coder)
+        hear = None if empty or self.traits.plain else place.measure
+        return replace(shown, encode=measuring(shown.encode, coder.decode, hear)) if hear else shown
 
     @property
     def adds_up(self) -> bool:

@@ -31,6 +31,9 @@ class Instrument:
     def noted(self, at: float, who: Address, kind: str, value: float) -> None:
         """A program said something of itself: `staleness 3`, `update 1`."""
 
+    def measured(self, who: Address, kind: str, value: float) -> None:
+        """A program has measured something, as it does now and then: `compression 0.2`."""
+
     def ended(self, at: float, who: Address) -> None:
         """The role's main program is through."""
 
@@ -71,6 +74,9 @@ class Instruments(Instrument):
     def noted(self, at: float, who: Address, kind: str, value: float) -> None:
         self._tell("noted", at, who, kind, value)
 
+    def measured(self, who: Address, kind: str, value: float) -> None:
+        self._tell("measured", who, kind, value)
+
     def ended(self, at: float, who: Address) -> None:
         self._tell("ended", at, who)
 
@@ -87,4 +93,4 @@ class Instruments(Instrument):
             self._hands[name] = [hand for hand in hands if hand[0] is not broken]
 
 
-EVENTS = ("sent", "delivered", "computed", "waited", "noted", "ended")
+EVENTS = ("sent", "delivered", "computed", "waited", "noted", "measured", "ended")

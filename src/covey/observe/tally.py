@@ -11,6 +11,7 @@ import msgspec
 
 from covey.message import Address, Message
 from covey.observe.instruments import Instrument
+from covey.observe.progress import MEASURED
 
 K = TypeVar("K", int, str)
 V = TypeVar("V", int, float)
@@ -50,13 +51,15 @@ class Tally(msgspec.Struct, kw_only=True):
     samples: int = 0
     losses: float = 0.0  # their sum since they were read
     batches: int = 0  # and their number
+    sums: dict[str, float] = {}  # of what was measured since it was read
+    counts: dict[str, int] = {}  # and how often
     memory: int = 0
     notes: dict[str, float] = {}
 
     def check(self) -> None:
         """Refuse, with a ValueError, what no role can have counted; a sum of losses may well be infinite."""
         counts = [self.updates, self.samples, self.batches, self.memory]
-        for several in (self.bytes, self.messages, self.staleness, self.aged):
+        for several in (self.bytes, self.messages, self.staleness, self.aged, self.counts):
             counts += several.values()
         counts += map(abs, self.ages.values())
         if not all(0 <= count < MOST for count in (*counts, *map(abs, self.staleness))):
@@ -85,6 +88,8 @@ class Tally(msgspec.Struct, kw_only=True):
         _add(self.staleness, later.staleness)
         _add(self.ages, later.ages)
         _add(self.aged, later.aged)
+        _add(self.sums, later.sums)
+        _add(self.counts, later.counts)
         _add(self.notes, later.notes)
 
 
@@ -95,6 +100,21 @@ def read_loss(tallies: Iterable[Tally]) -> float:
         total, batches = total + tally.losses, batches + tally.batches
         tally.losses, tally.batches = 0.0, 0
     return total / batches if batches else float("nan")
+
+
+def read_measured(tallies: Iterable[Tally]) -> dict[str, float]:
+    """The means of what roles measured since this was last asked, by the names that a referee takes for covey's own."""
+    sums: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for tally in tallies:
+        _add(sums, tally.sums)
+        _add(counts, tally.counts)
+        tally.sums, tally.counts = {}, {}
+    found = {kind: total / counts[kind] for kind, total in sums.items() if counts.get(kind)}
+    variance, square = found.pop("gradient variance", 0.0), found.pop("squared gradient", 0.0)
+    if variance > 0 and square > 0:
+        found["noise"] = variance / square
+    return {f"{MEASURED}{kind}": value for kind, value in found.items() if isfinite(value)}
 
 
 def mean_ages(tallies: Iterable[Tally]) -> dict[str, float]:
@@ -172,6 +192,12 @@ class Teller(Instrument):
             tally.memory = max(tally.memory, int(value))
         elif kind != "lead":  # how far ahead a reader was is for traces; its sum says nothing
             _add(tally.notes, {kind: value})
+
+    def measured(self, who: Address, kind: str, value: float) -> None:
+        """A program has measured something, as it does now and then."""
+        tally = self.of(who)
+        _add(tally.sums, {kind: value})
+        _add(tally.counts, {kind: 1})
 
     def ended(self, at: float, who: Address) -> None:
         self.of(who).seconds = at

@@ -25,7 +25,7 @@ from covey.observe.instruments import Instrument, Instruments
 from covey.observe.membership import MembershipEvent
 from covey.observe.referee import Referee
 from covey.observe.result import Stopped
-from covey.observe.tally import Tally, Teller, read_loss
+from covey.observe.tally import Tally, Teller, read_loss, read_measured
 from covey.program import Collective, Compute, Note, Now, Receive, SavePoint, Send, Sleep, Spawn
 from covey.simulate import Cluster, Network, network
 from covey.strategy import Plan, Role
@@ -278,7 +278,7 @@ class VirtualEngine:
     def _judge(self) -> bool:
         """Score the model as it is; no virtual time passes. The one that reaches the target is the run's model."""
         snapshots = self._snapshots()
-        metrics = self._score(snapshots) if self._score else {}
+        metrics = {**(self._score(snapshots) if self._score else {}), **read_measured(self._teller.tallies.values())}
         loss = read_loss(self._teller.tallies.values())
         reached = self._referee.judge(self._agenda.now, self._teller.samples, self._teller.bytes, metrics, loss)
         if reached and not self._best:

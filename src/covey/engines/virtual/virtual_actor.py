@@ -70,6 +70,7 @@ class RunLinks(Protocol):
 
     def room(self, sender: VirtualActor, to: Address) -> bool: ...
     def taken(self, actor: VirtualActor, message: Message) -> None: ...
+    def measured(self, who: Address, kind: str, value: float) -> None: ...
 
 
 class VirtualLink:
@@ -228,6 +229,9 @@ class VirtualActor:
 
     def remember(self, name: str, value: T) -> Memory[T]:
         return self.memories.remember(name, value, begun=self._begun is None or self.pace.step >= self._begun)
+
+    def measure(self, kind: str, value: float) -> None:
+        self._wires.measured(self.address, kind, value)
 
     def lives(self, who: Address) -> object:
         return self.actors[who].machine

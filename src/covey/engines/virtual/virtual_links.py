@@ -174,6 +174,10 @@ class VirtualLinks:
             if link.receiver is actor:
                 self._look(link)
 
+    def measured(self, who: Address, kind: str, value: float) -> None:
+        """A role has measured something: whoever watches the links hears of it."""
+        self._watch.measured(who, kind, value)
+
     def _look(self, link: VirtualLink) -> None:
         if link.line:  # not here and now: the program that takes a message is in the middle of something
             self._agenda.at(self._agenda.now, self._admit, link)

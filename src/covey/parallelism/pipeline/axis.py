@@ -132,6 +132,9 @@ class Within:
     def share(self, vector: Vector, place: int) -> Vector:
         return self._host.share(vector, place * self._axis.stages + self._axis.stage)
 
+    def measure(self, kind: str, value: float) -> None:
+        self._host.measure(kind, value)
+
     def lives(self, who: Address) -> object:
         return self._host.lives(self._axis.outside(who))
 

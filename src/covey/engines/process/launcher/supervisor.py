@@ -31,6 +31,7 @@ from covey.message import Address
 from covey.observe.progress import Phase
 from covey.observe.referee import Referee
 from covey.observe.result import Stopped
+from covey.observe.tally import read_measured
 from covey.strategy import Plan
 
 SHOW_EVERY = 0.1
@@ -172,6 +173,7 @@ class Supervisor:
 
     def judge(self, metrics: dict[str, float]) -> bool:
         roster = self.roster
+        metrics = {**metrics, **read_measured(roster.tallies.values())}
         return self.referee.judge(self.watch.now(), roster.samples, roster.bytes, metrics, roster.read_loss())
 
     def keep(self, keeper: CheckpointKeeper, go_on: bool = True) -> None:

@@ -49,6 +49,7 @@ class Driver:
         self.pace = self.host.pace
         self.watch = Stopwatch(kept.seconds if kept else 0.0)
         self.metrics = Metrics(role.address, line, self.watch, plan.traced)
+        self.host.measured = self.metrics.sampled
         self.settings = replica.updates.settings if role.trains else None  # of a loop of the user's own
         self.programs = RolePrograms()
         self.requests = ComputeRequests(self)

@@ -49,6 +49,9 @@ class Metrics:
             return self.line.tell(control.Resumed(int(value)))
         self.teller.noted(self.watch.now(), self.me, kind, value)
 
+    def sampled(self, kind: str, value: float) -> None:
+        self.teller.measured(self.me, kind, value)
+
     def sent(self, to: Address, body: Message, size: int) -> None:
         self.teller.sent(self.watch.now(), self.me, to, body, size)
 

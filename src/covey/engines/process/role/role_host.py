@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from covey.checkpoint import RoleState
@@ -48,6 +48,9 @@ class RoleHost:
             self.mailbox.waiting.extend(kept.mailbox)
             links.credits.kept(kept.mailbox)
 
+    measured: Callable[[str, float], None] = staticmethod(lambda kind, value: None)
+    """Hears of what programs measure."""
+
     def node(self) -> Node:
         """For a program that begins, or begins again from the top with what is remembered."""
         self.memories.begin_again()
@@ -77,6 +80,9 @@ class RoleHost:
 
     def share(self, vector: Vector, place: int) -> Vector:
         return shared_vector.share(vector, place)
+
+    def measure(self, kind: str, value: float) -> None:
+        self.measured(kind, value)
 
     def lives(self, who: Address) -> object:
         return self.sites.get(str(who))
