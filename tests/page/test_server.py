@@ -84,10 +84,16 @@ def test_a_reader_that_asks_whether_the_writer_lives_does_not_end_the_journal(tm
 def test_what_is_unreadable_is_one_line_of_its_row(tmp_path: Path) -> None:
     trained(record(tmp_path, "future"), 1)
     (tmp_path / "future/journal.jsonl").write_text('{"event":"teleported","at":1}\n')
+    record(tmp_path, "pipe").path.unlink()
+    os.mkfifo(tmp_path / "pipe/journal.jsonl")
+    record(tmp_path, "link").path.unlink()
+    (tmp_path / "link/journal.jsonl").symlink_to("/etc/passwd")
     record(tmp_path, "old")
     (tmp_path / "old/facts.json").write_text(json.dumps({"schema": "covey.run/0"}))
     found = rows(WatchedFolder(tmp_path))
-    assert {name: row.status for name, row in found.items()} == {"future": "unreadable", "old": "unreadable"}
+    assert {name: row.status for name, row in found.items()} == dict.fromkeys(
+        ("future", "link", "old", "pipe"), "unreadable"
+    )
     assert all(row.why and "\n" not in row.why for row in found.values())
     assert "teleported" in found["future"].why
 

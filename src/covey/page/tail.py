@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import msgspec
 
+from covey.errors import WireError
 from covey.observe.journal import JournalEvent, read_line
 
 MOST = 16 << 20  # bytes of a journal that are read, from its end on; covey's own stay below 4 MB
@@ -31,8 +33,10 @@ class JournalCursor(msgspec.Struct, frozen=True):
 
 def news(path: Path, since: JournalCursor, most: int = MOST) -> tuple[list[JournalEvent], JournalCursor]:
     """The events after `since`, at most the last `most` bytes of them; all if the file is another one than before."""
-    with path.open("rb") as file:
+    with open(path, "rb", opener=_plainly) as file:
         state = os.fstat(file.fileno())
+        if not stat.S_ISREG(state.st_mode):
+            raise WireError(f"{path} is not a plain file")
         begin = since.offset if since.file == state.st_ino and since.offset <= state.st_size else 0
         start = max(begin, state.st_size - most)
         file.seek(start)
@@ -41,3 +45,8 @@ def news(path: Path, since: JournalCursor, most: int = MOST) -> tuple[list[Journ
     whole = data.rfind(b"\n") + 1
     lines = data[first:whole].split(b"\n")[:-1] if whole > first else []
     return [read_line(line, path) for line in lines], JournalCursor(state.st_ino, start + whole)
+
+
+def _plainly(path: str, flags: int) -> int:
+    """Open a file in a folder in which anybody may have put anything: no link is followed, no pipe is waited for."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

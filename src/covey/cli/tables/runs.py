@@ -12,8 +12,8 @@ from rich.text import Text
 from covey.cli.progress.run_history import number
 from covey.cli.tables.result import print_result
 from covey.observe.journal import JournalLine
+from covey.observe.progress import Row
 from covey.observe.records import RunRecordFolder
-from covey.observe.referee import Row
 from covey.simulate.units import format_bytes, format_duration
 
 OURS = ("seconds", "samples", "bytes")
