@@ -71,7 +71,7 @@ def test_a_change_shows_within_half_a_second(tmp_path: Path, tab: Browser) -> No
             began = time.time()
             journal.score({"seconds": number, "samples": 300, "bytes": 0, "accuracy": 0.5, "loss": 0.1})
             delays.append(tab.js("shown") / 1000 - began)
-        assert min(delays) < 0.5, "on a machine that is not too busy, each of them"
+        assert sorted(delays)[1] < 0.5
         journal.end("failed", "the disk is full")
         tab.until("!!document.querySelector('tr.failed')")
         tab.until("document.getElementById('lines').textContent.includes('the disk is full')")

@@ -92,7 +92,7 @@ function drawLarge(place, series) { // one dot each, on a canvas: ten thousand e
   const style = getComputedStyle(document.documentElement);
   const colours = { c: "--computes", w: "--waits", s: "--still" };
   const total = Object.values(now.states).reduce((sum, letters) => sum + letters.length, 0);
-  const across = Math.max(1, Math.min(place.clientWidth || WIDTH, 900));
+  const across = Math.max(1, Math.min((place.clientWidth || WIDTH) - 20, 900));
   const step = Math.max(3, Math.floor(Math.sqrt((across * 260) / total)));
   const columns = Math.floor(across / step);
   const parts = [];
