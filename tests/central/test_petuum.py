@@ -28,6 +28,9 @@ class Kept:
     def remember(self, name: str, value: Any) -> Memory[Any]:
         return self.memories.setdefault(name, Memory(value))
 
+    def measure(self, kind: str, value: float) -> None:
+        pass
+
 
 def sent(program: Coroutine[Effect[Any], Any, None]) -> list[Send]:
     """What a program sends, to its end."""

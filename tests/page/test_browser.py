@@ -186,7 +186,7 @@ def test_rows_are_drawn_as_far_as_a_person_scrolls(tmp_path: Path, tab: Browser)
         record(tmp_path, f"run{number:03}").close()
     with serving(str(tmp_path)) as address:
         tab.open(address)
-        tab.until("document.getElementById('count').textContent.startsWith('150 of 150')")
+        tab.until("document.getElementById('count')?.textContent.startsWith('150 of 150')")
         assert tab.until(f"{NAMES}.length") < 150
         wanted(tab, "run149")
         assert tab.js(NAMES) == ["run149"], "what is not drawn is found"
