@@ -131,3 +131,8 @@ def test_runs_have_a_noise_scale(tmp_path: Path, engine: str) -> None:
     assert result.record
     events = RunRecordFolder(result.record).events
     assert any(event.measured.get("noise", 0) > 0 for event in events if isinstance(event, JournalScore))
+
+
+def test_runs_that_are_only_timed_have_nothing_to_measure(tmp_path: Path) -> None:
+    result = covey.fit(DIGITS, "bsp + int8", 2, engine="simulated", steps=30, timing_only=True, runs=tmp_path)
+    assert result.updates == 30

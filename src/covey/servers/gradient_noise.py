@@ -18,6 +18,8 @@ def measure_noise(node: Node, grads: Sequence[Vector], samples: Sequence[int]) -
     """
     if len(grads) < 2 or len(set(samples)) > 1 or not samples[0]:
         return
+    if any(part.is_meta for part in grads[0].parts):  # of a run that is only timed
+        return
     few, many = samples[0], sum(samples)
     small = sum(grad.norm() ** 2 for grad in grads) / len(grads)
     large = mean(grads, [1.0] * len(grads)).norm() ** 2
