@@ -85,7 +85,10 @@ class Rebirths:
             self.finished.add(who)
             return True
         pause = self.renewal.deaths.note(who, self.roster.tallies[who].samples, how)
-        step = max(0, seen.step, self.seats[who].step if who in self.seats else 0)
+        step = max(0, seen.step)
+        if before := self.seats.get(who):  # its next life died before it could begin
+            step = max(step, before.step)
+            self._note(before, now - before.died)
         cause = f"killed by signal {how.removeprefix(BY_SIGNAL).split(',')[0]}"
         self.seats[who] = EmptySeat(who, self.renewal.deaths.lives[who], cause, step, now, self.seconds, now + pause)
         self.roster.seen[who] = RoleRecord(heard=now, step=seen.step)
@@ -137,6 +140,10 @@ class Rebirths:
         stalled = time.monotonic() - seat.died
         del self.seats[seat.who]
         self.say(f"{seat.who} died ({seat.cause}); born again after {stalled:.1f} s")
+        self._note(seat, stalled)
+
+    def _note(self, seat: EmptySeat, stalled: float) -> None:
+        """One event for each loss, also where the next life was lost too."""
         self.events.append(
             MembershipEvent(
                 seconds=seat.seconds, view=len(self.events) + 1, event="rebirth", who=str(seat.who), cause=seat.cause,
