@@ -20,6 +20,7 @@ from covey.engines.virtual.keeping import RunKeeper
 from covey.engines.virtual.link_faults import LinkFaults
 from covey.engines.virtual.virtual_actor import MessageInFlight
 from covey.model.replica import Replica
+from covey.servers.together import Together
 from covey.simulate.faults import parse_faults
 
 SEEDS, PARTS = 200, 8
@@ -167,3 +168,17 @@ def test_a_failing_seed_says_how_to_see_it_again_and_which_faults_matter(plantin
 def test_checkpoints_lie_in_the_middle_of_a_run(tmp_path: Path) -> None:
     calm = rehearsed(FaultCase("bsp", 4)).result
     assert calm is not None and calm.seconds / CHECKPOINTS < 0.075
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "bmuf(period=5)"])
+def test_runs_whose_lost_workers_are_born_again_keep_their_promises(strategy: str) -> None:
+    case = FaultCase(strategy, 3, elastic=True)
+    found = [tried(case, seed) for seed in range(12)]
+    assert [one.broken for one in found if one.broken] == []
+    assert sum(str(one.plan).count("kill") for one in found) > 2, "somebody must be lost"
+
+
+def test_messages_of_a_broken_round_that_are_not_dropped_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Together, "_forget", lambda self: None)
+    case = FaultCase("allreduce", 3, elastic=True)
+    assert any(tried(case, seed).broken for seed in range(12))

@@ -23,11 +23,12 @@ from covey.run.options import options
 from covey.run.request import request
 from covey.run.simulated import simulated
 from covey.simulate import Cluster, Seconds
-from covey.simulate.faults import FaultPlan, RehearsedRun, draw, reduced
+from covey.simulate.faults import FaultKind, FaultPlan, RehearsedRun, draw, reduced
 from covey.task import Task
 
 STEPS = 12
 CHECKPOINTS = 3  # about, in a run without faults
+SURVIVED: tuple[FaultKind, ...] = ("kill", "stop", "partition", "delay", "slow")  # by a run that is not kept
 SHARING = 200  # seeds in a row in which a strategy has the same number of workers
 UNEVEN = Cluster(compute=Seconds(0.01), jitter=0.3)
 FASTER = {
@@ -51,6 +52,7 @@ class FaultCase:
     servers: int | None = None
     seed: int = 0
     cluster: Cluster = field(default=UNEVEN, hash=False)
+    elastic: bool = False  # lost workers are born again, and nothing is kept
 
     def small(self) -> Task:
         """Whole epochs for every worker: three batches each."""
@@ -82,9 +84,10 @@ class SeedFinding:
         if self.case.task is None:
             return f"python -m benchmarks.faults --seeds {self.seed}"
         length = f"--steps {self.case.steps}" if self.case.steps else f"--epochs {self.case.epochs}"
+        going = " --on-failure continue" if self.case.elastic else ""
         return (
             f"covey simulate {self.case.task} --strategy {shlex.quote(self.case.strategy)} "
-            f"--workers {self.case.workers} {length} --seed {self.case.seed} --faults {self.seed}"
+            f"--workers {self.case.workers} {length} --seed {self.case.seed} --faults {self.seed}{going}"
         )
 
     def __str__(self) -> str:
@@ -110,7 +113,9 @@ def record_of(case: FaultCase, plan: FaultPlan, limit: float, every: float = 0.0
     with TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         given = {"engine": "simulated", "seed": case.seed, "servers": case.servers, "cluster": case.cluster}
         given |= {"steps": case.steps, "epochs": case.epochs, "instruments": [log], "faults": plan}
-        if every:
+        if case.elastic:
+            given |= {"on_failure": "continue", "max_failures": 9}
+        elif every:
             kept = {"checkpoint": Path(folder), "every": f"{every:.9f}s", "on_failure": "restart", "max_failures": 9}
             given |= kept
         asked = request(task, case.strategy, case.workers, options(given))
@@ -142,7 +147,7 @@ def tried(case: FaultCase, seed: int) -> SeedFinding:
     run = RehearsedRun(
         seconds=calm.result.seconds, effects=known, trainers=trainers, links=list(calm.log.links)
     )  # fmt: skip
-    plan = draw(seed, run)
+    plan = draw(seed, run, SURVIVED) if case.elastic else draw(seed, run)
     record, found = examined(case, plan)
     least = reduced(plan, lambda fewer: bool(examined(case, fewer)[1])) if found else plan
     return SeedFinding(seed, case, plan, found, least, record.log.restarts)

@@ -106,12 +106,13 @@ def command(
             refuse_with_seeds(
                 until=until, timing_only=timing_only, save=save, checkpoint=checkpoint, every=every, resume=resume,
                 json=json, link_rate=link_rate, log=log, runs=runs, scores=scores - 1, max_failures=max_failures,
-                on_failure=on_failure != "stop",
+                on_failure=on_failure == "restart",
             )  # fmt: skip
             with importing(request.voice):
                 from covey.check.fault_seeds import FaultCase
             epochs = epochs or (None if steps else EPOCHS)
-            case = FaultCase(strategy, workers, task, steps, epochs, servers, seed, imagined or Cluster())
+            elastic = on_failure == "continue"
+            case = FaultCase(strategy, workers, task, steps, epochs, servers, seed, imagined or Cluster(), elastic)
             return try_seeds(case, seeds, manner)
         train(
             request,

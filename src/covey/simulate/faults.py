@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Literal, get_args
@@ -187,11 +187,21 @@ class RehearsedRun:
     links: Sequence[tuple[Host, Host]] = field(default_factory=list)  # that carried messages
 
 
-def draw(seed: int, run: RehearsedRun) -> FaultPlan:
-    """One to four faults for this run; the same seed and run give the same plan."""
-    chance = Random(f"faults/{seed}")
-    kinds = [kind for kind in FORMS if run.links or kind not in ON_LINKS]
-    return FaultPlan(tuple(_drawn(chance, run, chance.choice(kinds)) for _ in range(chance.randint(1, 4))))
+def draw(seed: int, run: RehearsedRun, among: Iterable[FaultKind] = FORMS) -> FaultPlan:
+    """One to four faults of these kinds for this run; the same seed and run give the same plan.
+
+    Where not all kinds are drawn from, only workers are killed.
+    """
+    chance, kinds = Random(f"faults/{seed}"), [kind for kind in among if run.links or kind not in ON_LINKS]
+    plan = FaultPlan(tuple(_drawn(chance, run, chance.choice(kinds)) for _ in range(chance.randint(1, 4))))
+    some = len(kinds) < len(FORMS) - len(ON_LINKS)
+    return plan if not some else FaultPlan(tuple(_of_worker(fault, run, chance) for fault in plan.faults))
+
+
+def _of_worker(fault: Fault, run: RehearsedRun, chance: Random) -> Fault:
+    """The same fault, or where another role would be killed, of a worker."""
+    spared = fault.kind == "kill" and fault.who[0] not in run.trainers
+    return replace(fault, who=(chance.choice(run.trainers),)) if spared else fault
 
 
 def _drawn(chance: Random, run: RehearsedRun, kind: FaultKind) -> Fault:

@@ -14,7 +14,7 @@ MEAN_GRADIENT = "one step on the mean gradient of all workers"
 Taken = Literal["", "pushes", "exchanges"]
 """What a strategy has codecs for: nothing, what goes to servers (and back with `pull`), or both ways anyway."""
 
-FaultTrait = Literal["same bits", "forces cancel", "weights sum to 1", "compressed models"]
+FaultTrait = Literal["same bits", "forces cancel", "weights sum to 1", "compressed models", "optimizers of their own"]
 """Weights are to the bit those without faults; the centre moves by as much as its workers, in the other direction;
 weight is handed on, and none is lost; models travel compressed, so that each owner of a slice holds its own exactly."""
 
