@@ -17,28 +17,10 @@ import msgspec
 import torch
 from torch import Tensor
 
+from covey.address import Address as Address  # noqa: PLC0414  # it is part of what is here
 from covey.decoding import UNREADABLE, WireFormat
 from covey.errors import WireError
 from covey.vector import Vector
-
-
-class Address(NamedTuple):
-    """The address of a role in a run.
-
-    Args:
-        role: What it is, such as "worker" or "server".
-        rank: Its number among those of its kind, from 0.
-
-    >>> str(covey.Address("worker", 2))
-    'worker 2'
-    """
-
-    role: str
-    rank: int
-
-    def __str__(self) -> str:
-        return f"{self.role} {self.rank}"
-
 
 NOBODY = Address("nobody", -1)
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 
 FEW = 8  # names that are all shown
 NEAREST = 3
@@ -49,3 +50,9 @@ def meant(name: str, known: Iterable[str]) -> str:
 def _either(names: list[str]) -> str:
     quoted = [repr(name) for name in names]
     return " or ".join([*([", ".join(quoted[:-1])] if quoted[1:] else []), quoted[-1]])
+
+
+def task_file(where: str) -> Path:
+    """The file in `path/file.py` or `path/file.py:NAME`, on a host that may not have it; a path may hold colons."""
+    path, colon, name = where.rpartition(":")
+    return Path(path) if colon and name.isidentifier() and not Path(where).is_file() else Path(where)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from covey.engines.process.launcher import fork_server_client
 from covey.errors import PeerLost
 from tests.clusters.harness import GONE_WITHIN
 from tests.real.harness import SLOW, Room, Watch, fit, trained
@@ -31,12 +30,13 @@ class SharedRoom(Room):
         ]
 
     def site(self) -> int:
-        """The process of a site: the parent of a fork server that is not ours."""
-        ours = {os.getpid(), *(server.process.pid for server in fork_server_client.RUNNING)}
-        return next(pid for pid in map(parent, self.nurseries()) if pid not in ours)
+        """The process of a site: it is none of covey's own titles, not this one, and talks over ZeroMQ."""
+        found = (pid for pid, title in self.processes().items() if not title.startswith("covey:") and talks(pid))
+        return next(pid for pid in found if pid != os.getpid())
 
-    def nurseries(self) -> list[int]:
-        return [pid for pid, title in self.processes().items() if title == "covey: fork server"]
+
+def talks(pid: int) -> bool:
+    return any(path.read_text().startswith("ZMQbg") for path in Path(f"/proc/{pid}/task").glob("*/comm"))
 
 
 def parent(pid: int) -> int:

@@ -27,6 +27,7 @@ ELSEWHERE = {
     "engines/transport/frames.py": "prefixes of frames: links",
     "engines/process/role/shared_sum.py": "lengths and shares in a slot: offers",
     "engines/cluster/memory_broker.py": "the kernel's word of a peer, then a number of files: test_memory_broker",
+    "engines/cluster/fork_broker.py": "the number of a process: test_fork_broker",
     "engines/native/mpi_service.py": "the kernel's word of a peer",
     "engines/lab/iproute.py": "what the ip command says",
     "engines/process/launcher/roster.py": "tallies of a checkpoint: test_hostile_progress",

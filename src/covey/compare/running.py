@@ -17,7 +17,7 @@ from covey.compare.race import Rounds, rounds
 from covey.compare.verdict import conclude, how_long, standings
 from covey.engines import machine
 from covey.errors import CoveyError, PlanError
-from covey.names import option
+from covey.names import option, task_file
 from covey.observe.facts import INSIDE, RunFacts
 from covey.observe.progress import Watcher
 from covey.run import fit
@@ -28,7 +28,7 @@ from covey.scoring import target_of
 from covey.simulate import parse_duration
 from covey.simulate.units import format_duration
 from covey.target import parse_target
-from covey.task import Task, load_task, task_file
+from covey.task import Task, load_task
 
 WARM = 2  # steps of a run that is thrown away: the first of a series reads files that the others find in memory
 WITHIN = "60s"

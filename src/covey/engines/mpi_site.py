@@ -13,6 +13,7 @@ from covey.engines.cluster.site_messages import configs
 from covey.engines.interrupt import ENDING
 from covey.engines.launch_environment import by_mpi, choose_gpu
 from covey.engines.mpi import MpiChannel, part
+from covey.engines.mpirun import LIBRARIES
 from covey.errors import CoveyError
 
 
@@ -32,8 +33,11 @@ def invited(channel: MpiChannel) -> bool:
 
 
 def beside(channel: MpiChannel) -> bool:
-    """A site on the launcher's machine."""
+    """A site on the launcher's machine. Its roles do not use MPI, and find libraries where the launcher does."""
     found = site_config.read()
+    os.environ["LD_LIBRARY_PATH"] = os.environ.pop(LIBRARIES)
+    if not os.environ["LD_LIBRARY_PATH"]:
+        del os.environ["LD_LIBRARY_PATH"]
     return site.host(found.configs[channel.comm.rank], found.handed) and part(channel.comm)
 
 

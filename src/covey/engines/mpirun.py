@@ -28,6 +28,7 @@ from covey.errors import PlanError
 
 PATIENCE = 8.0  # seconds that mpirun has to leave by itself
 MODULE = "covey.engines.mpi_site"
+LIBRARIES = "COVEY_LIBRARIES"  # a site's variable: the launcher's LD_LIBRARY_PATH, to which mpirun adds its own
 OPEN_MPI = ("--bind-to", "none", "--map-by", "slot", "--enable-recovery")
 HYDRA = ("-disable-auto-cleanup",)  # both: when a rank dies the others stay, and the launcher finds out which it was
 
@@ -70,7 +71,9 @@ class MpirunPlaces(Places):
         self.config_memory = ConfigMemory(configs, handed)
         self.mpirun = subprocess.Popen(
             leashed(self.command(), signal.SIGTERM), stdin=subprocess.DEVNULL, process_group=0,
-            env={**environment(), CONFIGS: self.config_memory.path},
+            env={
+                **environment(), CONFIGS: self.config_memory.path, LIBRARIES: os.environ.get("LD_LIBRARY_PATH", ""),
+            },
         )  # fmt: skip
 
     def command(self) -> list[str]:

@@ -20,7 +20,7 @@ from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.interrupt import ENDING
 from covey.engines.launch_environment import by_torchrun, choose_gpu
 from covey.engines.process.launcher.die_with_parent import leashed
-from covey.engines.process.launcher.role_processes import describe, forked
+from covey.engines.process.launcher.role_processes import describe
 from covey.errors import CoveyError
 
 PATIENCE = 8.0  # seconds that the agent has to leave by itself when all went well
@@ -97,7 +97,7 @@ def rank() -> None:
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError, CoveyError):  # the launcher is gone, or knows
         found = site_config.read()
-        site.host(found.configs[started.rank], found.handed, forked)
+        site.host(found.configs[started.rank], found.handed)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 
 def limited_to(threads: int) -> dict[str, str]:
     """The environment in which nothing computes with more, for a process that has not loaded torch yet.
@@ -20,6 +18,8 @@ def limited_to(threads: int) -> dict[str, str]:
 @contextmanager
 def one_thread() -> Iterator[None]:
     """One, meanwhile: times are of one core, small products are faster, and every run adds in one order."""
+    import torch  # late: those who start processes need only the other
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -18,11 +18,10 @@ import msgspec
 
 from covey import atomic_file, faults
 from covey.errors import CheckpointError, PlanError, SaveError
-from covey.names import option
+from covey.names import option, task_file
 from covey.observe.facts import FACTS, JOURNAL, RESULT, SCHEMA, RecordFacts, RunFacts
 from covey.observe.journal import Journal
 from covey.observe.result import Result
-from covey.task import task_file
 
 USUAL, VARIABLE = "runs", "COVEY_RUNS"
 

@@ -1,6 +1,6 @@
 """What does the user hand in?"""
 
 from covey.task.definition import HISTORY, Score, Task, scores
-from covey.task.file import TASK_MODULE, import_file, load_task, task_file
+from covey.task.file import TASK_MODULE, import_file, load_task
 
-__all__ = ["HISTORY", "TASK_MODULE", "Score", "Task", "import_file", "load_task", "scores", "task_file"]
+__all__ = ["HISTORY", "TASK_MODULE", "Score", "Task", "import_file", "load_task", "scores"]

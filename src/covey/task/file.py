@@ -33,12 +33,6 @@ def load_task(where: str, say: Callable[[str], None] | None = None) -> Task:
     raise PlanError(f"{path} has {what}; {hint}")
 
 
-def task_file(where: str) -> Path:
-    """The file in `path/file.py` or `path/file.py:NAME`, on a host that may not have it; a path may hold colons."""
-    path, colon, name = where.rpartition(":")
-    return Path(path) if colon and name.isidentifier() and not Path(where).is_file() else Path(where)
-
-
 def _split(where: str) -> tuple[Path, str]:
     path, colon, name = where.rpartition(":")
     if not colon or Path(where).is_file():

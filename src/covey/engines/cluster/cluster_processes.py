@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 import zmq
 
-from covey.engines.cluster import this_host
+from covey.engines.cluster import fork_broker, this_host
 from covey.engines.cluster.engine_processes import EngineProcesses
 from covey.engines.cluster.gate import SiteGate
 from covey.engines.cluster.memory_broker import new_secret
@@ -92,6 +92,7 @@ class ClusterProcesses:
             self.stack.callback(self._dismiss)
             self.wakeups = self._wakeups()
             self.away: dict[Address, int] = {}  # the roles that live on a site
+            self.stack.callback(fork_broker.offered(self.secret, terms.threads, self.processes.fork_server))
             places.invite([self._letter(number, warm) for number in range(len(self.sites))], handed)
             self.arrived = self._await()
         except BaseException as error:

@@ -16,13 +16,14 @@ from secrets import token_bytes, token_hex
 from struct import Struct
 from threading import Thread
 
+from covey.address import Address
 from covey.engines.cluster.site_messages import FetchMemory, LayMemory, MemoryShared
 from covey.engines.transport import handles, shared_segment
-from covey.message import Address
 
 SECRET = 32  # bytes
 PATIENCE = 5.0  # seconds that either end waits for the other
 GUESTS = 128  # that may knock at once
+LONGEST = 64  # bytes that a broker says after its proof
 
 _credentials = Struct("3i")  # process, user, group: what the kernel knows of the other end (SO_PEERCRED)
 _count = Struct("<I")
@@ -63,13 +64,7 @@ class MemoryBroker:
                 self._hand(line)
 
     def _hand(self, line: socket.socket) -> None:
-        check_user(line)
-        asked = token_bytes(SECRET)
-        line.send(asked)
-        told = line.recv(2 * SECRET)
-        theirs, proof = told[:SECRET], told[SECRET:]
-        check_proof(proof, self.secret, b"guest", asked + theirs)
-        line.send(proved(self.secret, b"broker", asked + theirs) + _count.pack(len(self.handles)))
+        line.send(admitted(line, self.secret) + _count.pack(len(self.handles)))
         handles.give(line, self.handles)
 
     def close(self) -> None:
@@ -87,24 +82,42 @@ def fetch(door: str, secret: bytes) -> list[int]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
         line.settimeout(PATIENCE)
         line.connect(f"\0{door}")
-        check_user(line)
-        asked, mine = line.recv(SECRET), token_bytes(SECRET)
-        line.send(mine + proved(secret, b"guest", asked + mine))
-        told = line.recv(SECRET + _count.size)
-        if not told:
-            raise ConnectionRefusedError("the broker of the memory has refused it")
-        check_proof(told[:SECRET], secret, b"broker", asked + mine)
-        if len(told) != SECRET + _count.size:
+        told = introduced(line, secret)
+        if len(told) != _count.size:
             raise ConnectionError("the broker of the memory does not say how many files there are")
-        return handles.take(line, _count.unpack(told[SECRET:])[0])
+        return handles.take(line, _count.unpack(told)[0])
 
 
-def check_user(line: socket.socket) -> None:
-    """The other end runs as the same user, as the kernel says."""
+def admitted(line: socket.socket, secret: bytes) -> bytes:
+    """(The broker) What proves to a guest that this end knows the secret, once the guest has proved it."""
+    check_user(line)
+    asked = token_bytes(SECRET)
+    line.send(asked)
+    told = line.recv(2 * SECRET)
+    theirs, proof = told[:SECRET], told[SECRET:]
+    check_proof(proof, secret, b"guest", asked + theirs)
+    return proved(secret, b"broker", asked + theirs)
+
+
+def introduced(line: socket.socket, secret: bytes) -> bytes:
+    """(A guest) What the broker says after each has proved to the other that it knows the secret."""
+    check_user(line)
+    asked, mine = line.recv(SECRET), token_bytes(SECRET)
+    line.send(mine + proved(secret, b"guest", asked + mine))
+    told = line.recv(SECRET + LONGEST)
+    if not told:
+        raise ConnectionRefusedError("the broker of the memory has refused it")
+    check_proof(told[:SECRET], secret, b"broker", asked + mine)
+    return told[SECRET:]
+
+
+def check_user(line: socket.socket) -> int:
+    """The number of the process at the other end, which runs as the same user, as the kernel says."""
     data = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _credentials.size)
-    _, user, _ = _credentials.unpack(data)
+    process, user, _ = _credentials.unpack(data)
     if user != os.geteuid():
         raise PermissionError(f"user {user} is not user {os.geteuid()}")
+    return int(process)
 
 
 def proved(secret: bytes, who: bytes, asked: bytes) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
@@ -14,6 +15,7 @@ from types import TracebackType
 
 import msgspec
 
+from covey.engines.cluster import fork_broker
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.process import liveness
 from covey.engines.process.launcher.fork_server import RoleJob, create_shared_memory
@@ -32,7 +34,8 @@ class RankRoles:
         self.me = me
         self.born: SimpleQueue[RoleJob] = SimpleQueue()
         others = any(name != str(me) for name in config.roles)
-        self.others = RoleProcesses(config.warm, config.threads, stall=config.stall) if others else None
+        start = partial(fork_broker.forked, config.secret, config.threads)
+        self.others = RoleProcesses(config.warm, start=start, stall=config.stall) if others else None
         self.wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.playing = False
         self.how = ""  # the role of this process has ended

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from covey.engines import handover
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.errors import PlanError
-from covey.task import task_file
+from covey.names import task_file
 
 MOST = 32 << 20  # bytes of code; more is no code
 
@@ -56,5 +55,7 @@ def settled(config: SiteConfig, handed: bytes, folder: Path) -> tuple[SiteConfig
             return config, handed  # with the data that may lie beside it
         code.extractall(folder)  # zipfile keeps every name inside the folder
     task = str(folder / path.name) + config.task.removeprefix(str(path))
+    from covey.engines import handover  # imports torch, which other sites need not
+
     parcel = msgspec.structs.replace(handover.opened(handed), file=task)
     return msgspec.structs.replace(config, task=task), handover.closed(parcel)

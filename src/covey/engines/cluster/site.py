@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
@@ -20,7 +21,8 @@ from typing import Protocol
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from covey.engines.cluster import shipping, this_host
+from covey.address import Address
+from covey.engines.cluster import fork_broker, shipping, this_host
 from covey.engines.cluster.memory_broker import SiteMemory
 from covey.engines.cluster.site_messages import (
     Arrived,
@@ -35,15 +37,14 @@ from covey.engines.cluster.site_messages import (
     configs,
     downward,
 )
-from covey.engines.process.control_lines import MOST_DOWN
 from covey.engines.process.launcher.fork_server import RoleJob
 from covey.engines.process.launcher.role_processes import RoleProcesses, Start
 from covey.engines.process.liveness import STATES, Silence
 from covey.engines.transport.keys import LAUNCHER, KeyRing
 from covey.engines.transport.token import seal, unseal
 from covey.errors import CoveyError, PeerLost
-from covey.message import Address
 
+MOST_DOWN = 16 << 20  # bytes of a word of the launcher; ZeroMQ refuses more before it takes memory
 BEAT = 0.5  # seconds between signs of life
 COMING = 3  # times the silence that is allowed: to reach the launcher for the first time
 GONE = 5.0  # seconds without a connection, after which the launcher is taken for dead
@@ -73,7 +74,8 @@ class Roles(Protocol):
 
 def host(config: SiteConfig, handed: bytes = b"", start: Start | None = None) -> bool:
     """Be a site until the run is over; whether all went well. `handed` is a task of the launcher's memory."""
-    with RoleProcesses(config.warm, config.threads, start, config.stall) as processes:
+    start = start or partial(fork_broker.forked, config.secret, config.threads)
+    with RoleProcesses(config.warm, start=start, stall=config.stall) as processes:
         return host_in(processes, config, handed).well
 
 

@@ -7,13 +7,13 @@ import sys
 
 import msgspec
 
+from covey.address import Address
 from covey.decoding import WireFormat
 from covey.engines.cluster.this_host import HostIdentity
 from covey.engines.process.liveness import STALL
 from covey.engines.transport.keys import Pair
 from covey.engines.transport.secretive import Secretive
 from covey.engines.transport.token import NONE
-from covey.message import Address
 from covey.model.threads import limited_to
 
 SITE = "covey.engines.cluster.site"

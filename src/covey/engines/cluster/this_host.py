@@ -17,8 +17,7 @@ from secrets import token_hex
 import msgspec
 
 from covey.errors import PlanError
-from covey.names import option
-from covey.task import task_file
+from covey.names import option, task_file
 from covey.version import __version__
 
 SIOCGIFADDR = 0x8915

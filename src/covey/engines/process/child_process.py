@@ -11,7 +11,7 @@ import select
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Thread
 
 from covey.engines.process import liveness
@@ -73,7 +73,9 @@ def write(line: socket.socket, data: bytes) -> None:
 def _exactly(line: socket.socket, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
-        part = line.recv(min(size - len(data), 1 << 20))
+        part = b""
+        with suppress(ConnectionResetError):  # it had not read all that it was told
+            part = line.recv(min(size - len(data), 1 << 20))
         if not part:
             raise SystemExit(0)  # the launcher is gone, or has changed its mind
         data += part

@@ -22,7 +22,8 @@ from covey.engines.transport.secretive import Secretive
 READ_EARLY = re.compile(
     rb"PYTHON(?!PATH$)|LD_|LC_|LANG|TZ$|HOME$|MALLOC_|GLIBC_|COV_|COVERAGE"
     rb"|[GK]?OMP_|KMP_|MKL_|OPENBLAS_|GOTO_|BLIS_|NVPL_|DNNL_|ONEDNN_|ARM_|TBB_|NUMPY_|NPY_|NUMBA_|LLVM|SYMPY_|MPMATH_"
-    rb"|TORCH(?!INDUCTOR_CACHE_DIR$)|PYTORCH_|PT2_|ATEN_|C10_|AOT|INDUCTOR_|CUT(LASS|EDSL)|TRITON_|KINETO_|FX_|FAKE_"
+    rb"|TORCH(?!INDUCTOR_CACHE_DIR$|ELASTIC_|_NCCL_ASYNC_ERROR_HANDLING$)"
+    rb"|PYTORCH_|PT2_|ATEN_|C10_|AOT|INDUCTOR_|CUT(LASS|EDSL)|TRITON_|KINETO_|FX_|FAKE_"
     rb"|COMPILE_|PARTITIONER_|ENABLE_|DUMP_|LOG_|UNSAFE_|CI$|CC$|CXX$|PYZMQ_|ZMQ_"
     rb"|CU(DA|BLAS|DNN)|NV|NCCL_|GLOO_|UCX_|HIP_|HSA_|ROC|MIOPEN_|ZE_|SYCL_|XPU_"
 )
@@ -88,9 +89,14 @@ def files() -> Iterator[list[int]]:
 
 def fixed(environment: Mapping[bytes, bytes]) -> tuple[object, ...]:
     """What a process cannot be given after its start; processes started under equal ones are interchangeable."""
-    limits = {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name[:7] == "RLIMIT_"}
-    found: list[object] = [sys.executable, early(environment), limits, os.sched_getaffinity(0), os.getsid(0)]
-    found += [os.getpriority(os.PRIO_PROCESS, 0), os.getresuid(), os.getresgid(), os.getgroups()]
+    return (os.getsid(0), *fixed_in_any_session(environment))
+
+
+def fixed_in_any_session(environment: Mapping[bytes, bytes]) -> tuple[object, ...]:
+    """The same of processes whose sessions may differ; equal ones are written alike."""
+    limits = [(name, resource.getrlimit(getattr(resource, name))) for name in dir(resource) if name[:7] == "RLIMIT_"]
+    found: list[object] = [sys.executable, sorted(early(environment).items()), limits, sorted(os.sched_getaffinity(0))]
+    found += [os.getpriority(os.PRIO_PROCESS, 0), os.getresuid(), os.getresgid(), sorted(os.getgroups())]
     for name in ("cgroup", "oom_score_adj"):
         with suppress(OSError), open(f"/proc/self/{name}") as file:
             found.append(file.read())

@@ -13,9 +13,9 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
+from covey.address import Address
 from covey.engines.transport.refusals import Refusals
 from covey.engines.transport.secretive import Secretive
-from covey.message import Address
 
 LAUNCHER = Address("launcher", 0)
 ZAP = "inproc://zeromq.zap.01"  # where ZeroMQ asks whether a key is welcome (its RFC 27)

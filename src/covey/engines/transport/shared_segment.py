@@ -12,9 +12,9 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
+from covey.address import Address
 from covey.engines.transport import handles as open_files
 from covey.engines.transport.semaphore import SIZE, Semaphore
-from covey.message import Address
 
 MOST = 128  # roles that share memory; every one of them holds two files of each
 SLOT = 128 << 10  # bytes that a role can lay out for the others

@@ -24,13 +24,12 @@ from importlib import import_module
 
 import msgspec
 
+from covey.address import Address
 from covey.decoding import WireFormat
-from covey.engines.process import shared_vector
 from covey.engines.process.child_process import Launcher, die_with_parent, entitle, left_alone, read, write
 from covey.engines.transport import shared_segment
 from covey.engines.transport.handles import take
 from covey.engines.transport.secretive import Secretive
-from covey.message import Address
 
 
 class RoleJob(Secretive, frozen=True, kw_only=True):
@@ -146,6 +145,8 @@ def _tell(line: socket.socket, word: ServerWarm | RolesStarted | RoleStarted | R
 
 def create_shared_memory(job: RoleJob, memory: list[int]) -> None:
     """What the roles of this process, or those forked from it, share with each other."""
+    from covey.engines.process import shared_vector  # imports torch, which a site that asks for roles need not
+
     if job.alone:
         shared_vector.create(memory.pop() if memory else None)
     shared_segment.create(job.sharing or job.roles, memory)

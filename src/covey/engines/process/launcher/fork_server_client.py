@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -42,6 +42,29 @@ class Process(Protocol):
     def wait(self) -> int: ...
 
 
+class ForkingServer(Protocol):
+    """The process that forks, as one that has asked it for a fork sees it."""
+
+    @property
+    def pid(self) -> int: ...
+    def stopped(self) -> bool: ...
+    def imports(self) -> bool:
+        """Whether it may still import what roles need."""
+        ...
+
+    def own(self) -> bool:
+        """Whether it lives, and is this process's own."""
+        ...
+
+    def release(self) -> None:
+        """A run is over: a stopped one would stay so for ever."""
+        ...
+
+    def loss(self) -> str:
+        """How it ended, in words."""
+        ...
+
+
 class SharedForkServer:
     """The process that forks, as its launcher holds it."""
 
@@ -49,6 +72,11 @@ class SharedForkServer:
         self.process, self.line, self.fixed = process, line, fixed(environment)
         self.ready = False
         self.took = 0.0  # seconds that its imports took
+        self.speaking = Lock()  # a wish and its handles are sent together
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
 
     def serves(self, needed: tuple[object, ...]) -> bool:
         """Whether a fork of it would be what a new process is."""
@@ -60,9 +88,14 @@ class SharedForkServer:
     def fork(self, line: socket.socket, wish: Wish) -> ForkedParent:
         report, theirs = socket.socketpair()
         with theirs, files() as opened:
-            write(self.line, msgspec.msgpack.encode(wish))
-            handles.give(self.line, [theirs.fileno(), line.fileno(), *opened])
+            self.ask(wish, [theirs.fileno(), line.fileno(), *opened])
         return ForkedParent(self, report)
+
+    def ask(self, wish: Wish, given: Sequence[int]) -> None:
+        """Send a wish with its handles; OSError if the server is gone, or retired."""
+        with self.speaking:
+            write(self.line, msgspec.msgpack.encode(wish))
+            handles.give(self.line, given)
 
     def imports(self) -> bool:
         """Whether it still imports what roles need."""
@@ -72,6 +105,17 @@ class SharedForkServer:
                 if isinstance(word := reports.read(read(self.line), SERVER), Ready):
                     self.took = word.took
         return not self.ready
+
+    def own(self) -> bool:
+        return self.process.poll() is None
+
+    def release(self) -> None:
+        if self.stopped():
+            self.process.kill()
+            self.process.wait()
+
+    def loss(self) -> str:
+        return describe(self.process.wait())
 
     def retire(self) -> None:
         """It ends with its last run, or at once if it can do nothing."""
@@ -94,7 +138,7 @@ class SharedForkServer:
 class ForkedParent:
     """A parent of roles that a fork server has forked, or will fork once it has imported torch."""
 
-    def __init__(self, server: SharedForkServer, report: socket.socket) -> None:
+    def __init__(self, server: ForkingServer, report: socket.socket) -> None:
         self.server, self.report = server, report
         self.born = 0  # its number
         self.process = -1  # readable when it has ended
@@ -106,11 +150,11 @@ class ForkedParent:
     def pid(self) -> int:
         """Its process number; before it is forked, the server's."""
         self._hear(0.0)
-        return self.born or self.server.process.pid
+        return self.born or self.server.pid
 
     def signs(self) -> dict[str, tuple[int, object]]:
         """An idle server uses no CPU, so that it counts as silent only while it is stopped."""
-        pid, server = self.pid, self.server.process.pid
+        pid, server = self.pid, self.server.pid
         if not self.born:
             return {SERVER: (server, liveness.cpu(server))}
         idle = "stopped" if self.server.stopped() else time.monotonic()
@@ -120,7 +164,7 @@ class ForkedParent:
         """Ctrl-Z stops the server too; what kills the run leaves it for the next one. Called by a signal handler."""
         if not self.hearing:  # else the handler has interrupted that
             self._hear(0.0)  # of its birth, perhaps
-        groups = [self.server.process.pid] if number != signal.SIGKILL and self.server.process.poll() is None else []
+        groups = [self.server.pid] if number != signal.SIGKILL and self.server.own() else []
         if self.born and (self.hears or not self._has_ended(0.0)):  # else its number may be free
             groups.append(self.born)
         for group in groups:
@@ -134,20 +178,18 @@ class ForkedParent:
                 return f"{PARENT} has ended"  # and the server says nothing: it was stopped
         if self.end:
             return self.end
-        return f"{SERVER} {describe(self.server.process.wait())}"
+        return f"{SERVER} {self.server.loss()}"
 
     def wait(self, patience: float) -> None:
         if self._pid_known(patience):
             self._has_ended(patience)
 
     def bury(self) -> None:
-        """Let the server have the number back; a stopped one would stay so for ever."""
+        """Let the server have the number back."""
         self.report.close()
         if self.process >= 0:
             os.close(self.process)
-        if self.server.stopped():
-            self.server.process.kill()
-            self.server.process.wait()
+        self.server.release()
 
     def _pid_known(self, patience: float) -> bool:
         """Whether it was forked; waits for a server that is about to fork, not for one that imports."""
@@ -203,11 +245,11 @@ def forked_by_server(
                 return RUNNING[0].fork(theirs, wish)
         while RUNNING:
             RUNNING.pop().retire()
-        RUNNING.append(_started(environment, directory))
+        RUNNING.append(started(environment, directory))
         return RUNNING[0].fork(theirs, wish)
 
 
-def _started(environment: Mapping[bytes, bytes], directory: Path) -> SharedForkServer:
+def started(environment: Mapping[bytes, bytes], directory: Path) -> SharedForkServer:
     """A fork server as a program of its own; `directory` is the first run's."""
     line, theirs = socket.socketpair()
     told = [str(theirs.fileno()), str(os.getpid()), str(directory), " " * 32]  # the last is room for a title

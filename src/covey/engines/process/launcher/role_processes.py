@@ -21,6 +21,7 @@ from typing import Protocol
 
 import msgspec
 
+from covey.address import Address
 from covey.engines.process import liveness
 from covey.engines.process.child_process import Launcher, read, write
 from covey.engines.process.launcher import fork_server
@@ -36,7 +37,6 @@ from covey.engines.process.launcher.fork_server import (
 from covey.engines.process.liveness import STALL, STOPPED, Silence, still
 from covey.engines.transport import handles
 from covey.errors import PeerLost
-from covey.message import Address
 from covey.model.threads import limited_to
 
 PATIENCE = 5.0  # seconds that the roles have to end by themselves when asked to, and their parent after them

@@ -41,6 +41,8 @@ class Wish(Secretive, frozen=True, kw_only=True):
     directory: str
     warm: str
     stall: float
+    asker: int = 0  # the process for which the roles work; 0: the launcher
+    offered: bool = False  # in the first wish: others will use this server too, which ends with the last of their runs
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -88,8 +90,8 @@ class Run:
 class Server:
     """Forks one parent of roles for each wish."""
 
-    def __init__(self, line: socket.socket, launcher: Launcher) -> None:
-        self.line, self.launcher = line, launcher
+    def __init__(self, line: socket.socket, launcher: Launcher, offered: bool = False) -> None:
+        self.line, self.launcher, self.offered = line, launcher, offered
         self.open = True  # the launcher may ask for more
         self.runs: list[Run] = []
         self.poll = select.poll()
@@ -101,13 +103,16 @@ class Server:
         while self.open or self.runs:
             ready = {handle for handle, _ in self.poll.poll()}
             if self.launcher.handles[0] in ready:
-                return self.end_all()
+                if not self.offered:
+                    return self.end_all()
+                self.poll.unregister(self.launcher.handles[0])  # its own roles end with it, others stay
             for run in list(self.runs):
                 if run.process in ready or run.report.fileno() in ready:
                     self.look_after(run, run.process in ready)
             if self.line.fileno() in ready:
                 self.obey()
-            if any(run.ended for run in self.runs) and liveness.state(self.launcher.pid) in liveness.STOPPED:
+            stopped = not self.offered and any(run.ended for run in self.runs)
+            if stopped and liveness.state(self.launcher.pid) in liveness.STOPPED:
                 return self.end_all()  # its roles have left it, and so does this process
 
     def obey(self) -> None:
@@ -157,8 +162,8 @@ class Server:
             for run in self.runs:
                 run.report.close()
                 os.close(run.process)
-            guards = [*self.launcher.handles, os.pidfd_open(server)]
-            run_parent(line, wish.directory, wish.warm, Launcher(wish.stall, self.launcher.pid, guards))
+            guards = [*(() if self.offered else self.launcher.handles), os.pidfd_open(server)]
+            run_parent(line, wish.directory, wish.warm, Launcher(wish.stall, wish.asker or self.launcher.pid, guards))
         except Exception:
             traceback.print_exc()
         finally:
@@ -238,12 +243,12 @@ def main(handle: int, pid: int, directory: str) -> None:
         from covey.engines.process.launcher.fork_server import import_all
 
         import_all(first.warm)
-    server = ready(line, found, time.monotonic() - begun)
+    server = ready(line, found, time.monotonic() - begun, first.offered)
     server.grant(first, given)
     server.serve()
 
 
-def ready(line: socket.socket, launcher: Launcher, took: float) -> Server:
+def ready(line: socket.socket, launcher: Launcher, took: float, offered: bool = False) -> Server:
     """(When everything is imported) Hold nothing that others may wait for, and notify the launcher."""
     os.chdir("/")
     null = os.open(os.devnull, os.O_WRONLY)
@@ -253,7 +258,7 @@ def ready(line: socket.socket, launcher: Launcher, took: float) -> Server:
     gc.freeze()
     with suppress(OSError):
         tell(line, Ready(took))
-    return Server(line, launcher)
+    return Server(line, launcher, offered)
 
 
 if __name__ == "__main__":
