@@ -4,7 +4,7 @@ ready  := .venv/.ready
 engines := .venv/.engines
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full check packages bench pages docs clean
+.PHONY: help setup run test test-full check style types layers packages bench pages docs clean
 
 help:       ## show what make can do
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -27,17 +27,27 @@ run: setup  ## compare five strategies on the digits, with two workers
 # Two at a time, but for what watches the clock on real processes; tests/test_house.py checks where that is.
 clock := tests/real tests/clusters tests/safety
 
-test: $(engines) check packages  ## lint, types, layers and the quick tests
+test:  ## lint, types, layers and the quick tests
+	@$(MAKE) --no-print-directory -j 2 $(engines) packages
+	@$(MAKE) --no-print-directory -j 3 check
 	$(python) -m pytest -m 'not full and not alone' -n 2 --dist loadgroup
 	$(python) -m pytest -m 'not full and alone' $(clock)
 
-test-full: $(engines) check packages  ## the same with the slow tests
+test-full:  ## the same with the slow tests
+	@$(MAKE) --no-print-directory -j 2 $(engines) packages
+	@$(MAKE) --no-print-directory -j 3 check
 	$(python) -m pytest -m 'not alone' -n 2 --dist loadgroup
 	$(python) -m pytest -m 'alone' $(clock)
 
-check: setup
+check: style types layers
+
+style: setup
 	$(python) -m ruff check
+
+types: setup
 	$(python) -m mypy
+
+layers: setup
 	$(python) -c 'import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_logo=True))'
 
 # What tests want of Debian, where that is possible: real data, Java for Spark, iproute2 for the lab,

@@ -70,7 +70,7 @@ def test_under_mpirun_rank_0_leads_and_the_others_are_silent(room: Room) -> None
 
 @pytest.mark.parametrize("strategy", [pytest.param("bsp(", marks=pytest.mark.full), "bspp"])
 def test_a_request_that_cannot_run_is_refused_once(room: Room, strategy: str) -> None:
-    code, out, err = finish(mpirun(room, 3, asked(room, strategy)))
+    code, out, err = finish(mpirun(room, 2, asked(room, strategy)))
     assert code != 0
     assert len(re.findall("^Error:", err, re.M)) == 1 and "stopped" not in out
 

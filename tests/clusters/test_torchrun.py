@@ -71,7 +71,7 @@ def test_inside_a_rendezvous_rank_0_leads_and_the_others_are_silent(room: Room) 
 @pytest.mark.parametrize("strategy", [pytest.param("bsp(", marks=pytest.mark.full), "bspp"])
 def test_a_request_that_cannot_run_is_refused_once(room: Room, strategy: str) -> None:
     """One is refused before torch is imported, the other when rank 0 plans."""
-    code, out, err = finish(room.start(*TORCHRUN, "--nproc-per-node", "3", "-m", *asked(room, strategy)))
+    code, out, err = finish(room.start(*TORCHRUN, "--nproc-per-node", "2", "-m", *asked(room, strategy)))
     assert code != 0
     assert len(re.findall("^Error:", err, re.M)) == 1 and not out  # torchrun has an error of its own, ChildFailedError
 

@@ -28,6 +28,9 @@ TOGETHER = [
 """Strategies in which n workers with b are one with n * b, exactly; bigdl rounds what it sends."""
 
 
+STEPS = 10  # an epoch has 4: it ends in the middle of the third
+
+
 def net(convert: bool = True) -> nn.Module:
     """Two layers of batch-norm in float64, of which the second has no parameters of its own."""
     layers = [
@@ -56,14 +59,14 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor], within: float 
 @pytest.mark.parametrize("strategy", [*TOGETHER, "bsp over servers(count=3)", "bsp over colocated"])
 def test_four_workers_with_8_are_one_with_32(strategy: str, optimizer: Callable[[Any], torch.optim.Optimizer]) -> None:
     given = task(optimizer=optimizer)
-    assert_same(run(given, strategy, 4, steps=20).scored, alone(given, steps=20, batch_size=32))
+    assert_same(run(given, strategy, 4, steps=STEPS).scored, alone(given, steps=STEPS, batch_size=32))
 
 
 @pytest.mark.parametrize("strategy", TOGETHER)
 def test_also_when_batches_differ_and_some_have_one_sample(strategy: str) -> None:
     """101 samples: the fourth batches have 2, 1, 1 and 1; a batch counts by its samples, in the statistics too."""
     given = task(samples=101)
-    assert_same(run(given, strategy, 4, steps=20).scored, alone(given, steps=20, batch_size=32))
+    assert_same(run(given, strategy, 4, steps=STEPS).scored, alone(given, steps=STEPS, batch_size=32))
 
 
 def test_local_statistics_are_something_else() -> None:

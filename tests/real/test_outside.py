@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm import Warm
+
 ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
@@ -35,13 +37,16 @@ def run(*command: str, **more: str) -> str:
     return done.stdout
 
 
-def test_an_object_of_the_main_program_trains_alike_on_processes_and_in_virtual_time(tmp_path: Path) -> None:
+def test_an_object_of_the_main_program_trains_alike_on_processes_and_in_virtual_time(
+    tmp_path: Path, warm: Warm
+) -> None:
     """Its classes and messages exist in no file that a role could import."""
     script = tmp_path / "own.py"
     plugin = (ROOT / "examples/plugins/own_strategies.py").read_text()
     script.write_text(SCRIPT.format(plugin=plugin, root=ROOT))
-    said = run(sys.executable, str(script))
-    assert said.split("\n")[:2] == ["simulated shifting(weight=0.25) 6", "local shifting(weight=0.25) 6"]
+    done = warm.run([script], ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split("\n")[:2] == ["simulated shifting(weight=0.25) 6", "local shifting(weight=0.25) 6"]
 
 
 PLUGIN = ["--plugin", "examples/plugins/own_strategies.py", "--workers", "2", "--steps", "3", "--threads", "1"]
