@@ -20,7 +20,7 @@ ALL = [spec for _, spec in pairs()]
 ALLOWED = [spec for spec in ALL if not refused(spec)]
 
 
-STEPS = 10  # an epoch of `mlp` has 4: it ends in the middle of the third
+SAMPLES, STEPS = 64, 10  # an epoch has two steps: what changes from epoch to epoch, as dgc does in the first four, ends
 OFTEN = 2  # optimizers that every run of the tests tries with every name; `make test-full` tries all
 
 
@@ -40,7 +40,7 @@ def _sampled(number: int, spec: str) -> ParameterSet:
 
 @pytest.mark.parametrize("spec", [_sampled(number, spec) for number, spec in enumerate(ALLOWED)])
 def test_an_allowed_pair_runs(spec: str) -> None:
-    world = run(mlp(), spec, WORKERS, steps=STEPS)
+    world = run(mlp(samples=SAMPLES), spec, WORKERS, steps=STEPS)
     assert world.outcome.samples > 0
 
 
@@ -63,7 +63,7 @@ def test_optimizers(name: str, optimizer: str) -> None:
 def task(name: str, optimizer: str) -> Task:
     """With all that a task may ask for."""
     clip = None if catalog.resolve(name, WORKERS).terms.clips == "never" else 1.0
-    return mlp(OPTIMIZERS[optimizer], rate=lambda progress: 1 - progress / 2, clip_norm=clip)
+    return mlp(OPTIMIZERS[optimizer], samples=SAMPLES, rate=lambda progress: 1 - progress / 2, clip_norm=clip)
 
 
 def test_the_page_is_what_the_code_says() -> None:
