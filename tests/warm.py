@@ -67,9 +67,9 @@ class Warm:
         asked = {"words": list(map(str, words)), "cwd": str(cwd), "env": dict(os.environ if env is None else env)}
         heard, told = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         theirs, ours = os.pipe() if stdin else (os.open(os.devnull, os.O_RDONLY), None)
-        files = [] if output else [os.memfd_create(name) for name in ("out", "err")]
+        files = list(map(os.dup, output)) or [os.memfd_create(name) for name in ("out", "err")]
         with told:
-            socket.send_fds(self._line, [json.dumps(asked).encode()], [told.fileno(), theirs, *(output or files)])
+            socket.send_fds(self._line, [json.dumps(asked).encode()], [told.fileno(), theirs, *files])
         os.close(theirs)
         return Command(asked["words"], heard, None if ours is None else open(ours, "w"), files)
 
@@ -118,12 +118,11 @@ class Command:
         return code
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """What it has written, when it has ended; nothing if that went to files of the caller's."""
+        """What it has written, when it has ended."""
         if self.stdin:
             self.stdin.close()
         self.wait(timeout)
-        read = [os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace") for file in self._files]
-        out, err = read or ("", "")
+        out, err = (os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace") for file in self._files)
         return out, err
 
     def send_signal(self, number: int) -> None:
