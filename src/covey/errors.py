@@ -1,6 +1,7 @@
 """
 CoveyError            everything covey raises on purpose
   PlanError           the request cannot run as written           (what would work is in the message)
+    UnknownMetric     the target names no metric of the task      (which there are)
   CheckpointError     a checkpoint does not fit, or is torn       (why)
   SaveError           the run is over, its model is not saved     (where and why; the result is in it)
   WireError           something that arrived was refused          (what and from whom)
@@ -25,6 +26,10 @@ class PlanError(CoveyError):
     Traceback (most recent call last):
     covey.errors.PlanError: steps=0: at least 1 is needed
     """
+
+
+class UnknownMetric(PlanError):
+    """The target names a metric that no score has; the message names those there are."""
 
 
 class CheckpointError(CoveyError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from inspect import signature
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,15 @@ from unittest import mock
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from covey.cli import app
+from covey.cli.compare import command
 from covey.compare import Comparison, compare, rows
 from covey.compare.cases import Case, Entrant, entrants, parse_rates, specs
 from covey.compare.figures import best, columns
 from covey.compare.finished_runs import FinishedRuns
+from covey.compare.running import SCORES
 from covey.errors import PlanError
 from covey.observe.referee import TargetReached
 from covey.simulate import Cluster, from_flags
@@ -230,8 +235,9 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path: Path) -> None:
         run("bsp", workers=3, folder=tmp_path)
     with pytest.raises(PlanError, match=r"\(until accuracy>=0.9, now accuracy>=0.95\)"):
         run("bsp", until="accuracy>=0.95", folder=tmp_path)
-    for name, value in {"epochs": 2, "steps": 7, "servers": 2, "link_rate": "1mbit", "scores": 3}.items():
-        with pytest.raises(PlanError, match=rf"\({name} not given, now {value}\)"):
+    usual = {"scores": 8, "confirm": 2}
+    for name, value in {"epochs": 2, "steps": 7, "servers": 2, "link_rate": "1mbit", "scores": 3, "confirm": 1}.items():
+        with pytest.raises(PlanError, match=rf"\({name} {usual.get(name, 'not given')}, now {value}\)"):
             run("bsp", folder=tmp_path, **{name: value})
 
 
@@ -340,3 +346,42 @@ def test_a_folder_of_another_version_is_refused(tmp_path: Path) -> None:
     place.write_text(place.read_text().replace('"format"', '"former"'))
     with pytest.raises(PlanError, match="runs of another version of covey, .* choose another folder"):
         continued(tmp_path)
+
+
+# -- scores ------------------------------------------------------------------------------------------------------------
+
+
+def test_bsp_and_allreduce_reach_the_target_within_one_score_of_each_other() -> None:
+    """They do the same arithmetic in another order, and are scored after the same steps."""
+    whole = run("bsp,allreduce", until="accuracy>=0.95", repeat=10)
+    found = {(run.spec, run.repeat): run.result for run in whole.outcomes}
+    for seed in range(10):
+        bsp, allreduce = found["bsp", seed], found["allreduce", seed]
+        assert bsp is not None and allreduce is not None and bsp.reached and allreduce.reached
+        assert abs(len(bsp.history) - len(allreduce.history)) <= 1
+        both = list(zip(bsp.history, allreduce.history, strict=False))
+        assert [one["samples"] for one, _ in both] == [other["samples"] for _, other in both]
+        assert len(both) - 1 > 2 * bsp.history[-1]["samples"] / 1437, "eight scores in a pass"  # type: ignore[operator]
+        for result in (bsp, allreduce):
+            before, first, second = result.history[-3:]
+            assert before["accuracy"] < 0.95 <= min(first["accuracy"], second["accuracy"])  # type: ignore[operator,type-var]
+            assert before["seconds"] < result.reached.seconds <= first["seconds"]  # type: ignore[operator,union-attr]
+
+
+def test_the_command_scores_as_often_as_the_function() -> None:
+    assert signature(command).parameters["scores"].default == SCORES
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_a_misspelt_metric_is_refused_with_the_first_score(engine: str, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="accurracy>=0.9 names no metric .* did you mean 'accuracy'"):
+        run("bsp,easgd", until="accurracy>=0.9", engine=engine, folder=tmp_path)
+    if engine == "simulated":
+        run("bsp", folder=tmp_path)  # nothing was kept of the other target
+
+
+def test_a_misspelt_metric_is_one_line_on_the_command_line() -> None:
+    asked = ["compare", DIGITS, "--simulate", "--strategies", "bsp,easgd", "--until", "acuracy:1"]
+    shown = CliRunner().invoke(app, asked)
+    assert shown.exit_code == 2
+    assert "names no metric" in shown.output and "failed" not in shown.output

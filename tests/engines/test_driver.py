@@ -214,6 +214,18 @@ def test_all_roles_pause_equally_long_whenever_their_pause_began(monkeypatch: py
     assert [early.deadline, late.deadline, waits.deadline] == [15.0, 17.0, 14.0]
 
 
+def test_a_pause_that_is_cancelled_ends_unless_it_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("covey.engines.process.role.pause.time.monotonic", lambda: 10.0)
+    told, untold, none = Pause(), Pause(), Pause()
+    for pause in (told, untold):
+        pause.begin()
+        pause.refuse()
+    told.end(5.0)
+    for pause in (told, untold, none):
+        pause.cancel()
+    assert [told.deadline, untold.deadline, none.deadline] == [15.0, 10.0, None]
+
+
 @pytest.mark.parametrize(("lockstep", "last"), [(False, [4, 8]), (True, [8, 8])])
 def test_a_run_that_stops_ends_each_worker_after_its_step(lockstep: bool, last: list[int]) -> None:
     """Where they wait for one another, all after the step of the foremost."""
@@ -223,6 +235,7 @@ def test_a_run_that_stops_ends_each_worker_after_its_step(lockstep: bool, last: 
     supervisor.plan = SimpleNamespace(lockstep=lockstep)  # type: ignore[assignment]
     supervisor.monitor = SimpleNamespace(phase="training")  # type: ignore[assignment]
     supervisor.quiescence = SimpleNamespace(where=lambda: {ME: 3, YOU: 7})  # type: ignore[assignment]
+    supervisor.pauses = SimpleNamespace(cancel=lambda: None)  # type: ignore[assignment]
     supervisor.board = SimpleNamespace(tell=lambda roles, word: told.append((list(roles), word)))  # type: ignore[assignment]
     supervisor.stop()
     assert told == [([ME], control.Stop(last[0])), ([YOU], control.Stop(last[1]))]

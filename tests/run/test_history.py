@@ -10,9 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+import covey
 from covey import accuracy, fit
+from covey.checkpoint import CheckpointDirectory
 from covey.errors import PlanError
 from covey.model import build
+from covey.observe.referee import Row
 from covey.observe.result import Result
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from tests.worlds import cloud, mlp, sgd
@@ -108,3 +111,36 @@ def test_without_evaluate_nothing_is_scored_before() -> None:
     for given in ({}, {"until": "loss<=0.01"}):
         history = fit(mlp(), "bsp", 2, engine="simulated", epochs=1, **given).history
         assert [row["samples"] for row in history] == [128]
+
+
+class Heard(covey.Callback):
+    """Which scores a callback is told of."""
+
+    def __init__(self) -> None:
+        self.samples: list[Any] = []
+
+    def scored(self, row: Row) -> None:
+        self.samples.append(row["samples"])
+
+
+def test_a_run_that_starts_again_tells_each_score_once(tmp_path: Path) -> None:
+    heard = Heard()
+    given: dict[str, Any] = {"engine": "simulated", "epochs": 4, "scores": 4, "callbacks": [heard]}
+    result = covey.fit(
+        "examples/digits.py", "bsp", 2, **given, faults="kill worker 1@0.6s", on_failure="restart", every="250ms",
+        checkpoint=tmp_path / "kept", runs=tmp_path / "runs",
+    )  # fmt: skip
+    assert isinstance(result.membership, list) and result.goodput and result.goodput.repeated > 360
+    assert heard.samples == [row["samples"] for row in result.history] == sorted(set(heard.samples))
+    journal = next(tmp_path.glob("runs/*/journal.jsonl")).read_text()
+    assert journal.count('"event":"score"') == len(result.history)
+
+
+def test_a_checkpoint_keeps_the_history_as_it_was(tmp_path: Path) -> None:
+    """Scores that come after it are those of the run that goes on."""
+    given: dict[str, Any] = {"engine": "simulated", "epochs": 4, "scores": 4}
+    whole = covey.fit("examples/digits.py", "bsp", 2, **given, checkpoint=tmp_path / "kept", every="700ms")
+    past = CheckpointDirectory(tmp_path / "kept").newest()[1].progress["history"]
+    resumed = covey.fit("examples/digits.py", "bsp", 2, **given, resume=tmp_path / "kept")
+    assert 1 < len(past) < len(whole.history) - 1
+    assert [dict(row, loss=0) for row in resumed.history] == [dict(row, loss=0) for row in whole.history]

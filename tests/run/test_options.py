@@ -23,7 +23,10 @@ from covey.run.own_loop import launching
 from covey.simulate import Cluster
 from tests.worlds import mlp
 
-OWN = {"epochs", "until", "scores", "rate", "link_rate", "cluster", "timing_only", "traced", "instruments", "faults"}
+OWN = {
+    "epochs", "until", "scores", "confirm", "rate", "link_rate", "cluster", "timing_only", "traced", "instruments",
+    "faults",
+}  # fmt: skip
 """What a script's own loop decides."""
 
 
@@ -42,6 +45,7 @@ OTHER: dict[str, Any] = {
     "steps": 3,
     "until": "loss<=0.1",
     "scores": 2,
+    "confirm": 2,
     "seed": 1,
     "rate": 0.5,
     "save": "model.safetensors",
@@ -69,7 +73,7 @@ OTHER: dict[str, Any] = {
     "log": ["csv:scores.csv"],
 }
 NEEDED = {
-    "every": {"checkpoint": "kept"}, "max_failures": {"on_failure": "continue"},
+    "every": {"checkpoint": "kept"}, "max_failures": {"on_failure": "continue"}, "confirm": {"until": "loss<=0.1"},
 }  # fmt: skip
 KINDS = {engine: "cluster" if engine in ENGINES else engine for engine in names()}
 

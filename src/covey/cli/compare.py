@@ -59,7 +59,7 @@ def command(
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     until: options.Until = None,
-    scores: options.Scores = 1,
+    scores: options.Scores = 8,
     report: Report = None,
     interactive: options.Interactive = False,
     folder: Continue = None,

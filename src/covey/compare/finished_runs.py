@@ -22,8 +22,8 @@ from covey.errors import PlanError, WireError
 from covey.names import option
 from covey.simulate import Cluster
 
-FORMAT = 2  # of the runs in a folder: those of 1 were scored less often
-BUDGET = ("epochs", "steps", "servers", "threads", "link_rate")
+FORMAT = 3  # of the runs in a folder: those of 1 and 2 were scored less often, and a single score counted
+BUDGET = ("epochs", "steps", "servers", "threads", "link_rate", "scores", "confirm")
 MANY = 4  # differences that a refusal lists
 LONG = 60  # characters of a value that it shows
 READABLE = 100  # characters of a SPEC in the name of a file
@@ -37,7 +37,7 @@ class FinishedRuns:
     """The finished runs of one comparison in a folder; while its block lasts, no other comparison uses the folder."""
 
     def __init__(self, folder: Path, whole: Comparison, seed: int, options: dict[str, Any], source: str = "") -> None:
-        self.folder, self._lock = folder, -1
+        self.folder, self._lock, self._new = folder, -1, False
         self.asked = json.loads(json.dumps(_asked(whole, seed, options, source)))
 
     def __enter__(self) -> Self:
@@ -61,7 +61,9 @@ class FinishedRuns:
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
+        if self._new and kind is not None and issubclass(kind, PlanError):
+            (self.folder / "comparison.json").unlink(missing_ok=True)  # nothing ran: the folder is free for another
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = -1
@@ -70,6 +72,7 @@ class FinishedRuns:
         """Refuse a folder with the runs of another comparison; an empty one becomes this one's."""
         place = self.folder / "comparison.json"
         if not os.path.lexists(place):
+            self._new = True
             atomic_file.write(place, json.dumps(self.asked, indent=1) + "\n", ours=True)
             return
         try:
@@ -124,8 +127,6 @@ def _asked(whole: Comparison, seed: int, options: dict[str, Any], source: str) -
     mine |= {name: options[name] for name in BUDGET if options.get(name) is not None}
     if source:
         mine["source"] = source
-    if options.get("scores", 1) > 1:
-        mine["scores"] = options["scores"]
     if cluster := options.get("cluster"):
         usual = _flat("cluster", asdict(Cluster()))
         mine |= {name: value for name, value in _flat("cluster", asdict(cluster)).items() if usual.get(name) != value}

@@ -16,7 +16,7 @@ from covey.compare.outcomes import ComparedRun, Comparison
 from covey.compare.race import Rounds, rounds
 from covey.compare.verdict import conclude, how_long, standings
 from covey.engines import machine
-from covey.errors import CoveyError, PlanError
+from covey.errors import CoveyError, PlanError, UnknownMetric
 from covey.names import option, task_file
 from covey.observe.facts import INSIDE, RunFacts
 from covey.observe.progress import Watcher
@@ -32,6 +32,8 @@ from covey.task import Task, load_task
 
 WARM = 2  # steps of a run that is thrown away: the first of a series reads files that the others find in memory
 WITHIN = "60s"
+SCORES = 8  # in a pass over the data
+CONFIRM = 2  # scores in a row that must meet the target: a single one may be luck
 AGAIN = 10  # disturbed runs of a comparison are done again, each once and at most so many
 
 Shown = Callable[[Case, int], AbstractContextManager[Watcher | None]]
@@ -49,13 +51,14 @@ def compare(
     Each runs with 5 to 15 seeds, until one is surely first, or no further round fits into the time `within`; `repeat`
     fixes the number of seeds. `options` are those of `covey.fit`. `shown` is asked for a watcher of each case, with its
     number; `told` is told what takes long, and how each run went. With a `folder`, finished runs are kept there and not
-    done again. A SPEC that cannot be resolved, or that stands twice, is refused before anything starts; a strategy that
-    fails as it runs is an outcome too.
+    done again. A SPEC that cannot be resolved, or that stands twice, is refused before anything starts, and a target
+    that names no metric of the task with the first score; a strategy that fails as it runs is an outcome too.
     """
+    options = {"scores": SCORES, **({"confirm": CONFIRM} if until is not None else {}), **options}
     entered = entrants(strategies, workers, rates)
     plan = rounds(repeat, racing=until is not None and len({entrant.spec for entrant in entered}) > 1)
     limit = time_limit(repeat, within)
-    engine_of(options_of(options))
+    engine_of(options_of({**options, "until": until}))
     loaded = load_task(task, told) if isinstance(task, str) else task
     until = _directed(until, loaded) if until else None
     cluster = options.get("cluster")
@@ -178,7 +181,7 @@ class RunningRace:
     def new(self, case: Case) -> ComparedRun:
         options, began = self.options, time.monotonic()
         if not self.warm:
-            unlike = ("epochs", "steps", "until", "command", "runs")
+            unlike = ("epochs", "steps", "until", "confirm", "command", "runs")
             short = {name: value for name, value in options.items() if name not in unlike}
             _run(self.task, case, self.whole.workers, {**short, "steps": WARM, "runs": False})
             self.warm = True
@@ -213,6 +216,8 @@ def _run(task: Task | str, case: Case, workers: int, given: dict[str, Any]) -> C
         outcome.result = fit(task, case.spec, workers, **given)
         recording = outcome.result.recording
         outcome.recording = recording.excerpt() if recording else None
+    except UnknownMetric:
+        raise  # no strategy could reach it
     except CoveyError as error:
         outcome.failure, outcome.refused = str(error), isinstance(error, PlanError)
     except Exception as error:  # whatever the task's own code raises: the other strategies may do without it

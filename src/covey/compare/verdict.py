@@ -107,6 +107,8 @@ def _unreached(whole: Comparison) -> str:
     if not scored:
         return f"No strategy reached {whole.until}: {target.metric} was never a number"
     best, spec = (max if target.op == ">=" else min)(scored, key=lambda pair: pair[0])
+    if target.reached(best):
+        return f"No strategy reached {whole.until} with two scores in a row: best was {spec} at {best:.4g}"
     return f"No strategy reached {whole.until}: best was {spec} at {best:.4g}"
 
 

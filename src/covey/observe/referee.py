@@ -8,15 +8,17 @@ from typing import Any
 
 import msgspec
 
-from covey.errors import PlanError
+from covey.errors import PlanError, UnknownMetric
 from covey.names import meant
+from covey.observe.crossing import Crossing, crossing, value_of
 from covey.observe.progress import MEASURED, Row
+from covey.observe.scoring_steps import ScoringSteps
 from covey.observe.tally import MOST
 from covey.target import Target
 
 
 class TargetReached(msgspec.Struct, frozen=True):
-    """When the target was met for the first time."""
+    """When the target was met: by the first score that does so, or between that and the score before it."""
 
     metric: str
     target: float
@@ -25,22 +27,29 @@ class TargetReached(msgspec.Struct, frozen=True):
 
 
 class Referee:
-    """Asks for a score after every `every` samples of the whole run, and ends the run at the target.
+    """Asks for scores, and ends the run at the target, when `confirm` scores in a row have met it.
 
-    The end of the run, after `total` samples if it has them all, is scored in any case: it is not asked for here.
+    Scores are due after certain steps where workers take theirs together, else after every `every` samples of the whole
+    run. The end of the run, after `total` samples if it has them all, is scored in any case: it is not asked for here.
+    With `confirm` above 1 the target was reached between two scores.
     """
 
     told: Callable[[Row, dict[str, float]], None] = staticmethod(lambda row, measured: None)
     """Hears of each line of history, and of what covey has measured beside it."""
+    known = -1  # samples up to which an earlier attempt at this run has told its scores
 
-    def __init__(self, every: int, target: Target | None = None, total: int | None = None) -> None:
+    def __init__(
+        self, every: int, target: Target | None = None, total: int | None = None, confirm: int = 1,
+        steps: ScoringSteps | None = None,
+    ) -> None:  # fmt: skip
         if every < 1:
             raise PlanError(f"the model cannot be scored every {every} samples: at least 1 is needed")
         self.every = every
-        self.target, self.total = target, total
+        self.target, self.total, self.confirm, self.steps = target, total, confirm, steps
         self.history: list[Row] = []
         self.reached: TargetReached | None = None
         self._next = every
+        self._step = 0  # after which the model was last scored
 
     def metrics(self) -> dict[str, float]:
         """What the last score said."""
@@ -56,10 +65,26 @@ class Referee:
         self.history = history
         done = int(history[-1]["samples"] or 0) if history else 0
         self._next = (done // self.every + 1) * self.every
+        self._step = self.steps.at(done) if self.steps else 0
+
+    @property
+    def furthest(self) -> int:
+        """The samples up to which scores have been told, by this attempt or by an earlier one."""
+        return max(self.known, int(self.history[-1]["samples"] or 0) if self.history else -1)
 
     def due(self, samples: int) -> bool:
-        """Whether the run has seen enough samples since the last score."""
-        return samples >= self._next and (self.total is None or samples < self.total)
+        """Whether the run has seen enough samples since the last score; never where steps count."""
+        enough = self.steps is None and samples >= self._next
+        return enough and (self.total is None or samples < self.total)
+
+    @property
+    def next_step(self) -> int | None:
+        """The step before which all workers are to be when the model is scored next; None where steps do not count."""
+        return self.steps.after(self._step) if self.steps else None
+
+    def passed(self, step: int) -> None:
+        """The model of this step is scored."""
+        self._step = step
 
     def judge(self, seconds: float, samples: int, bytes: int, metrics: Mapping[str, float], loss: float) -> bool:
         """Write a line of history; True when the target is reached. A metric `loss` of the user's goes before ours.
@@ -73,19 +98,31 @@ class Referee:
             loss = loss if before is None or not isnan(loss) else before
         scores = {**metrics, "loss": metrics.get("loss", loss)}
         self.history.append({"seconds": seconds, "samples": samples, "bytes": bytes, **scores})
-        self.told(self.history[-1], {name.removeprefix(MEASURED): value for name, value in measured.items()})
+        if samples > self.known:
+            self.told(self.history[-1], {name.removeprefix(MEASURED): value for name, value in measured.items()})
         self._next = (samples // self.every + 1) * self.every
-        if self.target is None or not self.target.reached(self._aimed_at(self.target, scores)):
+        if self.target is None:
+            return False
+        self._check_metric(self.target, scores)
+        if not self._confirmed(self.target):
             return False
         if self.reached is None:
-            self.reached = TargetReached(self.target.metric, self.target.value, seconds, samples)
+            self.reached = TargetReached(self.target.metric, self.target.value, *self._crossed(self.target))
         return True
 
-    def _aimed_at(self, target: Target, scores: Mapping[str, float]) -> float:
+    def _confirmed(self, target: Target) -> bool:
+        latest = self.history[-self.confirm :]
+        return len(latest) == self.confirm and all(target.reached(value_of(row, target.metric)) for row in latest)
+
+    def _crossed(self, target: Target) -> Crossing:
+        first = len(self.history) - self.confirm
+        before = self.history[first - 1] if first and self.confirm > 1 else None
+        return crossing(before, self.history[first], target)
+
+    def _check_metric(self, target: Target, scores: Mapping[str, float]) -> None:
         if target.metric not in scores:
             what = meant(target.metric, sorted(scores))
-            raise PlanError(f"the target {target} names no metric that evaluate or training gives{what}")
-        return scores[target.metric]
+            raise UnknownMetric(f"the target {target} names no metric that evaluate or training gives{what}")
 
 
 def _check(row: Row) -> None:

@@ -48,6 +48,7 @@ def fit(
     steps: int | None = None,
     until: str | None = None,
     scores: int = 1,
+    confirm: int = 1,
     seed: int = 0,
     rate: float = 1.0,
     threads: int | None = None,
@@ -90,6 +91,8 @@ def fit(
         steps: End each worker after this number of steps; in place of `epochs`.
         until: End the run when a metric reaches a target, such as "accuracy>=0.95".
         scores: How many times to score the model per pass over the data; 0 for never, where only its time counts.
+        confirm: How many scores in a row must meet the target of `until`. With more than 1, `reached` in the result is
+            the moment between two scores at which the metric crossed it.
         seed: The seed of weights, sample orders and all other random numbers.
         rate: A factor on the learning rate of the task.
         threads: The number of torch threads per worker.
@@ -125,7 +128,7 @@ def fit(
     given = Options(
         engine=engine,
         training=TrainingOptions(servers=servers, seed=seed, rate=rate, link_rate=link_rate),
-        budget=BudgetOptions(epochs=epochs, steps=steps, until=until, scores=scores),
+        budget=BudgetOptions(epochs=epochs, steps=steps, until=until, scores=scores, confirm=confirm),
         processes=ProcessOptions(threads=threads, stall=stall),
         network=NetworkOptions(hosts=hosts, place=place, interface=interface, insecure=insecure),
         virtual=VirtualOptions(cluster=cluster, timing_only=timing_only, instruments=instruments),

@@ -67,6 +67,7 @@ class BudgetOptions(OptionPart):
     steps: int | None = None
     until: str | None = None
     scores: int = 1  # of the model, in a pass over the data; 0: never
+    confirm: int = 1  # scores in a row that must meet the target
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:
@@ -75,7 +76,11 @@ class BudgetOptions(OptionPart):
             raise PlanError(
                 f"{option('until', self.until)} needs scores, and {option('scores', 0)} asks for none: omit one of them"
             )
-        _at_least_one(epochs=self.epochs, steps=self.steps, scores=self.scores or 1)
+        _at_least_one(epochs=self.epochs, steps=self.steps, scores=self.scores or 1, confirm=self.confirm)
+
+    def check(self) -> None:
+        if self.confirm > 1 and self.until is None:
+            raise PlanError(f"{option('confirm', self.confirm)} is for scores that meet {option('until')}: give both")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,10 +151,7 @@ class CheckpointOptions(OptionPart):
                 f"{option('on_failure', 'restart')} or {option('on_failure', 'continue')}"
             )
         if "every" in _given(self) and self.checkpoint is None:
-            raise PlanError(
-                f"{option('every', self.every)} says how often to write a checkpoint; say where with "
-                f"{option('checkpoint', 'DIR')}"
-            )
+            raise PlanError(f"{option('every', self.every)}: say where with {option('checkpoint', 'DIR')}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

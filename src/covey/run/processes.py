@@ -88,11 +88,11 @@ def _train(
     interrupt: Interrupt, attempt: Attempt,
 ) -> Result:  # fmt: skip
     """One attempt, with new processes."""
-    given, run, judge = asked.options, attempt.run, referee(asked)
-    scores = given.budget.scores
+    given, run, scores = asked.options, attempt.run, asked.options.budget.scores
     change = _change(asked, attempt.kept, run, here)
     skipped = change.skipped if change else run.skipped if run else []
-    plan = _shortened(asked.plan, skipped)
+    plan, judge = _shortened(asked.plan, skipped), referee(asked, skipped)
+    judge.known = attempt.lost.scored if attempt.lost else judge.known
     here = msgspec.structs.replace(here, skipped=skipped)
     handed = handover.pack(None if asked.name else asked.task, asked.spec if asked.spec.from_outside else None)
 

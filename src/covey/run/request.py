@@ -14,12 +14,13 @@ from covey.checkpoint import CheckpointDirectory
 from covey.data.partitions import RowInfo
 from covey.data.shards import Shards
 from covey.engines import machine
-from covey.errors import PlanError
+from covey.errors import PlanError, UnknownMetric
 from covey.model import build
 from covey.names import option
 from covey.observe.facts import RunFacts
 from covey.observe.progress import Row
 from covey.observe.referee import Referee
+from covey.observe.scoring_steps import ScoringSteps
 from covey.run.options import BudgetOptions, Options
 from covey.run.rebirth import check_rebirth
 from covey.run.saving import check_save
@@ -84,7 +85,7 @@ def request(
     target = target_of(task, given.budget.until) if given.budget.until else None
     task = build.with_rows(task, rows) if rows else task
     if target and task.evaluate is None and target.metric != "loss":
-        raise PlanError(
+        raise UnknownMetric(
             f"{option('until', target)}: the task has no evaluate=…, so only the training loss can be a target"
         )
     if chosen.terms.accept:
@@ -166,13 +167,32 @@ def samples_of(deal: Shards, rank: int, steps: int) -> int:
     return whole * deal.size(rank) + rest * deal.batch_size
 
 
-def referee(asked: Request) -> Referee:
-    """Score once per pass over the data, of all workers together, or as often as was asked for."""
-    every = -(-asked.deal.samples // (asked.options.budget.scores or 1))
-    found = Referee(min(every, asked.budget or every), asked.target, total=asked.budget)
+def referee(asked: Request, skipped: Sequence[int] = ()) -> Referee:
+    """Score once per pass over the data, of all workers together, or as often as was asked for.
+
+    `skipped` are the steps of each worker that were done with other workers.
+    """
+    budget = asked.options.budget
+    every = -(-asked.deal.samples // (budget.scores or 1))
+    found = Referee(
+        min(every, asked.budget or every), asked.target, total=asked.budget, confirm=budget.confirm,
+        steps=_scoring_steps(asked, skipped),
+    )  # fmt: skip
     if asked.scored:
         found.told = asked.scored
     return found
+
+
+def _scoring_steps(asked: Request, skipped: Sequence[int]) -> ScoringSteps | None:
+    """After which steps the model is scored; None where workers do not take equal steps together."""
+    limits = [limit for limit in asked.plan.limits if limit is not None]
+    if not asked.strategy.in_step or not asked.options.budget.scores or not limits or len(set(skipped)) > 1:
+        return None
+    before = skipped[0] if skipped else 0
+    return ScoringSteps(
+        each_pass=max(asked.deal.steps(rank) for rank in range(asked.deal.workers)), samples=asked.deal.samples,
+        scores=asked.options.budget.scores, total=max(limits) - before, skipped=before,
+    )  # fmt: skip
 
 
 def facts(asked: Request, engine: str) -> RunFacts:
@@ -189,6 +209,8 @@ def facts(asked: Request, engine: str) -> RunFacts:
         known.settings["precision"] = asked.task.precision
     if asked.target:
         known.settings["until"] = str(asked.target)
+    if asked.target and asked.options.budget.confirm > 1:
+        known.settings["confirm"] = asked.options.budget.confirm
     if asked.options.training.link_rate:
         known.settings["link_rate"] = asked.options.training.link_rate
     return known

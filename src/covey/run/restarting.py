@@ -77,7 +77,8 @@ class Restarts:
         ended, before = attempt.supervisor, attempt.lost.clock if attempt.lost else 0.0
         clock, samples = (max(before, ended.watch.now()), ended.roster.samples) if ended else (before, 0)
         self.repeated += max(0, samples - samples_kept(following.run))
-        following.lost = LostAttempt(moment=moment, clock=clock)
+        told = ended.referee.furthest if ended else attempt.lost.scored if attempt.lost else -1
+        following.lost = LostAttempt(moment=moment, clock=clock, scored=told)
         self.events.append(
             MembershipEvent(
                 seconds=clock, view=len(self.events) + 1, event="restart", who=lost.who, cause=str(lost),

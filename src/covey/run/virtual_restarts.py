@@ -58,9 +58,10 @@ class VirtualRestarts:
     def run(self, kept: Path | None, run: RunRecord | None) -> Result:
         """Train, and after a loss train again, if that was asked for."""
         before = kept
-        clock = 0.0
+        clock, told = 0.0, -1
         while True:
             judge = referee(self.asked)
+            judge.known = told
             attempt = self._attempt(kept, run, clock, judge)
             try:
                 result = self.train(attempt, judge)
@@ -69,7 +70,7 @@ class VirtualRestarts:
                     raise
                 kept, run = self._newest(before, run, lost)
                 clock = self._after(attempt, lost, kept == before, run)
-                before = kept
+                before, told = kept, judge.furthest
                 continue
             result.failures += self.told + (self.faults.told + self.faults.unmet if self.faults else [])
             if self.events:
@@ -105,7 +106,7 @@ class VirtualRestarts:
                 if who.role == "worker" and (most := limits[who.rank]) is not None and state.done >= most
             ]  # fmt: skip
             tallies = msgspec.to_builtins(list(teller.tallies.values()), str_keys=True)
-            progress = {"seconds": now, "history": judge.history, "tallies": tallies}
+            progress = {"seconds": now, "history": list(judge.history), "tallies": tallies}
             try:
                 with checkpoints.writing() as place:
                     for who, state in states.items():

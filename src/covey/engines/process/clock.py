@@ -12,6 +12,7 @@ class LostAttempt:
 
     moment: float
     clock: float
+    scored: int = -1  # the samples up to which its scores were told
 
 
 class Stopwatch:

@@ -83,7 +83,7 @@ class HeldAt(ControlMessage, frozen=True):
 
 
 class Frozen(ControlMessage, frozen=True):
-    """No compute runs, and none will begin."""
+    """No compute runs, and none will begin; where a step was named, none of that step or a later one."""
 
 
 class MessageCounts(ControlMessage, frozen=True):
@@ -211,7 +211,9 @@ class Undo(ControlMessage, frozen=True):
 
 
 class Freeze(ControlMessage, frozen=True):
-    """Begin no compute until thawed."""
+    """Begin no compute until thawed; from this step on, if one is named."""
+
+    step: int | None = None
 
 
 class Thaw(ControlMessage, frozen=True):

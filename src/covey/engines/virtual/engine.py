@@ -13,6 +13,7 @@ from covey.engines.virtual.computing import Computing
 from covey.engines.virtual.group_sums import GroupSums
 from covey.engines.virtual.lives import VirtualLives
 from covey.engines.virtual.run_faults import EngineParts, VirtualAttempt
+from covey.engines.virtual.scored_states import ScoredStates
 from covey.engines.virtual.stall import blame, picture
 from covey.engines.virtual.virtual_actor import WAIT, MessageInFlight, RoleProgram, VirtualActor, received
 from covey.engines.virtual.virtual_links import VirtualLinks
@@ -65,6 +66,8 @@ class VirtualEngine:
         attempt = attempt or VirtualAttempt()
         self._plan, self._cluster, self._referee, self._score = plan, cluster, referee, score
         self._teller = Teller(attempt.tallies)
+        self._actors: dict[Address, VirtualActor] = {}
+        self._states = ScoredStates(self._actors, plan.shown(), self._teller, referee, self._score_model)
         self._watch = Instruments([self._teller, *instruments])
         self._agenda = Agenda(attempt.clock)
         self._wires = self._make_wires(network(cluster), plan.window)
@@ -72,7 +75,6 @@ class VirtualEngine:
         self._computing = self._make_computing()
         self._together = GroupSums(cluster, self._agenda, self._watch, self._wake, formulas_from)
         self._shared_vectors: dict[int, Vector] = {}
-        self._actors: dict[Address, VirtualActor] = {}
         for role in plan.roles:
             kept, life = attempt.states.get(role.address), Life(elastic=attempt.rebirth is not None)
             self._actors[role.address] = self._seated(role, replicas[role.address], life, kept)
@@ -91,6 +93,7 @@ class VirtualEngine:
             Sleep: self._sleep, Now: lambda thread, effect: self._agenda.now, Note: self._note, Spawn: self._spawn,
             SavePoint: lambda thread, effect: None,
         })  # fmt: skip
+        self._states.attach(self._perform)
         self._lives.watch(self._perform)
         self._attempt = attempt
         parts = EngineParts(
@@ -119,7 +122,7 @@ class VirtualEngine:
 
     def run(self) -> VirtualOutcome:
         """Perform the plan to its end; the initial weights are scored before, where there is a score."""
-        if self._score and not self._attempt.states and self._judge():
+        if self._score and not self._attempt.states and self._judge(*self._now()):
             self._stopped = "target"
             return self._outcome()
         for actor in self._actors.values():
@@ -132,8 +135,8 @@ class VirtualEngine:
                         raise Stalled(picture(self._agenda.now, self._actors))
                     self._agenda.step()
             self._attempt.check_lost()
-            if self._stopped != "target" and self._judge() and self._stopped is None:
-                self._stopped = "target"
+            if self._stopped != "target" and self._judge(*self._now()):
+                self._stopped = self._stopped or "target"
         finally:
             for actor in self._actors.values():
                 actor.close()
@@ -141,13 +144,9 @@ class VirtualEngine:
 
     def _outcome(self) -> VirtualOutcome:
         return VirtualOutcome(
-            seconds=self._agenda.now,
-            samples=self._teller.samples,
-            stopped=self._stopped or "budget",
-            snapshots=self._best or self._snapshots(),
-            tallies=self._teller.tallies,
-            membership=self._lives.events,
-        )
+            seconds=self._agenda.now, samples=self._teller.samples, stopped=self._stopped or "budget",
+            snapshots=self._best or self._states.now(), tallies=self._teller.tallies, membership=self._lives.events,
+        )  # fmt: skip
 
     def _advance(self, thread: RoleProgram, value: Any) -> None:
         """Run a program until it has to wait, or is through."""
@@ -187,6 +186,7 @@ class VirtualEngine:
             self._watch.noted(self._agenda.now, actor.address, "loss", loss)
         self._watch.noted(self._agenda.now, actor.address, "memory", actor.footprint())
         self._watch.ended(self._agenda.now, actor.address)
+        self._states.ended()
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -272,29 +272,29 @@ class VirtualEngine:
 
     def _score_now(self, _: Any, __: Any) -> None:
         self._scoring = False
-        if self._judge():
+        self._score_model(*self._now())
+
+    def _now(self) -> tuple[list[Snapshot], int]:
+        return self._states.now(), self._teller.samples
+
+    def _score_model(self, snapshots: list[Snapshot], samples: int) -> None:
+        if not self._stopped and self._judge(snapshots, samples):
             self._stop("target")
 
-    def _judge(self) -> bool:
-        """Score the model as it is; no virtual time passes. The one that reaches the target is the run's model."""
-        snapshots = self._snapshots()
+    def _judge(self, snapshots: list[Snapshot], samples: int) -> bool:
+        """Score a model; no virtual time passes. The one that reaches the target is the run's model."""
         metrics = {**(self._score(snapshots) if self._score else {}), **read_measured(self._teller.tallies.values())}
         loss = read_loss(self._teller.tallies.values())
-        reached = self._referee.judge(self._agenda.now, self._teller.samples, self._teller.bytes, metrics, loss)
+        reached = self._referee.judge(self._agenda.now, samples, self._teller.bytes, metrics, loss)
         if reached and not self._best:
             self._best = snapshots
         return reached
 
-    def _snapshots(self) -> list[Snapshot]:
-        actors = [self._actors[role.address] for role in self._plan.shown()]
-        return [actor.replica.snapshot(actor.role.scored, counts=actor.role.trains) for actor in actors]
-
     def _stop(self, why: Stopped, _: Any = None) -> None:
         """Let every worker end after the step it is in; in lockstep all after the step of the foremost."""
         self._stopped = self._stopped or why
-        paces = [
-            actor.pace for actor in self._actors.values() if actor.role.trains and not actor.pace.over(actor.pace.step)
-        ]
+        paces = [actor.pace for actor in self._actors.values() if actor.role.trains]
+        paces = [pace for pace in paces if not pace.over(pace.step)]
         foremost = max((pace.next for pace in paces), default=0)
         for pace in paces:
             pace.stop_at = foremost if self._plan.lockstep else pace.next

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from covey.engines.process import control
 from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.monitor import Monitor
@@ -16,15 +18,17 @@ class Quiescence:
         self.roster, self.board, self.monitor = roster, board, monitor
         self.lockstep = lockstep  # whether workers wait for one another at every step
 
-    def hold(self) -> None:
+    def hold(self, on_the_way: Callable[[int], None] = lambda step: None) -> None:
         """Have every worker wait before its next step: a common one where they wait for one another.
 
-        A worker of a quorum may wait for gradients of others that hold already: those then do a step more.
+        A worker of a quorum may wait for gradients of others that hold already: those then do a step more. What has to
+        be done before they come to a common step is done `on_the_way` to it.
         """
         steps = self.where()
         if self.lockstep and steps:
             steps = dict.fromkeys(steps, max(steps.values()))
         self.hold_at(steps)
+        on_the_way(max(steps.values(), default=0))
         self.monitor.wait_for(lambda: self.missing(steps))
 
     def hold_at(self, steps: dict[Address, int]) -> None:
@@ -55,11 +59,15 @@ class Quiescence:
         found = self.monitor.collect(control.NextStep, self.roster.trainers)
         return {address: at.step for address, at in found.items() if at.step is not None}
 
-    def drain(self) -> None:
-        """Wait until everything sent has arrived and nothing moves: two equal counts in a row (Mattern 1987)."""
+    def drain(self, given_up: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until everything sent has arrived and nothing moves: two equal counts in a row (Mattern 1987).
+
+        False if that was given up.
+        """
         before, now = None, self.still()
-        while now is None or now != before:
+        while not given_up() and (now is None or now != before):
             before, now = now, self.still()
+        return not given_up()
 
     def still(self) -> int | None:
         """How many messages were sent, if all of them have arrived and no role does anything; None else."""

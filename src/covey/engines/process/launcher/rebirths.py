@@ -102,8 +102,11 @@ class Rebirths:
         if seat and seat.life == word.life:
             seat.told[by] = word
 
-    def advance(self, heard: HeardWords, last_step: int | None, seconds: float) -> None:
-        """Do for the empty seats what can be done now, after so many seconds of training."""
+    def advance(self, heard: HeardWords, orders: Sequence[control.Downward], seconds: float) -> None:
+        """Do for the empty seats what can be done now, after so many seconds of training.
+
+        A new life is given the orders that the other workers have.
+        """
         self.seconds = seconds
         for seat in list(self.seats.values()):
             if not seat.forked and time.monotonic() >= seat.due:
@@ -113,7 +116,7 @@ class Rebirths:
                 for who in self.endpoints.keys() - {seat.who}:
                     self._install(who, [seat.who])
             if seat.ready and heard.phase in ENTERED_IN and all(who in seat.told for who in self._listeners(seat)):
-                self._enter(seat, last_step)
+                self._enter(seat, orders)
 
     def _fork(self, seat: EmptySeat) -> None:
         assert self.renewal is not None
@@ -131,12 +134,12 @@ class Rebirths:
         assert self.renewal is not None
         self.board.tell(listeners, control.Install(who, self.renewal.deaths.lives[who], self.endpoints[who]))
 
-    def _enter(self, seat: EmptySeat, last_step: int | None) -> None:
+    def _enter(self, seat: EmptySeat, orders: Sequence[control.Downward]) -> None:
         ended = [who for who, word in seat.told.items() if word.ended]
         free = min(word.floor for word in seat.told.values())
         self.board.tell([seat.who], control.Go(seat.step, ended, self.seconds, free))
-        if last_step is not None:
-            self.board.tell([seat.who], control.Stop(last_step))
+        for order in orders:
+            self.board.tell([seat.who], order)
         stalled = time.monotonic() - seat.died
         del self.seats[seat.who]
         self.say(f"{seat.who} died ({seat.cause}); born again after {stalled:.1f} s")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,10 @@ from covey.decoding import UNREADABLE
 from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
 from covey.engines.process.control_lines import Switchboard
-from covey.engines.process.launcher.asking_scorer import ask_scorer
 from covey.engines.process.launcher.contention_meter import ContentionMeter
 from covey.engines.process.launcher.interval import Interval
 from covey.engines.process.launcher.keeping import CheckpointKeeper
+from covey.engines.process.launcher.model_scoring import ModelScoring
 from covey.engines.process.launcher.monitor import Monitor, RunProcesses
 from covey.engines.process.launcher.quiescence import Quiescence
 from covey.engines.process.launcher.roster import Roster
@@ -28,7 +26,6 @@ from covey.engines.process.launcher.warming import Warming, start
 from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import CheckpointError, PlanError
 from covey.message import Address
-from covey.observe.progress import Phase
 from covey.observe.referee import Referee
 from covey.observe.result import Stopped
 from covey.observe.tally import read_measured
@@ -47,7 +44,6 @@ class Supervisor:
         self.plan, self.board, self.processes, self.referee, self.wishes = plan, board, processes, referee, wishes
         self.roles = [role.address for role in plan.roles]
         self.trainers = [role.address for role in plan.roles if role.trains]
-        self.scored = [role.address for role in plan.shown()]
         self.roster = Roster(self.roles, self.trainers)
         self.seen = self.roster.seen
         self.monitor = Monitor(
@@ -56,13 +52,15 @@ class Supervisor:
         )  # fmt: skip
         self.rebirths = self.monitor.rebirths
         self.quiescence = Quiescence(self.roster, board, self.monitor, plan.lockstep)
+        scored = [role.address for role in plan.shown()]
+        self.scoring = ModelScoring(scored, self.roster, board, self.monitor, self.quiescence, referee)
+        self.pauses = self.scoring.pauses
         self.warming = Warming(self.roster, board, self.monitor, self.quiescence)
         self.collect = self.monitor.collect
         self.watch = Stopwatch()
         self.contention: ContentionMeter | None = None
         self.stopped: Stopped | None = None
-        self.parameters = 0  # of a role
-        self.stopping = False
+        self.parameters, self.stopping = 0, False  # parameters of a role
         self.last_step: int | None = None  # of a worker that is born again while the run ends
         self.stood_still = 0.0  # seconds between the failure of the attempt before and the first step of this one
         self.shown = time.monotonic()
@@ -93,15 +91,23 @@ class Supervisor:
             self.monitor.pump(0.05)
             if self.keeper:
                 self.keeper.look()
-            if self.rebirths.seats:
-                continue  # a lost worker comes back first
-            if self.stopped and not self.stopping:
-                self.stop()
-            elif self.wishes.score and not self.stopping and self.referee.due(self.roster.samples):
-                self.score()
-            elif self.keeper and not self.stopping and self.keeper.due():
-                self.keep(self.keeper)
+            if not self.rebirths.seats:  # a lost worker comes back first
+                self.proceed()
         return self.finish()
+
+    def proceed(self) -> None:
+        """Score, stop or keep, if it is time for that."""
+        if self.pauses.begun:
+            if not self.pauses.missing():
+                self.score()
+        elif self.stopping:
+            return
+        elif self.stopped:
+            self.stop()
+        elif self.wishes.score and self.referee.due(self.roster.samples):
+            self.score()
+        elif self.keeper and self.keeper.due():
+            self.keep(self.keeper)
 
     def assemble(self) -> None:
         """Wait until all roles are built, and check that all start from the same weights."""
@@ -132,6 +138,8 @@ class Supervisor:
         self.processes.begin()
         self.contention = ContentionMeter(self.processes.pids)
         self.monitor.phase = "training"
+        if self.wishes.score:
+            self.pauses.tell_next()
         start(self.roles, self.board, self.monitor)
         self.rebirths.begun = True
         if lost := self.wishes.lost:
@@ -143,33 +151,31 @@ class Supervisor:
 
     def score(self) -> None:
         """Stop the clock and all computing, score the model, go on."""
-        with self.standing_still("scoring"):
+        step = self.pauses.step
+        if step is not None and not self.scoring.at_rest(self.watch):
+            return
+        with self.scoring.standing_still(self.watch):
             metrics = self.ask_scorer(evaluate=True)
             if self.judge(metrics) and not self.stopped:
                 self.stopped = "target"
                 self.write_model()
+            if step is not None:
+                self.referee.passed(step)
+                self.pauses.tell_next(over=self.stopped is not None)
+
+    def score_before(self, step: int) -> None:
+        """Workers that are sent to a step may pause on their way: score them there."""
+        while self.pauses.step is not None and self.pauses.step < step:
+            self.monitor.wait_for(lambda: [] if self.pauses.begun and not self.pauses.missing() else self.trainers)
+            self.score()
 
     def write_model(self) -> None:
         """Keep what was scored last: the model that reached the target is the run's model, though some steps follow."""
         self.board.tell([SCORER], control.Score(0, False, str(self.wishes.model or "")))
         self.collect(control.Scored, [SCORER])
 
-    @contextmanager
-    def standing_still(self, phase: Phase) -> Iterator[None]:
-        """Inside, no compute runs and no training time passes; afterwards all roles have paused equally long."""
-        before, self.monitor.phase = self.monitor.phase, phase
-        self.board.tell(self.rebirths.present(self.roles), control.Freeze())
-        first = self.monitor.first(control.Frozen, self.trainers)
-        self.collect(control.Frozen, self.roles)
-        last = time.monotonic()
-        self.watch.stop()
-        yield
-        self.board.tell(self.rebirths.present(self.roles), control.Thaw(pause=time.monotonic() - first))
-        self.watch.start(later=last - first)
-        self.monitor.phase = before
-
     def ask_scorer(self, evaluate: bool, file: Path | None = None) -> dict[str, float]:
-        return ask_scorer(self.scored, control.Score(0, evaluate, str(file or "")), self.board, self.monitor)
+        return self.scoring.ask(control.Score(0, evaluate, str(file or "")))
 
     def judge(self, metrics: dict[str, float]) -> bool:
         roster = self.roster
@@ -182,7 +188,7 @@ class Supervisor:
         keeper.complete()
         keeper.last = not go_on
         begun = time.monotonic()
-        self.quiescence.hold()
+        self.quiescence.hold(self.score_before)
         self.quiescence.drain()
         self.watch.stop()
         keeper.copy(self.record)
@@ -207,6 +213,7 @@ class Supervisor:
         self.stopping, self.monitor.phase = True, "stopping"
         if self.stopped == "interrupted" and self.keeper:
             return self.keep(self.keeper, go_on=False)  # an interrupted run with checkpoints can continue from here
+        self.pauses.cancel()
         steps = self.quiescence.where()
         last = max(steps.values(), default=0) + 1  # a worker may have begun the step that it would begin next
         self.last_step = last if self.plan.lockstep else 0
@@ -249,13 +256,19 @@ class Supervisor:
     def meanwhile(self) -> None:
         """Stop as soon as every role can when that is asked for; before the run there is nothing to end well."""
         self.skip_pause()
-        self.rebirths.advance(self.monitor, self.last_step, self.watch.now())
+        self.rebirths.advance(self.monitor, self.orders(), self.watch.now())
         if self.wishes.interrupt.asked and not self.stopped:
             if self.monitor.phase in ("starting", "warming"):
                 raise KeyboardInterrupt
             self.stopped = "interrupted"
         if time.monotonic() - self.shown >= SHOW_EVERY:
             self.show()
+
+    def orders(self) -> list[control.Downward]:
+        """What a worker that is born again has to know: its last step, or where it pauses next."""
+        if self.last_step is not None:
+            return [control.Stop(self.last_step)]
+        return [] if self.pauses.step is None else [control.Freeze(self.pauses.step)]
 
     # -- telling -----------------------------------------------------------------------------------------------------
 

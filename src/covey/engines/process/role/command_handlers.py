@@ -62,7 +62,10 @@ def undo(driver: Driver, word: control.Undo) -> None:
 
 
 def freeze(driver: Driver, word: control.Freeze) -> None:
-    driver.requests.freeze()
+    if word.step is None:
+        return driver.requests.freeze()
+    driver.requests.pause_at = word.step
+    driver.requests.pause_here()
 
 
 def thaw(driver: Driver, word: control.Thaw) -> None:
@@ -100,6 +103,7 @@ def release(driver: Driver, word: control.Release) -> None:
 
 def stop(driver: Driver, word: control.Stop) -> None:
     driver.pace.stop_at, driver.pace.hold_at = word.step, None
+    driver.requests.cancel_pause()
     let_go(driver)
 
 
@@ -109,6 +113,7 @@ def let_go(driver: Driver) -> None:
     if held is not None:
         held.since = time.monotonic()
         assert held.effect is not None
+        driver.requests.pause_here()
         answered, value = driver.perform(held, held.effect)
         if answered:
             driver.answer(held, value)

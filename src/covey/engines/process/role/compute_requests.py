@@ -6,10 +6,15 @@ import time
 from collections import deque
 from typing import Any, Protocol
 
+from covey.engines.pace import Pace
+from covey.engines.process import control
+from covey.engines.process.clock import Stopwatch
+from covey.engines.process.control_lines import RoleLine
 from covey.engines.process.role.compute_thread import ComputeThread, Question, WorkDone
 from covey.engines.process.role.metrics import Metrics
 from covey.engines.process.role.pause import Pause
 from covey.engines.process.role.running_program import LoopEnded, RolePrograms, RunningProgram
+from covey.engines.transport.zmq import ZmqTransport
 from covey.message import Message
 from covey.program import Compute
 
@@ -18,11 +23,17 @@ class ComputingDriver(Protocol):
     """What computing needs of the role's driver."""
 
     metrics: Metrics
+    watch: Stopwatch
+    pace: Pace
+    line: RoleLine
+    links: ZmqTransport
     compute_thread: ComputeThread
     programs: RolePrograms
+    ended: bool
 
     def answer(self, running: RunningProgram, value: Any, error: BaseException | None = None) -> None: ...
     def deliver(self, message: Message) -> None: ...
+    def report(self, now: bool = False) -> None: ...
     def stand_still(self) -> None: ...
     def leave(self, votes: int) -> None: ...
 
@@ -37,6 +48,8 @@ class ComputeRequests:
     def __init__(self, driver: ComputingDriver) -> None:
         self.driver = driver
         self.pause = Pause()
+        self.pause_at: int | None = None  # the step from which on nothing is computed until the model has been scored
+        self.frozen = False  # the launcher waits for the end of what runs, or has heard of it
         self.waiting: deque[RunningProgram] = deque()
         self.running: RunningProgram | None = None
         self.asking: RunningProgram | None = None  # the program that finds the answer
@@ -45,7 +58,8 @@ class ComputeRequests:
 
     @property
     def busy(self) -> bool:
-        return self.running is not None or bool(self.waiting)
+        """Whether work runs, or would if it were given time."""
+        return self.running is not None or (bool(self.waiting) and not self.pause.endless)
 
     def put(self, running: RunningProgram) -> None:
         """This program waits for its work."""
@@ -57,7 +71,7 @@ class ComputeRequests:
         if not self.waiting or self.running is not None:
             return
         if self.pause.on:
-            return self.pause.refuse()
+            return self.refuse()
         self.running = self.waiting.popleft()
         self.driver.metrics.computing()
         effect = self.running.effect
@@ -80,22 +94,51 @@ class ComputeRequests:
                 self.driver.leave(error.votes)
             else:
                 self.driver.answer(running, value, error)
-            if self.pause.on:
+            if self.frozen:
                 self.driver.stand_still()
             self.admit()
 
     # -- pauses -------------------------------------------------------------------------------------------------------
 
-    def freeze(self) -> None:
+    def pause_here(self) -> None:
+        """Begin nothing from now on if the role is to pause at this step; it will not come to a step after its last."""
+        pace, over = self.driver.pace, self.driver.ended or self.driver.pace.over(self.driver.pace.step)
+        if self.pause_at is None or not (over or pace.step >= self.pause_at):
+            return
+        self.pause_at = None
+        self.driver.report(now=True)
+        if not over:
+            self.begin_pause()
+            self.driver.links.waive()
+        self.driver.line.tell(control.Frozen())
+
+    def cancel_pause(self) -> None:
+        """The model will not be scored any more."""
+        self.pause_at = None
+        self.pause.cancel()
+
+    def begin_pause(self) -> None:
         """Begin nothing from now on."""
         self.pause.begin()
         self.give()
         self.admit()  # what has been waiting since the last time waits on
+
+    def freeze(self) -> None:
+        """The same, and say when nothing runs. One that pauses already does so from the moment in which it began."""
+        self.frozen = True
+        if not self.pause.endless:
+            self.begin_pause()
         if self.running is None or self.asking is not None:
             self.driver.stand_still()
 
+    def refuse(self) -> None:
+        """There is work, which must wait: from now on this role stands still."""
+        self.pause.refuse()
+        self.driver.watch.stop()
+
     def thaw(self) -> None:
         """Go on."""
+        self.frozen = False
         self.give()
         self.admit()
 
@@ -108,7 +151,7 @@ class ComputeRequests:
         self._since = time.monotonic()
         self.asking = RunningProgram(self._find(question), main=False)
         driver.programs.launch(self.asking)
-        if self.pause.on:
+        if self.frozen:
             driver.stand_still()
 
     async def _find(self, question: Question) -> None:
@@ -125,7 +168,7 @@ class ComputeRequests:
         if self._found is None:
             return
         if self.pause.on:
-            return self.pause.refuse()
+            return self.refuse()
         question, done = self._found
         self.asking = self._found = None
         driver.metrics.computing()

@@ -39,6 +39,16 @@ class Pause:
         now = time.monotonic()
         self._until = now if self._since is None else self._since + pause
 
+    def cancel(self) -> None:
+        """Whoever pauses, and has not been told for how long, goes on now."""
+        if self.endless:
+            self.end(0.0)
+
+    @property
+    def endless(self) -> bool:
+        """Whether nobody has said yet how long the pause is."""
+        return self.on and self._until is None
+
     @property
     def deadline(self) -> float | None:
         """When the role goes on, if that is known."""
