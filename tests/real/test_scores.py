@@ -15,7 +15,8 @@ from tests.real.harness import Room, Watch, fit, interrupt, trained
 NUMBER = "parts = [p.detach().flatten() for p in model.parameters()]; return {'number': sum(map(weighed, parts))}"
 WEIGHED = "weighed = lambda part: float((part * torch.arange(1, len(part) + 1)).sum())"
 PACE = "time.sleep(0.01)"
-IN_STEP = [entry.example or name for name, entry in STRATEGIES.items() if resolve(entry.example or name, 4).in_step]
+EVERY = [resolve(entry.example or name, 4) for name, entry in STRATEGIES.items()]
+IN_STEP = [strategy.text for strategy in EVERY if strategy.in_step and not strategy.terms.chooses]
 
 
 def scored(room: Room, **given: Any) -> str:
@@ -55,6 +56,10 @@ def test_bsp_and_allreduce_reach_the_target_within_one_score_of_each_other() -> 
 def test_every_strategy_in_step_comes_to_its_scores(room: Room, strategy: str) -> None:
     result = fit(scored(room, before_step="time.sleep(0.002)"), strategy, 4, steps=12, scores=3)
     assert len(result.history) == 1 + 6 and result.stopped == "budget"
+
+
+def test_a_strategy_that_chooses_its_samples_is_scored_by_their_number(room: Room) -> None:
+    assert len(fit(scored(room), "sandblaster", 2, steps=30, scores=1, engine="simulated").history) > 2
 
 
 def test_a_run_that_goes_on_is_scored_after_the_same_steps(room: Room) -> None:

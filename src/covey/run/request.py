@@ -184,9 +184,13 @@ def referee(asked: Request, skipped: Sequence[int] = ()) -> Referee:
 
 
 def _scoring_steps(asked: Request, skipped: Sequence[int]) -> ScoringSteps | None:
-    """After which steps the model is scored; None where workers do not take equal steps together."""
+    """After which steps the model is scored; None where workers do not take equal steps together.
+
+    Where a strategy says itself which samples a gradient is of, a worker's steps are not those of the run.
+    """
     limits = [limit for limit in asked.plan.limits if limit is not None]
-    if not asked.strategy.in_step or not asked.options.budget.scores or not limits or len(set(skipped)) > 1:
+    together = asked.strategy.in_step and not asked.strategy.terms.chooses
+    if not together or not asked.options.budget.scores or not limits or len(set(skipped)) > 1:
         return None
     before = skipped[0] if skipped else 0
     return ScoringSteps(
