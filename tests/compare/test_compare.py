@@ -381,7 +381,7 @@ def test_a_misspelt_metric_is_refused_with_the_first_score(engine: str, tmp_path
 
 
 def test_a_misspelt_metric_is_one_line_on_the_command_line() -> None:
-    asked = ["compare", DIGITS, "--simulate", "--strategies", "bsp,easgd", "--until", "acuracy:1"]
+    asked = ["compare", DIGITS, "--simulate", "--strategies", "bsp,easgd", "--until", "acuracy>=0.9"]
     shown = CliRunner().invoke(app, asked)
     assert shown.exit_code == 2
     assert "names no metric" in shown.output and "failed" not in shown.output
