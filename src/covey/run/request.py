@@ -186,10 +186,12 @@ def referee(asked: Request, skipped: Sequence[int] = ()) -> Referee:
 def _scoring_steps(asked: Request, skipped: Sequence[int]) -> ScoringSteps | None:
     """After which steps the model is scored; None where workers do not take equal steps together.
 
-    Where a strategy says itself which samples a gradient is of, a worker's steps are not those of the run.
+    Where a strategy says itself which samples a gradient is of, a worker's steps are not those of the run. Where a lost
+    worker gets the model from the others, these must not pause until it is back.
     """
     limits = [limit for limit in asked.plan.limits if limit is not None]
     together = asked.strategy.in_step and not asked.strategy.terms.chooses
+    together = together and not (asked.plan.elastic and any(role.together for role in asked.plan.roles))
     if not together or not asked.options.budget.scores or not limits or len(set(skipped)) > 1:
         return None
     before = skipped[0] if skipped else 0

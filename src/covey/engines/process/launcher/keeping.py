@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Thread
 
+import msgspec
+
 from covey.checkpoint import CheckpointDirectory, RunRecord
+from covey.decoding import UNREADABLE
 from covey.engines.process import control
 from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.interval import Interval
 from covey.engines.process.launcher.monitor import Monitor
+from covey.engines.process.launcher.roster import Roster
+from covey.errors import CheckpointError
 from covey.message import Address
+from covey.observe.referee import Referee
 
 
 class CheckpointKeeper:
@@ -114,3 +121,16 @@ class CheckpointKeeper:
     def _failed(self, why: str) -> str:
         again = "" if self.last else f"; training goes on, and the next try is {self.interval}"
         return f"could not keep the run in {self.checkpoints.directory}: {why}{again}"
+
+
+def take_over(run: RunRecord, roster: Roster, referee: Referee) -> float:
+    """Go on with the tallies and the history of a kept run; the seconds that it has trained."""
+    try:
+        seconds = msgspec.convert(run.progress["seconds"], float)
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"{seconds} seconds cannot have passed")
+        roster.resume(run.progress["tallies"])
+        referee.resume(run.progress["history"])
+    except UNREADABLE as error:
+        raise CheckpointError(f"the checkpoint does not say how far the run came: {error}") from None
+    return seconds

@@ -46,6 +46,12 @@ class StepPauses:
         """All have come there, and what they said of it means nothing more."""
         self._paused.clear()
 
+    def orders(self, last_step: int | None) -> list[control.Downward]:
+        """What a worker that is born again has to know: its last step, or where it pauses next."""
+        if last_step is not None:
+            return [control.Stop(last_step)]
+        return [] if self.step is None else [control.Freeze(self.step)]
+
     @property
     def begun(self) -> bool:
         """Whether a worker has come to its step, and waits for the others."""

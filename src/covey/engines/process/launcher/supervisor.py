@@ -10,13 +10,12 @@ from typing import Any
 import msgspec
 
 from covey.checkpoint import RunRecord
-from covey.decoding import UNREADABLE
 from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
 from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.contention_meter import ContentionMeter
 from covey.engines.process.launcher.interval import Interval
-from covey.engines.process.launcher.keeping import CheckpointKeeper
+from covey.engines.process.launcher.keeping import CheckpointKeeper, take_over
 from covey.engines.process.launcher.model_scoring import ModelScoring
 from covey.engines.process.launcher.monitor import Monitor, RunProcesses
 from covey.engines.process.launcher.quiescence import Quiescence
@@ -24,7 +23,7 @@ from covey.engines.process.launcher.roster import Roster
 from covey.engines.process.launcher.run_wishes import ProcessOutcome, RunWishes
 from covey.engines.process.launcher.warming import Warming, start
 from covey.engines.process.snapshot_parts import SCORER
-from covey.errors import CheckpointError, PlanError
+from covey.errors import PlanError
 from covey.message import Address
 from covey.observe.referee import Referee
 from covey.observe.result import Stopped
@@ -63,8 +62,7 @@ class Supervisor:
         self.parameters, self.stopping = 0, False  # parameters of a role
         self.last_step: int | None = None  # of a worker that is born again while the run ends
         self.stood_still = 0.0  # seconds between the failure of the attempt before and the first step of this one
-        self.shown = time.monotonic()
-        self.paused = processes.paused
+        self.shown, self.paused = time.monotonic(), processes.paused
         self.keeper = (
             CheckpointKeeper(wishes.checkpoints, Interval(wishes.keep_every), self.roles, board, self.monitor, self.say)
             if wishes.checkpoints
@@ -256,19 +254,13 @@ class Supervisor:
     def meanwhile(self) -> None:
         """Stop as soon as every role can when that is asked for; before the run there is nothing to end well."""
         self.skip_pause()
-        self.rebirths.advance(self.monitor, self.orders(), self.watch.now())
+        self.rebirths.advance(self.monitor, self.pauses.orders(self.last_step), self.watch.now())
         if self.wishes.interrupt.asked and not self.stopped:
             if self.monitor.phase in ("starting", "warming"):
                 raise KeyboardInterrupt
             self.stopped = "interrupted"
         if time.monotonic() - self.shown >= SHOW_EVERY:
             self.show()
-
-    def orders(self) -> list[control.Downward]:
-        """What a worker that is born again has to know: its last step, or where it pauses next."""
-        if self.last_step is not None:
-            return [control.Stop(self.last_step)]
-        return [] if self.pauses.step is None else [control.Freeze(self.pauses.step)]
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
@@ -290,13 +282,6 @@ class Supervisor:
 
     def resume(self, run: RunRecord) -> None:
         """Take the past of a kept run over."""
-        try:
-            self.watch = Stopwatch(msgspec.convert(run.progress["seconds"], float))
-            if not 0 <= self.watch.now() < math.inf:
-                raise ValueError(f"{self.watch.now()} seconds cannot have passed")
-            self.roster.resume(run.progress["tallies"])
-            self.referee.resume(run.progress["history"])
-        except UNREADABLE as error:
-            raise CheckpointError(f"the checkpoint does not say how far the run came: {error}") from None
+        self.watch = Stopwatch(take_over(run, self.roster, self.referee))
         for line in run.torn:
             self.say(f"{line}; the run goes on from the checkpoint before")

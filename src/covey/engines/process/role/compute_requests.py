@@ -100,10 +100,10 @@ class ComputeRequests:
 
     # -- pauses -------------------------------------------------------------------------------------------------------
 
-    def pause_here(self) -> None:
-        """Begin nothing from now on if the role is to pause at this step; it will not come to a step after its last."""
+    def pause_here(self, main: bool = True) -> None:
+        """Begin nothing from now on if the (main) program is at the step to pause at, or through with its last."""
         pace, over = self.driver.pace, self.driver.ended or self.driver.pace.over(self.driver.pace.step)
-        if self.pause_at is None or not (over or pace.step >= self.pause_at):
+        if not main or self.pause_at is None or not (over or pace.step >= self.pause_at):
             return
         self.pause_at = None
         self.driver.report(now=True)

@@ -113,8 +113,7 @@ class Driver:
             if running.main and self.hold():
                 self.held = running
                 return self.links.waive()
-            if running.main:
-                self.requests.pause_here()
+            self.requests.pause_here(running.main)
             answered, value = self.perform(running, effect)
             if not answered:
                 return None
@@ -188,8 +187,7 @@ class Driver:
 
         A program waits for something that may be its; or nothing is taken before all roles have come to a common point.
         """
-        stands = self.ended or self.held is not None or self.requests.pause.endless
-        return stands or self.programs.await_peer(sender)
+        return self.ended or self.held is not None or self.requests.pause.endless or self.programs.await_peer(sender)
 
     def compute(self, running: RunningProgram, effect: Compute[Any]) -> tuple[bool, None]:
         self.requests.put(running)
