@@ -31,7 +31,7 @@ ELSEWHERE = {
     "engines/native/mpi_service.py": "the kernel's word of a peer",
     "engines/lab/iproute.py": "what the ip command says",
     "engines/process/launcher/roster.py": "tallies of a checkpoint: test_hostile_progress",
-    "engines/process/launcher/supervisor.py": "seconds of a checkpoint: test_hostile_progress",
+    "engines/process/launcher/keeping.py": "seconds of a checkpoint: test_hostile_progress",
     "observe/referee.py": "history of a checkpoint: test_hostile_progress",
     "checkpoint/files.py": "files: test_hostile_checkpoints",
     "checkpoint/record.py": "files: test_hostile_checkpoints",
