@@ -7,6 +7,7 @@ import signal
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -224,6 +225,20 @@ def test_a_pause_that_is_cancelled_ends_unless_it_has_an_end(monkeypatch: pytest
     for pause in (told, untold, none):
         pause.cancel()
     assert [told.deadline, untold.deadline, none.deadline] == [15.0, 10.0, None]
+
+
+@pytest.mark.parametrize(("stopped", "over"), [(None, False), ("interrupted", False), ("target", True)])
+def test_a_run_that_is_interrupted_in_a_score_may_come_to_another_one(stopped: Any, over: bool) -> None:
+    """Its workers go on to the step of a checkpoint; what lies before that has to be scored."""
+    told: list[bool] = []
+    supervisor = object.__new__(Supervisor)
+    supervisor.stopped, supervisor.watch, supervisor.referee = stopped, Stopwatch(), Referee(10)
+    supervisor.pauses = SimpleNamespace(step=4, tell_next=lambda over: told.append(over))  # type: ignore[assignment]
+    supervisor.scoring = SimpleNamespace(at_rest=lambda watch: True, standing_still=nullcontext)  # type: ignore[assignment]
+    supervisor.ask_scorer = lambda evaluate: {}  # type: ignore[method-assign,assignment]
+    supervisor.judge = lambda metrics: False  # type: ignore[method-assign,assignment]
+    supervisor.score()
+    assert told == [over]
 
 
 @pytest.mark.parametrize(("lockstep", "last"), [(False, [4, 8]), (True, [8, 8])])

@@ -10,7 +10,7 @@ import pytest
 import covey
 from covey.catalog import STRATEGIES, resolve
 from covey.errors import PeerLost
-from tests.real.harness import Room, Watch, fit, interrupt, trained
+from tests.real.harness import Room, Watch, fit, interrupt
 
 NUMBER = "parts = [p.detach().flatten() for p in model.parameters()]; return {'number': sum(map(weighed, parts))}"
 WEIGHED = "weighed = lambda part: float((part * torch.arange(1, len(part) + 1)).sum())"
@@ -62,10 +62,12 @@ def test_a_strategy_that_chooses_its_samples_is_scored_by_their_number(room: Roo
     assert len(fit(scored(room), "sandblaster", 2, steps=30, scores=1, engine="simulated").history) > 2
 
 
-def test_a_run_that_goes_on_is_scored_after_the_same_steps(room: Room) -> None:
-    task, kept = scored(room, before_step=PACE), room.path / "kept"
+@pytest.mark.parametrize("phase", ["training", "scoring"])
+def test_a_run_that_goes_on_is_scored_after_the_same_steps(room: Room, phase: str) -> None:
+    task = scored(room, before_step=PACE, before_score="time.sleep(0.11)" if phase == "scoring" else "pass")
+    kept, watch = room.path / "kept", Watch(lambda now: now.phase == phase and now.samples >= 150, interrupt)
     whole = fit(task, "bsp", 2, steps=60, scores=6)
-    broken = fit(task, "bsp", 2, steps=60, scores=6, checkpoint=kept, watcher=Watch(trained(150), interrupt))
+    broken = fit(task, "bsp", 2, steps=60, scores=6, checkpoint=kept, watcher=watch)
     assert broken.stopped == "interrupted" and 2 < len(broken.history) < len(whole.history)
     resumed = fit(task, "bsp", 2, steps=60, scores=6, resume=kept)
     assert lines(resumed) == lines(whole)

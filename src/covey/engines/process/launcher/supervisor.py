@@ -95,13 +95,12 @@ class Supervisor:
 
     def proceed(self) -> None:
         """Score, stop or keep, if it is time for that."""
-        if self.pauses.begun:
+        if self.stopped:
+            if not self.stopping:
+                self.stop()
+        elif self.pauses.begun:
             if not self.pauses.missing():
                 self.score()
-        elif self.stopping:
-            return
-        elif self.stopped:
-            self.stop()
         elif self.wishes.score and self.referee.due(self.roster.samples):
             self.score()
         elif self.keeper and self.keeper.due():
@@ -159,7 +158,7 @@ class Supervisor:
                 self.write_model()
             if step is not None:
                 self.referee.passed(step)
-                self.pauses.tell_next(over=self.stopped is not None)
+                self.pauses.tell_next(over=self.stopped == "target")
 
     def score_before(self, step: int) -> None:
         """Workers that are sent to a step may pause on their way: score them there."""
@@ -210,7 +209,8 @@ class Supervisor:
         """Send every worker its last step: a common one where they wait for one another."""
         self.stopping, self.monitor.phase = True, "stopping"
         if self.stopped == "interrupted" and self.keeper:
-            return self.keep(self.keeper, go_on=False)  # an interrupted run with checkpoints can continue from here
+            self.keep(self.keeper, go_on=False)  # an interrupted run with checkpoints can continue from here
+            return self.pauses.cancel()
         self.pauses.cancel()
         steps = self.quiescence.where()
         last = max(steps.values(), default=0) + 1  # a worker may have begun the step that it would begin next
