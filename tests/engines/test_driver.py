@@ -233,7 +233,7 @@ def test_a_run_that_is_interrupted_in_a_score_may_come_to_another_one(stopped: A
     told: list[bool] = []
     supervisor = object.__new__(Supervisor)
     supervisor.stopped, supervisor.watch, supervisor.referee = stopped, Stopwatch(), Referee(10)
-    supervisor.pauses = SimpleNamespace(step=4, tell_next=lambda over: told.append(over))  # type: ignore[assignment]
+    supervisor.pauses = SimpleNamespace(step=4, tell_next=lambda **given: told.append(given["over"]))  # type: ignore[assignment]
     supervisor.scoring = SimpleNamespace(at_rest=lambda watch: True, standing_still=nullcontext)  # type: ignore[assignment]
     supervisor.ask_scorer = lambda evaluate: {}  # type: ignore[method-assign,assignment]
     supervisor.judge = lambda metrics: False  # type: ignore[method-assign,assignment]
