@@ -141,7 +141,7 @@ def test_the_direction_is_that_of_dense_matrices(history: int, seed: int) -> Non
     for _ in range(14):
         w = search.vectors["w"].parts[0].clone()
         gradient = curvature @ w
-        if float(gradient.norm()) < 1e-6:
+        if float(gradient.norm()) < 1e-4:  # where moves are so small, their differences are mostly rounding
             break
         search.see(0.5 * float(w @ curvature @ w), *gradient.tolist())
         if search.search.tries:
