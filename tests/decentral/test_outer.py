@@ -22,7 +22,7 @@ def block() -> Block:
 
 
 def published(world: World, rank: int) -> Tensor:
-    return world.workers()[rank].scored.parts[0]
+    return world.workers()[rank].shown.model.parts[0]
 
 
 def test_block_momentum_comes_to_the_sum_of_a_geometric_series() -> None:

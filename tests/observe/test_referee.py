@@ -116,7 +116,7 @@ def test_where_steps_count_samples_do_not() -> None:
 def test_an_attempt_that_begins_again_tells_its_scores_once() -> None:
     told: list[int | float | None] = []
     lost = Referee(100)
-    lost.told = lambda row: told.append(row["samples"])
+    lost.told = lambda row, measured: told.append(row["samples"])
     judged(lost, 0.1, 0.2, 0.3)
     again = Referee(100)
     again.told, again.known = lost.told, lost.furthest
