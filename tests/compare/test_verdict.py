@@ -72,6 +72,16 @@ def test_a_winner_is_named_with_its_lead_over_the_next() -> None:
     assert 2.9 < bsp["ratio"]["low"] < 3.06 < bsp["ratio"]["high"] < 3.2 and bsp["runs"] == bsp["reached"] == 10
 
 
+def test_the_lead_is_over_one_that_is_surely_behind() -> None:
+    """One that lay behind the second and ran no more has too few runs to be compared with the first."""
+    second = [1.05, 3, 1.1, 2.6, 1.3, *[2.0, 1.9, 2.1, 2.0, 1.9] * 2]
+    third = [1.2 * time * (1 + 0.01 * (number % 3)) for number, time in enumerate(second[:5])]
+    whole = ran({"local_sgd": [1.0] * 15, "allreduce": second, "asynchronous": third})
+    assert whole.winner == "local_sgd"
+    assert whole.strategies[2].ratio is not None and whole.strategies[2].ratio.low < 1
+    assert "faster than allreduce (15 seeds)" in whole.verdict
+
+
 def test_a_tie_says_how_far_apart_they_may_be() -> None:
     whole = ran({"allreduce": CLOSE, "easgd": slower(1.0), "bsp": slower(3)})
     assert whole.verdict == "allreduce and easgd tie, ahead of bsp: at most 1.04x apart (10 seeds)"

@@ -124,7 +124,9 @@ def _busy(disturbed: Sequence[ComparedRun], whole: Comparison) -> str:
 
 def _first(whole: Comparison, found: Standings, leader: Entrant) -> str:
     rivals = [entrant for entrant in found.finishes if entrant.spec != leader.spec]
-    nearest = min(rivals, key=lambda entrant: found.ratio(entrant, leader).low)
+    # One that dropped out early, behind somebody else, may have too few runs to compare with the leader.
+    beaten = [entrant for entrant in rivals if found.ratio(entrant, leader).low > 1] or rivals
+    nearest = min(beaten, key=lambda entrant: found.ratio(entrant, leader).low)
     how = found.ratio(nearest, leader)
     missed = sum(not one.reached for one in found.finishes[leader].values())
     but = f"; it missed the target with {missed} of them" if missed else ""
