@@ -175,9 +175,8 @@ class Supervisor:
         return self.scoring.ask(control.Score(0, evaluate, str(file or "")))
 
     def judge(self, metrics: dict[str, float]) -> bool:
-        roster = self.roster
-        metrics = {**metrics, **read_measured(roster.tallies.values())}
-        return self.referee.judge(self.watch.now(), roster.samples, roster.bytes, metrics, roster.read_loss())
+        roster, found = self.roster, {**metrics, **read_measured(self.roster.tallies.values())}
+        return self.referee.judge(self.watch.now(), roster.samples, roster.bytes, found, roster.read_loss())
 
     def keep(self, keeper: CheckpointKeeper, go_on: bool = True) -> None:
         """Bring every role to a common point, let the links drain, copy; then train on, or end there."""

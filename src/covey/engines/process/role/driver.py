@@ -55,8 +55,7 @@ class Driver:
         self.requests = ComputeRequests(self)
         self.sums: NativeSums | SharedSum | None = None  # the engine's own collectives
         self.breakable = plan.elastic and role.together  # waits for peers end when one of them is born again
-        self.ended = self.quit = False
-        self.undone = False  # its steps were only to warm up
+        self.ended = self.quit = self.undone = False  # undone: its steps were only to warm up
         self.held: RunningProgram | None = None
 
     # -- the loop --------------------------------------------------------------------------------------------------
