@@ -25,7 +25,7 @@ CROWD = 65_536  # files that a process with locked doors may have open: stranger
 RUDE = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 FAILED = RUDE | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 PROVED, GONE, CAME = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED, zmq.EVENT_ACCEPTED
-STRANGERS = 32  # connections that a door has at once, beyond two for each member; each may fill as much as one frame
+STRANGERS = 24  # connections that a door has at once, beyond two for each member; each may fill as much as one frame
 EVENTS = 1000  # of a door that are heard in one go
 
 
