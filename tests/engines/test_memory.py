@@ -288,8 +288,9 @@ time.sleep(60)
 
 def test_memory_outlives_its_owner() -> None:
     """What a role lent can be read though it was killed meanwhile; no file has a name that could stay behind."""
-    segment, before = SharedSegment([A, B]), set(os.listdir("/dev/shm"))
+    segment = SharedSegment([A, B])
     file = segment.file(A)
+    assert all(os.readlink(f"/proc/self/fd/{one}").startswith("/memfd:") for one in segment.files)
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, str(file)], pass_fds=[file], stdout=subprocess.PIPE, text=True
     ) as owner:
@@ -298,6 +299,6 @@ def test_memory_outlives_its_owner() -> None:
         owner.kill()
     header = read_header(pack(Load(sender=A, what=numbers()))[0], 1 << 30, A)
     (tensor,) = HostMemory(B, segment).neighbours.tensors(header, places)
-    assert bool((tensor == 8).all()) and set(os.listdir("/dev/shm")) == before
+    assert bool((tensor == 8).all())
     for handle in (*segment.files, *segment.wakeups):
         os.close(handle)
