@@ -20,6 +20,20 @@ from tests.warm import Warm
 DIGITS = "examples/digits.py"
 
 
+
+class Watch:
+    """Hears what a person would see."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def update(self, progress: object) -> None:
+        pass
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+
 def records(runs: Path) -> list[RunRecordFolder]:
     found, unreadable = recorded_runs(runs)
     assert unreadable == []
@@ -67,21 +81,13 @@ def test_where_records_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_folder_that_cannot_be_written_costs_a_line_and_not_the_run(tmp_path: Path) -> None:
-    said: list[str] = []
-
-    class Watch:
-        def update(self, progress: object) -> None:
-            pass
-
-        def say(self, line: str) -> None:
-            said.append(line)
-
+    watch = Watch()
     (tmp_path / "file").write_text("")
     result = covey.fit(
-        DIGITS, "bsp", 2, engine="simulated", steps=1, runs=tmp_path / "file" / "runs", watcher=Watch()
+        DIGITS, "bsp", 2, engine="simulated", steps=1, runs=tmp_path / "file" / "runs", watcher=watch
     )  # fmt: skip
     assert result.samples == 64 and result.record is None
-    assert len(said) == 1 and said[0].startswith("this run is not recorded: ")
+    assert len(watch.said) == 1 and watch.said[0].startswith("this run is not recorded: ")
 
 
 def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
@@ -220,20 +226,12 @@ class Failing(covey.Callback):
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_what_is_said_is_kept(tmp_path: Path, engine: str) -> None:
     """A checkpoint, a callback that was dropped: the journal has every line that a person saw, and no other."""
-    said: list[str] = []
-
-    class Watch:
-        def update(self, progress: object) -> None:
-            pass
-
-        def say(self, line: str) -> None:
-            said.append(line)
-
+    watch = Watch()
     kept = {"checkpoint": tmp_path / "kept", "every": "50ms"} if engine == "local" else {}
     covey.fit(
-        DIGITS, "bsp", 2, engine=engine, epochs=3, callbacks=[Failing()], watcher=Watch(), runs=tmp_path / "runs",
+        DIGITS, "bsp", 2, engine=engine, epochs=3, callbacks=[Failing()], watcher=watch, runs=tmp_path / "runs",
         **kept,  # type: ignore[arg-type]
     )  # fmt: skip
     (record,) = records(tmp_path / "runs")
-    assert [event.line for event in record.events if isinstance(event, JournalLine)] == said
-    assert sum("Failing failed in scored" in line for line in said) == 1
+    assert [event.line for event in record.events if isinstance(event, JournalLine)] == watch.said
+    assert sum("Failing failed in scored" in line for line in watch.said) == 1

@@ -17,11 +17,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
-from threading import Thread
 
 import msgspec
 
-from covey.engines.cluster.memory_broker import GUESTS, admitted, check_user, introduced
+from covey.engines.cluster.memory_broker import GUESTS, Broker, admitted, check_user, introduced
 from covey.engines.process import liveness
 from covey.engines.process.inherited import environment as own_environment
 from covey.engines.process.inherited import files, fixed_in_any_session, inherited
@@ -29,7 +28,6 @@ from covey.engines.process.launcher.fork_server_client import ForkedParent, Shar
 from covey.engines.process.launcher.role_processes import ForkServer, spawned
 from covey.engines.process.launcher.shared_fork_server import HANDLES, Wish, wishes
 from covey.engines.transport import handles
-from covey.errors import WireError
 from covey.model.threads import limited_to
 
 PATIENCE = 60.0  # seconds that either end waits for the other, which may be busy
@@ -39,25 +37,16 @@ PAUSE = 0.02
 _pid = Struct("<i")
 
 
-class ForkBroker:
+class ForkBroker(Broker):
     """Passes the wishes of sites on to the fork server of this process, until it is closed."""
 
+    patience = PATIENCE
+
     def __init__(self, server: SharedForkServer, secret: bytes, listener: socket.socket) -> None:
-        self.server, self.secret, self.socket = server, secret, listener
-        self.thread = Thread(target=self._serve, name="fork broker", daemon=True)
-        self.thread.start()
+        self.server = server
+        super().__init__(listener, secret, "fork broker")
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                line, _ = self.socket.accept()
-            except OSError:  # closed
-                return
-            with line, suppress(OSError, WireError):  # it left, was a stranger, or the server is gone
-                line.settimeout(PATIENCE)
-                self._pass_on(line)
-
-    def _pass_on(self, line: socket.socket) -> None:
+    def answer(self, line: socket.socket) -> None:
         line.send(admitted(line, self.secret) + _pid.pack(self.server.pid))
         text, *given = handles.take(line, 1 + HANDLES)
         try:
@@ -67,13 +56,6 @@ class ForkBroker:
         finally:
             handles.close(given)
         line.send(b"+")
-
-    def close(self) -> None:
-        """Sites that have their fork keep it."""
-        with suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)  # ends the thread's waiting
-        self.thread.join()
-        self.socket.close()
 
 
 class BorrowedServer:

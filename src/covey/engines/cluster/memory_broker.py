@@ -19,6 +19,7 @@ from threading import Thread
 from covey.address import Address
 from covey.engines.cluster.site_messages import FetchMemory, LayMemory, MemoryShared
 from covey.engines.transport import handles, shared_segment
+from covey.errors import WireError
 
 SECRET = 32  # bytes
 PATIENCE = 5.0  # seconds that either end waits for the other
@@ -33,25 +34,19 @@ def new_secret() -> bytes:
     return token_bytes(SECRET)
 
 
-class MemoryBroker:
-    """Has made memory for these roles, and hands it to sites that may have it until it is closed."""
+class Broker:
+    """Answers one guest after another at a socket of this machine, on a thread, until it is closed."""
 
-    def __init__(self, roles: Sequence[Address], secret: bytes, common: bool) -> None:
-        """With `common` there is one more file, for what all roles of the run have in common."""
-        self.secret, self.door = secret, f"covey-{token_hex(16)}"
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.handles: list[int] = []
-        try:
-            self.handles += shared_segment.laid(roles)
-            self.handles += [shared_segment.new_file()] if common else []
-            self.socket.bind(f"\0{self.door}")
-            self.socket.listen(GUESTS)
-        except OSError:
-            self.socket.close()
-            handles.close(self.handles)
-            raise
-        self.thread = Thread(target=self._serve, name="memory broker", daemon=True)
+    patience = PATIENCE
+
+    def __init__(self, listener: socket.socket, secret: bytes, name: str) -> None:
+        self.socket, self.secret = listener, secret
+        self.thread = Thread(target=self._serve, name=name, daemon=True)
         self.thread.start()
+
+    def answer(self, line: socket.socket) -> None:
+        """Give a guest what it came for."""
+        raise NotImplementedError
 
     def _serve(self) -> None:
         while True:
@@ -59,20 +54,42 @@ class MemoryBroker:
                 line, _ = self.socket.accept()
             except OSError:  # closed
                 return
-            with line, suppress(OSError):  # it left, was a stranger, or was too slow
-                line.settimeout(PATIENCE)
-                self._hand(line)
-
-    def _hand(self, line: socket.socket) -> None:
-        line.send(admitted(line, self.secret) + _count.pack(len(self.handles)))
-        handles.give(line, self.handles)
+            with line, suppress(OSError, WireError):  # it left, was a stranger, was too slow, or cannot be served
+                line.settimeout(self.patience)
+                self.answer(line)
 
     def close(self) -> None:
-        """Sites that have fetched it keep it; no other will get it."""
+        """Guests keep what they have; no other gets anything."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)  # ends the thread's waiting
         self.thread.join()
         self.socket.close()
+
+
+class MemoryBroker(Broker):
+    """Has made memory for these roles, and hands it to sites that may have it until it is closed."""
+
+    def __init__(self, roles: Sequence[Address], secret: bytes, common: bool) -> None:
+        """With `common` there is one more file, for what all roles of the run have in common."""
+        self.door, self.handles = f"covey-{token_hex(16)}", list[int]()
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self.handles += shared_segment.laid(roles)
+            self.handles += [shared_segment.new_file()] if common else []
+            listener.bind(f"\0{self.door}")
+            listener.listen(GUESTS)
+        except OSError:
+            listener.close()
+            handles.close(self.handles)
+            raise
+        super().__init__(listener, secret, "memory broker")
+
+    def answer(self, line: socket.socket) -> None:
+        line.send(admitted(line, self.secret) + _count.pack(len(self.handles)))
+        handles.give(line, self.handles)
+
+    def close(self) -> None:
+        super().close()
         handles.close(self.handles)
         self.handles = []
 
