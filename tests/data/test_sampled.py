@@ -225,8 +225,8 @@ def test_what_cannot_be_dealt_out_is_refused(given: dict[str, Any], words: str) 
     ("sampler", "others", "words"),
     [
         (Short(WHOLE), {}, r"len\(sampler\) is 23, but it gave 5 samples in pass 0"),
-        ([1, 23], {}, "outside 0 to 22 in pass 0"),
-        ([-1, 2], {}, "outside 0 to 22"),
+        ([1, 23], {}, "gave 1 to 23 in pass 0; data has 0 to 22"),
+        ([-1, 2], {}, "gave -1 to 2 in pass 0"),
         ([1, 2, 3], {"drop_last": True, "batch_size": 4}, "drop_last leaves nothing of a pass"),
     ],
 )

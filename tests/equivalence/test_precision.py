@@ -116,6 +116,23 @@ def test_gradients_of_parts_of_a_batch_add_up(precision: str) -> None:
     assert apart(trained(plain), trained(parts)) < 2e-2
 
 
+class Bag(nn.Module):
+    """Its gradients are sparse."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(3, 3, sparse=sparse)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.bag(x.abs().argmax(1, keepdim=True) % 3)
+        return made
+
+
+def test_sparse_gradients_are_scaled_too() -> None:
+    bags = [replace(task("fp16"), model=lambda sparse=sparse: Bag(sparse)) for sparse in (True, False)]
+    assert apart(trained(bags[0]), trained(bags[1])) == 0
+
+
 def test_many_workers_are_one_with_a_larger_batch() -> None:
     plain = replace(task("bf16"), model=lambda: nn.Linear(6, 3))
     assert apart(trained(plain, "allreduce", 2), trained(replace(plain, batch_size=16))) < 2e-2

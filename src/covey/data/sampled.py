@@ -71,5 +71,6 @@ def _drawn(sampler: SizedSampler, held: int, seed: int, epoch: int) -> Tensor:
             "a sampler must give as many in every pass"
         )
     if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < held:
-        raise PlanError(f"Task: the sampler gave a sample outside 0 to {held - 1} in pass {epoch}")
+        given = f"{numbers.min()} to {numbers.max()}"
+        raise PlanError(f"Task: the sampler gave {given} in pass {epoch}; data has 0 to {held - 1}")
     return numbers

@@ -73,6 +73,9 @@ class LossScale:
 
     def settle(self, loss: Tensor, parameters: Sequence[nn.Parameter]) -> bool:
         """Divide the gradients by the scale; False: they overflowed, and must be computed again with half of it."""
+        for parameter in parameters:
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()  # as it is exchanged anyway
         grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
         finite = not grads or bool(torch.stack([grad.isfinite().all() for grad in grads]).all())
         if not finite and self.scale > 1 and bool(loss.isfinite()):
