@@ -39,6 +39,11 @@ class ViewChanged(Exception):
     """(To a program that waits for its peers in a round of all workers) One was born again: the round will not end."""
 
 
+def model_lost(who: Address) -> PeerLost:
+    """Why a run ends that loses the worker whose model is scored when nobody is left to take one from."""
+    return PeerLost(f"{who} was lost after all others had ended, and with it the model", str(who))
+
+
 def pause(failures: int) -> float:
     """Seconds before another try, after this number of failures in a row."""
     return PAUSES[min(failures, len(PAUSES)) - 1]

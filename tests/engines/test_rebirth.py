@@ -2,100 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import covey
-from covey.engines.virtual import VirtualEngine, VirtualOutcome
-from covey.engines.virtual.lives import Rebirth
-from covey.engines.virtual.run_faults import VirtualAttempt
-from covey.engines.virtual.virtual_actor import WAIT
 from covey.errors import PeerLost
 from covey.membership import Deaths
 from covey.message import Address, Message
 from covey.model import build
-from covey.model.replica import Replica
-from covey.model.scored import ScoredModel
-from covey.model.threads import one_thread
 from covey.observe.instruments import Instrument
-from covey.observe.referee import Referee
-from covey.run.options import options
-from covey.run.request import request
 from covey.simulate import Cluster
-from covey.strategy import Role
+from tests.killing import STEPS, Finished
 from tests.worlds import CLUSTER, INSTANT, cloud, mlp, run, server, sgd, worker
 
-STEPS, VICTIM = 4, worker(1)
 FAMILIES = [
     ("ssp(bound=1)", 2), ("asynchronous", 2), ("dssp", 2), ("quorum", 2), ("softsync", 2), ("dc_asgd", 2),
     ("petuum(bound=1)", 2), ("essp(bound=1)", 2), ("downpour", 2), ("downpour(push=2, fetch=2)", 2),
     ("asynchronous(epoch=0.5)", 1), ("ssp + topk(density=0.2)", 2),
     ("easgd(period=2)", None), ("eamsgd(period=1)", None), ("gosgd(probability=0.5)", None),
+    ("adpsgd", None), ("tree_easgd(fanout=2, up=1, down=2)", None),
     ("diloco(period=3)", None), ("local_sgd(period=3, momentum=keep)", None),
 ]  # fmt: skip
-
-
-class Killing(VirtualEngine):
-    """Kills roles in place of each of these of their effects, counted over all of their lives."""
-
-    def kill(self, at: dict[Address, Collection[int]]) -> None:
-        self.at, self.counts = at, dict.fromkeys(at, 0)
-        for kind, perform in list(self._perform.items()):
-            self._perform[kind] = self.counted(perform)
-
-    def counted(self, perform: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        def act(thread: Any, effect: Any) -> Any:
-            who = thread.actor.address
-            if who in self.at:
-                self.counts[who] += 1
-                if self.counts[who] - 1 in self.at[who]:
-                    self._lives.lose(who)
-                    return WAIT
-            return perform(thread, effect)
-
-        return act
-
-
-class Finished:
-    """A run that is over: its outcome, its weights, and how many effects its victim performed."""
-
-    def __init__(
-        self, strategy: str, at: Collection[int] = (), *, victim: Address = VICTIM, task: Any = None,
-        watch: Instrument | None = None, most: int = 2, workers: int = 3, cluster: Cluster = CLUSTER,
-        also: dict[Address, Collection[int]] | None = None, **given: Any,
-    ) -> None:  # fmt: skip
-        task = task or mlp(sgd(momentum=0.9))
-        asked = request(
-            task, strategy, workers, options({"engine": "simulated", "on_failure": "continue", "steps": STEPS, **given})
-        )
-
-        def replica(role: Role) -> Replica:
-            return build.replica(task, role.address, role.trains, asked.deal, asked.budget, role.part)
-
-        def reborn(role: Role) -> Replica:
-            replicas[role.address] = replica(role)
-            return replicas[role.address]
-
-        replicas = {role.address: replica(role) for role in asked.plan.roles}
-        rebirth = Rebirth(reborn, most)
-        attempt = VirtualAttempt(rebirth=rebirth)
-        engine = Killing(
-            asked.plan, dict(replicas), cluster, [watch] if watch else [], Referee(10**9), None, attempt=attempt
-        )  # fmt: skip
-        engine.kill({victim: at, **(also or {})})
-        with one_thread():
-            self.outcome: VirtualOutcome = engine.run()
-        model = ScoredModel(build.model(task, 0), None)
-        model.assemble(self.outcome.snapshots)
-        self.weights: dict[str, Tensor] = model.state()
-        self.effects, self.replicas = engine.counts[victim], replicas
-
-    def equals(self, other: dict[str, Tensor]) -> bool:
-        return all(torch.equal(self.weights[name], other[name]) for name in other)
 
 
 def dropout() -> Any:

@@ -70,6 +70,16 @@ def test_every_family_goes_on(room: Room, strategy: str) -> None:
     assert result.samples == 10 * 64 and all(tensor.isfinite().all() for tensor in weights(result))
 
 
+@pytest.mark.parametrize("strategy", ["adpsgd", "tree_easgd(fanout=2, up=1, down=2)"])
+def test_peers_go_on(room: Room, strategy: str) -> None:
+    victims = ["worker 1", "worker 0", "worker 1"]
+    killer = Killer(room, *victims)
+    result = fit(room.task(before_step=AT_STEP), strategy, 4, steps=80, on_failure="continue", watcher=killer)
+    check(result, killer, victims)
+    assert result.samples == 20 * 64 and all(tensor.isfinite().all() for tensor in weights(result))
+    assert result.notes["lost models"] == 3
+
+
 def test_large_models_travel_through_shared_memory_and_their_space_is_given_back(room: Room) -> None:
     """A lent gradient of the dead is read by the server after the new life has begun to write its own."""
     task = room.task(before_step=AT_STEP, model="nn.Sequential(nn.Linear(6, 20000), nn.ReLU(), nn.Linear(20000, 3))")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from covey.errors import PeerLost
+from covey.membership import model_lost
 from covey.model.replica import Replica
 from covey.program import Node
 from covey.servers.together import Together
@@ -29,5 +29,5 @@ async def enter(node: Node, replica: Replica, together: Together) -> bool:
     """Begin, where worker 0's model is the run's; False: all others have ended, and there is nothing left to do."""
     going = await together.enter(replica)
     if not going and node.rank == 0:
-        raise PeerLost(f"{node.address} was lost after all others had ended, and with it the model", str(node.address))
+        raise model_lost(node.address)
     return going

@@ -102,6 +102,7 @@ ENTRIES: Mapping[str, Entry] = {
         "0.9/(fanout+1) unless given.",
         traffic=TrafficFormula("(n-1)/n / up + (n-1)/n / down", formulas.leaves),
         timelines=("tree_easgd(fanout=2, up=1, down=2)",),
+        on_loss="continue",
         test="decentral/test_tree_easgd.py::test_only_the_receiver_is_pulled",
     ),
     "mpca": Entry(

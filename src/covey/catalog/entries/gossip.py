@@ -46,6 +46,7 @@ ENTRIES: Mapping[str, Entry] = {
         "other answers at any moment. An average moves both by the same half, so no gradient is lost in it.",
         traffic=TrafficFormula("at most 1, as the network allows", formulas.counted, (Meet, HalfDifference), beside=0),
         timelines=("adpsgd",),
+        on_loss="continue",
         test="decentral/test_adpsgd.py::test_an_old_gradient_moves_weights_that_were_averaged_meanwhile",
     ),
     "sgp": Entry(

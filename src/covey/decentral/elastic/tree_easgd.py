@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from covey.decentral.leaving import addresses, part
+from covey.decentral.peer_lives import PeerLives
 from covey.decentral.written_settings import written
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.exchange.differences import model_gaps, model_wires, refuse_lagging
+from covey.membership import model_lost
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
@@ -43,6 +45,7 @@ class TreePlace:
 async def worker(node: Node, replica: Replica, *, place: TreePlace, pull: float, codec: Codec) -> None:
     """Be pulled by what has come, step, and now and then send the model up or down (Zhang 2016)."""
     gone: set[int] = set()
+    peers = PeerLives(node, replica, sorted(place.near))  # the one above it first
     gaps = model_gaps(node, replica, codec)
     told = model_wires(node, replica, codec, "told", "sway")
 
@@ -54,8 +57,13 @@ async def worker(node: Node, replica: Replica, *, place: TreePlace, pull: float,
         """The model as it travels up (1) or down (0): who hears it hears it every time."""
         return NeighbourPull(told.tell(replica.model, way))
 
-    for step in node.steps():
+    going = await peers.enter()
+    if not going and node.rank == 0:
+        raise model_lost(node.address)
+    for step in node.steps() if going else ():
         be_pulled()
+        await peers.look()
+        gone = peers.through if peers.elastic else gone  # one that was born again is there again
         while leaving := node.receive_nowait(Goodbye):
             gone.add(leaving.sender.rank)
         replica.apply(await replica.gradient(node))
@@ -64,7 +72,7 @@ async def worker(node: Node, replica: Replica, *, place: TreePlace, pull: float,
             await node.broadcast(addresses({place.parent} - gone), sway(1))
         if (step + 1) % place.down == 0:
             await node.broadcast(addresses(sorted(set(place.children) - gone)), sway(0))
-    await part(node, place.near, place.near - gone)
+    await (peers.part() if peers.elastic else part(node, place.near, place.near - gone))
     be_pulled()
 
 

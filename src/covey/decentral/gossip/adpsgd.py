@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from covey.decentral.leaving import leave, part, see_off
+from covey.decentral.peer_lives import PeerLives
 from covey.exchange.codec import Codec, dense
 from covey.exchange.differences import model_coder, model_gaps, model_wires, refuse_lagging
+from covey.membership import Joined
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Memory, Node
@@ -44,6 +46,7 @@ class Meetings:
         self.coder, self.memory = coder, node.remember("codec", coder.memory)
         self.told = model_wires(node, replica, codec, "told", "meet", model)
         self.gaps = model_gaps(node, replica, codec, model)
+        self.open: int | None = None  # with whom, as far as this life knows
 
     def meet(self, peer: int) -> Meet:
         return Meet(self.told.tell(self.model, peer))
@@ -64,23 +67,39 @@ async def active(node: Node, replica: Replica, *, neighbours: Collection[int], c
     """Meet one random passive neighbour a step, unless the last meeting still goes on; never wait for it."""
     asked, moved = node.remember("asked", 0), node.remember("moved", 0)
     meetings = Meetings(node, replica, shielded(replica), codec)
-    await node.spawn(mover(node, meetings, moved))
-    for _ in node.steps():
+
+    async def drop(rank: int) -> None:
+        """This passive worker was lost. The meeting with it is over: this one has not moved, the other is gone."""
+        if meetings.open == rank:
+            meetings.open = None
+            asked.value -= 1
+
+    peers = PeerLives(node, replica, sorted(neighbours), born=drop)
+    going = await peers.enter()
+    await node.spawn(mover(node, meetings, asked, moved, peers))
+    for _ in node.steps() if going else ():
         await node.save_point()  # before which no shadow may have moved
         if neighbours and asked.value == moved.value:
-            peer = node.rng.choice(sorted(neighbours))
-            await node.send(Address("worker", peer), meetings.meet(peer))
+            peer = meetings.open = node.rng.choice(sorted(neighbours))
             asked.value += 1
+            await node.send(Address("worker", peer), meetings.meet(peer))
         await step(node, replica, moved)
-    await part(node, neighbours, neighbours)  # their goodbye comes after their last answer
+    # their goodbye, and their farewell, comes after their last answer
+    await (peers.part() if peers.elastic else part(node, neighbours, neighbours))
 
 
-async def passive(node: Node, replica: Replica, *, neighbours: Collection[int], codec: Codec) -> None:
+async def passive(
+    node: Node, replica: Replica, *, neighbours: Collection[int], active: Collection[int], codec: Codec
+) -> None:  # fmt: skip
     """Step on one's own, and answer whoever asks, whenever that is."""
     met = node.remember("met", 0)
-    await node.spawn(answerer(node, Meetings(node, replica, shielded(replica), codec), met))
-    for _ in node.steps():
+    peers = PeerLives(node, replica, sorted(neighbours))
+    going = await peers.enter()
+    await node.spawn(answerer(node, Meetings(node, replica, shielded(replica), codec), met, peers))
+    for _ in node.steps() if going else ():
         await step(node, replica, met)
+    if peers.elastic:
+        return await peers.part(after=active)
     await see_off(node, neighbours)  # from here on nobody will ask any more
     await leave(node, neighbours)
 
@@ -94,17 +113,31 @@ async def step(node: Node, replica: Replica, meetings: Memory[int]) -> None:
     await node.note("update")
 
 
-async def mover(node: Node, meetings: Meetings, moved: Memory[int]) -> None:
+async def mover(
+    node: Node, meetings: Meetings, asked: Memory[int], moved: Memory[int], peers: PeerLives
+) -> None:  # fmt: skip
     """Take each answer in the moment it comes. A gradient that was applied meanwhile stays: only the half is added."""
     while True:
-        meetings.go(await node.receive(HalfDifference))
-        moved.value += 1
+        word = await node.receive_any(HalfDifference, *peers.asks)
+        if not isinstance(word, HalfDifference):
+            await peers.hear(word)
+            continue
+        meetings.go(word)  # whatever meeting it is of: the other one has come as far
+        if asked.value > moved.value and meetings.open in (None, word.sender.rank):
+            moved.value += 1
+            meetings.open = None
 
 
-async def answerer(node: Node, meetings: Meetings, met: Memory[int]) -> None:
+async def answerer(node: Node, meetings: Meetings, met: Memory[int], peers: PeerLives) -> None:
     """Come half of the way, and tell the other the very same half: so their sum stays, whatever happens meanwhile."""
     while True:
-        meet = await node.receive(Meet)
+        meet = await node.receive_any(Meet, *peers.asks)
+        if not isinstance(meet, Meet):
+            await peers.hear(meet)
+            continue
+        if peers.elastic and (joined := node.receive_nowait(Joined, sender=meet.sender)):
+            await peers.hear(joined)  # an earlier life asked, which cannot come the other half
+            continue
         half = meetings.move(meet)
         met.value += 1
         await node.send(meet.sender, half, loan=True)
@@ -126,13 +159,13 @@ class Adpsgd:
         side, _ = graph.sides()  # two workers that ask each other at once would wait for each other for ever
 
         def roles(workers: int, servers: int) -> list[Role]:
+            works = [active if rank in side else partial(passive, active=side) for rank in range(workers)]
             return [
                 Role(
-                    Address("worker", rank),
-                    partial(active if rank in side else passive, neighbours=graph.neighbours(rank), codec=codec),
+                    Address("worker", rank), partial(work, neighbours=graph.neighbours(rank), codec=codec),
                     trains=True, scored=True,
                 )
-                for rank in range(workers)
+                for rank, work in enumerate(works)
             ]  # fmt: skip
 
         return Strategy(

@@ -1,0 +1,204 @@
+"""Workers without a server, of which one is lost: its next life takes over the model of another worker.
+
+Where lost workers are born again, nobody ends before all are through: so whoever has a model is there to give it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+from covey.decentral.leaving import addresses
+from covey.errors import PeerLost
+from covey.membership import Joined
+from covey.message import Address, Message
+from covey.model.replica import Replica
+from covey.names import option
+from covey.program import Memory, Node
+from covey.servers.standing import begin
+from covey.vector import Vector
+
+
+class AskModel(Message):
+    """A worker that was born again asks for a model; it knows all workers in these lives."""
+
+    wire_name = "peers.ask_model"
+
+    lives: tuple[int, ...]
+
+    counted = False
+
+
+class GivenModel(Message):
+    """The sender's model, and the weight that goes along, where models have weights."""
+
+    wire_name = "peers.given_model"
+
+    model: Vector
+    weight: float
+
+    counted = False
+
+
+class NoModel(Message):
+    """The sender was born again itself, knows all workers in these lives, and has no model yet."""
+
+    wire_name = "peers.no_model"
+
+    lives: tuple[int, ...]
+
+    counted = False
+
+
+class Farewell(Message):
+    """The sender has done its last step, in this life."""
+
+    wire_name = "peers.farewell"
+
+    life: int
+
+    counted = False
+
+
+async def _nothing(rank: int) -> None:
+    pass
+
+
+class PeerLives:
+    """One worker among those of its run. Where lost workers are not born again, nothing of this costs anything.
+
+    Args:
+        near: From whom a new life would rather have its model, in this order.
+        weight: Of the model, where models have weights that add up: a new life takes half of its donor's.
+        born: What else is done when a worker was born again.
+    """
+
+    def __init__(
+        self, node: Node, replica: Replica, near: Sequence[int] = (), weight: Memory[float] | None = None,
+        born: Callable[[int], Awaitable[None]] = _nothing,
+    ) -> None:  # fmt: skip
+        self.node, self.replica, self.weight, self.born = node, replica, weight, born
+        self.elastic = node.life.elastic
+        self.asks: tuple[type[Message], ...] = (Joined, AskModel) if self.elastic else ()  # a companion may hear these
+        self.kinds = (*self.asks, Farewell)  # the program that parts hears all
+        self.lives = tuple(node.life.number if rank == node.rank else 0 for rank in range(node.workers))
+        away = {node.rank, *(who.rank for who in node.life.ended)}
+        ranks = dict.fromkeys((*near, *range(node.workers)))
+        self.others = [rank for rank in ranks if rank not in away]  # that have not ended
+        self.has_model = not node.life.number
+        self._left: dict[int, int] = {}  # in which life each one has said farewell
+        self._told: dict[int, int] = {}  # to which life of each one this one has said it
+        self._met: dict[int, int] = {}  # in which life each one hears this one, as far as is certain
+        self._parting = self._patient = False
+
+    @property
+    def through(self) -> set[int]:
+        """Who has done its last step."""
+        return {rank for rank, life in self._left.items() if life >= self.lives[rank]}
+
+    async def enter(self) -> bool:
+        """Begin; or in the place of a lost worker, at the step in which it was lost. False: all others have ended."""
+        going = await self.adopt()
+        if going and self.node.life.number:
+            await begin(self.node, self.replica, self.node.life.step)
+        return going
+
+    async def adopt(self) -> bool:
+        """Have a model: one's own, or in the place of a lost worker that of another. False: all others have ended."""
+        if not self.node.life.number:
+            return True
+        await self.node.note("lost models" if self.weight is None else "lost shares")
+        self.replica.weigh(0.0)  # nothing of it is scored yet
+        while self.others and not self.has_model:
+            told: dict[int, tuple[int, ...]] = {}
+            for rank in self.others:
+                if not self.has_model:
+                    await self._ask(rank, told)
+            # Who says so in these lives had none, and hears no earlier life: so none of them can get one any more.
+            if all(told.get(rank) == self.lives for rank in self.others):
+                raise PeerLost(
+                    f"{self.node.address} was lost together with all other workers that had a model; keep runs like "
+                    f"this one with {option('checkpoint', 'DIR')} and {option('on_failure', 'restart')}",
+                    str(self.node.address),
+                )
+        return self.has_model
+
+    async def _ask(self, rank: int, told: dict[int, tuple[int, ...]]) -> None:
+        """Ask one worker for its model; what it tells where it has none."""
+        who = Address("worker", rank)
+        await self.look()  # so that whoever is born again from here on was not asked in its new life
+        await self.node.send(who, AskModel(self.lives))
+        while True:
+            word = await self.node.receive_any(GivenModel, NoModel, *self.kinds)
+            if isinstance(word, GivenModel):
+                return self._take(word)
+            if isinstance(word, NoModel):
+                self._know(word.lives)
+                told[rank] = word.lives
+                return None
+            await self.hear(word)
+            if isinstance(word, Joined) and word.sender == who:
+                return None
+
+    def _take(self, given: GivenModel) -> None:
+        self.replica.model.copy_(given.model)
+        self.has_model = True
+        if self.weight is not None:
+            self.weight.value = given.weight
+        self.replica.weigh(1.0 if self.weight is None else given.weight)
+
+    async def look(self) -> None:
+        """Hear what others have said."""
+        while self.elastic and (word := self.node.receive_nowait(*self.kinds)):
+            await self.hear(word)
+
+    async def hear(self, word: Message) -> None:
+        """A worker was born again, asks for a model, or is through."""
+        rank = word.sender.rank
+        if isinstance(word, Joined):
+            self._know(tuple(word.life if other == rank else 0 for other in range(self.node.workers)))
+            self._met[rank] = word.life
+            await self.born(rank)
+            if not self._patient:
+                await self._say_farewell(rank)
+        elif isinstance(word, Farewell):
+            self._left[rank] = self._met[rank] = word.life
+            await self._say_farewell(rank)
+        elif isinstance(word, AskModel):
+            self._know(word.lives)
+            await self.node.send(word.sender, self._given() if self.has_model else NoModel(self.lives))
+
+    def _given(self) -> GivenModel:
+        if self.weight is None:
+            return GivenModel(self.replica.model, 1.0)
+        self.weight.value = self.weight.value / 2
+        self.replica.weigh(self.weight.value)
+        return GivenModel(self.replica.model, self.weight.value)
+
+    def _know(self, lives: tuple[int, ...]) -> None:
+        self.lives = tuple(map(max, self.lives, lives))
+
+    async def part(self, after: Collection[int] = ()) -> None:
+        """Say farewell, and stay until all others have said theirs.
+
+        With `after` it is said only when these have said theirs, to each of their lives: so each of them has heard
+        all that was sent to it before.
+        """
+        self._patient = bool(after)
+        await self._await(after)
+        self._parting = True
+        for rank in self.others:
+            await self._say_farewell(rank)
+        await self._await(self.others)
+
+    async def _await(self, ranks: Collection[int]) -> None:
+        while True:
+            await self.look()
+            if not set(ranks) & set(self.others) - self.through:
+                return
+            await self.hear(await self.node.receive_any(*self.kinds))
+
+    async def _say_farewell(self, rank: int) -> None:
+        """Once to each life of a worker."""
+        if self._parting and self._told.get(rank, -1) < (met := self._met.get(rank, 0)):
+            self._told[rank] = met
+            await self.node.broadcast(addresses([rank]), Farewell(self.node.life.number))
