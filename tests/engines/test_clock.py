@@ -37,3 +37,19 @@ def test_a_pause_is_no_training_time(clock: list[float]) -> None:
     watch.stop()
     clock[0] = 50
     assert watch.now() == 2 and watch.at(3.0) == 2
+
+
+def test_a_past_moment_is_found_again_unless_the_clock_stood_still(clock: list[float]) -> None:
+    watch = Stopwatch(before=1.0)
+    assert watch.zero is None and watch.then(10) is None
+    watch.start()
+    clock[0] = 14
+    watch.stop()
+    clock[0] = 20
+    watch.start()
+    clock[0] = 30
+    watch.skip(4)
+    clock[0] = 32
+    assert watch.zero == 9
+    assert [watch.then(moment) for moment in (9, 10, 14, 17, 20, 26, 28, 30, 32)] == [None, 1, 5, None, 5, 11, None, 11, 13]
+    assert watch.then(32) == watch.now()

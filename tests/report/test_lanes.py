@@ -9,7 +9,7 @@ import pytest
 
 from covey.cli.tables.picture import picture
 from covey.message import Address
-from covey.observe.recording import Arrow, Recording, RoleTimeline, TimeSpan, joined
+from covey.observe.recording import Arrow, Recording, RoleOps, RoleTimeline, TimeSpan, TorchOp, joined
 from covey.report import lanes, perfetto
 from covey.run import fit
 from covey.simulate import Cluster
@@ -68,6 +68,42 @@ def test_sendings_meet_their_arrivals_in_order() -> None:
         spans=[TimeSpan(str(two), "", 0, 1)],
     )
     assert [arrow.arrived for arrow in joined([mine, theirs], [one, two]).arrows] == [1.5, 2.5, None]
+
+
+def test_roles_of_one_machine_are_aligned_by_its_clock() -> None:
+    one, two = Address("worker", 0), Address("worker", 1)
+    push = Arrow(str(one), str(two), "Push", 8, 1.0)
+    mine = RoleTimeline(sends=[push], who=str(one), machine="here", zero=100.0)
+    for machine, arrived in (("here", 1.5), ("there", 1.25)):
+        theirs = RoleTimeline(
+            arrivals=[Arrow(str(one), str(two), "Push", 8, 1.25, 1.25)], spans=[TimeSpan(str(two), "", 0, 1)],
+            who=str(two), machine=machine, zero=100.25,
+        )  # fmt: skip
+        ops = {str(two): RoleOps(["torch"], ["add"], [(0, 0, 0.5, 0.75), (0, 1, 0.5, 0.75), (-1, 0, 0.5, 0.75)])}
+        found = joined([mine, theirs], [one, two], ops=ops)
+        assert [arrow.arrived for arrow in found.arrows] == [arrived]
+        late = arrived - 1.25
+        assert found.spans == [TimeSpan(str(two), "", late, 1 + late)]
+        assert found.ops == [TorchOp(str(two), "torch", "add", 0.5 + late, 0.75 + late)]
+
+
+def test_a_profile_has_a_process_for_each_role_and_a_thread_for_each_of_its_own() -> None:
+    recording = Recording(
+        roles=["worker 0", "server 0"], spans=[TimeSpan("worker 0", "", 0, 1)],
+        arrows=[Arrow("worker 0", "server 0", "Push", 8, 1.0, 2.0)],
+        ops=[TorchOp("worker 0", "b", "add", 0.25, 0.5), TorchOp("worker 0", "a", "mul", 0.5, 0.75),
+             TorchOp("server 0", "a", "add", 2.0, 2.5), TorchOp("stranger 0", "a", "add", 2.0, 2.5)],
+    )  # fmt: skip
+    told = json.loads(perfetto.events(recording))["traceEvents"]
+    names = {(one["pid"], one["tid"]): one["args"]["name"] for one in told if one["name"] == "thread_name"}
+    assert names == {(1, 0): "covey", (1, 1): "a", (1, 2): "b", (2, 0): "covey", (2, 1): "a"}
+    whole = {one["pid"]: one["args"]["name"] for one in told if one["name"] == "process_name"}
+    assert whole == {1: "worker 0", 2: "server 0"}
+    slices = [(one["pid"], one["tid"], one["name"], one["ts"], one["dur"]) for one in told if one["ph"] == "X"]
+    assert slices == [
+        (1, 0, "computes", 0, 1e6), (1, 2, "add", 0.25e6, 0.25e6), (1, 1, "mul", 0.5e6, 0.25e6), (2, 1, "add", 2e6, 0.5e6)
+    ]  # fmt: skip
+    assert [(one["ph"], one["pid"], one["tid"]) for one in told if one.get("cat") == "message"] == [("s", 1, 0), ("f", 2, 0)]
 
 
 def test_names_cannot_leave_the_picture() -> None:

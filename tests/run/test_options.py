@@ -24,8 +24,8 @@ from covey.simulate import Cluster
 from tests.worlds import mlp
 
 OWN = {
-    "epochs", "until", "scores", "confirm", "rate", "link_rate", "cluster", "timing_only", "traced", "instruments",
-    "faults",
+    "epochs", "until", "scores", "confirm", "rate", "link_rate", "cluster", "timing_only", "traced", "profiled",
+    "instruments", "faults",
 }  # fmt: skip
 """What a script's own loop decides."""
 
@@ -51,6 +51,7 @@ OTHER: dict[str, Any] = {
     "save": "model.safetensors",
     "link_rate": "50mbit",
     "traced": True,
+    "profiled": True,
     "command": "covey run",
     "watcher": Silent(),
     "threads": 2,

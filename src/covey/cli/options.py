@@ -74,6 +74,9 @@ Log = Annotated[
 ]
 Runs = Annotated[Path | None, flag("--runs", "DIR", "Record the run in this folder. (usual: runs)", KEEP)]
 NoRecord = Annotated[bool, flag("--no-record", "", "Do not record the run.", KEEP)]
+Profile = Annotated[
+    Path | None, flag("--profile", "FILE", "What torch and the roles did at the beginning, for Perfetto.", KEEP)
+]
 Faults = Annotated[
     str | None, flag("--faults", "PLAN", "What goes wrong: 'kill worker 1@5s', or a file of such lines.", KEEP)
 ]

@@ -40,6 +40,7 @@ def command(
     runs: options.Runs = None,
     no_record: options.NoRecord = False,
     page: Beside = False,
+    profile: options.Profile = None,
     json: options.Json = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -50,7 +51,7 @@ def command(
     """
     request = ShownRequest(
         strategy=strategy, workers=workers, engine=engine, until=until, json=json, voice=voice(quiet, verbose),
-        files={"model": save, "checkpoint": checkpoint},
+        profile=profile, files={"model": save, "checkpoint": checkpoint},
     )  # fmt: skip
     guest = only_hosts(engine.partition("(")[0].strip())
     with explained(request.voice, guest=guest):
@@ -69,5 +70,6 @@ def command(
                     resume=resume, stall=stall, link_rate=link_rate, hosts=hosts, place=place, interface=interface,
                     insecure=insecure, on_failure=on_failure, max_failures=max_failures, faults=faults,
                     command=request.command, watcher=watcher, log=log or (), runs=kept_in,
+                    profiled=profile is not None,
                 ),
             )  # fmt: skip

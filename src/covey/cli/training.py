@@ -36,6 +36,7 @@ class ShownRequest:
     until: str | None
     json: Path | None
     voice: Voice
+    profile: Path | None = None
     files: Mapping[str, Path | None] = field(default_factory=dict)  # what the run will leave behind
 
     @property
@@ -58,6 +59,9 @@ def refuse_early(
     from covey.spec import parse, parse_call
 
     json_file.check(request.json)
+    json_file.check(request.profile, "--profile", "profile.json")
+    if request.profile == request.json == json_file.OUTPUT:
+        raise PlanError("--json - and --profile - are both to be the output: name a file for one of them")
     if save := request.files.get("model"):
         atomic_file.check(save, f"--save {save}", "model.safetensors", makes_folders=True)
     parse(request.strategy)
@@ -120,14 +124,25 @@ def train(request: ShownRequest, begin: Callable[[Watcher], Result]) -> None:
             result = begin(watcher)
         except SaveError as error:
             result, files["model"], unsaved = error.result, None, error
-    with json_file.written(request.json, result.to_json) as files["result"]:
+    with (
+        json_file.written(request.json, result.to_json) as files["result"],
+        json_file.written(request.profile, partial(_profile, result), "--profile") as files["profile"],
+    ):
         files["record"] = result.record
         if request.voice != "quiet":
             # JSON that goes to the output must be the only thing there.
-            console = json_file.console(request.json)
+            taken = json_file.OUTPUT in (request.json, request.profile)
+            console = json_file.console(json_file.OUTPUT if taken else None)
             until = result.settings.get("until", request.until)
             print_result(console, result, until, files, everything=request.voice == "verbose")
         if unsaved:
             raise unsaved
     if result.stopped == "interrupted":
         raise typer.Exit(INTERRUPTED)
+
+
+def _profile(result: Result) -> str:
+    from covey.report import perfetto
+
+    assert result.recording is not None, "a profiled run has a recording"
+    return perfetto.events(result.recording)

@@ -6,7 +6,9 @@ import os
 import platform
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 PACKAGES = ("covey", "torch", "pyzmq", "msgspec", "numpy")
 
 
@@ -18,6 +20,14 @@ def describe() -> dict[str, str | int]:
         "cores": len(os.sched_getaffinity(0)),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     }
+
+
+def this_boot() -> str:
+    """What distinguishes this machine, since it was started, from all others; empty where Linux does not tell."""
+    try:
+        return BOOT.read_text().strip()
+    except OSError:
+        return ""
 
 
 def versions() -> dict[str, str]:

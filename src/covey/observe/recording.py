@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -35,6 +35,16 @@ class Arrow(msgspec.Struct, frozen=True, array_like=True):
     arrived: float | None = None
 
 
+class TorchOp(msgspec.Struct, frozen=True, array_like=True):
+    """What torch did in a role, on one of its threads or on a stream of a GPU; one may lie within another."""
+
+    who: str
+    thread: str
+    name: str
+    begin: float
+    end: float
+
+
 class Recording(msgspec.Struct, kw_only=True):
     """A run, or its beginning, as lanes of roles."""
 
@@ -44,6 +54,7 @@ class Recording(msgspec.Struct, kw_only=True):
     roles: list[str]
     spans: list[TimeSpan]
     arrows: list[Arrow]
+    ops: list[TorchOp] | msgspec.UnsetType = msgspec.UNSET  # of a run that was profiled
 
     @property
     def seconds(self) -> float:
@@ -80,12 +91,41 @@ class Recording(msgspec.Struct, kw_only=True):
         return msgspec.json.encode(self).decode() + "\n"
 
 
+class RoleOps(msgspec.Struct, frozen=True):
+    """What torch did in one role: for each operation the numbers of its thread and of its name, its begin and end."""
+
+    threads: list[str] = []
+    names: list[str] = []
+    rows: list[tuple[int, int, float, float]] = []
+
+    def of(self, who: str, later: float = 0.0) -> Iterator[TorchOp]:
+        """The operations of this role, whose clock began so much later than others'."""
+        for thread, name, begin, end in self.rows:
+            if 0 <= thread < len(self.threads) and 0 <= name < len(self.names):
+                yield TorchOp(who, self.threads[thread], self.names[name], begin + later, end + later)
+
+
 class RoleTimeline(msgspec.Struct):
-    """What one recorder saw, of one role or of all."""
+    """What one recorder saw, of one role or of all.
+
+    The clocks of roles begin when each is told to go: `zero` is that moment by the clock of their machine.
+    """
 
     spans: list[TimeSpan] = []
     sends: list[Arrow] = []
     arrivals: list[Arrow] = []  # when it was sent is not known here: `sent` is the arrival
+    who: str = ""  # of one role
+    machine: str = ""
+    zero: float = 0.0
+
+    def later(self, seconds: float) -> RoleTimeline:
+        """The same, by a clock that began so much earlier."""
+        if not seconds:
+            return self
+        spans = [msgspec.structs.replace(s, begin=s.begin + seconds, end=s.end + seconds) for s in self.spans]
+        sends = [msgspec.structs.replace(a, sent=a.sent + seconds) for a in self.sends]
+        arrivals = [msgspec.structs.replace(a, sent=a.sent + seconds) for a in self.arrivals]
+        return RoleTimeline(spans, sends, arrivals, self.who, self.machine, self.zero)
 
     @property
     def full(self) -> bool:
@@ -138,8 +178,24 @@ class RecordingTeller(Teller):
         self.recorder.waited(begin, end, who, what, wire)
 
 
-def joined(lanes: Sequence[RoleTimeline], roles: Sequence[Address], strategy: str = "", engine: str = "") -> Recording:
-    """One recording of what several recorders saw: each message's sending meets its arrival, in order by kind."""
+def lateness(lanes: Sequence[RoleTimeline]) -> dict[str, float]:
+    """How much later the clock of each role began than the first one of its machine; 0 where that is not known."""
+    first: dict[str, float] = {}
+    for lane in lanes:
+        first[lane.machine] = min(lane.zero, first.get(lane.machine, lane.zero))
+    return {lane.who: lane.zero - first[lane.machine] if lane.machine else 0.0 for lane in lanes}
+
+
+def joined(
+    lanes: Sequence[RoleTimeline], roles: Sequence[Address], strategy: str = "", engine: str = "",
+    ops: Mapping[str, RoleOps] | None = None,
+) -> Recording:  # fmt: skip
+    """One recording of what several recorders saw: each message's sending meets its arrival, in order by kind.
+
+    Roles of one machine are aligned by its clock.
+    """
+    late = lateness(lanes)
+    lanes = [lane.later(late[lane.who]) for lane in lanes]
     arrivals: dict[tuple[str, str, str], deque[float]] = defaultdict(deque)
     for arrow in sorted((a for lane in lanes for a in lane.arrivals), key=lambda arrow: arrow.sent):
         arrivals[arrow.sender, arrow.to, arrow.kind].append(arrow.sent)
@@ -149,7 +205,10 @@ def joined(lanes: Sequence[RoleTimeline], roles: Sequence[Address], strategy: st
         arrived = max(waiting.popleft(), arrow.sent) if waiting else None
         arrows.append(msgspec.structs.replace(arrow, arrived=arrived))
     spans = sorted((s for lane in lanes for s in lane.spans), key=lambda span: (span.begin, span.end))
-    return Recording(strategy=strategy, engine=engine, roles=[str(who) for who in roles], spans=spans, arrows=arrows)
+    found = Recording(strategy=strategy, engine=engine, roles=[str(who) for who in roles], spans=spans, arrows=arrows)
+    if ops is not None:
+        found.ops = [op for who, of_role in ops.items() for op in of_role.of(who, late.get(who, 0.0))]
+    return found
 
 
 def _short(message: Message) -> str:

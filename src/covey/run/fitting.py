@@ -68,6 +68,7 @@ def fit(
     cluster: Cluster | None = None,
     timing_only: bool = False,
     traced: bool = False,
+    profiled: bool = False,
     command: str = "",
     watcher: Watcher | None = None,
     callbacks: Sequence[Callback] = (),
@@ -114,6 +115,7 @@ def fit(
         cluster: The simulated cluster (`covey.simulate.from_flags`); only in virtual time.
         timing_only: Simulate time and traffic without training; only in virtual time.
         traced: Record what each role does, in `result.recording`.
+        profiled: Record also what torch does in each role, for the first steps; on real processes.
         command: The command line to write into the result.
         watcher: An object that is shown the run's progress.
         callbacks: Objects of subclasses of `covey.Callback`, which hear of the run.
@@ -129,7 +131,7 @@ def fit(
         engine=engine,
         training=TrainingOptions(servers=servers, seed=seed, rate=rate, link_rate=link_rate),
         budget=BudgetOptions(epochs=epochs, steps=steps, until=until, scores=scores, confirm=confirm),
-        processes=ProcessOptions(threads=threads, stall=stall),
+        processes=ProcessOptions(threads=threads, stall=stall, profiled=profiled),
         network=NetworkOptions(hosts=hosts, place=place, interface=interface, insecure=insecure),
         virtual=VirtualOptions(cluster=cluster, timing_only=timing_only, instruments=instruments),
         checkpoints=CheckpointOptions(

@@ -91,6 +91,7 @@ class ProcessOptions(OptionPart):
 
     threads: int | None = None
     stall: str = "30s"
+    profiled: bool = False  # record also what torch does
 
     def __post_init__(self) -> None:
         _at_least_one(threads=self.threads)
@@ -222,6 +223,11 @@ class Options:
                 f"{option('timing_only', True)} trains nothing that could be kept: omit {option('checkpoint')} and "
                 f"{option('resume')}"
             )
+
+    @property
+    def traced(self) -> bool:
+        """Whether the result has a recording."""
+        return self.output.traced or self.processes.profiled
 
     @property
     def parts(self) -> tuple[OptionPart, ...]:

@@ -112,7 +112,7 @@ def _train(
             first=bool(scores) and asked.task.evaluate is not None and run is None, warm=warm, model=file,
             checkpoints=checkpoints, keep_every=interval(given.checkpoints),
             run=here, stall=parse_duration(given.processes.stall), budget=asked.budget, watcher=given.output.watcher,
-            interrupt=interrupt, lost=attempt.lost,
+            interrupt=interrupt, lost=attempt.lost, profiled=given.processes.profiled,
             renewal=_renewal(asked, processes),
         )  # fmt: skip
         supervisor = attempt.supervisor = Supervisor(plan, board, processes, judge, wishes)
@@ -129,8 +129,10 @@ def _train(
         result.keep_weights(scored.read(file))
         if supervisor.rebirths.events:
             result.tell_membership(supervisor.rebirths.events)
-        if given.output.traced:
-            result.keep_recording(joined(supervisor.roster.lanes, supervisor.roles, result.strategy, result.engine))
+        if given.traced:
+            ops = {str(who): word.ops for who, word in supervisor.profiles.items()} or None
+            lanes, everybody = supervisor.roster.lanes, supervisor.roles
+            result.keep_recording(joined(lanes, everybody, result.strategy, result.engine, ops))
         unsaved = save_model(result, given.output.save)
         result.failures += supervisor.monitor.left()
     if unsaved:
@@ -172,7 +174,8 @@ def _work(
         servers=given.servers, limits=list(plan.limits), seed=given.seed, rate=given.rate,
         threads=asked.threads, budget=asked.budget, contacts=contacts, rows=asked.rows, samples=asked.deal.samples,
         kept=str(kept.resolve()) if kept else "",
-        warm=warm, traced=asked.options.output.traced, elastic=asked.plan.elastic, allowance=asked.plan.allowance,
+        warm=warm, traced=asked.options.traced, profiled=asked.options.processes.profiled,
+        elastic=asked.plan.elastic, allowance=asked.plan.allowance,
         recut=run.strategy if run and not same_cut(run.strategy, asked.strategy.text) else "",
     )  # fmt: skip
 

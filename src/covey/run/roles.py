@@ -51,6 +51,7 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
     contacts: Contacts
     warm: bool = False  # it does discarded steps before the run begins
     traced: bool = False
+    profiled: bool = False
     elastic: bool = False  # lost workers are born again
     allowance: float | None = None
     kept: str = ""
@@ -77,8 +78,8 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
         roles = tuple(chosen.layout(self.workers, self.servers))
         return Plan(
             roles=roles, limits=tuple(self.limits), lockstep=chosen.lockstep, in_step=chosen.in_step,
-            seed=self.seed, traced=self.traced, elastic=self.elastic, allowance=self.allowance,
-            sites=self.contacts.machines,
+            seed=self.seed, traced=self.traced, profiled=self.profiled, elastic=self.elastic,
+            allowance=self.allowance, sites=self.contacts.machines,
         )  # fmt: skip
 
 

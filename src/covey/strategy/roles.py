@@ -86,6 +86,7 @@ class Plan:
     window: int = 64 << 20
     elastic: bool = False  # a lost worker is born again
     traced: bool = False  # every role writes down what it does
+    profiled: bool = False  # and what torch does
     allowance: float | None = None  # bytes per second that may leave on each link
     sites: Mapping[str, int] = field(default_factory=dict)  # where a cluster has placed the roles; none: on one machine
 

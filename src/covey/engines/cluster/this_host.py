@@ -16,12 +16,12 @@ from secrets import token_hex
 
 import msgspec
 
+from covey.engines.machine import this_boot
 from covey.errors import PlanError
 from covey.names import option, task_file
 from covey.version import __version__
 
 SIOCGIFADDR = 0x8915
-BOOT = Path("/proc/sys/kernel/random/boot_id")
 UNKNOWN = token_hex(8)
 LOOPBACK = ("127.0.0.1", "::1")
 
@@ -39,7 +39,8 @@ class HostIdentity(msgspec.Struct, frozen=True):
 
 def machine() -> HostIdentity:
     """This one."""
-    return HostIdentity(_kernel(), _space("net"), (os.geteuid(), _space("user")))
+    kernel = this_boot() or UNKNOWN  # a sandbox that hides it: as if this process had its own kernel
+    return HostIdentity(kernel, _space("net"), (os.geteuid(), _space("user")))
 
 
 def versions(task: str) -> dict[str, str]:
@@ -119,13 +120,6 @@ def resolved(host: str) -> str:
 
 def endpoint(address: str, port: str = "*") -> str:
     return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
-
-
-def _kernel() -> str:
-    try:
-        return BOOT.read_text().strip()
-    except OSError:  # a sandbox that hides it: as if this process had its own kernel
-        return UNKNOWN
 
 
 def _space(kind: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -18,12 +19,13 @@ class LostAttempt:
 class Stopwatch:
     """Seconds of training; starts and stops as often as needed."""
 
-    __slots__ = ("_before", "_owed", "_since", "started")
+    __slots__ = ("_before", "_owed", "_ran", "_since", "started")
 
     def __init__(self, before: float = 0.0) -> None:
         self._before = before
         self._since: float | None = None
         self._owed = 0.0  # seconds that it had still stood still when it was stopped
+        self._ran: list[tuple[float, float, float]] = []  # begin and end by the monotonic clock, seconds at the begin
         self.started = False
 
     def reach(self, seconds: float) -> None:
@@ -35,9 +37,12 @@ class Stopwatch:
         self.started = True
         if self._since is None:
             self._since = time.monotonic() + later + self._owed
+            self._ran.append((self._since, math.inf, self._before))
 
     def stop(self) -> None:
         now = time.monotonic()
+        if self._since is not None:
+            self._end(now)
         self._before = self.at(now)
         self._owed = max(0.0, self._since - now) if self._since is not None else self._owed
         self._since = None
@@ -45,7 +50,10 @@ class Stopwatch:
     def skip(self, seconds: float) -> None:
         """The given seconds, which have just passed, were not training."""
         if self._since is not None:
+            now = time.monotonic()
+            self._end(now - seconds)
             self._since += seconds
+            self._ran.append((now, math.inf, self.at(now)))
 
     def now(self) -> float:
         return self.at(time.monotonic())
@@ -53,3 +61,17 @@ class Stopwatch:
     def at(self, moment: float) -> float:
         """A moment of the monotonic clock as training time; one before the last start counts as the start."""
         return self._before + (max(0.0, moment - self._since) if self._since is not None else 0.0)
+
+    def then(self, moment: float) -> float | None:
+        """A moment of the monotonic clock, however long ago, as training time; None if it stood still then."""
+        found = ((begin, before) for begin, end, before in reversed(self._ran) if begin <= moment <= end)
+        return next((before + moment - begin for begin, before in found), None)
+
+    @property
+    def zero(self) -> float | None:
+        """The moment of the monotonic clock at which it would have begun with 0; None before it was started."""
+        return self._ran[0][0] - self._ran[0][2] if self._ran else None
+
+    def _end(self, moment: float) -> None:
+        begin, _, before = self._ran[-1]
+        self._ran[-1] = begin, moment, before

@@ -8,7 +8,7 @@ import msgspec
 
 from covey.decoding import WireFormat
 from covey.message import Address
-from covey.observe.recording import RoleTimeline
+from covey.observe.recording import RoleOps, RoleTimeline
 from covey.observe.tally import Tally
 from covey.observe.usage import Use
 from covey.settings import SettingsUpdate
@@ -112,6 +112,12 @@ class RoleEnded(ControlMessage, frozen=True):
     lane: RoleTimeline | None = None  # of a run that is traced
 
 
+class Profiled(ControlMessage, frozen=True):
+    """What torch did in the role; told after its end."""
+
+    ops: RoleOps
+
+
 class ProgramRaised(ControlMessage, frozen=True):
     """The role's code raised."""
 
@@ -157,10 +163,7 @@ class Refused(ControlMessage, frozen=True):
 
 
 class Installed(ControlMessage, frozen=True):
-    """The role speaks to this life of another, and hears no earlier one; whether its own program is through.
-
-    It reads nothing below the byte `floor` of the other's memory.
-    """
+    """The role hears only this life of another, and reads its memory from the byte `floor` on; whether it has ended."""
 
     who: Address
     life: int
@@ -286,7 +289,7 @@ class Quit(ControlMessage, frozen=True):
 
 Upward = (
     Bound | RoleReady | Started | MemoryShort | Report | Settled | NextStep | HeldAt | Frozen | MessageCounts | Copied
-    | Saved | RoleEnded | ProgramRaised | Refused | Scored | Left | Vote | SampleOrder | Notice | Doing
+    | Saved | RoleEnded | Profiled | ProgramRaised | Refused | Scored | Left | Vote | SampleOrder | Notice | Doing
     | Installed | Resumed
 )  # fmt: skip
 Downward = (

@@ -31,6 +31,7 @@ class RunWishes:
     alike: str = "task.model must draw them from torch's generator (seeded by covey) and nothing else"
     stall: float = 30.0
     budget: int | None = None
+    profiled: bool = False  # roles tell what torch did
     renewal: Renewal | None = None  # lost workers are born again
     lost: LostAttempt | None = None  # of this run; the clock goes on from there
     watcher: Watcher | None = None

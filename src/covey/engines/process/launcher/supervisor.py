@@ -49,25 +49,24 @@ class Supervisor:
             self.roster, board, processes, wishes.stall, self.say, self.meanwhile, plan.in_step, wishes.before,
             wishes.renewal,
         )  # fmt: skip
-        self.rebirths = self.monitor.rebirths
+        self.rebirths, self.collect = self.monitor.rebirths, self.monitor.collect
         self.quiescence = Quiescence(self.roster, board, self.monitor, plan.lockstep)
         scored = [role.address for role in plan.shown()]
         self.scoring = ModelScoring(scored, self.roster, board, self.monitor, self.quiescence, referee)
         self.pauses = self.scoring.pauses
         self.warming = Warming(self.roster, board, self.monitor, self.quiescence)
-        self.collect = self.monitor.collect
         self.watch = Stopwatch()
+        self.profiles: dict[Address, control.Profiled] = {}
         self.contention: ContentionMeter | None = None
         self.stopped: Stopped | None = None
         self.parameters, self.stopping = 0, False  # parameters of a role
         self.last_step: int | None = None  # of a worker that is born again while the run ends
         self.stood_still = 0.0  # seconds between the failure of the attempt before and the first step of this one
         self.shown, self.paused = time.monotonic(), processes.paused
-        self.keeper = (
-            CheckpointKeeper(wishes.checkpoints, Interval(wishes.keep_every), self.roles, board, self.monitor, self.say)
-            if wishes.checkpoints
-            else None
-        )
+        self.keeper: CheckpointKeeper | None = None
+        if wishes.checkpoints:
+            every = Interval(wishes.keep_every)
+            self.keeper = CheckpointKeeper(wishes.checkpoints, every, self.roles, board, self.monitor, self.say)
 
     # -- the run, in order -------------------------------------------------------------------------------------------
 
@@ -89,15 +88,14 @@ class Supervisor:
             self.monitor.pump(0.05)
             if self.keeper:
                 self.keeper.look()
-            if not self.rebirths.seats:  # a lost worker comes back first
+            if not (self.rebirths.seats or self.stopping):  # a lost worker comes back first
                 self.proceed()
         return self.finish()
 
     def proceed(self) -> None:
         """Score, stop or keep, if it is time for that."""
         if self.stopped:
-            if not self.stopping:
-                self.stop()
+            self.stop()
         elif self.pauses.begun:
             if not self.pauses.missing():
                 self.score()
@@ -223,6 +221,8 @@ class Supervisor:
         if self.keeper:
             self.keeper.complete()
         contention = self.contention.result() if self.contention else None
+        if self.wishes.profiled and self.rebirths.begun:
+            self.profiles = self.collect(control.Profiled, self.roles)
         self.stopped = self.stopped or "budget"
         if self.stopped != "target" and (self.wishes.score or self.wishes.model):
             metrics = self.ask_scorer(self.wishes.score, self.wishes.model)

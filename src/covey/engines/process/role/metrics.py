@@ -9,6 +9,7 @@ from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
 from covey.engines.process.control_lines import RoleLine
 from covey.engines.process.role.native_sums import NativeSum
+from covey.engines.process.role.op_profiler import OpProfiler
 from covey.engines.process.role.running_program import RunningProgram
 from covey.exchange.collectives.ring_slices import ring_sent, ring_slices
 from covey.message import Address, Message, payload
@@ -26,6 +27,8 @@ MEASURE_EVERY = 0.2  # seconds between two looks at what the process uses
 class Metrics:
     """One role's, in seconds of training."""
 
+    machine = ""  # whose clock tells when the role's began
+
     def __init__(self, me: Address, line: RoleLine, watch: Stopwatch, traced: bool) -> None:
         self.me, self.line, self.watch = me, line, watch
         self.teller = RecordingTeller() if traced else Teller()
@@ -33,6 +36,8 @@ class Metrics:
         self.began = 0.0  # when the present compute did
         self.reported = self.measured = 0.0
         self.closed = False
+        self.heard = 0  # messages, where it is traced
+        self.profiler: OpProfiler | None = None
 
     def computing(self) -> None:
         self.began = self.watch.now()
@@ -65,6 +70,7 @@ class Metrics:
 
     def delivered(self, message: Message) -> None:
         if self.traced:
+            self.heard += 1
             self.teller.delivered(self.watch.now(), message.sender, self.me, message, payload(message))
 
     def due(self, now: bool) -> bool:
@@ -76,6 +82,8 @@ class Metrics:
         """Report the progress, at limited intervals unless it must be `now`; `main` is what the role is busy with."""
         if not self.due(now):
             return
+        if self.profiler and self.profiler.enough(step, self.heard):
+            self.profiler.end()
         moment = self.reported = time.monotonic()
         waiting, since = "", 0.0
         if main is not None and main.effect is not None:
@@ -102,4 +110,8 @@ class Metrics:
         self.teller.ended(self.watch.now(), self.me)
         self.line.confess(now=True)
         lane = self.teller.recorder.lane if isinstance(self.teller, RecordingTeller) else None
+        if lane and self.watch.zero is not None:
+            lane.who, lane.machine, lane.zero = str(self.me), self.machine, self.watch.zero
         self.line.tell(control.RoleEnded(self.teller.take(self.me), lane))
+        if self.profiler:
+            self.line.tell(control.Profiled(self.profiler.ops()))

@@ -13,6 +13,7 @@ import zmq
 
 from covey import faults
 from covey.checkpoint import RoleState
+from covey.engines.machine import this_boot
 from covey.engines.process import control
 from covey.engines.process.contacts import Contacts, address, by_address
 from covey.engines.process.control_lines import RoleLine
@@ -23,6 +24,7 @@ from covey.engines.process.role.compute_thread import ComputeThread
 from covey.engines.process.role.cuda_stream import lane_of
 from covey.engines.process.role.driver import Driver
 from covey.engines.process.role.native_sums import NativeSums
+from covey.engines.process.role.op_profiler import OpProfiler
 from covey.engines.process.role.shared_sum import SharedSum
 from covey.engines.transport.memory import HostMemory
 from covey.engines.transport.shared_segment import SEGMENT, WITHOUT
@@ -136,6 +138,11 @@ def play(
     if inherit:
         inherit()
     real = driver(plan, kept)
+    if not links.life:  # the clock of a later life begins with what the launcher's says
+        real.metrics.machine = this_boot()
+    if plan.profiled:
+        replies = 0 if role.trains else len(plan.limits)
+        real.metrics.profiler = OpProfiler(real.watch, gpu=stream is not None, workers=replies)
     lines.ready(replica.flat.numel, first)
     drive(real, serve)
 
