@@ -9,6 +9,7 @@ from covey.engines.process.launcher.rebirths import Rebirths, Renewal
 from covey.engines.process.launcher.roster import RoleRecord
 from covey.membership import Deaths
 from covey.message import Address
+from covey.observe.membership import MembershipEvent
 
 WHO = Address("worker", 1)
 
@@ -19,13 +20,16 @@ def test_a_life_that_dies_before_it_begins_is_an_event_of_its_own() -> None:
         tallies={WHO: SimpleNamespace(samples=32)},
     )  # fmt: skip
     heard: Any = SimpleNamespace(phase="training", inbox={}, hear=lambda: None)
-    renewal = Renewal(Deaths(9), lambda who, lives: "ipc://nowhere")
+    told: list[MembershipEvent] = []
+    renewal = Renewal(Deaths(9), lambda who, lives: "ipc://nowhere", told.append)
     rebirths = Rebirths(roster, cast(Any, None), renewal, print)
     rebirths.begun = True
     for loss in range(3):
         assert rebirths.lost(WHO, "exited with signal 9, SIGKILL", heard)
-        assert len(rebirths.events) == loss and rebirths.seats[WHO].step == 7
-    assert [(event.who, event.view, event.cause) for event in rebirths.events] == [
-        ("worker 1", 1, "killed by signal 9"), ("worker 1", 2, "killed by signal 9"),
-    ]  # fmt: skip
-    assert all(event.stalled >= 0 for event in rebirths.events)
+        assert len(rebirths.log.events) == len(told) == loss + 1 and rebirths.seats[WHO].step == 7
+    first, second, last = rebirths.log.events
+    assert [(event.who, event.view, event.cause) for event in (first, second, last)] == [
+        ("worker 1", view, "killed by signal 9") for view in (1, 2, 3)
+    ]
+    assert first.stalled > 0 and second.stalled > 0 and last.stalled == 0, "the third life has not begun yet"
+    assert [event.stalled for event in told] == [0.0, 0.0, 0.0], "it is told at once"

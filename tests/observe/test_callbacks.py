@@ -15,6 +15,7 @@ import pytest
 import covey
 from covey.observe.callbacks import CallbackThread
 from covey.observe.progress import Progress
+from covey.observe.records import RunRecordFolder
 
 DIGITS = "examples/digits.py"
 
@@ -40,6 +41,9 @@ class Heard(covey.Callback):
     def kept(self, checkpoint: Path) -> None:
         self._hear("kept", checkpoint)
 
+    def member_left(self, change: Any) -> None:
+        self._hear("member_left", change)
+
     def ended(self, result: Any, why: str) -> None:
         self._hear("ended", (result, why))
 
@@ -59,6 +63,25 @@ def test_it_hears_of_a_run_from_start_to_end(engine: str, tmp_path: Path) -> Non
     assert heard.threads == {"callback Heard"}
     if kept:
         assert heard.of("kept") and all(path.parent == tmp_path / "kept" for path in heard.of("kept"))
+
+
+@pytest.mark.parametrize("how", ["restart", "continue"])
+@pytest.mark.parametrize(("engine", "when", "epochs"), [("simulated", "50ms", 6), ("local", "300ms", 60)])
+def test_it_hears_of_a_lost_process_at_once(engine: str, when: str, epochs: int, how: str, tmp_path: Path) -> None:
+    heard = Heard()
+    kept = {"checkpoint": tmp_path / "kept", "every": "100ms"} if how == "restart" else {}
+    result = covey.fit(
+        DIGITS, "bsp", 2, engine=engine, epochs=epochs, callbacks=[heard], faults=f"kill worker 1@{when}",
+        on_failure=how, runs=tmp_path / "runs", **kept,
+    )  # type: ignore[arg-type]  # fmt: skip
+    (change,), (event,) = heard.of("member_left"), result.membership or ()
+    assert (change.who, change.event, change.seconds) == ("worker 1", event.event, event.seconds)
+    assert event.stalled > 0 or (engine, how) == ("simulated", "continue"), "its first rebirth comes at once"
+    names = [name for name, _ in heard.calls]
+    assert names[names.index("member_left") :].count("scored") > 2, "the run goes on for a while"
+    assert result.record is not None
+    kinds = [type(event).__name__ for event in RunRecordFolder(result.record).events]
+    assert kinds[kinds.index("JournalChange") :].count("JournalScore") > 2
 
 
 def test_callbacks_of_a_task_hear_too_and_do_not_travel_to_roles() -> None:

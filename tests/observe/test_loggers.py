@@ -10,13 +10,15 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
+from math import isnan
 from pathlib import Path
 
 import pytest
 
 import covey
-from covey.observe.loggers import BoundedServer, logger
+from covey.observe.loggers import BoundedServer, SteppedLogger, logger
 from covey.observe.progress import Progress
 from covey.run import launch
 
@@ -39,12 +41,19 @@ def history(result: covey.Result, name: str) -> dict[int, float]:
     return {row["samples"]: row[name] for row in rows if row[name] is not None}
 
 
+def totals(result: covey.Result) -> dict[str, float]:
+    """What the last report of every run says."""
+    return {"train/samples": result.samples, "train/updates": result.updates, "train/bytes": result.traffic.bytes}
+
+
 def test_csv(tmp_path: Path) -> None:
     result = run(f"csv:{tmp_path / 'scores.csv'}")
     with (tmp_path / "scores.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [float(row["accuracy"]) for row in rows] == [row["accuracy"] for row in result.history]
-    assert [int(row["samples"]) for row in rows] == [row["samples"] for row in result.history]
+    assert len(rows) == len(result.history) > 4
+    for row, meant in zip(rows, result.history, strict=True):
+        assert {name: str(value) for name, value in meant.items()} == row
+        assert all(isnan(float(row[name])) or float(row[name]) == value for name, value in meant.items() if value)
 
 
 def test_tensorboard(tmp_path: Path) -> None:
@@ -57,6 +66,9 @@ def test_tensorboard(tmp_path: Path) -> None:
         found = {event.step: util.make_ndarray(event.tensor_proto).item() for event in read.Tensors(name)}
         assert found == history(result, name)
     assert {"train/samples", "train/bytes", "train/loss"} <= set(read.Tags()["tensors"])
+    for name, total in totals(result).items():
+        event = read.Tensors(name)[-1]
+        assert (event.step, util.make_ndarray(event.tensor_proto).item()) == (result.samples, total)
 
 
 def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,8 +80,11 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (experiment,) = [one for one in client.search_experiments() if one.name == "covey"]
     (found,) = client.search_runs([experiment.experiment_id])
     assert found.info.status == "FINISHED" and found.data.params["period"] == "2"
-    written = {one.step: one.value for one in client.get_metric_history(found.info.run_id, "accuracy")}
-    assert written == history(result, "accuracy")
+    for name in ("accuracy", "loss"):
+        written = {one.step: one.value for one in client.get_metric_history(found.info.run_id, name)}
+        assert written == history(result, name)
+    for name, total in totals(result).items():
+        assert client.get_metric_history(found.info.run_id, name)[-1].value == total
 
 
 def test_prometheus(port: int) -> None:
@@ -87,6 +102,27 @@ def test_prometheus(port: int) -> None:
     assert found["covey_accuracy"] == result.history[-1]["accuracy"]
     assert (found["covey_train_samples"], found["covey_train_bytes"]) == (640, 77)
     assert any(line.startswith('covey_accuracy{strategy="easgd(') for line in lines)
+
+
+def test_a_last_report_follows_the_last_score_only_if_it_says_something_new() -> None:
+    class Numbers(SteppedLogger):
+        def __init__(self) -> None:
+            super().__init__()
+            self.logged: list[tuple[int, float]] = []
+
+        def log(self, numbers: Mapping[str, float], samples: int) -> None:
+            self.logged.append((samples, numbers["train/bytes"]))
+
+    numbers = Numbers()
+    for phase, samples, sent in (
+        ("starting", 0, 0), ("training", 64, 10), ("training", 64, 20), ("scoring", 128, 20), ("ended", 128, 30),
+        ("ended", 128, 30), ("ended", 128, 40),
+    ):  # fmt: skip
+        numbers.reported([Progress(phase=phase, samples=samples, bytes=sent)])  # type: ignore[arg-type]
+    assert numbers.logged == [(64, 10), (128, 30), (128, 40)]
+    short = Numbers()
+    short.reported([Progress(phase="ended", samples=32, bytes=4)])
+    assert short.logged == [(32, 4)], "a run that was over before its first report"
 
 
 def test_what_cannot_work_is_refused_before_the_run(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:

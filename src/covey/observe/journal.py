@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -144,9 +144,8 @@ class Journal:
             line = line if self._said < LINES else "more lines were said than this journal holds"
             self._write(JournalLine(self._clock(), line[:LENGTH]))
 
-    def change(self, changes: Iterable[MembershipEvent]) -> None:
-        for one in changes:
-            self._write(JournalChange(self._clock(), one))
+    def change(self, change: MembershipEvent) -> None:
+        self._write(JournalChange(self._clock(), change))
 
     def end(self, stopped: str, why: str = "") -> None:
         self._write(JournalEnd(self._clock(), stopped, why[:LENGTH]))

@@ -42,6 +42,11 @@ def scores(row: Row) -> dict[str, float]:
     return {name: value for name, value in numbers.items() if not isnan(value)}  # nan: before the first step
 
 
+def totals(now: Progress) -> tuple[int, int, int]:
+    """What only grows."""
+    return now.samples, now.updates, now.bytes
+
+
 def rates(before: Progress | None, now: Progress) -> dict[str, float]:
     """What is reported between two scores."""
     found = {"train/samples": float(now.samples), "train/updates": float(now.updates), "train/bytes": float(now.bytes)}
@@ -92,7 +97,9 @@ class SteppedLogger(Callback):
 
     def reported(self, progress: Sequence[Progress]) -> None:
         now = progress[-1]
-        if now.phase == "training" and (self.before is None or now.samples > self.before.samples):
+        further = now.samples if self.before is None else now.samples - self.before.samples
+        last = now.phase == "ended" and self.before is not None and totals(now) != totals(self.before)
+        if (now.phase in ("training", "ended") and further > 0) or last:
             self.log(rates(self.before, now), now.samples)
             self.before = now
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
@@ -17,6 +19,30 @@ class MembershipEvent(msgspec.Struct, kw_only=True):
     cause: str
     workers: int
     stalled: float
+
+
+@dataclass(slots=True)
+class MembershipLog:
+    """The changes of a run so far; `told` hears of each at once, before it is known for how long training stands still.
+
+    It hears copies: `stalled` is set later.
+    """
+
+    told: Callable[[MembershipEvent], None] | None = None
+    events: list[MembershipEvent] = field(default_factory=list)
+
+    def add(
+        self, event: Literal["restart", "rebirth"], who: str, cause: str, *, seconds: float, workers: int,
+        stalled: float = 0.0,
+    ) -> MembershipEvent:  # fmt: skip
+        made = MembershipEvent(
+            seconds=seconds, view=len(self.events) + 1, event=event, who=who, cause=cause, workers=workers,
+            stalled=stalled,
+        )  # fmt: skip
+        self.events.append(made)
+        if self.told:
+            self.told(msgspec.structs.replace(made))
+        return made
 
 
 class Goodput(msgspec.Struct, kw_only=True):

@@ -166,6 +166,7 @@ def heard(asked: Request, engine: str, train: Callable[[Request], Result]) -> Re
     with listening(given, lambda: facts(asked, engine), asked.name, asked.callbacks, cluster) as listeners:
         if listeners is None:
             return train(asked)
-        result = train(replace(asked, options=listeners.heard(given), scored=listeners.scored, kept=listeners.kept))
+        told = {"scored": listeners.scored, "kept": listeners.kept, "left": listeners.left}
+        result = train(replace(asked, options=listeners.heard(given), **told))
         listeners.concluded(result)
         return result

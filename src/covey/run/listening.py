@@ -15,6 +15,7 @@ from covey.names import option
 from covey.observe.callbacks import Callback, CallbackThread, check_methods
 from covey.observe.facts import RunFacts
 from covey.observe.loggers import CsvLogger, logger
+from covey.observe.membership import MembershipEvent
 from covey.observe.progress import Progress, Row, Watcher
 from covey.observe.result import Result
 from covey.run.options import Options
@@ -48,9 +49,12 @@ class RunListeners:
     def kept(self, checkpoint: Path) -> None:
         self.call("kept", checkpoint)
 
+    def left(self, change: MembershipEvent) -> None:
+        if self.record:
+            self.record.journal.change(change)
+        self.call("member_left", change)
+
     def concluded(self, result: Result) -> None:
-        for change in result.membership or ():
-            self.call("member_left", change)
         if self.record:
             self.record.conclude(result)
         self.end(result, "")

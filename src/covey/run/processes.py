@@ -27,6 +27,7 @@ from covey.errors import CheckpointError
 from covey.membership import Deaths
 from covey.model import build, scored
 from covey.names import option
+from covey.observe.membership import MembershipLog
 from covey.observe.recording import joined
 from covey.observe.result import Result, conclude
 from covey.run import roles
@@ -76,7 +77,7 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     kept, run = kept_run(given.checkpoints, here)
     checkpoints = checkpoints_of(given.checkpoints, asked.kept)
     interrupt = Interrupt()
-    restarts = Restarts(given, checkpoints, interrupt, len(asked.plan.limits))
+    restarts = Restarts(given, checkpoints, interrupt, len(asked.plan.limits), log=MembershipLog(asked.left))
     with checkpoints or nullcontext(), interruptible(interrupt):
         return restarts.run(
             Attempt(kept, run), lambda attempt: _train(asked, name, muster, here, checkpoints, interrupt, attempt)
@@ -127,8 +128,8 @@ def _train(
             contention=outcome.contention,
         )  # fmt: skip
         result.keep_weights(scored.read(file))
-        if supervisor.rebirths.events:
-            result.tell_membership(supervisor.rebirths.events)
+        if supervisor.rebirths.log.events:
+            result.tell_membership(supervisor.rebirths.log.events)
         if given.traced:
             ops = {str(who): word.ops for who, word in supervisor.profiles.items()} or None
             lanes, everybody = supervisor.roster.lanes, supervisor.roles
@@ -160,7 +161,7 @@ def _renewal(asked: Request, processes: StartableProcesses) -> Renewal | None:
     if not asked.plan.elastic:
         return None
     assert isinstance(processes, LocalProcesses), "other engines refuse to go on after a loss"
-    return Renewal(Deaths(failures_survived(asked.options.checkpoints)), processes.renew)
+    return Renewal(Deaths(failures_survived(asked.options.checkpoints)), processes.renew, asked.left)
 
 
 def _work(

@@ -36,8 +36,6 @@ class RecordFolder:
 
     def conclude(self, result: Result) -> None:
         """Keep the result; a disk that is full takes the record away, not the result."""
-        if result.membership:
-            self.journal.change(result.membership)
         if self.keep(result.to_json()):
             result.keep_record(self.path)
         self.journal.end(result.stopped)

@@ -18,6 +18,7 @@ from covey.errors import PlanError, UnknownMetric
 from covey.model import build
 from covey.names import option
 from covey.observe.facts import RunFacts
+from covey.observe.membership import MembershipEvent
 from covey.observe.progress import Row
 from covey.observe.referee import Referee
 from covey.observe.scoring_steps import ScoringSteps
@@ -53,6 +54,7 @@ class Request:
     callbacks: Sequence[Any] = ()  # of the task, which roles do not need
     scored: Callable[[Row, dict[str, float]], None] | None = None  # is told of each score
     kept: Callable[[Path], None] | None = None  # is told of each checkpoint
+    left: Callable[[MembershipEvent], None] | None = None  # is told of each process that is lost, while the run goes on
 
     @property
     def threads(self) -> int:

@@ -14,7 +14,7 @@ from covey.engines.process.launcher.supervisor import Supervisor
 from covey.errors import CheckpointError, PeerLost
 from covey.membership import pause
 from covey.names import option
-from covey.observe.membership import Goodput, MembershipEvent
+from covey.observe.membership import Goodput, MembershipLog
 from covey.observe.result import Result
 from covey.run.options import Options, failures_survived
 
@@ -39,7 +39,7 @@ class Restarts:
     workers: int
     most: int = field(init=False)  # failures in a row that it survives
     failed: int = 0  # in a row, without a new checkpoint
-    events: list[MembershipEvent] = field(default_factory=list)
+    log: MembershipLog = field(default_factory=MembershipLog)
     repeated: int = 0  # samples that were lost with an attempt, and are trained on again
 
     def __post_init__(self) -> None:
@@ -58,8 +58,8 @@ class Restarts:
                 attempt = self._after(attempt, lost)
                 continue
             self._count_pause(attempt)
-            if self.events:
-                result.membership = self.events
+            if self.log.events:
+                result.membership = self.log.events
                 result.goodput = Goodput.of(result.samples, self.repeated)
             return result
 
@@ -79,12 +79,7 @@ class Restarts:
         self.repeated += max(0, samples - samples_kept(following.run))
         told = ended.referee.furthest if ended else attempt.lost.scored if attempt.lost else -1
         following.lost = LostAttempt(moment=moment, clock=clock, scored=told)
-        self.events.append(
-            MembershipEvent(
-                seconds=clock, view=len(self.events) + 1, event="restart", who=lost.who, cause=str(lost),
-                workers=self.workers, stalled=0.0,
-            )
-        )  # fmt: skip
+        self.log.add("restart", lost.who, str(lost), seconds=clock, workers=self.workers)
         wait = pause(self.failed)
         place = following.kept or "its beginning"
         self._say(f"{lost}; the run starts again from {place}{f' in {wait:g} s' if wait else ''}")
@@ -98,8 +93,8 @@ class Restarts:
 
     def _count_pause(self, attempt: Attempt) -> None:
         """How long the run stood still before this attempt trained."""
-        if self.events and attempt.supervisor:
-            self.events[-1].stalled = attempt.supervisor.stood_still
+        if self.log.events and attempt.supervisor:
+            self.log.events[-1].stalled = attempt.supervisor.stood_still
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds

@@ -81,7 +81,7 @@ def _train(
     for who, state in attempt.states.items():
         restore(replicas[who], state.replica)
     if asked.plan.elastic:
-        attempt.rebirth = Rebirth(make, failures_survived(given.checkpoints), given.output.say)
+        attempt.rebirth = Rebirth(make, failures_survived(given.checkpoints), given.output.say, asked.left)
     built(replicas)
     watching = [ProgressWatch(given.output.watcher, judge, asked.budget)] if given.output.watcher else []
     scoring = _of("scorer 0", score.score) if score and asked.task.evaluate and given.budget.scores else None

@@ -19,7 +19,7 @@ from covey.membership import pause
 from covey.message import Address
 from covey.model.named import named_numbers
 from covey.names import option
-from covey.observe.membership import Goodput, MembershipEvent
+from covey.observe.membership import Goodput, MembershipLog
 from covey.observe.referee import Referee
 from covey.observe.result import Result
 from covey.observe.tally import Tally, Teller
@@ -43,11 +43,12 @@ class VirtualRestarts:
     faults: RunFaults | None = field(init=False)
     most: int = field(init=False)  # failures in a row that it survives
     failed: int = 0  # in a row, without a new checkpoint
-    events: list[MembershipEvent] = field(default_factory=list)
+    log: MembershipLog = field(init=False)
     repeated: int = 0
     told: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.log = MembershipLog(self.asked.left)
         virtual, asked = self.asked.options.virtual, self.asked.options.checkpoints
         most = failures_survived(asked)
         self.most = most if asked.on_failure == "restart" else 0
@@ -73,8 +74,8 @@ class VirtualRestarts:
                 before, told = kept, judge.furthest
                 continue
             result.failures += self.told + (self.faults.told + self.faults.unmet if self.faults else [])
-            if self.events:
-                result.membership = self.events
+            if self.log.events:
+                result.membership = self.log.events
                 result.goodput = Goodput.of(result.samples, self.repeated)
             return result
 
@@ -142,12 +143,8 @@ class VirtualRestarts:
             ) from lost
         self.repeated += max(0, samples - samples_kept(run))
         waits = STARTING + pause(self.failed)
-        self.events.append(
-            MembershipEvent(
-                seconds=now, view=len(self.events) + 1, event="restart", who=lost.who, cause=str(lost),
-                workers=len(self.asked.plan.limits), stalled=waits,
-            )
-        )  # fmt: skip
+        many = len(self.asked.plan.limits)
+        self.log.add("restart", lost.who, str(lost), seconds=now, workers=many, stalled=waits)
         self._say(f"{lost}; the run starts again from {'a checkpoint' if run else 'its beginning'}", keep=False)
         for instrument in self.asked.options.virtual.instruments:
             instrument.restarted(now + waits)

@@ -145,7 +145,7 @@ class VirtualEngine:
     def _outcome(self) -> VirtualOutcome:
         return VirtualOutcome(
             seconds=self._agenda.now, samples=self._teller.samples, stopped=self._stopped or "budget",
-            snapshots=self._best or self._states.now(), tallies=self._teller.tallies, membership=self._lives.events,
+            snapshots=self._best or self._states.now(), tallies=self._teller.tallies, membership=self._lives.log.events,
         )  # fmt: skip
 
     def _advance(self, thread: RoleProgram, value: Any) -> None:

@@ -16,7 +16,7 @@ from covey.errors import PeerLost
 from covey.membership import Deaths, Joined, Life, ViewChanged
 from covey.message import Address, Message
 from covey.model.replica import Replica
-from covey.observe.membership import MembershipEvent
+from covey.observe.membership import MembershipEvent, MembershipLog
 from covey.program import Effect, Receive
 from covey.strategy import Role
 
@@ -30,6 +30,7 @@ class Rebirth:
     replica: Callable[[Role], Replica]
     most: int = 2
     say: Callable[[str], None] = lambda line: None
+    told: Callable[[MembershipEvent], None] | None = None  # hears of each loss at once
 
 
 @dataclass(slots=True, eq=False)
@@ -45,9 +46,10 @@ class VirtualLives:
     deliver: Callable[[VirtualActor, Message], None]
     advance: Callable[[RoleProgram, Any], None]
     deaths: Deaths = field(init=False)
-    events: list[MembershipEvent] = field(default_factory=list)
+    log: MembershipLog = field(init=False)
 
     def __post_init__(self) -> None:
+        self.log = MembershipLog(self.rebirth.told if self.rebirth else None)
         self.deaths = Deaths(self.rebirth.most if self.rebirth else 0)
 
     def opened(self, actor: VirtualActor) -> Coroutine[Effect[Any], Any, None]:
@@ -82,6 +84,8 @@ class VirtualLives:
         actor.end()
         actor.lost = True
         actor.replica.weigh(0.0)  # nothing of it is scored
+        many = sum(other.role.trains for other in self.actors.values())
+        self.log.add("rebirth", actor.name, "was killed", seconds=self.agenda.now, workers=many, stalled=pause)
         self.agenda.at(self.agenda.now + pause, self._born, actor, self.agenda.now)
 
     def _born(self, lost: VirtualActor, since: float) -> None:
@@ -98,10 +102,4 @@ class VirtualLives:
                 self.deliver(other, Joined(life.number, sender=who))
                 self._break_off(other)
         self.rebirth.say(f"{who} was killed at {clock(since)}; born again after {clock(now - since)}")
-        self.events.append(
-            MembershipEvent(
-                seconds=since, view=len(self.events) + 1, event="rebirth", who=lost.name, cause="was killed",
-                workers=sum(other.role.trains for other in self.actors.values()), stalled=now - since,
-            )
-        )  # fmt: skip
         self.begin(actor)

@@ -139,7 +139,7 @@ def _heard(loop: Loop, train: Callable[[Loop], Result]) -> Result:
     with listening(given, known, loop.script.path) as listeners:
         if listeners is None:
             return train(loop)
-        result = train(replace(loop, options=listeners.heard(given), kept=listeners.kept))
+        result = train(replace(loop, options=listeners.heard(given), kept=listeners.kept, left=listeners.left))
         listeners.concluded(result)
         return result
 
@@ -157,7 +157,7 @@ def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interr
     given = loop.options
     kept, run = kept_run(given.checkpoints, loop.run)
     checkpoints = checkpoints_of(given.checkpoints, loop.kept)
-    restarts = Restarts(given, checkpoints, interrupt, len(loop.plan.limits))
+    restarts = Restarts(given, checkpoints, interrupt, len(loop.plan.limits), log=MembershipLog(loop.left))
     with checkpoints or nullcontext(), interruptible(interrupt):
         return restarts.run(Attempt(kept, run), lambda attempt: _lead(loop, muster, checkpoints, interrupt, attempt))
 

@@ -12,6 +12,7 @@ from covey.engines import handover
 from covey.engines.process.contacts import Contacts
 from covey.errors import PlanError
 from covey.names import option
+from covey.observe.membership import MembershipEvent
 from covey.run.options import Options
 from covey.run.roles import RoleWork
 from covey.spec import Spec
@@ -40,6 +41,7 @@ class Loop:
     threads: int
     world: bool = False  # it joins one that has started the script already
     kept: Callable[[Path], None] | None = None  # is told of each checkpoint
+    left: Callable[[MembershipEvent], None] | None = None  # is told of each process that is lost, while the run goes on
 
     @property
     def run(self) -> RunRecord:

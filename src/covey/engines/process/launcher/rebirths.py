@@ -13,7 +13,7 @@ from covey.engines.process.launcher.roster import RoleRecord, Roster
 from covey.engines.process.snapshot_parts import SCORER
 from covey.membership import Deaths
 from covey.message import Address
-from covey.observe.membership import MembershipEvent
+from covey.observe.membership import MembershipEvent, MembershipLog
 from covey.observe.progress import Phase
 
 BY_SIGNAL = "exited with signal "
@@ -36,6 +36,7 @@ class Renewal:
 
     deaths: Deaths
     start: Callable[[Address, Mapping[Address, int]], str]
+    told: Callable[[MembershipEvent], None] | None = None  # hears of each loss at once
 
 
 @dataclass(slots=True)
@@ -44,10 +45,9 @@ class EmptySeat:
 
     who: Address
     life: int
-    cause: str
+    event: MembershipEvent
     step: int  # in which it was last seen
     died: float
-    seconds: float  # of training, when it died
     due: float  # when its next life may begin
     forked: bool = False
     ready: bool = False
@@ -64,7 +64,7 @@ class Rebirths:
         self.seats: dict[Address, EmptySeat] = {}
         self.endpoints: dict[Address, str] = {}  # of all that were born again
         self.finished: set[Address] = set()  # lost after the end of their programs: nobody needs them
-        self.events: list[MembershipEvent] = []
+        self.log = MembershipLog(renewal.told if renewal else None)
         self.seconds = 0.0  # of training so far
         self.begun = False  # training: a worker that is lost before is not replaced
 
@@ -88,9 +88,10 @@ class Rebirths:
         step = max(0, seen.step)
         if before := self.seats.get(who):  # its next life died before it could begin
             step = max(step, before.step)
-            self._note(before, now - before.died)
+            before.event.stalled = now - before.died
         cause = f"killed by signal {how.removeprefix(BY_SIGNAL).split(',')[0]}"
-        self.seats[who] = EmptySeat(who, self.renewal.deaths.lives[who], cause, step, now, self.seconds, now + pause)
+        event = self.log.add("rebirth", str(who), cause, seconds=self.seconds, workers=len(self.roster.trainers))
+        self.seats[who] = EmptySeat(who, self.renewal.deaths.lives[who], event, step, now, now + pause)
         self.roster.seen[who] = RoleRecord(heard=now, step=seen.step)
         return True
 
@@ -140,16 +141,6 @@ class Rebirths:
         self.board.tell([seat.who], control.Go(seat.step, ended, self.seconds, free))
         for order in orders:
             self.board.tell([seat.who], order)
-        stalled = time.monotonic() - seat.died
+        seat.event.stalled = time.monotonic() - seat.died
         del self.seats[seat.who]
-        self.say(f"{seat.who} died ({seat.cause}); born again after {stalled:.1f} s")
-        self._note(seat, stalled)
-
-    def _note(self, seat: EmptySeat, stalled: float) -> None:
-        """One event for each loss, also where the next life was lost too."""
-        self.events.append(
-            MembershipEvent(
-                seconds=seat.seconds, view=len(self.events) + 1, event="rebirth", who=str(seat.who), cause=seat.cause,
-                workers=len(self.roster.trainers), stalled=stalled,
-            )
-        )  # fmt: skip
+        self.say(f"{seat.who} died ({seat.event.cause}); born again after {seat.event.stalled:.1f} s")
