@@ -14,6 +14,7 @@ import typer
 from covey.cli import json_file, options, simulate
 from covey.cli.errors import INTERRUPTED, explained
 from covey.cli.options import Voice, flag, teller, voice
+from covey.cli.progress.page import Beside, page_beside
 from covey.cli.training import ShownRequest, load_plugins, runs_of
 from covey.errors import PlanError
 from covey.target import parse_target
@@ -72,6 +73,7 @@ def command(
     kill: simulate.Kill = None,
     runs: options.Runs = None,
     no_record: options.NoRecord = False,
+    page: Beside = False,
     json: options.Json = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -106,12 +108,13 @@ def command(
         request = ShownRequest(
             strategy=strategies, workers=workers, engine=engine, until=until, json=json, voice=manner
         )
-        whole = compare(
-            task, strategies, workers, until=until, rates=factors, repeat=repeat, within=within, folder=folder,
-            seed=seed, command=request.command, shown=_shown(workers, engine, until, manner), told=teller(manner),
-            servers=servers, engine=engine, epochs=epochs, steps=steps, scores=scores, threads=threads,
-            link_rate=link_rate, cluster=imagined, runs=kept_in,
-        )  # fmt: skip
+        with page_beside(page, kept_in, teller(manner)):
+            whole = compare(
+                task, strategies, workers, until=until, rates=factors, repeat=repeat, within=within, folder=folder,
+                seed=seed, command=request.command, shown=_shown(workers, engine, until, manner), told=teller(manner),
+                servers=servers, engine=engine, epochs=epochs, steps=steps, scores=scores, threads=threads,
+                link_rate=link_rate, cluster=imagined, runs=kept_in,
+            )  # fmt: skip
         _tell(whole, request, report, folder, interactive)
 
 

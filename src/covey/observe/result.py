@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, Literal
@@ -115,6 +116,12 @@ class Result(RunFacts, kw_only=True, dict=True):
         '{\\n "schema": "covey.result/1",'
         """
         return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"
+
+    def _repr_html_(self) -> str:
+        """The report of this run, which notebooks show."""
+        # It stands above results, so it is found by its name, and only where somebody wants to see it.
+        drawn: str = import_module("covey.report.single_run").framed(self)
+        return drawn
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the result as a JSON file, whole or not at all.

@@ -11,6 +11,7 @@ from covey.observe.callbacks import Callback
 from covey.observe.instruments import Instrument
 from covey.observe.progress import Watcher
 from covey.observe.result import Result
+from covey.run import notebook
 from covey.run.clusters import cluster as on_cluster
 from covey.run.clusters import engine_of, host_only, refuse_ranks, refusing
 from covey.run.listening import listening
@@ -117,7 +118,7 @@ def fit(
         traced: Record what each role does, in `result.recording`.
         profiled: Record also what torch does in each role, for the first steps; on real processes.
         command: The command line to write into the result.
-        watcher: An object that is shown the run's progress.
+        watcher: An object that is shown the run's progress; in a notebook it is shown below the cell without one.
         callbacks: Objects of subclasses of `covey.Callback`, which hear of the run.
         log: Loggers, such as "csv:scores.csv" or "tensorboard:logs".
         runs: Record the run in a new folder in this one; by default in "runs", or in COVEY_RUNS. False: no record.
@@ -142,7 +143,9 @@ def fit(
             save=save, traced=traced, command=command, watcher=watcher, callbacks=callbacks, log=log, runs=runs
         ),
     )
-    return fit_with(task, strategy, workers, given)
+    name = strategy if isinstance(strategy, str) else type(strategy).__name__
+    with notebook.shown(watcher, f"{name} · {workers} worker{'s' if workers > 1 else ''} · {engine}") as shown:
+        return fit_with(task, strategy, workers, replace(given, output=replace(given.output, watcher=shown)))
 
 
 def fit_with(task: Task | str, strategy: str | Any, workers: int, given: Options) -> Result:

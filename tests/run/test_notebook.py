@@ -1,0 +1,116 @@
+"""What a notebook shows of a run: a picture that changes at most twice a second, and the report of the result."""
+
+from __future__ import annotations
+
+import html
+import re
+from types import SimpleNamespace
+
+import pytest
+
+import covey
+from covey.observe.progress import Progress
+from covey.run import notebook
+from covey.run.notebook import NotebookDisplay
+
+EVIL = "<script>alert(1)</script>"
+
+
+def shown(title: str = "bsp") -> tuple[NotebookDisplay, list[str], list[float]]:
+    pictures, clock = list[str](), [0.0]
+    return NotebookDisplay(title, pictures.append, lambda: clock[0]), pictures, clock
+
+
+def test_it_is_drawn_at_most_twice_a_second() -> None:
+    display, pictures, clock = shown()
+    for tenth in range(1, 101):
+        clock[0] = tenth / 10
+        display.update(Progress(phase="training", seconds=clock[0], samples=tenth, metrics={"accuracy": tenth / 100}))
+        display.say(f"line {tenth}")
+    assert len(pictures) == 1 + 20
+    assert "line 100" in pictures[-1] and "line 95" not in pictures[-1], "the last lines"
+    display.close()
+    assert len(pictures) == 1 + 20 + 1
+
+
+def test_it_tells_how_far_the_run_is() -> None:
+    display, pictures, _ = shown()
+    for now in (1, 2, 3):
+        display.update(Progress(phase="training", seconds=now, samples=100 * now, budget=1000, bytes=2048, loss=0.25))
+    display.close()
+    text = re.sub(r"<[^>]*>", " ", pictures[-1])
+    assert all(word in text for word in ("training", "300", "100", "0.25")) and "value='0.300'" in pictures[-1]
+
+
+def test_the_scores_are_a_curve() -> None:
+    display, pictures, _ = shown()
+    for now, value in ((1, 0.5), (2, 0.5), (3, 0.9), (4, float("nan")), (5, 0.7)):
+        display.update(Progress(phase="training", seconds=now, metrics={"accuracy": value}))
+    display.close()
+    (points,) = re.findall(r"points='([^']*)'", pictures[-1])
+    assert points.split() == ["0.0,46.0", "120.0,2.0", "240.0,24.0"]
+
+
+def test_text_of_a_run_is_only_text() -> None:
+    display, pictures, _ = shown(EVIL)
+    display.update(Progress(phase="training", metrics={EVIL: 0.5}))
+    display.say(EVIL)
+    display.close(EVIL)
+    assert EVIL not in pictures[-1] and pictures[-1].count(html.escape(EVIL)) == 4
+
+
+def test_only_the_kernel_of_a_notebook_has_a_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = SimpleNamespace(get_ipython=lambda: SimpleNamespace())
+    for ipython in (None, SimpleNamespace(get_ipython=lambda: None), terminal):
+        monkeypatch.setitem(notebook.sys.modules, "IPython", ipython)
+        with notebook.shown(None, "bsp") as watcher:
+            assert watcher is None
+
+
+def test_the_watcher_that_was_given_is_the_one() -> None:
+    mine, _, _ = shown()
+    with notebook.shown(mine, "bsp") as watcher:
+        assert watcher is mine
+
+
+def test_a_run_that_failed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    display, pictures, _ = shown()
+    monkeypatch.setattr(notebook, "_display", lambda title: display)
+    with pytest.raises(covey.PlanError), notebook.shown(None, "bsp"):
+        raise covey.PlanError("there is no such strategy")
+    assert "there is no such strategy" in pictures[-1]
+
+
+@pytest.fixture(scope="module")
+def result() -> covey.Result:
+    return covey.fit("examples/digits.py", "bsp", 2, engine="simulated", epochs=2, scores=4, traced=True)
+
+
+def inside(result: covey.Result) -> tuple[str, str]:
+    """The frame of a result, and the page in it."""
+    whole = result._repr_html_()
+    found = re.fullmatch(r'<iframe sandbox="" [^>]*?srcdoc="([^"]*)"></iframe>', whole)
+    assert found, whole[:300]
+    return whole, html.unescape(found[1])
+
+
+def test_a_result_is_its_report_in_a_frame_of_its_own(result: covey.Result) -> None:
+    _, page = inside(result)
+    assert page.startswith("<!doctype html>") and "<script" not in page
+    assert "Accuracy against time" in page and "Where the time went" in page and "What each role did when" in page
+    assert f"{result.history[-1]['accuracy']:.4g}" in page and not re.search(r"(src|href)\s*=|url\((?!#)|@import", page)
+
+
+def test_names_cannot_leave_the_frame(result: covey.Result) -> None:
+    evil = f'"></iframe>{EVIL}'
+    changed = covey.fit("examples/digits.py", "bsp", 2, engine="simulated", epochs=1, command=evil)
+    whole, page = inside(changed)
+    assert whole.count("</iframe>") == 1 and EVIL not in page and html.escape(EVIL) in page
+
+
+def test_a_long_history_is_a_small_report(result: covey.Result) -> None:
+    row = result.history[-1]
+    samples = int(row["samples"] or 0)
+    result.history += [{**row, "samples": samples + n, "seconds": 1.0 + n, "accuracy": n / 1e4} for n in range(10_000)]
+    whole, page = inside(result)
+    assert len(whole) < 400_000 and "at 1e+04" in page, "the last score is there"
