@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,8 @@ from covey.observe.facts import NOW
 from covey.observe.journal import JournalScore, read_now
 from covey.observe.records import RunRecordFolder
 from covey.observe.tally import GradientAge, Tally, Teller, mean_ages, read_measured
-from covey.servers.gradient_noise import measure_noise
+from covey.exchange.gradient_noise import measure_noise
+from covey.task import load_task
 from covey.vector import Vector
 
 DIGITS = "examples/digits.py"
@@ -103,7 +105,7 @@ def test_measuring_changes_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     once = history()
     monkeypatch.setattr("covey.exchange.compression_error.SAMPLED", 2)
-    monkeypatch.setattr("covey.central.server.shard.SAMPLED", 2)
+    monkeypatch.setattr("covey.exchange.gradient_noise.SAMPLED", 2)
     assert history() == once
 
 
@@ -131,6 +133,27 @@ def test_runs_have_a_noise_scale(tmp_path: Path, engine: str) -> None:
     assert result.record
     events = RunRecordFolder(result.record).events
     assert any(event.measured.get("noise", 0) > 0 for event in events if isinstance(event, JournalScore))
+
+
+def test_workers_without_servers_find_the_same_noise_scale(tmp_path: Path) -> None:
+    """Each knows its own gradient and the mean of all; with plain SGD a model's change is its gradient."""
+    task = replace(load_task(DIGITS), optimizer=lambda params: torch.optim.SGD(params, lr=0.05))
+
+    def noise(strategy: str) -> list[float]:
+        found = covey.fit(task, strategy, 4, engine="simulated", epochs=3, runs=tmp_path / strategy.partition("(")[0])
+        assert found.record
+        events = RunRecordFolder(found.record).events
+        return [event.measured["noise"] for event in events if isinstance(event, JournalScore) and event.row["samples"]]
+
+    wanted = noise("bsp")
+    assert len(wanted) == 3 and min(wanted) > 0
+    for strategy in ("allreduce", "allreduce(bucket=4KB)", "local_sgd(period=1)"):
+        assert noise(strategy) == pytest.approx(wanted, rel=1e-3), strategy
+    assert noise("local_sgd(period=4)")[-1] == pytest.approx(wanted[-1], rel=3.0), "about the same over four steps"
+
+
+def test_momentum_hides_the_noise_of_a_models_change(tmp_path: Path) -> None:
+    assert all("noise" not in score for score in measured("local_sgd(period=1)", tmp_path))
 
 
 def test_runs_that_are_only_timed_have_nothing_to_measure(tmp_path: Path) -> None:

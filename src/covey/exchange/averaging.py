@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from covey.exchange.collectives.compressed import Means
 from covey.exchange.collectives.sums import Group, Pattern
+from covey.exchange.gradient_noise import NoiseProbe, due
 from covey.exchange.two_levels import MachineMeans
 from covey.model.replica import Replica
 from covey.program import Node
@@ -26,5 +27,8 @@ async def mean_gradient(
             await node.sum(replica.buffers, group, pattern, 1 / len(group))
         return
     share = mine / all_samples
+    probe = NoiseProbe(node, grad, mine) if due(node.step) else None
     replica.buffers.mul_(1 / (share * len(group)))  # of which everybody counts the same
     await node.sum(grad.join(replica.buffers), group, pattern, share)
+    if probe:
+        probe.met(grad, all_samples)

@@ -16,6 +16,7 @@ from covey.exchange.collectives.compressed import check_pattern, gradient_coder
 from covey.exchange.collectives.probe import PatternChoice, PatternRequest, Trial
 from covey.exchange.collectives.ring_slices import Frame
 from covey.exchange.collectives.sums import Group, Pattern
+from covey.exchange.gradient_noise import NoiseProbe, due
 from covey.exchange.two_levels import MachineMeans
 from covey.message import Address
 from covey.model.replica import Replica
@@ -93,10 +94,14 @@ async def stream(node: Node, replica: Replica, group: Group, choice: PatternChoi
     """The same in buckets, last layers first: one is summed while backward works on the next (taxonomy E.1)."""
     begin = await node.now()
     together = replica.batch_source.together(node.present(node.step), node.step)
-    share = replica.batch_source.samples(node.rank, node.step) / together
+    mine = replica.batch_source.samples(node.rank, node.step)
+    share = mine / together
     async for piece in replica.stream(node, choice.bucket):
         bucket, frame = _framed(replica.grad, piece)
+        probe = NoiseProbe(node, bucket, mine) if due(node.step) else None
         await node.sum(bucket, group, by_name.of_bucket(choice.pattern, summing, frame), share)
+        if probe:
+            probe.met(bucket, together)
     replica.progress.begin(together)
     if replica.buffers.parts:
         await node.sum(replica.buffers.mul_(1 / (share * len(group))), group, summing, share)

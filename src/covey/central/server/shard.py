@@ -10,11 +10,11 @@ from covey.central.server.codec_trials import Sample, Samples
 from covey.central.server.versions import Versions
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
+from covey.exchange.gradient_noise import due, measure_noise
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.observe.tally import GradientAge
 from covey.program import Node
-from covey.servers.gradient_noise import SAMPLED, measure_noise
 from covey.servers.pieces import PieceServer
 from covey.servers.roles import addresses
 from covey.synchronization import Board, Ending, Epochs, GatherChoice, Rule, WaitingGradient
@@ -184,7 +184,7 @@ class Shard(PieceServer):
         await self.note_dropped(choice)
         grads, averages = [self.fresh(push) for push in pushes], self.keeping.rule.gather.averages
         # one that makes an update alone was clipped by its worker
-        if averages and self.board.version % SAMPLED == 1:
+        if averages and due(self.board.version):
             measure_noise(self.node, grads, [push.samples for push in pushes])
         grad = await self.mean(grads, choice.weights, self.board.version) if averages else grads[0]
         self.keep_buffers([push.buffers for push in pushes], [push.gradients for push in pushes])
