@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -10,11 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import covey
 from covey.observe.callbacks import CallbackThread
-from covey.observe.progress import Progress
+from covey.observe.facts import RunFacts
+from covey.observe.membership import MembershipEvent
+from covey.observe.progress import Progress, RoleProgress
 from covey.observe.records import RunRecordFolder
 
 DIGITS = "examples/digits.py"
@@ -214,3 +218,16 @@ def test_a_child_that_a_callback_forks_does_not_go_on_as_the_launcher() -> None:
         os.kill(children[0], signal.SIGKILL)
         os.waitpid(children[0], 0)
     assert ended == (children[0], 0) and told == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "kind"),
+    [("facts", RunFacts), ("progress", Progress), ("a role of `roles`", RoleProgress), ("change", MembershipEvent)],
+)
+def test_the_page_on_callbacks_names_every_field(argument: str, kind: type[msgspec.Struct]) -> None:
+    page = Path("docs/loggers.md").read_text()
+    cell = argument if "`" in argument else f"`{argument}`"
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| {cell} |") and "(" in line]
+    named = set(re.findall(r"`([a-z_]+)`", row))
+    missing = set(kind.__struct_fields__) - named
+    assert not missing, f"docs/loggers.md does not name {missing} of {argument}"
