@@ -18,7 +18,7 @@ $(ready): pyproject.toml constraints.txt
 
 $(engines): pyproject.toml constraints.txt
 	test -x $(python) || python3 -m venv .venv
-	$(python) -m pip install --quiet -c constraints.txt -e '.[dev,data,mpi,ray,spark,tensorboard,mlflow,page]'
+	$(python) -m pip install --quiet -c constraints.txt -e '.[dev,data,mpi,ray,spark,tensorboard,mlflow,wandb,page]'
 	@touch $(ready) $(engines)
 
 run: setup  ## compare five strategies on the digits, with two workers

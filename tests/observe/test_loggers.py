@@ -87,6 +87,32 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert client.get_metric_history(found.info.run_id, name)[-1].value == total
 
 
+def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline, with its own process and its own file."""
+    pytest.importorskip("wandb")
+    store = pytest.importorskip("wandb.sdk.internal.datastore").DataStore()
+    records = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    for name, value in {"MODE": "offline", "DIR": str(tmp_path), "SILENT": "true"}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    result = run("wandb:digits")
+    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    store.open_for_scan(str(file))
+    rows, config, project = [], {}, ""
+    while data := store.scan_data():
+        record = records.Record.FromString(data)
+        if record.HasField("run"):
+            project = record.run.project
+            config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+        if record.HasField("history"):
+            items = record.history.item
+            rows.append({item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items})
+    assert (project, config["strategy"], config["period"]) == ("digits", result.strategy, 2)
+    for name in ("accuracy", "loss"):
+        assert {row["samples"]: row[name] for row in rows if name in row} == history(result, name)
+    last = [row for row in rows if "train/bytes" in row][-1]
+    assert {name: last[name] for name in totals(result)} == totals(result) and last["samples"] == result.samples
+
+
 def test_prometheus(port: int) -> None:
     result = run(f"prometheus:{port}")
     serving = logger(f"prometheus:{port}")  # the port is free when the run has ended

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 import covey
+from covey.exchange.gradient_noise import measure_noise
 from covey.message import Address
 from covey.model.scored import ScoredModel, Snapshot
 from covey.observe.facts import NOW
 from covey.observe.journal import JournalScore, read_now
 from covey.observe.records import RunRecordFolder
 from covey.observe.tally import GradientAge, Tally, Teller, mean_ages, read_measured
-from covey.exchange.gradient_noise import measure_noise
 from covey.task import load_task
 from covey.vector import Vector
 

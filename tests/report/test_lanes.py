@@ -101,9 +101,11 @@ def test_a_profile_has_a_process_for_each_role_and_a_thread_for_each_of_its_own(
     assert whole == {1: "worker 0", 2: "server 0"}
     slices = [(one["pid"], one["tid"], one["name"], one["ts"], one["dur"]) for one in told if one["ph"] == "X"]
     assert slices == [
-        (1, 0, "computes", 0, 1e6), (1, 2, "add", 0.25e6, 0.25e6), (1, 1, "mul", 0.5e6, 0.25e6), (2, 1, "add", 2e6, 0.5e6)
+        (1, 0, "computes", 0, 1e6),
+        (1, 2, "add", 0.25e6, 0.25e6), (1, 1, "mul", 0.5e6, 0.25e6), (2, 1, "add", 2e6, 0.5e6),
     ]  # fmt: skip
-    assert [(one["ph"], one["pid"], one["tid"]) for one in told if one.get("cat") == "message"] == [("s", 1, 0), ("f", 2, 0)]
+    ends = [(one["ph"], one["pid"], one["tid"]) for one in told if one.get("cat") == "message"]
+    assert ends == [("s", 1, 0), ("f", 2, 0)]
 
 
 def test_names_cannot_leave_the_picture() -> None:

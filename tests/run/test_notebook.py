@@ -60,7 +60,7 @@ def test_text_of_a_run_is_only_text() -> None:
 
 
 def test_only_the_kernel_of_a_notebook_has_a_display(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = SimpleNamespace(get_ipython=lambda: SimpleNamespace())
+    terminal = SimpleNamespace(get_ipython=SimpleNamespace)
     for ipython in (None, SimpleNamespace(get_ipython=lambda: None), terminal):
         monkeypatch.setitem(notebook.sys.modules, "IPython", ipython)
         with notebook.shown(None, "bsp") as watcher:

@@ -169,7 +169,7 @@ def heard(asked: Request, engine: str, train: Callable[[Request], Result]) -> Re
     with listening(given, lambda: facts(asked, engine), asked.name, asked.callbacks, cluster) as listeners:
         if listeners is None:
             return train(asked)
-        told = {"scored": listeners.scored, "kept": listeners.kept, "left": listeners.left}
-        result = train(replace(asked, options=listeners.heard(given), **told))
+        options, kept, left = listeners.heard(given), listeners.kept, listeners.left
+        result = train(replace(asked, options=options, scored=listeners.scored, kept=kept, left=left))
         listeners.concluded(result)
         return result

@@ -25,6 +25,7 @@ from covey.model import scored
 from covey.names import option
 from covey.observe.callbacks import Callback
 from covey.observe.facts import RunFacts
+from covey.observe.membership import MembershipLog
 from covey.observe.progress import Watcher
 from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude

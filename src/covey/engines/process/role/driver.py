@@ -163,7 +163,7 @@ class Driver:
             effect.to, effect.body, loan=effect.loan, priority=effect.priority, keep=effect.keep, lossy=effect.lossy
         )
         if fate == "sent":
-            self.metrics.sent(effect.to, effect.body, size)
+            self.metrics.sent(effect.to, effect.body, size, running.since)
         else:
             self.metrics.noted(fate, 1)
         return effect.lossy or self.passes(running, effect), None

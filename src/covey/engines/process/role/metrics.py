@@ -57,8 +57,9 @@ class Metrics:
     def sampled(self, kind: str, value: float) -> None:
         self.teller.measured(self.me, kind, value)
 
-    def sent(self, to: Address, body: Message, size: int) -> None:
-        self.teller.sent(self.watch.now(), self.me, to, body, size)
+    def sent(self, to: Address, body: Message, size: int, since: float | None = None) -> None:
+        """At the moment `since`, by the clock of this machine: the receiver may have it before this is noted."""
+        self.teller.sent(self.watch.now() if since is None else self.watch.at(since), self.me, to, body, size)
 
     def summed(self, effect: Collective) -> None:
         """A native sum is done; its traffic is what a ring would send, and marked."""

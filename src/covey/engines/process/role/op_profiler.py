@@ -1,4 +1,7 @@
-"""What does torch do in this process, on all of its threads? Its own profiler says so, in seconds of training."""
+"""What does torch do in this process, on all of its threads? Its own profiler says so, in seconds of training.
+
+`torch.profiler.profile` is the same with schedules, for which it imports 800 modules in each role.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from torch.profiler import ProfilerActivity, profile
-from torch.profiler import _ExperimentalConfig as ProfilerConfig
+from torch._C._profiler import _ExperimentalConfig as ProfilerConfig
+from torch.autograd.profiler import profile
 
 from covey.engines.process.clock import Stopwatch
 from covey.observe.recording import RoleOps
@@ -23,16 +26,15 @@ KEPT = frozenset({"cpu_op", "user_annotation", "kernel", "gpu_memcpy", "gpu_mems
 
 
 class OpProfiler:
-    """torch.profiler over a whole process, from now on; it is started and ended on the thread of the driver."""
+    """torch's profiler over a whole process, from now on; it is started on the main thread, and ended on any."""
 
     def __init__(self, watch: Stopwatch, gpu: bool = False, workers: int = 0) -> None:
         """`workers` are those that a role without data of its own hears."""
         self._watch, self._workers, self._running = watch, workers, True
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
-        self._profile = profile(
-            activities=activities, experimental_config=ProfilerConfig(profile_all_threads=True), acc_events=True
-        )
-        self._profile.start()
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would write to the person's terminal
+        config = ProfilerConfig(profile_all_threads=True)
+        self._profile = profile(use_kineto=True, use_device="cuda" if gpu else None, experimental_config=config)
+        self._profile.__enter__()
         self._offset = time.time() - time.monotonic()  # the profiler writes down times of day
 
     def enough(self, step: int, messages: int) -> bool:
@@ -43,7 +45,7 @@ class OpProfiler:
     def end(self) -> None:
         if self._running:
             self._running = False
-            self._profile.stop()
+            self._profile.__exit__(None, None, None)
 
     def ops(self) -> RoleOps:
         """The first operations while the clock ran."""

@@ -138,13 +138,19 @@ def play(
     if inherit:
         inherit()
     real = driver(plan, kept)
-    if not links.life:  # the clock of a later life begins with what the launcher's says
-        real.metrics.machine = this_boot()
-    if plan.profiled:
-        replies = 0 if role.trains else len(plan.limits)
-        real.metrics.profiler = OpProfiler(real.watch, gpu=stream is not None, workers=replies)
+    align(real, plan)
     lines.ready(replica.flat.numel, first)
     drive(real, serve)
+
+
+def align(driver: Driver, plan: Plan) -> None:
+    """What is recorded of the role can be brought together with what is of others; also what torch does, if asked."""
+    if not driver.links.life:  # the clock of a later life begins with what the launcher's says
+        driver.metrics.machine = this_boot()
+    if plan.profiled:
+        heard = 0 if driver.role.trains else len(plan.limits)
+        gpu = driver.compute_thread.stream is not None
+        driver.metrics.profiler = OpProfiler(driver.watch, gpu=gpu, workers=heard)
 
 
 def drive(driver: Driver, serve: Callable[[ComputeThread], None]) -> None:
