@@ -6,11 +6,12 @@ import csv
 import json
 import select
 import socket
+import struct
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from math import isnan
 from pathlib import Path
@@ -87,18 +88,35 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert client.get_metric_history(found.info.run_id, name)[-1].value == total
 
 
+def stored(file: Path) -> Iterator[bytes]:
+    """The records of a file of Weights & Biases, which is a log of LevelDB: pieces with a header, in blocks of 32 KiB."""
+    data, at, record = file.read_bytes(), 7, b""
+    assert data.startswith(b":W&B")
+    while at + 7 <= len(data):
+        left = 32768 - at % 32768
+        if left < 7:  # no header fits
+            at += left
+            continue
+        _, size, kind = struct.unpack_from("<IHB", data, at)
+        if kind == 0:
+            return
+        record += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # a whole one, or the last piece
+            yield record
+            record = b""
+
+
 def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offline, with its own process and its own file."""
     pytest.importorskip("wandb")
-    store = pytest.importorskip("wandb.sdk.internal.datastore").DataStore()
     records = pytest.importorskip("wandb.proto.wandb_internal_pb2")
     for name, value in {"MODE": "offline", "DIR": str(tmp_path), "SILENT": "true"}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
     result = run("wandb:digits")
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    store.open_for_scan(str(file))
     rows, config, project = [], {}, ""
-    while data := store.scan_data():
+    for data in stored(file):
         record = records.Record.FromString(data)
         if record.HasField("run"):
             project = record.run.project

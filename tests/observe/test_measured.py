@@ -143,13 +143,15 @@ def test_workers_without_servers_find_the_same_noise_scale(tmp_path: Path) -> No
         found = covey.fit(task, strategy, 4, engine="simulated", epochs=3, runs=tmp_path / strategy.partition("(")[0])
         assert found.record
         events = RunRecordFolder(found.record).events
-        return [event.measured["noise"] for event in events if isinstance(event, JournalScore) and event.row["samples"]]
+        scores = [event.measured for event in events if isinstance(event, JournalScore)]
+        return [score["noise"] for score in scores if "noise" in score]
 
     wanted = noise("bsp")
-    assert len(wanted) == 3 and min(wanted) > 0
+    assert len(wanted) == 2 and min(wanted) > 0, "of steps 1 and 21"
     for strategy in ("allreduce", "allreduce(bucket=4KB)", "local_sgd(period=1)"):
         assert noise(strategy) == pytest.approx(wanted, rel=1e-3), strategy
-    assert noise("local_sgd(period=4)")[-1] == pytest.approx(wanted[-1], rel=3.0), "about the same over four steps"
+    (later,) = noise("local_sgd(period=4)")
+    assert wanted[0] / 3 < later < 3 * wanted[0], "about the same over four steps"
 
 
 def test_momentum_hides_the_noise_of_a_models_change(tmp_path: Path) -> None:

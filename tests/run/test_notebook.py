@@ -28,9 +28,9 @@ def test_it_is_drawn_at_most_twice_a_second() -> None:
         display.update(Progress(phase="training", seconds=clock[0], samples=tenth, metrics={"accuracy": tenth / 100}))
         display.say(f"line {tenth}")
     assert len(pictures) == 1 + 20
-    assert "line 100" in pictures[-1] and "line 95" not in pictures[-1], "the last lines"
     display.close()
     assert len(pictures) == 1 + 20 + 1
+    assert "line 96" in pictures[-1] and "line 100" in pictures[-1] and "line 95" not in pictures[-1], "the last five"
 
 
 def test_it_tells_how_far_the_run_is() -> None:
