@@ -47,6 +47,7 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
         "faults": "kill worker 1@5s",
         "runs": None,
         "log": (),
+        "profiled": False,
     }
     assert calls.asked == {**expected, "command": calls.asked["command"], "watcher": calls.asked["watcher"]}
     assert "m.safetensors" in shown.stdout and "kept" in shown.stdout

@@ -89,7 +89,7 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stored(file: Path) -> Iterator[bytes]:
-    """The records of a file of Weights & Biases, which is a log of LevelDB: pieces with a header, in blocks of 32 KiB."""
+    """The records of a file of Weights & Biases, a log as of LevelDB: pieces with a header, in blocks of 32 KiB."""
     data, at, record = file.read_bytes(), 7, b""
     assert data.startswith(b":W&B")
     while at + 7 <= len(data):

@@ -72,7 +72,7 @@ def test_slices_of_a_thread_lie_within_one_another_or_apart(profile: list[Slice]
 
 
 def test_the_clocks_of_roles_agree(profile: list[Slice]) -> None:
-    """A message arrives after it was sent, by clocks that began at different moments; a score may part them a little."""
+    """A message arrives after it was sent, by clocks that began at different moments; a score may part them."""
     steps = [one["ts"] for one in profile if one["pid"] == 1 and one.get("cat") == "compute"]
     sent = {one["id"]: one["ts"] for one in profile if one["ph"] == "s" and one["ts"] < steps[20]}
     took = [one["ts"] - sent[one["id"]] for one in profile if one["ph"] == "f" and one["id"] in sent]

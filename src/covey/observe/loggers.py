@@ -96,10 +96,8 @@ class SteppedLogger(Callback):
         self.before: Progress | None = None
 
     def reported(self, progress: Sequence[Progress]) -> None:
-        now = progress[-1]
-        further = now.samples if self.before is None else now.samples - self.before.samples
-        last = now.phase == "ended" and self.before is not None and totals(now) != totals(self.before)
-        if (now.phase in ("training", "ended") and further > 0) or last:
+        now, before = progress[-1], totals(self.before) if self.before else (0, 0, 0)
+        if (now.phase == "training" and now.samples > before[0]) or (now.phase == "ended" and totals(now) > before):
             self.log(rates(self.before, now), now.samples)
             self.before = now
 

@@ -14,7 +14,7 @@ from covey.names import meant, option
 from covey.observe.callbacks import Callback
 from covey.observe.instruments import Instrument
 from covey.observe.progress import Watcher
-from covey.simulate import Cluster, parse_duration
+from covey.simulate import Cluster
 from covey.simulate.faults import FaultPlan, read_faults
 
 Kind = Literal["local", "cluster", "simulated"]
@@ -225,11 +225,6 @@ class Options:
             )
 
     @property
-    def traced(self) -> bool:
-        """Whether the result has a recording."""
-        return self.output.traced or self.processes.profiled
-
-    @property
     def parts(self) -> tuple[OptionPart, ...]:
         return tuple(getattr(self, part) for part in PARTS)
 
@@ -259,11 +254,6 @@ def options(given: Mapping[str, Any]) -> Options:
             parts[known[name]][name] = value
     engine = {"engine": given["engine"]} if "engine" in given else {}
     return Options(**engine, **{part: PARTS[part](**values) for part, values in parts.items()})  # type: ignore[arg-type]
-
-
-def interval(given: CheckpointOptions) -> float | None:
-    """Seconds between two checkpoints; None: as often as it costs little."""
-    return None if given.every == "auto" else parse_duration(given.every)
 
 
 def check(given: Options, name: str, engine: Engine | type[Engine] | None) -> None:

@@ -33,9 +33,9 @@ from covey.observe.result import Result, conclude
 from covey.run import roles
 from covey.run.changed_plan import PLAN, ChangedPlan, changed, check_parts
 from covey.run.kept import changed_settings, mesh_of, same_cut, settings_of, uncut
-from covey.run.options import CheckpointOptions, failures_survived, interval, planned
+from covey.run.options import CheckpointOptions, failures_survived, planned
 from covey.run.request import Request, facts, referee
-from covey.run.restarting import Attempt, Restarts
+from covey.run.restarting import Attempt, Restarts, interval
 from covey.run.roles import RoleWork
 from covey.run.saving import save_model
 from covey.simulate import parse_duration
@@ -130,7 +130,7 @@ def _train(
         result.keep_weights(scored.read(file))
         if supervisor.rebirths.log.events:
             result.tell_membership(supervisor.rebirths.log.events)
-        if given.traced:
+        if asked.traced:
             ops = {str(who): word.ops for who, word in supervisor.profiles.items()} or None
             lanes, everybody = supervisor.roster.lanes, supervisor.roles
             result.keep_recording(joined(lanes, everybody, result.strategy, result.engine, ops))
@@ -175,7 +175,7 @@ def _work(
         servers=given.servers, limits=list(plan.limits), seed=given.seed, rate=given.rate,
         threads=asked.threads, budget=asked.budget, contacts=contacts, rows=asked.rows, samples=asked.deal.samples,
         kept=str(kept.resolve()) if kept else "",
-        warm=warm, traced=asked.options.traced, profiled=asked.options.processes.profiled,
+        warm=warm, traced=asked.traced, profiled=asked.options.processes.profiled,
         elastic=asked.plan.elastic, allowance=asked.plan.allowance,
         recut=run.strategy if run and not same_cut(run.strategy, asked.strategy.text) else "",
     )  # fmt: skip

@@ -57,6 +57,11 @@ class Request:
     left: Callable[[MembershipEvent], None] | None = None  # is told of each process that is lost, while the run goes on
 
     @property
+    def traced(self) -> bool:
+        """Whether the result has a recording."""
+        return self.options.output.traced or self.options.processes.profiled
+
+    @property
     def threads(self) -> int:
         return self.options.processes.threads or threads_each(len(self.plan.limits))
 

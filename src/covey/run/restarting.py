@@ -16,7 +16,8 @@ from covey.membership import pause
 from covey.names import option
 from covey.observe.membership import Goodput, MembershipLog
 from covey.observe.result import Result
-from covey.run.options import Options, failures_survived
+from covey.run.options import CheckpointOptions, Options, failures_survived
+from covey.simulate import parse_duration
 
 
 @dataclass(slots=True)
@@ -106,6 +107,11 @@ class Restarts:
     def _say(self, line: str) -> None:
         if self.given.output.watcher:
             self.given.output.watcher.say(line)
+
+
+def interval(given: CheckpointOptions) -> float | None:
+    """Seconds between two checkpoints; None: as often as it costs little."""
+    return None if given.every == "auto" else parse_duration(given.every)
 
 
 def newest_after(checkpoints: CheckpointDirectory, lost: PeerLost) -> tuple[Path, RunRecord]:

@@ -23,9 +23,9 @@ from covey.observe.membership import Goodput, MembershipLog
 from covey.observe.referee import Referee
 from covey.observe.result import Result
 from covey.observe.tally import Tally, Teller
-from covey.run.options import failures_survived, interval
+from covey.run.options import failures_survived
 from covey.run.request import Request, referee
-from covey.run.restarting import newest_after, samples_kept
+from covey.run.restarting import interval, newest_after, samples_kept
 from covey.simulate.faults import FaultPlan
 
 STARTING = 1.0  # seconds that a run needs to start again, besides its pause

@@ -22,7 +22,6 @@ class ControlMessage(msgspec.Struct, frozen=True, tag=True):
 
 # -- from a role to its launcher
 
-
 class Bound(ControlMessage, frozen=True):
     """The role hears at this endpoint."""
 

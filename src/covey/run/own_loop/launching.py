@@ -40,13 +40,12 @@ from covey.run.options import (
     OutputOptions,
     ProcessOptions,
     TrainingOptions,
-    interval,
 )
 from covey.run.own_loop import joined_role
 from covey.run.own_loop.request import Loop, Script, loop_of
 from covey.run.processes import StartableProcesses, checkpoints_of, kept_run
 from covey.run.request import facts_of, threads_each
-from covey.run.restarting import Attempt, Restarts
+from covey.run.restarting import Attempt, Restarts, interval
 from covey.run.saving import check_save, save_model
 from covey.simulate import parse_duration
 from covey.spec import parse_call
