@@ -103,7 +103,7 @@ def _ideal(answer: Answer) -> str:
     plan, stages = answer.terms.schedule, len(answer.best.stages)
     if not plan.flushes:
         return ", in the steady state"
-    if plan.name == "plain":
+    if not plan.traits.overlaps:
         return f"; {1 - 1 / stages:.1%} if all stages were alike"
     return f"; {(stages - 1) / (plan.chunks * plan.microbatches + stages - 1):.1%} if all stages were alike"
 
@@ -111,7 +111,7 @@ def _ideal(answer: Answer) -> str:
 def _why(answer: Answer) -> str:
     """What holds the pipeline up."""
     stages = answer.best.stages
-    if answer.terms.schedule.name == "plain":
+    if not answer.terms.schedule.traits.overlaps:
         return "one stage works at a time, so the cut is one with the least traffic" + _fits(answer)
     if len(stages) == 1 < stages[0].machines:
         return "whole models on all machines, which sum their gradients, are faster than any cut"

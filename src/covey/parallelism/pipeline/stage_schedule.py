@@ -53,7 +53,7 @@ class StageSchedule:
 def _endless(schedule: Schedule, warm: int, stages: int, limit: int | None) -> Iterable[Move]:
     """The row of a stage with `warm` stages behind it, to the end of the run."""
     steps = ENDLESS if limit is None else limit
-    if schedule.name == "pipedream":
+    if not schedule.divides:
         return pipedream(range(steps), warm, oldest=stages - 1 if schedule.vertical else None)
     many = steps * schedule.microbatches
     return two_buffers(range(many), warm, schedule.microbatches, many)

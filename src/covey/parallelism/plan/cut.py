@@ -69,7 +69,7 @@ def _best(profile: Profile, terms: CutTerms, machines: int) -> Cut | None:
     slowest, _ = search(profile, terms.parts, machines * chunks, pace, max)
     if slowest == math.inf:
         return None
-    allowed = slowest if terms.schedule.name != "plain" else math.nextafter(math.inf, 0)
+    allowed = slowest if terms.schedule.traits.overlaps else math.nextafter(math.inf, 0)
     _, chosen = search(profile, terms.parts, machines * chunks, traffic, add)
     cut = Cut(tuple(run.last for run in chosen[:-1]), tuple(run.here for run in chosen), max(map(pace, chosen)))
     return cut if chunks == 1 or max(memories(profile, cut, terms.schedule)) <= terms.memory else None
@@ -106,7 +106,7 @@ def _ways(profile: Profile, terms: CutTerms) -> Iterator[str]:
     """What else would fit, tried out."""
     plan = terms.schedule
     trials = [("recompute", replace(terms, schedule=replace(plan, recompute=True)))]
-    if plan.name in ("gpipe", "pipedream", "2bw"):
+    if not plan.traits.lean:
         trials.append(("the timetable 1f1b", replace(terms, schedule=Schedule(microbatches=plan.microbatches))))
     yield from (words for words, trial in trials if least_memory(profile, trial) <= terms.memory)
     if terms.stages is not None and plan.chunks == 1:

@@ -9,12 +9,11 @@ from covey.errors import PlanError
 from covey.parallelism.plan.schedule import Schedule
 
 BEST, EQUAL = "best", "equal"
-MICROBATCHES = 4  # of a batch, by default
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mesh:
-    """So many replicas of the model, each cut into so many stages, each a worker's."""
+    """Replicas of the model, each cut into stages; each stage is a worker's."""
 
     replica: int | None = None
     stage: int | None = None
@@ -29,7 +28,7 @@ class Mesh:
     load: float | str = ""  # each part's share of the computing, in percent; measured if omitted
 
     def fitted(self, workers: int) -> Mesh:
-        """With all its sizes said, for so many workers; refused where they do not fit."""
+        """With all its sizes said, for this many workers; refused where they do not fit."""
         replica, stage = self.replica, self.stage
         if any(size is not None and size < 1 for size in (replica, stage, self.microbatches, self.chunks)):
             raise PlanError("a mesh has at least 1 replica, 1 stage, 1 micro-batch and 1 chunk")
@@ -42,17 +41,14 @@ class Mesh:
             shown = f"mesh(replica={replica}, stage={stage})" if self.replica else f"mesh(stage={stage})"
             need = f"{replica * stage} workers" if self.replica else f"a multiple of {stage} workers"
             raise PlanError(f"{shown} needs {need}, not {workers}")
-        whole = self.timetable in ("plain", "pipedream")
-        chunks = self.chunks or (2 if self.timetable == "interleaved" else 1)
-        usual = 1 if whole else max(MICROBATCHES, stage if self.timetable in ("2bw", "interleaved") else 1)
-        if self.timetable == "interleaved" and self.microbatches is None:
-            usual = -(-usual // stage) * stage
-        if whole and self.microbatches not in (None, 1):
+        traits = Schedule(name=self.timetable).traits
+        chunks, microbatches = self.chunks or traits.chunks, self.microbatches or traits.microbatches(stage)
+        if not traits.divides and microbatches != 1:
             raise PlanError(f"{self.timetable} takes batches whole: omit microbatches, or use gpipe or 1f1b")
-        fitted = replace(self, replica=replica, stage=stage, chunks=chunks, microbatches=self.microbatches or usual)
+        fitted = replace(self, replica=replica, stage=stage, chunks=chunks, microbatches=microbatches)
         fitted.schedule.check((1,) * stage)
         if chunks > 1 and stage == 1:
-            raise PlanError("interleaved goes around several stages: with mesh(stage=2) or more")
+            raise PlanError("interleaved goes around several stages: use mesh(stage=2), or more")
         if self.tied == "sum" and not fitted.schedule.flushes:
             raise PlanError(
                 f"{self.timetable} keeps different versions of weights on its stages, so tied weights are "

@@ -99,6 +99,6 @@ def _pace(gantt: Gantt) -> tuple[float, float]:
     if end >= len(updates):
         return gantt.makespan / max(len(updates), 1), math.nan
     # a machine of a replicated first stage makes an update for each round of batches
-    rounds = gantt.timetable.machines[0] if gantt.timetable.schedule.name == "pipedream" else 1
+    rounds = 1 if gantt.timetable.schedule.divides else gantt.timetable.machines[0]
     step = (updates[end] - updates[begin]) / (end - begin) / rounds
     return step, gantt.bubble(updates[begin], updates[end])

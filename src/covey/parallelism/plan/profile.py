@@ -63,7 +63,7 @@ class Profile:
         return weights * (versions + 1 + self.state) + self._fixed[last + 1] - self._fixed[first]
 
     def memory(self, first: int, last: int, in_flight: int, versions: int, recompute: bool) -> float:
-        """Bytes of a stage with so many batches in flight; recomputing keeps what it takes, and one batch's rest."""
+        """Bytes of a stage with this many batches in flight; recomputing keeps what it takes, and one batch's rest."""
         taken, kept = self.takes(first), self.kept(first, last)
         flying = in_flight * taken + kept if recompute else in_flight * (taken + kept)
         return self.standing(first, last, versions) + flying

@@ -24,7 +24,7 @@ def search(
     profile: Profile, parts: int | None, machines: int,
     price: Callable[[LayerRun], float], join: Callable[[float, float], float],
 ) -> tuple[float, list[LayerRun]]:  # fmt: skip
-    """The cheapest cut into `parts` (None: any number) for so many machines, and its price: infinite if there is none.
+    """The cheapest cut into `parts` (None: any number) for `machines`, and its price: infinite if there is none.
 
     It goes from the back, so that a stage knows how many machines come after it, on which its memory depends.
     """

@@ -14,7 +14,7 @@ from covey.parallelism.plan.timetable import MachineRow, Timetable, timetable
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CutTerms:
-    """What a cut has to meet: so many stages on so many machines, in so much memory."""
+    """What a cut has to meet: this many stages on this many machines, in this much memory."""
 
     stages: int | None  # None: as many as pay
     machines: int | None = None  # more than stages: some stages have several, which take batches in turn
@@ -37,7 +37,7 @@ class CutTerms:
         if self.stages is None and self.machines is None:
             raise PlanError("give the number of stages, or of machines for the planner to make stages of")
         if min(self.stages or 1, self.machines or 1) < 1:
-            raise PlanError("a cut needs at least 1 stage and 1 machine")
+            raise PlanError("a cut needs at least 1 stage and 1 machine: use larger numbers")
         if self.parts is not None and self.parts > layers:
             raise PlanError(f"the model can be cut into {layers} parts at most, not {self.parts}: ask for fewer stages")
         stages = self.stages or 1
@@ -116,4 +116,4 @@ def steady(cut: Cut, schedule: Schedule) -> Timetable:
     if schedule.flushes:
         return cut.timetable(schedule)
     long = 6 * max(sum(cut.machines), 2)
-    return cut.timetable(schedule, long if schedule.name == "pipedream" else 6 * schedule.microbatches)
+    return cut.timetable(schedule, 6 * schedule.microbatches if schedule.divides else long)

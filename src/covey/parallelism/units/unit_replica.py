@@ -39,7 +39,7 @@ FRONT = "/"  # its name among the costs, which no module has
 
 
 def share_of(spec: ReplicaSpec, *, strategy: str, workers: int) -> UnitReplica:
-    """What one of so many workers has of the task's model; the whole of it is let go."""
+    """What one of this many workers has of the task's model; the whole of it is let go."""
     task, module, rank = spec.task, spec.module, spec.who.rank
     feed = Feed(data_of(task), spec.deal, rank, task.loading)
     inputs = inputs_of(task, module, feed.take(spec.deal.indices(rank, 0)[:LOOK]))
@@ -174,7 +174,7 @@ class UnitReplica(Replica):
         return result
 
     def _load(self, block: DenseLayer, rows: int) -> float:
-        """What so many rows of this worker's units cost, in batches."""
+        """What this many rows of this worker's units cost, in batches."""
         return self.costs[block.name] * rows / self.feed.shards.batch_size * block.layer.out_features / block.units
 
     # -- updates, and what is kept --------------------------------------------------------------------------------
