@@ -3,8 +3,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import is_dataclass
+from inspect import signature, unwrap
 
 import pytest
+from typer.models import CommandInfo
 from typer.testing import CliRunner
 
 import covey
@@ -50,3 +53,13 @@ def test_every_command_has_help(runner: CliRunner, command: str) -> None:
 
 def test_version(runner: CliRunner) -> None:
     assert runner.invoke(app, ["--version"]).output == f"covey {covey.__version__}\n"
+
+
+@pytest.mark.parametrize("command", app.registered_commands, ids=lambda command: command.name)
+def test_a_command_takes_flags_in_groups(command: CommandInfo) -> None:
+    """A person reads at most a dozen names; typer still sees each flag, once."""
+    callback = command.callback
+    assert callback is not None
+    written, seen = signature(unwrap(callback)).parameters, signature(callback).parameters
+    assert len(written) <= 13
+    assert all(not is_dataclass(flag.annotation) for flag in seen.values())

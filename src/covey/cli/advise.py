@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ import typer
 
 from covey.cli import json_file, options, simulate
 from covey.cli.errors import INTERRUPTED, explained
-from covey.cli.options import flag, teller, voice
+from covey.cli.options import flag, teller
 from covey.cli.training import ShownRequest, load_plugins
 from covey.errors import PlanError
 from covey.target import parse_target
@@ -44,31 +44,43 @@ Spot = Annotated[bool, flag("--spot", "", "Machines may vanish.", WISHES)]
 Top = Annotated[int, flag("--top", "N", "How many to show.", options.OUTPUT, least=1)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class MeasureFlags(options.FlagGroup):
+    """How the advice is found."""
+
+    engine: Engine = None
+    quick: Quick = False
+    race: Race = False
+    within: Within = None
+    delays: Delays = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WishFlags(options.FlagGroup):
+    """What matters to the person."""
+
+    repeatable: Repeatable = False
+    once: Once = False
+    spot: Spot = False
+
+    def arguments(self) -> dict[str, bool]:
+        return {"reproducible": self.repeatable, "once": self.once, "spot": self.spot}
+
+
+@options.grouped
 def command(
+    *,
     task: options.Task,
     workers: Workers = None,
     plugin: options.Plugins = None,
     until: options.Until = None,
-    engine: Engine = None,
-    quick: Quick = False,
-    race: Race = False,
-    within: Within = None,
-    delays: Delays = False,
+    measuring: MeasureFlags,
     seed: options.Seed = 0,
-    cluster: simulate.ClusterFile = None,
-    bandwidth: simulate.Bandwidth = None,
-    latency: simulate.Latency = None,
-    compute: simulate.Compute = None,
-    jitter: simulate.Jitter = None,
-    slow: simulate.Slow = None,
-    repeatable: Repeatable = False,
-    once: Once = False,
-    spot: Spot = False,
+    cluster: simulate.UnevenClusterFlags,
+    wishes: WishFlags,
     report: Report = None,
     top: Top = 5,
-    json: options.Json = None,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    output: options.OutputFlags,
 ) -> None:
     """Rank the strategies for a task and a cluster: times, costs, reasons, risks, and the command to run.
 
@@ -76,16 +88,14 @@ def command(
 
     covey advise examples/digits.py --until accuracy:0.9 --race
     """
-    manner = voice(quiet, verbose)
+    manner, json = output.voice, output.json
     with explained(manner):
-        imagined = simulate.described(
-            cluster, bandwidth=bandwidth, latency=latency, compute=compute, jitter=jitter, slow=slow
-        )
+        imagined = cluster.described()
         if until is not None:
             parse_target(until)
         json_file.check(json)
         json_file.check(report, "--report", "delays.html")
-        wanted = AskedEngine(engine, imagined is not None, quick, delays, race, within, until)
+        wanted = AskedEngine(measuring, imagined is not None, until)
         load_plugins(plugin, manner)
         from covey.scoring import target_of
         from covey.task import load_task
@@ -95,15 +105,14 @@ def command(
         if until is not None:
             target_of(loaded, until)
         told("measuring a batch on this machine")
-        wishes = {"reproducible": repeatable, "once": once, "spot": spot}
         if wanted.real:
             imagined = wanted.measured(task, told)
         now, pace = _situation(
-            loaded, workers, imagined, measure=cluster is None and compute is None and not wanted.real,
-            here=wanted.local, wishes=wishes,
+            loaded, workers, imagined, measure=cluster.cluster is None and cluster.compute is None and not wanted.real,
+            here=wanted.local, wishes=wishes.arguments(),
         )  # fmt: skip
-        request = ShownRequest(strategy="", workers=now.workers, engine="", until=until, json=json, voice=manner)
-        if delays:
+        request = ShownRequest(strategy="", workers=now.workers, engine="", until=until, output=output)
+        if measuring.delays:
             _tell_delays(now, task, request, report)
             return
         from covey.advise.choose import advise
@@ -112,10 +121,11 @@ def command(
         from covey.advise.trials.trial import SimulatedTrials
         from covey.cli.tables.advice import print_advice
 
-        trials = None if quick else SimulatedTrials(loaded, now, pace, seed)
+        trials = None if measuring.quick else SimulatedTrials(loaded, now, pace, seed)
         real = RealSteps(task=task, engine=wanted.name, workers=now.workers, seed=seed) if wanted.real else None
         found = advise(loaded, task, now, until=until, trials=trials, real=real, told=told, command=wanted.flags)
-        if race and not found.interrupted:
+        if measuring.race and not found.interrupted:
+            within = measuring.within
             race_finalists(found, task, wanted.name, within=within, seed=seed, told=told, command=request.command)
         with json_file.written(json, found.to_json):
             if manner != "quiet":
@@ -127,18 +137,14 @@ def command(
 class AskedEngine:
     """On which engine is the advice measured? Refuses, before anything runs, what does not go together."""
 
-    def __init__(
-        self, engine: str | None, described: bool, quick: bool, delays: bool, race: bool, within: str | None,
-        until: str | None,
-    ) -> None:  # fmt: skip
+    def __init__(self, given: MeasureFlags, described: bool, until: str | None) -> None:
+        engine, race, within = given.engine, given.race, given.within
         if described and (engine or race):
-            given = "--engine measures" if engine else "--race runs on"
-            raise PlanError(
-                f"{given} real machines: omit the flags that describe a cluster, or {given.split(maxsplit=1)[0]}"
-            )
-        if delays and (race or engine):
+            flag, use = ("--engine", "measures") if engine else ("--race", "runs on")
+            raise PlanError(f"{flag} {use} real machines: omit the flags that describe a cluster, or {flag}")
+        if given.delays and (race or engine):
             raise PlanError(f"--delays are formulas: omit it, or {'--race' if race else '--engine'}")
-        if quick and engine:
+        if given.quick and engine:
             raise PlanError("--quick measures nothing: omit it, or --engine")
         if race and until is None:
             raise PlanError("--race needs a target that strategies can reach first: give --until, such as accuracy:0.9")
@@ -146,7 +152,7 @@ class AskedEngine:
             raise PlanError(f"--within {within} limits a race: give --race, too, or omit it")
         self.name = engine or "local"
         self.local = not described and self.name == "local"
-        self.real = not described and not quick and not delays
+        self.real = not described and not given.quick and not given.delays
         self.flags = "" if self.local or described else f"--engine {shlex.quote(self.name)}"
         if race:
             self._check_time(within)
@@ -202,8 +208,8 @@ def _tell_delays(now: Situation, task: str, request: ShownRequest, report: Path 
         return render(delays_page(net, now.compute, task, request.command))
 
     with (
-        json_file.written(request.json, lambda: delays_json(net, now.compute)),
+        json_file.written(request.output.json, lambda: delays_json(net, now.compute)),
         json_file.written(report, drawn, "--report") as there,
     ):
         if request.voice != "quiet":
-            print_delays(json_file.console(request.json), net, now.compute, there)
+            print_delays(json_file.console(request.output.json), net, now.compute, there)

@@ -11,7 +11,7 @@ import typer
 
 from covey.cli import json_file, options
 from covey.cli.errors import explained
-from covey.cli.options import flag, teller, voice
+from covey.cli.options import flag, teller
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,21 +28,21 @@ Engine = Annotated[str, flag("--engine", "ENGINE", "local, or 'lab(hosts=3, rate
 Batches = Annotated[int, flag("--batches", "N", "How many batches each worker computes.", options.RUN, least=5)]
 
 
+@options.grouped
 def command(
+    *,
     task: options.Task,
     output: Output = USUAL,
     engine: Engine = "local",
     batches: Batches = 40,
     threads: options.Threads = None,
-    json: options.Json = None,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    given: options.OutputFlags,
 ) -> None:
     """Measure this machine and a task with real processes, and write what simulate has to know.
 
     covey calibrate examples/digits.py -o cluster.toml; covey simulate examples/digits.py --cluster cluster.toml
     """
-    manner = voice(quiet, verbose)
+    manner, json = given.voice, given.json
     with explained(manner):
         json_file.check(json)
         json_file.check(output, "--output", "cluster.toml")

@@ -9,20 +9,18 @@ import typer
 
 from covey.cli import json_file, options
 from covey.cli.errors import REFUSED, explained
-from covey.cli.options import voice
 from covey.cli.training import importing
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A Python file that registers strategies or codecs.")]
 
 
-def command(
-    file: File, json: options.Json = None, quiet: options.Quiet = False, verbose: options.Verbose = False
-) -> None:
+@options.grouped
+def command(*, file: File, output: options.OutputFlags) -> None:
     """Check the strategies and codecs of a file, in virtual time; exit 2 where a promise is broken.
 
     covey check-strategy examples/plugins/own_strategies.py
     """
-    manner = voice(quiet, verbose)
+    manner, json = output.voice, output.json
     with explained(manner):
         json_file.check(json)
         with importing(manner):

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,9 +14,9 @@ import typer
 
 from covey.cli import json_file, options, simulate
 from covey.cli.errors import INTERRUPTED, explained
-from covey.cli.options import Voice, flag, teller, voice
+from covey.cli.options import Voice, flag, teller
 from covey.cli.progress.page import Beside, page_beside
-from covey.cli.training import ShownRequest, load_plugins, runs_of
+from covey.cli.training import ShownRequest, load_plugins
 from covey.errors import PlanError
 from covey.target import parse_target
 
@@ -43,90 +44,109 @@ Continue = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ContestFlags(options.FlagGroup):
+    """Who competes, and where."""
+
+    strategies: Strategies = USUAL
+    plugin: options.Plugins = None
+    workers: options.Workers = 2
+    servers: options.Servers = None
+    engine: options.Engine = "local"
+    simulated: Simulate = False
+
+    @property
+    def place(self) -> str:
+        """The engine that is meant."""
+        return "simulated" if self.simulated else self.engine
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundFlags(options.FlagGroup):
+    """How often each runs, and with which rates."""
+
+    repeat: Repeat = None
+    within: Within = None
+    rates: Rates = "1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyScoresFlags(options.BudgetFlags):
+    """As of one run; the moment in which a target is reached must be known well."""
+
+    scores: options.Scores = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportFlags(options.FlagGroup):
+    """What is kept of a comparison."""
+
+    report: Report = None
+    interactive: options.Interactive = False
+    folder: Continue = None
+
+
+@options.grouped
 def command(
+    *,
     task: options.Task,
-    strategies: Strategies = USUAL,
-    plugin: options.Plugins = None,
-    workers: options.Workers = 2,
-    servers: options.Servers = None,
-    engine: options.Engine = "local",
-    simulated: Simulate = False,
-    repeat: Repeat = None,
-    within: Within = None,
-    rates: Rates = "1",
+    contest: ContestFlags,
+    rounds: RoundFlags,
     seed: options.Seed = 0,
     threads: options.Threads = None,
     link_rate: options.LinkRate = None,
-    epochs: options.Epochs = None,
-    steps: options.Steps = None,
-    until: options.Until = None,
-    scores: options.Scores = 8,
-    report: Report = None,
-    interactive: options.Interactive = False,
-    folder: Continue = None,
-    cluster: simulate.ClusterFile = None,
-    bandwidth: simulate.Bandwidth = None,
-    latency: simulate.Latency = None,
-    compute: simulate.Compute = None,
-    jitter: simulate.Jitter = None,
-    slow: simulate.Slow = None,
-    kill: simulate.Kill = None,
-    runs: options.Runs = None,
-    no_record: options.NoRecord = False,
+    budget: ManyScoresFlags,
+    kept: ReportFlags,
+    cluster: simulate.FailingClusterFlags,
+    record: options.RecordFlags,
     page: Beside = False,
-    json: options.Json = None,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    output: options.OutputFlags,
 ) -> None:
     """Train one task with several strategies, and tell which reached the target first.
 
     covey compare examples/digits.py --strategies 'bsp,ssp(bound=1|3),easgd' --workers 4 --until accuracy:0.9 --simulate
     """
-    manner = voice(quiet, verbose)
+    manner, workers, engine, until = output.voice, contest.workers, contest.place, budget.until
     with explained(manner):
-        imagined = simulate.described(
-            cluster, bandwidth=bandwidth, latency=latency, compute=compute, jitter=jitter, slow=slow, kill=kill
-        )
-        simulated = simulated or engine == "simulated"
-        _refuse_early(simulated, engine, imagined is not None, until, report, json)
-        if interactive and report is None:
-            raise PlanError("--interactive says how a report is drawn: say where it goes with --report FILE")
-        load_plugins(plugin, manner)
+        imagined = cluster.described()
+        _refuse_early(engine, imagined is not None, until, kept, output)
+        load_plugins(contest.plugin, manner)
         from covey.compare import compare
         from covey.compare.cases import entrants, parse_rates
-        from covey.compare.race import rounds
+        from covey.compare.race import rounds as number_of_rounds
         from covey.compare.running import time_limit
 
-        kept_in = runs_of(runs, no_record)
-        factors = parse_rates(rates)
-        entrants(strategies, workers, factors)  # refuses what cannot be resolved, before anything runs
-        rounds(repeat, racing=True)
-        time_limit(repeat, within)
-        engine = "simulated" if simulated else engine
+        kept_in = record.folder
+        factors = parse_rates(rounds.rates)
+        entrants(contest.strategies, workers, factors)  # refuses what cannot be resolved, before anything runs
+        number_of_rounds(rounds.repeat, racing=True)
+        time_limit(rounds.repeat, rounds.within)
         if engine == "local":
             _warn_of_cores(workers, manner)
         request = ShownRequest(
-            strategy=strategies, workers=workers, engine=engine, until=until, json=json, voice=manner
+            strategy=contest.strategies, workers=workers, engine=engine, until=until, output=output
         )
         with page_beside(page, kept_in, teller(manner)):
             whole = compare(
-                task, strategies, workers, until=until, rates=factors, repeat=repeat, within=within, folder=folder,
-                seed=seed, command=request.command, shown=_shown(workers, engine, until, manner), told=teller(manner),
-                servers=servers, engine=engine, epochs=epochs, steps=steps, scores=scores, threads=threads,
-                link_rate=link_rate, cluster=imagined, runs=kept_in,
+                task, contest.strategies, workers, rates=factors, repeat=rounds.repeat, within=rounds.within,
+                folder=kept.folder, seed=seed, command=request.command, shown=_shown(workers, engine, until, manner),
+                told=teller(manner), servers=contest.servers, engine=engine, threads=threads, link_rate=link_rate,
+                cluster=imagined, runs=kept_in, **budget.arguments(),
             )  # fmt: skip
-        _tell(whole, request, report, folder, interactive)
+        _tell(whole, request, kept)
 
 
 def _refuse_early(
-    simulated: bool, engine: str, imagined: bool, until: str | None, report: Path | None, json: Path | None
+    engine: str, imagined: bool, until: str | None, kept: ReportFlags, output: options.OutputFlags
 ) -> None:
     if until is not None:
         parse_target(until)
-    json_file.check(json)
-    json_file.check(report, "--report", "report.html")
-    if imagined and not simulated:
+    json_file.check(output.json)
+    json_file.check(kept.report, "--report", "report.html")
+    if imagined and engine != "simulated":
         raise PlanError(f"--engine {engine} runs on real machines: flags of a simulated cluster need --simulate")
+    if kept.interactive and kept.report is None:
+        raise PlanError("--interactive says how a report is drawn: say where it goes with --report FILE")
 
 
 def _warn_of_cores(workers: int, manner: Voice) -> None:
@@ -157,26 +177,24 @@ def _shown(workers: int, engine: str, until: str | None, manner: Voice):  # type
     return show
 
 
-def _tell(
-    whole: Comparison, request: ShownRequest, report: Path | None, folder: Path | None, interactive: bool
-) -> None:
+def _tell(whole: Comparison, request: ShownRequest, kept: ReportFlags) -> None:
     from covey.cli.tables.comparison import print_comparison
     from covey.compare.page import page
     from covey.report import render
 
-    drawn = report if whole.outcomes else None
+    drawn = kept.report if whole.outcomes else None
     with (
-        json_file.written(request.json, whole.to_json),
-        json_file.written(drawn, lambda: render(page(whole), interactive), "--report") as there,
+        json_file.written(request.output.json, whole.to_json),
+        json_file.written(drawn, lambda: render(page(whole), kept.interactive), "--report") as there,
     ):
         if request.voice != "quiet":
-            console = json_file.console(request.json)
+            console = json_file.console(request.output.json)
             print_comparison(console, whole)
             if there is not None:
                 console.print(f"\nreport  {there}", soft_wrap=True)
     if whole.interrupted:
-        if folder is not None:
-            typer.echo(f"Interrupted; go on with --continue {folder}.", err=True)
+        if kept.folder is not None:
+            typer.echo(f"Interrupted; go on with --continue {kept.folder}.", err=True)
         raise typer.Exit(INTERRUPTED)
     if not any(outcome.result for outcome in whole.outcomes):
         raise typer.Exit(1)

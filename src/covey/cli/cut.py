@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from covey.cli import json_file, options
 from covey.cli.errors import explained
-from covey.cli.options import flag, teller, voice
+from covey.cli.options import flag, teller
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
     from covey.cli.tables.model_cut import Answer
-    from covey.parallelism import CutTerms
+    from covey.parallelism import CutTerms, Schedule
 
 CUT, NETWORK = "How to cut", "The machines"
 
@@ -36,24 +37,46 @@ Latency = Annotated[str, flag("--latency", "TIME", "One way.", NETWORK)]
 Picture = Annotated[Path | None, flag("--picture", "FILE", "The timetable as an SVG.", options.KEEP)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class CutFlags(options.FlagGroup):
+    """How the model is cut, and in which order its stages work."""
+
+    stages: Stages = None
+    machines: Machines = None
+    timetable: Timetable = "1f1b"
+    microbatches: Micro = 8
+    chunks: Chunks = 1
+    vertical: Vertical = False
+    recompute: Recompute = False
+    after: After = None
+    tied: Tied = "refuse"
+
+    def schedule(self) -> Schedule:
+        from covey.parallelism import Schedule
+
+        return Schedule(
+            name=self.timetable, microbatches=self.microbatches, chunks=self.chunks, vertical=self.vertical,
+            recompute=self.recompute,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageMachineFlags(options.FlagGroup):
+    """The machines that hold the stages."""
+
+    memory: Memory = None
+    bandwidth: Bandwidth = "1gbit"
+    latency: Latency = "0.1ms"
+
+
+@options.grouped
 def command(
+    *,
     task: options.Task,
-    stages: Stages = None,
-    machines: Machines = None,
-    timetable: Timetable = "1f1b",
-    microbatches: Micro = 8,
-    chunks: Chunks = 1,
-    vertical: Vertical = False,
-    recompute: Recompute = False,
-    after: After = None,
-    tied: Tied = "refuse",
-    memory: Memory = None,
-    bandwidth: Bandwidth = "1gbit",
-    latency: Latency = "0.1ms",
+    cut: CutFlags,
+    machine: StageMachineFlags,
     picture: Picture = None,
-    json: options.Json = None,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    output: options.OutputFlags,
 ) -> None:
     """Cut a model into stages: where, how long a step would take, how much memory each stage needs, and why there.
 
@@ -61,29 +84,26 @@ def command(
 
     covey cut examples/unbalanced.py --stages 3 --memory 2GB --timetable 1f1b --picture cut.svg
     """
-    manner = voice(quiet, verbose)
+    manner, json = output.voice, output.json
     with explained(manner):
         json_file.check(json)
         json_file.check(picture, "--picture", "cut.svg")
         from covey.simulate.units import parse_duration, parse_rate, parse_size
 
-        limit = parse_size(memory) if memory else math.inf
-        rate, wait = parse_rate(bandwidth), parse_duration(latency)
-        if tied not in ("refuse", "sum"):
-            raise PlanError(f"--tied {tied}: weights in two stages can be refused or summed; write refuse or sum")
+        limit = parse_size(machine.memory) if machine.memory else math.inf
+        rate, wait = parse_rate(machine.bandwidth), parse_duration(machine.latency)
+        if cut.tied not in ("refuse", "sum"):
+            raise PlanError(f"--tied {cut.tied}: weights in two stages can be refused or summed; write refuse or sum")
         from covey.cli.tables.model_cut import Answer, print_cut
-        from covey.parallelism import CutTerms, Schedule
+        from covey.parallelism import CutTerms
         from covey.run.cutting import profiled
         from covey.task import load_task
 
-        plan = Schedule(
-            name=timetable, microbatches=microbatches, chunks=chunks, vertical=vertical, recompute=recompute
-        )
-        if stages is None and machines is None:
-            stages = 2
-        terms = CutTerms(stages=stages, machines=machines, schedule=plan, bandwidth=rate, memory=limit, trains=True)
+        plan = cut.schedule()
+        stages = 2 if cut.stages is None and cut.machines is None else cut.stages
+        terms = CutTerms(stages=stages, machines=cut.machines, schedule=plan, bandwidth=rate, memory=limit, trains=True)
         chain, profile = profiled(
-            load_task(task, teller(manner)), plan, after=after or [], tied=tied, told=teller(manner)
+            load_task(task, teller(manner)), plan, after=cut.after or [], tied=cut.tied, told=teller(manner)
         )
         answer = Answer.of(task, chain, profile, terms, wait)
         with (

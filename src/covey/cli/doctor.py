@@ -8,20 +8,15 @@ import typer
 
 from covey.cli import json_file, options
 from covey.cli.errors import FAILED, explained
-from covey.cli.options import voice
 from covey.cli.training import load_plugins
 
 _STYLES = {"ok": "green", "missing": "yellow", "failed": "bold red"}
 
 
-def command(
-    plugin: options.Plugins = None,
-    json: options.Json = None,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
+@options.grouped
+def command(*, plugin: options.Plugins = None, output: options.OutputFlags) -> None:
     """Check this machine, and say how to fix what fails."""
-    manner = voice(quiet, verbose)
+    manner, json = output.voice, output.json
     with explained(manner):
         json_file.check(json)
         load_plugins(plugin, manner)

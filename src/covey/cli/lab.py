@@ -9,7 +9,7 @@ import typer
 
 from covey.cli import json_file, options
 from covey.cli.errors import explained
-from covey.cli.options import flag, voice
+from covey.cli.options import flag
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
@@ -22,13 +22,15 @@ Which = Annotated[str | None, flag("--lab", "NAME", "Which lab, where several ru
 
 
 @app.command("list")
-def list_labs(json: options.Json = None, quiet: options.Quiet = False, verbose: options.Verbose = False) -> None:
+@options.grouped
+def list_labs(*, output: options.OutputFlags) -> None:
     """Show every lab, and the state of its links."""
-    with explained(voice(quiet, verbose)):
+    json = output.json
+    with explained(output.voice):
         json_file.check(json)
         found = [_told(lab) for lab in _labs()]
         json_file.write(json, text_of.dumps(found, indent=1) + "\n")
-        if quiet or json == json_file.OUTPUT:
+        if output.quiet or json == json_file.OUTPUT:
             return
         for lab in found:
             typer.echo(f"{lab['lab']}  process {lab['process']}{'' if lab['running'] else ', which is gone'}")
@@ -40,33 +42,36 @@ def list_labs(json: options.Json = None, quiet: options.Quiet = False, verbose: 
 
 
 @app.command()
-def cut(host: Host, lab: Which = None, quiet: options.Quiet = False, verbose: options.Verbose = False) -> None:
+@options.grouped
+def cut(*, host: Host, lab: Which = None, manner: options.VoiceFlags) -> None:
     """Let nothing pass a host's data link, until it is restored."""
-    with explained(voice(quiet, verbose)):
+    with explained(manner.voice):
         _chosen(lab).cut(host)
-        if not quiet:
+        if not manner.quiet:
             typer.echo(f"{host} is cut off: covey lab restore {host}")
 
 
 @app.command()
-def restore(host: Host, lab: Which = None, quiet: options.Quiet = False, verbose: options.Verbose = False) -> None:
+@options.grouped
+def restore(*, host: Host, lab: Which = None, manner: options.VoiceFlags) -> None:
     """Let a host's data link work again."""
-    with explained(voice(quiet, verbose)):
+    with explained(manner.voice):
         _chosen(lab).restore(host)
-        if not quiet:
+        if not manner.quiet:
             typer.echo(f"{host} is linked again")
 
 
 @app.command()
-def clean(quiet: options.Quiet = False, verbose: options.Verbose = False) -> None:
+@options.grouped
+def clean(*, manner: options.VoiceFlags) -> None:
     """Remove what launchers left that were killed; the next lab would do so too."""
-    with explained(voice(quiet, verbose)):
+    with explained(manner.voice):
         _labs()
         from covey.engines.lab import running
 
         with running.locked():
             dead = running.reap()
-        if not quiet:
+        if not manner.quiet:
             typer.echo("\n".join(f"removed {lab.name}" for lab in dead) or "nothing was left")
 
 

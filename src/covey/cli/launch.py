@@ -10,8 +10,8 @@ from typer.core import TyperCommand
 
 from covey.cli import options
 from covey.cli.errors import explained
-from covey.cli.options import voice
-from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, runs_of, train
+from covey.cli.options import grouped
+from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, train
 from covey.engines.entries import only_hosts
 from covey.errors import PlanError
 
@@ -41,34 +41,19 @@ class ScriptFirst(TyperCommand):
         return min(at, len(args))
 
 
+@grouped
 def command(
+    *,
     script: Script,
     arguments: Arguments = None,
-    strategy: options.Strategy = "bsp",
-    plugin: options.Plugins = None,
-    workers: options.Workers = 2,
-    servers: options.Servers = None,
-    engine: options.Engine = "local",
-    seed: options.Seed = 0,
-    threads: options.Threads = None,
-    stall: options.Stall = "30s",
+    team: options.TeamFlags,
+    processes: options.ProcessFlags,
     steps: options.Steps = None,
-    save: options.Save = None,
-    checkpoint: options.Checkpoint = None,
-    every: options.Every = None,
-    resume: options.Resume = None,
-    on_failure: options.OnFailure = "stop",
-    max_failures: options.MaxFailures = None,
-    hosts: options.Hosts = None,
-    place: options.Place = "",
-    interface: options.Interface = "",
-    insecure: options.Insecure = False,
+    keeping: options.KeepFlags,
+    network: options.HostFlags,
     log: options.Log = None,
-    runs: options.Runs = None,
-    no_record: options.NoRecord = False,
-    json: options.Json = None,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    record: options.RecordFlags,
+    output: options.OutputFlags,
 ) -> None:
     """Run a script with its own training loop on every worker.
 
@@ -77,28 +62,26 @@ def command(
     covey launch train.py --workers 4 --strategy bsp -- --what-the-script-takes
     """
     request = ShownRequest(
-        strategy=strategy, workers=workers, engine=engine, until=None, json=json, voice=voice(quiet, verbose),
-        files={"model": save, "checkpoint": checkpoint},
+        strategy=team.strategy, workers=team.workers, engine=processes.engine, until=None, output=output,
+        files=keeping.files,
     )  # fmt: skip
     own = arguments or []
     own = own[1:] if own[:1] == ["--"] else own
-    guest = only_hosts(engine.partition("(")[0].strip())
-    with explained(request.voice, guest=guest):
+    manner, guest = request.voice, only_hosts(processes.engine.partition("(")[0].strip())
+    with explained(manner, guest=guest):
         if not script.is_file():
             raise PlanError(f"there is no file {script}; give the Python script that calls covey.join")
-        kept_in = runs_of(runs, no_record)
-        refuse_early(request, checkpoint=checkpoint, every=every, stall=stall)
-        load_plugins(plugin, request.voice)
-        with importing("quiet" if guest else request.voice):
+        kept_in = record.folder
+        refuse_early(request, keeping, stall=processes.stall)
+        load_plugins(team.plugin, manner)
+        with importing("quiet" if guest else manner):
             from covey.run import launch
 
         train(
             request,
             lambda watcher: launch(
-                script, own, strategy, workers, servers=servers, engine=engine, steps=steps, seed=seed,
-                threads=threads, save=save, checkpoint=checkpoint, every=every or "60s", resume=resume, stall=stall,
-                hosts=hosts, place=place, interface=interface, insecure=insecure, on_failure=on_failure,
-                max_failures=max_failures, command=request.command,
-                watcher=watcher, log=log or (), runs=kept_in,
+                script, own, team.strategy, team.workers, servers=team.servers, steps=steps, command=request.command,
+                watcher=watcher, log=log or (), runs=kept_in, **processes.arguments(), **keeping.arguments(),
+                **network.arguments(),
             ),
         )  # fmt: skip

@@ -1,14 +1,18 @@
-"""The flags that several commands take, each with its words for the help page."""
+"""The flags that several commands take, each with its words for the help page, in groups that travel together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from covey.engines import entries as engines
+from covey.errors import PlanError
 
 Voice = Literal["quiet", "normal", "verbose"]
 
@@ -94,11 +98,150 @@ Quiet = Annotated[bool, flag("--quiet", "", "Say nothing unless something fails.
 Verbose = Annotated[bool, flag("--verbose", "", "Say more: every role, every traceback.", OUTPUT)]
 
 
-def voice(quiet: bool, verbose: bool) -> Voice:
-    """How much to say; both flags together are refused."""
-    if quiet and verbose:
-        raise typer.BadParameter("--quiet and --verbose contradict each other; give one of them")
-    return "quiet" if quiet else "verbose" if verbose else "normal"
+class FlagGroup:
+    """Flags that belong together: one parameter of a command, whose fields are flags of the command line."""
+
+    def arguments(self) -> dict[str, Any]:
+        """What was given, by the names under which `covey.fit` takes it."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeamFlags(FlagGroup):
+    """Who trains, and how."""
+
+    strategy: Strategy = "bsp"
+    plugin: Plugins = None
+    workers: Workers = 2
+    servers: Servers = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessFlags(FlagGroup):
+    """Where processes run."""
+
+    engine: Engine = "local"
+    seed: Seed = 0
+    threads: Threads = None
+    stall: Stall = "30s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetFlags(FlagGroup):
+    """How long to train, and how often to score."""
+
+    epochs: Epochs = None
+    steps: Steps = None
+    until: Until = None
+    scores: Scores = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepFlags(FlagGroup):
+    """What to keep of a run, and what to do when it fails."""
+
+    save: Save = None
+    checkpoint: Checkpoint = None
+    every: Every = None
+    resume: Resume = None
+    on_failure: OnFailure = "stop"
+    max_failures: MaxFailures = None
+
+    @property
+    def files(self) -> dict[str, Path | None]:
+        """What the run will leave behind."""
+        return {"model": self.save, "checkpoint": self.checkpoint}
+
+    def arguments(self) -> dict[str, Any]:
+        return {**super().arguments(), "every": self.every or "60s"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFlags(FlagGroup):
+    """How hosts are found, and how they reach each other."""
+
+    hosts: Hosts = None
+    place: Place = ""
+    interface: Interface = ""
+    insecure: Insecure = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordFlags(FlagGroup):
+    """Where the run is recorded."""
+
+    runs: Runs = None
+    no_record: NoRecord = False
+
+    @property
+    def folder(self) -> Path | Literal[False] | None:
+        """The same, as `covey.fit` takes it."""
+        if self.runs is not None and self.no_record:
+            raise PlanError(f"--runs {self.runs} records the run, --no-record does not: give one of them")
+        if self.runs is not None and self.runs.exists() and not self.runs.is_dir():
+            raise PlanError(f"--runs {self.runs} is a file: name a folder, or use --no-record")
+        return False if self.no_record else self.runs
+
+
+class Voiced(FlagGroup):
+    """Flags that say how much to say."""
+
+    quiet: bool
+    verbose: bool
+
+    @property
+    def voice(self) -> Voice:
+        """The same in a word; both flags together are refused."""
+        if self.quiet and self.verbose:
+            raise typer.BadParameter("--quiet and --verbose contradict each other; give one of them")
+        return "quiet" if self.quiet else "verbose" if self.verbose else "normal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VoiceFlags(Voiced):
+    """How much to say."""
+
+    quiet: Quiet = False
+    verbose: Verbose = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputFlags(Voiced):
+    """Where the answer goes, and how much to say."""
+
+    json: Json = None
+    quiet: Quiet = False
+    verbose: Verbose = False
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take groups of flags; typer sees each flag as a parameter of its own, in the order of the help."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    flags: list[Parameter] = []
+    for name, given in signature(command).parameters.items():
+        if name in groups:
+            flags += [_flag_of(name, kind, default) for name, kind, default in _flags_in(groups[name])]
+        else:
+            flags.append(_flag_of(name, hints[name], given.default))
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        parts = {name: kind(**{one.name: given.pop(one.name) for one in fields(kind)}) for name, kind in groups.items()}
+        command(**given, **parts)
+
+    called.__signature__ = Signature(flags)  # type: ignore[attr-defined]
+    called.__annotations__ = {flag.name: flag.annotation for flag in flags}
+    return called
+
+
+def _flags_in(group: Any) -> list[tuple[str, Any, Any]]:
+    kinds = get_type_hints(group, include_extras=True)
+    return [(field.name, kinds[field.name], field.default) for field in fields(group)]
+
+
+def _flag_of(name: str, kind: Any, default: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
 def teller(manner: Voice) -> Callable[[str], None]:

@@ -9,7 +9,7 @@ import typer
 
 from covey.cli import json_file, options, simulate
 from covey.cli.errors import explained
-from covey.cli.options import flag, teller, voice
+from covey.cli.options import flag, teller
 from covey.cli.training import ShownRequest
 
 if TYPE_CHECKING:
@@ -24,21 +24,17 @@ Workers = Annotated[str, flag("--workers", "A|B|…", "How many workers, each in
 Report = Annotated[Path | None, flag("--report", "FILE", "Write charts to open in a browser.", options.KEEP)]
 
 
+@options.grouped
 def command(
+    *,
     task: options.Task,
     strategies: Strategies = USUAL,
     workers: Workers = "1|2|4|8|16|32|64",
     servers: options.Servers = None,
     seed: options.Seed = 0,
-    cluster: simulate.ClusterFile = None,
-    bandwidth: simulate.Bandwidth = None,
-    latency: simulate.Latency = None,
-    compute: simulate.Compute = None,
-    jitter: simulate.Jitter = None,
+    cluster: simulate.ClusterFlags,
     report: Report = None,
-    json: options.Json = None,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    output: options.OutputFlags,
 ) -> None:
     """Time strategies on more and more workers, in virtual time: speed-up, time per sample and cost.
 
@@ -46,9 +42,9 @@ def command(
 
     covey scale examples/digits.py --strategies allreduce,easgd --workers '1|10|100|1000' --bandwidth 10gbit
     """
-    manner = voice(quiet, verbose)
+    manner, json = output.voice, output.json
     with explained(manner):
-        imagined = simulate.described(cluster, bandwidth=bandwidth, latency=latency, compute=compute, jitter=jitter)
+        imagined = cluster.described()
         json_file.check(json)
         json_file.check(report, "--report", "scale.html")
         from covey.advise.scale import parse_sizes, scale
@@ -58,7 +54,7 @@ def command(
 
         sizes = parse_sizes(workers)
         chosen = specs(strategies, *sizes)
-        request = ShownRequest(strategy=strategies, workers=max(sizes), engine="", until=None, json=json, voice=manner)
+        request = ShownRequest(strategy=strategies, workers=max(sizes), engine="", until=None, output=output)
         told = teller(manner)
         whole = scale(
             task, chosen, sizes, imagined or Cluster(), batch=load_task(task, told).step_size, servers=servers,

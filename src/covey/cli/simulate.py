@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,8 +11,8 @@ import typer
 
 from covey.cli import options
 from covey.cli.errors import explained
-from covey.cli.options import Voice, flag, voice
-from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, runs_of, train
+from covey.cli.options import Voice, flag
+from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, train
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
@@ -40,39 +41,69 @@ Workers = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClusterFlags(options.FlagGroup):
+    """A cluster that exists only as a description."""
+
+    cluster: ClusterFile = None
+    bandwidth: Bandwidth = None
+    latency: Latency = None
+    compute: Compute = None
+    jitter: Jitter = None
+
+    def described(self) -> Cluster | None:
+        """The cluster of the file or of the other flags, if any were given; both at once are refused."""
+        from covey.simulate import from_flags, load
+
+        given = {name: value for name, value in self.arguments().items() if value is not None and value != []}
+        file = given.pop("cluster", None)
+        if file is None:
+            return None if not given else from_flags(**given)
+        if given:
+            named = " and ".join(f"--{name}" for name in given)
+            raise PlanError(f"--cluster {file} describes all of the cluster; omit {named}, or write it into the file")
+        return load(file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnevenClusterFlags(ClusterFlags):
+    """A cluster with slow workers."""
+
+    slow: Slow = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailingClusterFlags(UnevenClusterFlags):
+    """A cluster with slow workers, and with some that die."""
+
+    kill: Kill = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedTeamFlags(options.FlagGroup):
+    """Who trains, and how; a cluster may say how many workers there are."""
+
+    strategy: options.Strategy = "bsp"
+    plugin: options.Plugins = None
+    workers: Workers = None
+    servers: options.Servers = None
+    seed: options.Seed = 0
+    link_rate: options.LinkRate = None
+
+
+@options.grouped
 def command(
+    *,
     task: options.Task,
-    strategy: options.Strategy = "bsp",
-    plugin: options.Plugins = None,
-    workers: Workers = None,
-    servers: options.Servers = None,
-    seed: options.Seed = 0,
-    link_rate: options.LinkRate = None,
-    cluster: ClusterFile = None,
-    bandwidth: Bandwidth = None,
-    latency: Latency = None,
-    compute: Compute = None,
-    jitter: Jitter = None,
-    slow: Slow = None,
-    kill: Kill = None,
+    team: SimulatedTeamFlags,
+    cluster: FailingClusterFlags,
     faults: Faults = None,
     timing_only: TimingOnly = False,
-    epochs: options.Epochs = None,
-    steps: options.Steps = None,
-    until: options.Until = None,
-    scores: options.Scores = 1,
-    save: options.Save = None,
-    checkpoint: options.Checkpoint = None,
-    every: options.Every = None,
-    resume: options.Resume = None,
-    on_failure: options.OnFailure = "stop",
-    max_failures: options.MaxFailures = None,
+    budget: options.BudgetFlags,
+    keeping: options.KeepFlags,
     log: options.Log = None,
-    runs: options.Runs = None,
-    no_record: options.NoRecord = False,
-    json: options.Json = None,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    record: options.RecordFlags,
+    output: options.OutputFlags,
 ) -> None:
     """Train a task in virtual time, on an imagined cluster.
 
@@ -80,23 +111,20 @@ def command(
 
     covey simulate examples/digits.py --strategy 'ssp(bound=3)' --workers 8 --bandwidth 100mbit --slow 3:4x
     """
-    manner = voice(quiet, verbose)
+    manner, strategy = output.voice, team.strategy
     with explained(manner):
-        imagined = described(
-            cluster, bandwidth=bandwidth, latency=latency, compute=compute, jitter=jitter, slow=slow, kill=kill
-        )
+        imagined = cluster.described()
+        workers = team.workers or (imagined.workers if imagined else None) or 2
         if imagined is not None:
-            workers = workers or imagined.workers
-            imagined.check(workers or 2)
-        workers = workers or 2
+            imagined.check(workers)
         request = ShownRequest(
-            strategy=strategy, workers=workers, engine="simulated", until=until, json=json, voice=manner,
-            files={"model": save, "checkpoint": checkpoint},
+            strategy=strategy, workers=workers, engine="simulated", until=budget.until, output=output,
+            files=keeping.files,
         )  # fmt: skip
-        kept_in = runs_of(runs, no_record)
-        refuse_early(request, checkpoint=checkpoint, every=every, faults=faults)
-        load_plugins(plugin, request.voice)
-        with importing(request.voice):
+        kept_in = record.folder
+        refuse_early(request, keeping, faults=faults)
+        load_plugins(team.plugin, manner)
+        with importing(manner):
             from covey.run import fit
             from covey.run.request import EPOCHS
             from covey.simulate import Cluster
@@ -104,24 +132,24 @@ def command(
 
         if faults is not None and (seeds := parse_seeds(faults)) is not None:
             refuse_with_seeds(
-                until=until, timing_only=timing_only, save=save, checkpoint=checkpoint, every=every, resume=resume,
-                json=json, link_rate=link_rate, log=log, runs=runs, scores=scores - 1, max_failures=max_failures,
-                on_failure=on_failure == "restart",
+                until=budget.until, timing_only=timing_only, save=keeping.save, checkpoint=keeping.checkpoint,
+                every=keeping.every, resume=keeping.resume, json=output.json, link_rate=team.link_rate, log=log,
+                runs=record.runs, scores=budget.scores - 1, max_failures=keeping.max_failures,
+                on_failure=keeping.on_failure == "restart",
             )  # fmt: skip
-            with importing(request.voice):
+            with importing(manner):
                 from covey.check.fault_seeds import FaultCase
-            epochs = epochs or (None if steps else EPOCHS)
-            elastic = on_failure == "continue"
-            case = FaultCase(strategy, workers, task, steps, epochs, servers, seed, imagined or Cluster(), elastic)
+            epochs = budget.epochs or (None if budget.steps else EPOCHS)
+            elastic, world = keeping.on_failure == "continue", imagined or Cluster()
+            case = FaultCase(strategy, workers, task, budget.steps, epochs, team.servers, team.seed, world, elastic)
             return try_seeds(case, seeds, manner)
         train(
             request,
             lambda watcher: fit(
-                task, strategy, workers, servers=servers, engine="simulated", epochs=epochs, steps=steps, until=until,
-                seed=seed, scores=scores, link_rate=link_rate, save=save, cluster=imagined, timing_only=timing_only,
-                checkpoint=checkpoint, every=every or "60s", resume=resume, on_failure=on_failure,
-                max_failures=max_failures, faults=faults, command=request.command, watcher=watcher, log=log or (),
-                runs=kept_in,
+                task, strategy, workers, servers=team.servers, engine="simulated", seed=team.seed,
+                link_rate=team.link_rate, cluster=imagined, timing_only=timing_only, faults=faults,
+                command=request.command, watcher=watcher, log=log or (), runs=kept_in, **budget.arguments(),
+                **keeping.arguments(),
             ),
         )  # fmt: skip
 
@@ -153,16 +181,3 @@ def refuse_with_seeds(**given: object) -> None:
                 f"--{name.replace('_', '-')} goes with one run, and a seed of --faults does several, each kept and "
                 "restarted by itself: omit it, or write the faults themselves"
             )
-
-
-def described(file: Path | None, **flags: object) -> Cluster | None:
-    """The cluster of the file or of the flags, if any were given; both at once are refused."""
-    from covey.simulate import from_flags, load
-
-    given = {name: value for name, value in flags.items() if value is not None and value != []}
-    if file is None:
-        return None if not given else from_flags(**given)  # type: ignore[arg-type]  # the flags carry the names of its parameters
-    if given:
-        named = " and ".join(f"--{name}" for name in given)
-        raise PlanError(f"--cluster {file} describes all of the cluster; omit {named}, or write it into the file")
-    return load(file)

@@ -12,7 +12,6 @@ import typer
 
 from covey.cli import json_file, options
 from covey.cli.errors import explained
-from covey.cli.options import voice
 from covey.cli.tables.picture import picture as draw
 from covey.cli.training import load_plugins
 from covey.errors import PlanError
@@ -46,12 +45,12 @@ Picture = Annotated[
 ]
 
 
+@options.grouped
 def command(
-    name: Name = None, plugin: options.Plugins = None, picture: Picture = None, json: options.Json = None,
-    quiet: options.Quiet = False, verbose: options.Verbose = False,
-) -> None:  # fmt: skip
+    *, name: Name = None, plugin: options.Plugins = None, picture: Picture = None, output: options.OutputFlags
+) -> None:
     """List the strategies, or tell all about one, or about a codec."""
-    manner = voice(quiet, verbose)
+    manner, json = output.voice, output.json
     with explained(manner):
         json_file.check(json)
         json_file.check(picture, "--picture", "strategy.svg")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from covey.cli import json_file, options, simulate
 from covey.cli.errors import explained
-from covey.cli.options import flag, voice
+from covey.cli.options import flag
 from covey.cli.training import ShownRequest, load_plugins, refuse_early
 from covey.errors import PlanError
 
@@ -24,64 +25,68 @@ Length = Annotated[str | None, flag("--length", "TIME", "How much the picture sh
 Steps = Annotated[int, flag("--steps", "S", "End a worker after so many steps of its own.", options.BUDGET, least=1)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class TracedTeamFlags(options.TeamFlags):
+    """Who trains, and how: more workers than usual, for the picture."""
+
+    workers: options.Workers = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureFlags(options.FlagGroup):
+    """What is drawn, and where that goes."""
+
+    begin: Begin = "0s"
+    length: Length = None
+    picture: Picture = Path("trace.svg")
+    chrome: Chrome = None
+    timetable: Timetable = None
+
+
+@options.grouped
 def command(
+    *,
     task: options.Task,
-    strategy: options.Strategy = "bsp",
-    plugin: options.Plugins = None,
-    workers: options.Workers = 3,
-    servers: options.Servers = None,
+    team: TracedTeamFlags,
     engine: options.Engine = "simulated",
     seed: options.Seed = 0,
     steps: Steps = 6,
-    begin: Begin = "0s",
-    length: Length = None,
-    picture: Picture = Path("trace.svg"),
-    chrome: Chrome = None,
-    timetable: Timetable = None,
-    cluster: simulate.ClusterFile = None,
-    bandwidth: simulate.Bandwidth = None,
-    latency: simulate.Latency = None,
-    compute: simulate.Compute = None,
-    jitter: simulate.Jitter = None,
-    slow: simulate.Slow = None,
-    json: options.Json = None,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    drawn: PictureFlags,
+    cluster: simulate.UnevenClusterFlags,
+    output: options.OutputFlags,
 ) -> None:
     """Run a few steps, and draw what each role did when: computing, waiting, and every message.
 
     covey trace examples/digits.py --strategy 'ssp(bound=1)' --workers 3 --slow 2:2x --picture ssp.svg
     """
-    manner = voice(quiet, verbose)
+    manner, json = output.voice, output.json
     with explained(manner):
-        imagined = simulate.described(
-            cluster, bandwidth=bandwidth, latency=latency, compute=compute, jitter=jitter, slow=slow
-        )
+        imagined = cluster.described()
         if imagined is not None and engine != "simulated":
             raise PlanError(
                 f"--engine {engine} runs on real machines: flags of a simulated cluster need --engine simulated"
             )
-        request = ShownRequest(strategy=strategy, workers=workers, engine=engine, until=None, json=json, voice=manner)
+        request = ShownRequest(strategy=team.strategy, workers=team.workers, engine=engine, until=None, output=output)
         refuse_early(request)
-        json_file.check(picture, "--picture", "trace.svg")
-        json_file.check(chrome, "--chrome", "trace.json")
-        json_file.check(timetable, "--timetable", "timetable.svg")
-        load_plugins(plugin, manner)
+        json_file.check(drawn.picture, "--picture", "trace.svg")
+        json_file.check(drawn.chrome, "--chrome", "trace.json")
+        json_file.check(drawn.timetable, "--timetable", "timetable.svg")
+        load_plugins(team.plugin, manner)
         from covey.run import fit
         from covey.simulate import parse_duration
 
-        since = parse_duration(begin)
-        until = since + parse_duration(length) if length else None
+        since = parse_duration(drawn.begin)
+        until = since + parse_duration(drawn.length) if drawn.length else None
         result = fit(
-            task, strategy, workers, servers=servers, engine=engine, steps=steps, seed=seed, cluster=imagined,
-            traced=True, command=request.command, runs=False,
+            task, team.strategy, team.workers, servers=team.servers, engine=engine, steps=steps, seed=seed,
+            cluster=imagined, traced=True, command=request.command, runs=False,
         )  # fmt: skip
         assert result.recording is not None, "a traced run has a recording"
-        _write(result.recording, picture, chrome, json, since, until)
-        if timetable:
-            _write_timetable(result.recording, timetable)
+        _write(result.recording, drawn, json, since, until)
+        if drawn.timetable:
+            _write_timetable(result.recording, drawn.timetable)
         if manner != "quiet" and json != json_file.OUTPUT:
-            print("\n".join(str(path) for path in (picture, chrome, timetable, json) if path))
+            print("\n".join(str(path) for path in (drawn.picture, drawn.chrome, drawn.timetable, json) if path))
 
 
 def _write_timetable(recording: Recording, file: Path) -> None:
@@ -93,12 +98,10 @@ def _write_timetable(recording: Recording, file: Path) -> None:
     json_file.write(file, drawn, "--timetable")
 
 
-def _write(
-    recording: Recording, picture: Path, chrome: Path | None, json: Path | None, since: float, until: float | None
-) -> None:
+def _write(recording: Recording, drawn: PictureFlags, json: Path | None, since: float, until: float | None) -> None:
     from covey.report import lanes, perfetto
 
-    json_file.write(picture, lanes.draw(recording, since, until), "--picture")
+    json_file.write(drawn.picture, lanes.draw(recording, since, until), "--picture")
     json_file.write(json, recording.to_json())
-    if chrome is not None:
-        json_file.write(chrome, perfetto.events(recording), "--chrome")
+    if drawn.chrome is not None:
+        json_file.write(drawn.chrome, perfetto.events(recording), "--chrome")

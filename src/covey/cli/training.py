@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
 from covey import atomic_file
 from covey.cli import json_file
 from covey.cli.errors import INTERRUPTED
-from covey.cli.options import Voice
+from covey.cli.options import KeepFlags, OutputFlags, Voice
 from covey.errors import PlanError, SaveError
 from covey.reminders import reminded
 from covey.target import parse_target
@@ -34,10 +34,13 @@ class ShownRequest:
     workers: int
     engine: str
     until: str | None
-    json: Path | None
-    voice: Voice
+    output: OutputFlags
     profile: Path | None = None
     files: Mapping[str, Path | None] = field(default_factory=dict)  # what the run will leave behind
+
+    @property
+    def voice(self) -> Voice:
+        return self.output.voice
 
     @property
     def command(self) -> str:
@@ -51,16 +54,16 @@ class ShownRequest:
 
 
 def refuse_early(
-    request: ShownRequest, *, checkpoint: Path | None = None, every: str | None = None, stall: str | None = None,
-    faults: str | None = None,
-) -> None:  # fmt: skip
+    request: ShownRequest, keeping: KeepFlags | None = None, *, stall: str | None = None, faults: str | None = None
+) -> None:
     """Refuse what can be seen to be wrong before torch is imported, which takes seconds."""
     from covey.simulate.faults import read_faults
     from covey.spec import parse, parse_call
 
-    json_file.check(request.json)
+    every = keeping.every if keeping else None
+    json_file.check(request.output.json)
     json_file.check(request.profile, "--profile", "profile.json")
-    if request.profile == request.json == json_file.OUTPUT:
+    if request.profile == request.output.json == json_file.OUTPUT:
         raise PlanError("--json - and --profile - are both to be the output: name a file for one of them")
     if save := request.files.get("model"):
         atomic_file.check(save, f"--save {save}", "model.safetensors", makes_folders=True)
@@ -68,7 +71,7 @@ def refuse_early(
     parse_call(request.engine)
     if request.until is not None:
         parse_target(request.until)
-    if every is not None and checkpoint is None:
+    if keeping and every is not None and keeping.checkpoint is None:
         raise PlanError(f"--every {every} says how often to write a checkpoint; say where with --checkpoint DIR")
     if faults is not None:
         read_faults(faults)
@@ -91,15 +94,6 @@ def importing(manner: Voice, every: float = 5.0) -> Iterator[None]:
     """Say now and then that torch is being imported, which a busy machine may need long for."""
     with reminded(None if manner == "quiet" else partial(typer.echo, err=True), "importing torch", every):
         yield
-
-
-def runs_of(runs: Path | None, no_record: bool) -> Path | Literal[False] | None:
-    """Where the run is recorded, as `covey.fit` takes it."""
-    if runs is not None and no_record:
-        raise PlanError(f"--runs {runs} records the run, --no-record does not: give one of them")
-    if runs is not None and runs.exists() and not runs.is_dir():
-        raise PlanError(f"--runs {runs} is a file: name a folder, or use --no-record")
-    return False if no_record else runs
 
 
 def load_plugins(files: list[Path] | None, manner: Voice) -> None:
@@ -125,13 +119,13 @@ def train(request: ShownRequest, begin: Callable[[Watcher], Result]) -> None:
         except SaveError as error:
             result, files["model"], unsaved = error.result, None, error
     with (
-        json_file.written(request.json, result.to_json) as files["result"],
+        json_file.written(request.output.json, result.to_json) as files["result"],
         json_file.written(request.profile, partial(_profile, result), "--profile") as files["profile"],
     ):
         files["record"] = result.record
         if request.voice != "quiet":
             # JSON that goes to the output must be the only thing there.
-            taken = json_file.OUTPUT in (request.json, request.profile)
+            taken = json_file.OUTPUT in (request.output.json, request.profile)
             console = json_file.console(json_file.OUTPUT if taken else None)
             until = result.settings.get("until", request.until)
             print_result(console, result, until, files, everything=request.voice == "verbose")
