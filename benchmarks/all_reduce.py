@@ -22,10 +22,11 @@ from typing import Any
 import torch
 
 from benchmarks.push_pull import free_port
+from covey.engines.process.role.allocator import keep_memory
 from covey.engines.process.role.shared_sum import SharedSum
 from covey.engines.transport import shared_segment
 from covey.engines.transport.memory import HostMemory
-from covey.engines.transport.zmq import ZmqTransport, keep_memory
+from covey.engines.transport.zmq import ZmqTransport
 from covey.exchange.collectives.sums import ring
 from covey.message import Address
 from covey.program import Collective

@@ -20,9 +20,10 @@ from benchmarks.push_pull import SERVER, WORKER, Bye, Pair, Pull, Push, receive
 from covey.engines.lab import iproute
 from covey.engines.lab.fork_server import enter
 from covey.engines.lab.trial_lab import bare
+from covey.engines.process.role.allocator import keep_memory
 from covey.engines.transport.keys import KeyRing, new_pair
 from covey.engines.transport.keys import Pair as Keys
-from covey.engines.transport.zmq import ZmqTransport, keep_memory
+from covey.engines.transport.zmq import ZmqTransport
 from covey.message import Address
 from covey.simulate.units import BytesPerSecond
 from covey.vector import Vector

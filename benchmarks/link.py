@@ -27,10 +27,11 @@ from covey.engines.lab.fork_server import enter
 from covey.engines.lab.networks import DATA
 from covey.engines.lab.trial_lab import bare
 from covey.engines.mailbox import Mailbox
-from covey.engines.process.role.driver import placed
+from covey.engines.process.role.allocator import keep_memory
 from covey.engines.transport.keys import KeyRing, new_pair
 from covey.engines.transport.keys import Pair as Keys
-from covey.engines.transport.zmq import ZmqTransport, keep_memory
+from covey.engines.transport.landing import placed
+from covey.engines.transport.zmq import ZmqTransport
 from covey.exchange.collectives.sums import ring
 from covey.message import Address, check_finite
 from covey.program import Effect, Node, Receive, Send

@@ -22,9 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from covey.engines.process.role.allocator import keep_memory
 from covey.engines.transport import shared_segment
 from covey.engines.transport.memory import HostMemory
-from covey.engines.transport.zmq import ZmqTransport, keep_memory
+from covey.engines.transport.zmq import ZmqTransport
 from covey.message import Address, Message
 from covey.program import Receive
 from covey.vector import Vector

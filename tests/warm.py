@@ -146,7 +146,7 @@ def serve(line: socket.socket) -> None:
     from numba.core.registry import cpu_target
 
     import covey.cli
-    from covey.engines.process.launcher.fork_server import import_all
+    from covey.engines.process.forking.fork_server import import_all
 
     import_all("covey.run.roles")
     import_module("covey.exchange.kernels.cpu")
@@ -244,7 +244,7 @@ class Forked:
 def have_fork_server(loaded: dict[bytes, bytes]) -> None:
     """(In the child) Fork the server that runs with one thread will use, where it would be what a new process is."""
     from covey.engines.process import child_process
-    from covey.engines.process.launcher import fork_server_client, shared_fork_server
+    from covey.engines.process.forking import fork_server_client, shared_fork_server
     from covey.model.threads import limited_to
 
     environment = inherited.environment(**limited_to(1))

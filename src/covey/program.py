@@ -239,7 +239,7 @@ class Node:
         return Compute(work, load, talks)
 
     def consult(self, program: Coroutine[Effect[Any], Any, T], progress: float) -> T:
-        """(Inside work that talks, so much of it being done) Let the role run a program, and wait for its answer."""
+        """(Inside work that talks, this much of it being done) Let the role run a program, and wait for its answer."""
         return self.host.consult(program, progress)
 
     async def sum(

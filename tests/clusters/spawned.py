@@ -9,7 +9,7 @@ from pathlib import Path
 
 from covey.engines.cluster.places import Places
 from covey.engines.cluster.site_messages import SiteConfig
-from covey.engines.process.launcher.role_processes import describe
+from covey.engines.process.forking.role_processes import describe
 from tests.warm import Command, Warm
 
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ from covey.engines.cluster.placement import place, sites_of
 from covey.engines.cluster.rank_roles import RankRoles
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.launch_environment import LaunchEnvironment
-from covey.engines.process.launcher import fork_server_client as client
+from covey.engines.process.forking import fork_server_client as client
 from covey.engines.torchrun import StoreChannel
 from covey.errors import PeerLost, PlanError
 from covey.message import Address

@@ -22,9 +22,11 @@ from covey.checkpoint import RoleState, RunRecord
 from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
 from covey.engines.process.control_lines import RoleLine
-from covey.engines.process.launcher.role_processes import RoleProcesses
+from covey.engines.process.forking.role_processes import RoleProcesses
+from covey.engines.process.launcher.keeping import take_over
 from covey.engines.process.launcher.roster import Roster
-from covey.engines.process.launcher.supervisor import RunWishes, Supervisor
+from covey.engines.process.launcher.run_ending import RunEnding
+from covey.engines.process.launcher.supervisor import Supervisor
 from covey.engines.process.role.command_handlers import obey
 from covey.engines.process.role.compute_thread import ComputeThread, WorkDone
 from covey.engines.process.role.driver import Driver
@@ -66,7 +68,6 @@ def driver() -> Iterator[Driver]:
             links,
             line,
             ComputeThread(),
-            lambda *_: None,
         )
         line.socket.close(linger=0)
         links.close()
@@ -103,10 +104,10 @@ def test_what_comes_for_a_program_that_is_held_lies_in_the_mailbox_that_is_kept(
     running.wants(Receive((Ping,)))
     driver.programs.running.append(running)
     first, second = (stamped(Ping(step, Vector([torch.ones(1)])), YOU, copy=False) for step in range(2))
-    driver.held = running
+    driver.programs.held = running
     driver.deliver(first)
     assert driver.host.mailbox.waiting == [first] and not driver.programs.ready
-    driver.held = None
+    driver.programs.held = None
     driver.deliver(second)
     assert driver.host.mailbox.waiting == [first] and len(driver.programs.ready) == 1
     program.close()
@@ -134,8 +135,8 @@ def test_a_role_that_goes_on_draws_on_and_has_its_mail(driver: Driver) -> None:
     first = [drawn.random() for _ in range(5)]
     word = stamped(Ping(3, Vector([torch.ones(1)])), YOU, copy=False)
     kept = RoleState.of(rng=drawn, done=1, seconds=0.0, memories={}, replica={}, mailbox=[word])
-    plan = Plan(roles=(driver.role,), limits=(2,), lockstep=False)
-    again = RoleHost(plan, driver.role, ComputeThread(), driver.links, kept)
+    plan = Plan(roles=(driver.host.role,), limits=(2,), lockstep=False)
+    again = RoleHost(plan, driver.host.role, ComputeThread(), driver.links, kept)
     following = again.rng.random()
     assert following == drawn.random() and following not in first
     assert again.mailbox.waiting == [word]
@@ -164,7 +165,7 @@ def test_work_that_posts_and_ends_while_the_driver_looks_has_not_ended_before_it
 
 
 def test_what_stays_on_a_machine_is_a_message_and_no_traffic(driver: Driver) -> None:
-    driver.homes = {ME: ME, YOU: ME}
+    driver.effects.homes = {ME: ME, YOU: ME}
     send(driver, 1)
     tally = driver.metrics.teller.of(ME)
     assert tally.messages == {"worker 1": 1} and sum(tally.bytes.values()) == 0
@@ -232,11 +233,12 @@ def test_a_run_that_is_interrupted_in_a_score_may_come_to_another_one(stopped: A
     """Its workers go on to the step of a checkpoint; what lies before that has to be scored."""
     told: list[bool] = []
     supervisor = object.__new__(Supervisor)
-    supervisor.stopped, supervisor.watch, supervisor.referee = stopped, Stopwatch(), Referee(10)
-    supervisor.pauses = SimpleNamespace(step=4, tell_next=lambda **given: told.append(given["over"]))  # type: ignore[assignment]
-    supervisor.scoring = SimpleNamespace(at_rest=lambda watch: True, standing_still=nullcontext)  # type: ignore[assignment]
-    supervisor.ask_scorer = lambda evaluate: {}  # type: ignore[method-assign,assignment]
-    supervisor.judge = lambda metrics: False  # type: ignore[method-assign,assignment]
+    supervisor.clock, supervisor.ending = SimpleNamespace(watch=Stopwatch()), SimpleNamespace(reason=stopped)  # type: ignore[assignment]
+    supervisor.referee = Referee(10)
+    supervisor.scoring = SimpleNamespace(  # type: ignore[assignment]
+        at_rest=lambda watch: True, standing_still=nullcontext, ask=lambda evaluate: {}, judge=lambda *_: False,
+        pauses=SimpleNamespace(step=4, tell_next=lambda **given: told.append(given["over"])),
+    )  # fmt: skip
     supervisor.score()
     assert told == [over]
 
@@ -245,14 +247,11 @@ def test_a_run_that_is_interrupted_in_a_score_may_come_to_another_one(stopped: A
 def test_a_run_that_stops_ends_each_worker_after_its_step(lockstep: bool, last: list[int]) -> None:
     """Where they wait for one another, all after the step of the foremost."""
     told: list[tuple[list[Any], Any]] = []
-    supervisor = object.__new__(Supervisor)
-    supervisor.wishes, supervisor.stopped, supervisor.stopping = RunWishes(), "target", False
-    supervisor.plan = SimpleNamespace(lockstep=lockstep)  # type: ignore[assignment]
-    supervisor.monitor = SimpleNamespace(phase="training")  # type: ignore[assignment]
-    supervisor.quiescence = SimpleNamespace(where=lambda: {ME: 3, YOU: 7})  # type: ignore[assignment]
-    supervisor.pauses = SimpleNamespace(cancel=lambda: None)  # type: ignore[assignment]
-    supervisor.board = SimpleNamespace(tell=lambda roles, word: told.append((list(roles), word)))  # type: ignore[assignment]
-    supervisor.stop()
+    board = SimpleNamespace(tell=lambda roles, word: told.append((list(roles), word)))
+    quiescence: Any = SimpleNamespace(
+        where=lambda: {ME: 3, YOU: 7}, lockstep=lockstep, monitor=SimpleNamespace(board=board)
+    )
+    RunEnding(quiescence).send_last_steps()
     assert told == [([ME], control.Stop(last[0])), ([YOU], control.Stop(last[1]))]
 
 
@@ -290,9 +289,8 @@ def test_the_sockets_of_a_run_lie_in_a_folder_of_its_users_own() -> None:
 def test_a_run_that_goes_on_counts_on() -> None:
     past = Roster([ME, YOU], [ME, YOU])
     past.tallies[ME].samples, past.tallies[ME].bytes = 40, {"worker 1": 8}
-    supervisor = object.__new__(Supervisor)
-    supervisor.roster, supervisor.referee = Roster([ME, YOU], [ME, YOU]), Referee(every=10)
+    now, referee = Roster([ME, YOU], [ME, YOU]), Referee(every=10)
     progress = msgspec.to_builtins({"seconds": 4.0, "tallies": past.kept(), "history": []}, str_keys=True)
     kinds: Any = {"strategy": "bsp", "workers": 2, "servers": 1, "seed": 0, "samples": 0, "batch_size": 0}
-    supervisor.resume(RunRecord(**kinds, limits=[1, 1], progress=progress))
-    assert (supervisor.roster.samples, supervisor.roster.bytes, supervisor.watch.now()) == (40, 8, 4.0)
+    seconds = take_over(RunRecord(**kinds, limits=[1, 1], progress=progress), now, referee)
+    assert (now.samples, now.bytes, seconds) == (40, 8, 4.0)

@@ -17,10 +17,10 @@ import pytest
 
 from covey.engines.cluster import fork_broker
 from covey.engines.cluster.memory_broker import new_secret
+from covey.engines.process.forking.fork_server import RoleJob
+from covey.engines.process.forking.fork_server_client import RUNNING, ForkedParent, forked_by_server
+from covey.engines.process.forking.role_processes import RoleProcesses
 from covey.engines.process.inherited import environment
-from covey.engines.process.launcher.fork_server import RoleJob
-from covey.engines.process.launcher.fork_server_client import RUNNING, ForkedParent, forked_by_server
-from covey.engines.process.launcher.role_processes import RoleProcesses
 from covey.message import Address
 from covey.model.threads import limited_to
 

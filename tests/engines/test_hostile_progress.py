@@ -46,7 +46,7 @@ def kept(supervisor: Supervisor) -> dict[str, Any]:
     tally.samples, tally.losses, tally.batches = 30, math.inf, 3
     supervisor.roster.tallies[WORKER] = tally
     supervisor.referee.judge(2.5, 20, 3000, {"accuracy": 0.5}, math.nan)
-    return json.loads(json.dumps({**supervisor.progress_kept(), "seconds": 4.0}))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(supervisor.recorder.progress(4.0)))  # type: ignore[no-any-return]
 
 
 def run(progress: Any) -> RunRecord:
@@ -57,7 +57,7 @@ def run(progress: Any) -> RunRecord:
 
 def test_a_past_is_taken_over(supervisor: Supervisor) -> None:
     supervisor.resume(run(kept(supervisor)))
-    shown = supervisor.roster.progress("training", supervisor.watch.now(), None, supervisor.referee.metrics())
+    shown = supervisor.roster.progress("training", supervisor.clock.watch.now(), None, supervisor.referee.metrics())
     assert (shown.seconds, shown.samples, shown.bytes, shown.metrics) == (4.0, 30, 4000, {"accuracy": 0.5})
     assert not supervisor.referee.due(29) and supervisor.referee.due(30)
 

@@ -24,6 +24,8 @@ class Answers:
     """What roles have answered, as a monitor of them collects it."""
 
     def __init__(self) -> None:
+        self.board = SimpleNamespace(tell=lambda roles, word: None)
+        self.roster = SimpleNamespace(roles=ROLES)
         self.inbox: dict[type, dict[Address, Any]] = {control.Copied: {who: control.Copied() for who in ROLES}}
 
     def collect(self, kind: type, roles: Iterable[Address]) -> dict[Address, Any]:
@@ -40,11 +42,10 @@ class Answers:
 def test_a_checkpoint_counts_when_every_role_has_written(failed: Address | None, tmp_path: Path) -> None:
     """One host's disk may be full while the launcher's, on which the rest lies, is not."""
     told, said, answers = list[Path](), list[str](), Answers()
-    board: Any = SimpleNamespace(tell=lambda roles, word: None)
     monitor: Any = answers
     with CheckpointDirectory(tmp_path / "kept") as kept:
         kept.told = told.append
-        keeper = CheckpointKeeper(kept, Interval(5.0), ROLES, board, monitor, said.append)
+        keeper = CheckpointKeeper(kept, Interval(5.0), monitor, said.append)
         keeper.copy(run)
         for who in ROLES:
             if who != failed:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from covey.cli.training import importing
-from covey.engines.process.launcher.starting import Starting
+from covey.engines.process.launcher.role_notices import Starting
 from covey.message import Address
 
 WORKERS = [Address("worker", rank) for rank in range(5)]

@@ -45,8 +45,8 @@ def test_why_it_stopped(
     supervisor: Supervisor, stopped: Stopped | None, accuracy: float, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last score may reach the target; of a run that a person ended, that is not the reason."""
-    supervisor.stopped = stopped
-    monkeypatch.setattr(supervisor, "ask_scorer", lambda *_, **__: {"accuracy": accuracy})
+    supervisor.ending.reason = stopped
+    monkeypatch.setattr(supervisor.scoring, "ask", lambda *_, **__: {"accuracy": accuracy})
     assert supervisor.finish().stopped == why
     assert supervisor.referee.metrics() == {"accuracy": accuracy}
 

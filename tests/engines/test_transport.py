@@ -27,10 +27,10 @@ from covey.engines.transport.credits import Credits
 from covey.engines.transport.frames import DATA, MAX_OPEN, OPEN, SMALL, TAKEN, Frame
 from covey.engines.transport.inbox import Inbox, ReplayWindow
 from covey.engines.transport.landing import landed
-from covey.engines.transport.link import PeerLink
+from covey.engines.transport.link import FRAMES_AHEAD, PeerLink
 from covey.engines.transport.outbox import Outbox, OutgoingMessage, SendOrder
 from covey.engines.transport.token import NONE
-from covey.engines.transport.zmq import FRAMES_AHEAD, ZmqTransport
+from covey.engines.transport.zmq import ZmqTransport
 from covey.engines.window import weight
 from covey.errors import PlanError, WireError
 from covey.message import DTYPES, Address, Header, Message, Shape, pack

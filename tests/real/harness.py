@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import covey
-from covey.engines.process.launcher import fork_server_client
+from covey.engines.process.forking import fork_server_client
 from covey.observe.progress import Progress
 from covey.observe.result import Result
 from tests.warm import Command, Warm

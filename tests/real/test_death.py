@@ -88,7 +88,7 @@ def test_a_launcher_that_dies_while_torch_is_imported(room: Room) -> None:
     """On a busy machine that takes long; here a module that does stands for it."""
     room.script("(__import__('pathlib').Path(__file__).parent / 'importing').touch(); __import__('time').sleep(60)")
     room.script(
-        "from covey.engines.process.launcher.role_processes import RoleProcesses\n"
+        "from covey.engines.process.forking.role_processes import RoleProcesses\n"
         "processes = RoleProcesses('script'); input()",
         "launcher.py",
     )
@@ -103,7 +103,7 @@ def test_a_launcher_that_dies_before_its_roles_have_a_parent_leaves_nothing(room
     """Nobody could remove the directory, so there must be none yet."""
     room.script(
         "import os, signal\n"
-        "from covey.engines.process.launcher.role_processes import RoleProcesses\n"
+        "from covey.engines.process.forking.role_processes import RoleProcesses\n"
         "RoleProcesses('os', start=lambda *given: os.kill(os.getpid(), signal.SIGKILL))",
         "launcher.py",
     )

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import torch
 
-from covey.engines.process.launcher.role_processes import describe
+from covey.engines.process.forking.role_processes import describe
 from covey.engines.signal_faults import SignalFaults
 from covey.errors import PeerLost, PlanError
 from covey.message import Address

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from covey.engines.process import liveness
-from covey.engines.process.launcher import fork_server_client as client
-from covey.engines.process.launcher.role_processes import RoleProcesses
+from covey.engines.process.forking import fork_server_client as client
+from covey.engines.process.forking.role_processes import RoleProcesses
 from covey.errors import PeerLost
 from tests.real.harness import GONE_WITHIN, SLOW, Room, Watch, finish, fit, trained
 
@@ -182,7 +182,7 @@ TWICE = """
 import sys, covey
 from functools import partial
 from pathlib import Path
-from covey.engines.process.launcher import fork_server_client as client
+from covey.engines.process.forking import fork_server_client as client
 for _ in range(2):
     covey.fit(sys.argv[1], "local_sgd", 1, steps=1, threads=1)
 Path("between").write_text(str(client.RUNNING[0].process.pid))

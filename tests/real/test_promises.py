@@ -15,7 +15,7 @@ import pytest
 
 import covey
 from covey import catalog
-from covey.engines.process.launcher import fork_server_client
+from covey.engines.process.forking import fork_server_client
 from covey.observe.progress import Progress
 from covey.observe.result import Result
 from tests.promises.declared import LACKS

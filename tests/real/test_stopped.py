@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from covey.engines.process import liveness
-from covey.engines.process.launcher import fork_server_client
+from covey.engines.process.forking import fork_server_client
 from covey.errors import PeerLost
 from covey.observe.progress import Progress
 from covey.run.own_loop.launching import launch

@@ -10,7 +10,7 @@ import pytest
 from covey.checkpoint import CheckpointDirectory, RunRecord
 from covey.errors import CheckpointError, PeerLost
 from covey.run.kept import same_cut
-from covey.run.options import CheckpointOptions
+from covey.run.option_parts import CheckpointOptions
 from covey.run.processes import checkpoints_of, kept_run
 from covey.run.restarting import newest_after
 

@@ -18,7 +18,8 @@ from covey.observe.progress import Progress
 from covey.run import fit, fitting, launch
 from covey.run.clusters import terms_of
 from covey.run.fitting import fit_with
-from covey.run.options import HOSTS, PARTS, OptionPart, Options, check, options
+from covey.run.option_parts import HOSTS, OptionPart
+from covey.run.options import PARTS, Options, check, options
 from covey.run.own_loop import launching
 from covey.simulate import Cluster
 from tests.worlds import mlp

@@ -58,7 +58,8 @@ def test_what_was_lost_since_the_newest_checkpoint_is_repeated(
         samples, kept = attempts[len(begun)] if len(begun) < len(attempts) else (200, None)
         begun.append(attempt.kept)
         attempt.supervisor = SimpleNamespace(  # type: ignore[assignment]
-            watch=SimpleNamespace(now=lambda: 5.0), roster=SimpleNamespace(samples=samples), stood_still=0.5,
+            clock=SimpleNamespace(watch=SimpleNamespace(now=lambda: 5.0), stood_still=0.5),
+            roster=SimpleNamespace(samples=samples),
             referee=SimpleNamespace(furthest=samples),
         )
         if kept is not None:

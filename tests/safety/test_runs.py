@@ -118,7 +118,7 @@ def kept_pairs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[keys.Pair]]:
         made.append(keys.new_pair())
         return made[-1]
 
-    monkeypatch.setattr("covey.engines.cluster.cluster_processes.new_pair", new)
+    monkeypatch.setattr("covey.engines.cluster.cluster_keys.new_pair", new)
     yield made
 
 

@@ -17,9 +17,8 @@ import pytest
 import zmq
 
 from covey.engines.cluster import site_messages
-from covey.engines.cluster.cluster_processes import ClusterProcesses
+from covey.engines.cluster.cluster_keys import ClusterKeys
 from covey.engines.cluster.gate import SiteGate
-from covey.engines.cluster.places import MeetingTerms
 from covey.engines.process import control, control_lines
 from covey.engines.process.contacts import Contacts
 from covey.engines.transport.frames import OPEN, Frame
@@ -255,8 +254,8 @@ def test_strangers_fill_no_memory() -> None:
 def test_a_frame_has_a_most(insecure: bool, most: float) -> None:
     """ZeroMQ breaks the connection off before it takes memory for more."""
     with two(insecure=insecure) as pair:
-        assert pair.b.door.get(zmq.MAXMSGSIZE) <= most * 2**20
-        assert pair.b.door.get(zmq.HANDSHAKE_IVL) <= 10_000
+        assert pair.b.door.socket.get(zmq.MAXMSGSIZE) <= most * 2**20
+        assert pair.b.door.socket.get(zmq.HANDSHAKE_IVL) <= 10_000
 
 
 def test_a_word_of_the_control_line_has_a_most() -> None:
@@ -309,17 +308,16 @@ def test_nor_do_ever_new_reasons_flood_the_terminal() -> None:
 
 
 def test_a_site_gets_the_secrets_of_its_own_roles_and_no_others() -> None:
-    processes = object.__new__(ClusterProcesses)
-    processes.terms, processes.pairs = MeetingTerms(), {who: new_pair() for who in (LAUNCHER, A, B)}
-    told = processes._with_keys(Contacts(book={}, launcher=""), [A])
-    assert told.pairs == {str(A): processes.pairs[A]}
-    assert told.public == {str(who): pair.public for who, pair in processes.pairs.items()}
+    keys = ClusterKeys([A, B], insecure=False)
+    told = keys.added(Contacts(book={}, launcher=""), [A])
+    assert told.pairs == {str(A): keys.pairs[A]}
+    assert told.public == {str(who): keys.pairs[who].public for who in (LAUNCHER, A, B)}
 
 
 def test_secrets_are_not_shown() -> None:
     from rich.pretty import pretty_repr
 
-    from covey.engines.process.launcher.fork_server import RoleJob
+    from covey.engines.process.forking.fork_server import RoleJob
     from covey.run.roles import RoleWork
 
     pair, token = new_pair(), new_token()

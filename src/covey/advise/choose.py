@@ -16,7 +16,7 @@ from covey.advise.trials.trial import SimulatedTrials
 from covey.scoring import target_of
 from covey.task import Task
 
-TIMED, LARGE = 24, 12  # candidates that are timed in virtual time; of more than 64 workers, so many
+TIMED, LARGE = 24, 12  # candidates that are timed in virtual time; of more than 64 workers, this many
 HALVINGS = (24, 8, 8, 4, 4)  # strategies that are trained in each turn, while there is time: every turn has its seed
 FIRSTS = 3  # that are trained in any case
 

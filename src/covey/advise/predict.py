@@ -55,7 +55,7 @@ def period(strategy: Strategy) -> float:
 
 
 def slowest(now: Situation, steps: float = 1) -> float:
-    """The mean time of a step that waits for all workers, every so many steps."""
+    """The mean time of a step that waits for all workers, every few steps."""
     draw, whole = Random(0), max(1, min(32, round(steps)))
     if now.cluster.jitter == 0:
         return now.compute * max(now.slownesses)
@@ -124,7 +124,7 @@ class Load:
 
 
 def share(codec: Codec, now: Situation, summed: int = 0) -> float:
-    """How much of the model's bytes a gradient takes on its way, or a sum of so many."""
+    """How much of the model's bytes a gradient takes on its way, or a sum of this many."""
     form = now.form or Form.plain(Vector([torch.empty(now.model // 4, device="meta")]))
     size = codec.sum_bytes(form, summed) if summed else codec.nbytes(form)
     return size / form.like.nbytes if form.like.nbytes else 1.0

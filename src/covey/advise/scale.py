@@ -22,7 +22,7 @@ MILLION = 1e6
 
 
 class Point(msgspec.Struct, kw_only=True):
-    """One strategy on so many workers; a failure where it cannot be."""
+    """One strategy on this many workers; a failure where it cannot be."""
 
     spec: str
     workers: int

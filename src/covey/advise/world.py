@@ -11,7 +11,7 @@ MEMORY = Link(bandwidth=BytesPerSecond(2e9), latency=Seconds(5e-5))  # what proc
 
 
 def sized(cluster: Cluster, workers: int) -> Cluster:
-    """A cluster of so many workers, of the groups that this one has, in the same proportions."""
+    """A cluster of this many workers, of the groups that this one has, in the same proportions."""
     if cluster.workers is None or cluster.workers == workers:
         return cluster
     like = [rank * cluster.workers // workers for rank in range(workers)]

@@ -39,7 +39,7 @@ class MeasuredMeans:
         return self.notes[name]
 
     def toll(self, what: str, big: int | None = None) -> CpuTime:
-        """So much each time and so much for a byte, from a small and a big message."""
+        """This much each time and this much for a byte, from a small and a big message."""
         big = big or self.big
         small = max(0.0, self[f"{what} {SMALL}"])
         return CpuTime(each=Seconds(small), byte=Seconds(max(0.0, self[f"{what} {big}"] - small) / (big - SMALL)))

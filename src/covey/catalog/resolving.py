@@ -75,7 +75,7 @@ def _of_object(given: Any, workers: int) -> Spec:
 
 
 def resolve(spec: str | Spec | Any, workers: int) -> Strategy:
-    """The strategy that a SPEC names, for so many workers; refused at once when it cannot work."""
+    """The strategy that a SPEC names, for this many workers; refused at once when it cannot work."""
     spec = chosen(spec, workers)
     if spec.strategy.name in SYSTEMS:
         return _system(spec, SYSTEMS[spec.strategy.name], workers)

@@ -68,7 +68,7 @@ def same_after_a_restart(spec: str) -> str:
 
 
 def _restarted(spec: str, workers: int, steps: int) -> str | None:
-    """What is wrong after a restart in the middle of so many steps; None where no checkpoint came about."""
+    """What is wrong after a restart in the middle of this many steps; None where no checkpoint came about."""
     asked = request(task(), spec, workers, options({"engine": "simulated", "steps": steps}))
     with TemporaryDirectory() as folder, one_thread():
         whole, otherwise = _run(asked, FIRST_SLOW), _run(asked, EVEN)

@@ -46,7 +46,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     size: int
 
     def check(self, length: int) -> None:
-        """Refuse a block that cannot be in a file with so many bytes of numbers."""
+        """Refuse a block that cannot be in a file with this many bytes of numbers."""
         dtype = getattr(torch, self.dtype, None)
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"the block {self.name!r} has numbers of an unknown kind {self.dtype[:40]!r}")
@@ -79,7 +79,7 @@ def index(found: Iterable[NamedNumbers], placed: Placed) -> list[Any]:
 
 
 def read_index(tree: Any, length: int) -> list[Block]:
-    """The blocks of a file with so many bytes of numbers; refused where one cannot be in it, or is there twice."""
+    """The blocks of a file with this many bytes of numbers; refused where one cannot be in it, or is there twice."""
     blocks = msgspec.convert(tree, list[Block])
     for block in blocks:
         block.check(length)

@@ -41,7 +41,7 @@ def specs(text: str, *workers: int) -> list[str]:
     """The SPECs that `all`, a family, or a list with grids stands for, on any of these numbers of workers.
 
     One that cannot be resolved, or that is another one after defaults, is refused. What a family has that cannot run
-    with so many workers is left to fail as a run of its own.
+    with this many workers is left to fail as a run of its own.
     """
     if min(workers) < 1:
         raise PlanError(f"{option('workers', min(workers))}: at least 1 is needed")

@@ -57,7 +57,7 @@ class Standings:
         return self._ratios[mine, theirs]
 
     def error(self, seeds: int) -> float:
-        """The chance of error that one interval of so many seeds may have."""
+        """The chance of error that one interval of this many seeds may have."""
         share = 1.0 if self.rounds.fixed else LAST if seeds >= self.rounds.most else EARLY
         return share * ERROR / max(1, len(self.finishes) - 1)
 

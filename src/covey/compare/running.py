@@ -34,7 +34,7 @@ WARM = 2  # steps of a run that is thrown away: the first of a series reads file
 WITHIN = "60s"
 SCORES = 8  # in a pass over the data
 CONFIRM = 2  # scores in a row that must meet the target: a single one may be luck
-AGAIN = 10  # disturbed runs of a comparison are done again, each once and at most so many
+AGAIN = 10  # disturbed runs of a comparison are done again, each once and at most this many
 
 Shown = Callable[[Case, int], AbstractContextManager[Watcher | None]]
 

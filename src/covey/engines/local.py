@@ -16,9 +16,9 @@ import zmq
 from covey.engines.interrupt import suspendable
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.control_lines import Switchboard
-from covey.engines.process.launcher.fork_server import RoleJob
-from covey.engines.process.launcher.fork_server_client import forked_by_server
-from covey.engines.process.launcher.role_processes import RoleProcesses
+from covey.engines.process.forking.fork_server import RoleJob
+from covey.engines.process.forking.fork_server_client import forked_by_server
+from covey.engines.process.forking.role_processes import RoleProcesses
 from covey.engines.process.liveness import STALL
 from covey.engines.process.snapshot_parts import SCORER
 from covey.engines.signal_faults import SignalFaults

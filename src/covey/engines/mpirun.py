@@ -22,8 +22,8 @@ from covey.engines.cluster.places import Places
 from covey.engines.cluster.site_config import CONFIGS, ConfigMemory
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.native.mpi_service import NATIVE
-from covey.engines.process.launcher.die_with_parent import leashed
-from covey.engines.process.launcher.role_processes import describe
+from covey.engines.process.forking.die_with_parent import leashed
+from covey.engines.process.forking.role_processes import describe
 from covey.errors import PlanError
 
 PATIENCE = 8.0  # seconds that mpirun has to leave by itself
@@ -34,7 +34,7 @@ HYDRA = ("-disable-auto-cleanup",)  # both: when a rank dies the others stay, an
 
 
 class MpirunPlaces(Places):
-    """So many sites, started by mpirun."""
+    """The sites of a run, started by mpirun."""
 
     def __init__(self, workers: int, hosts: Path | None, native: bool) -> None:
         self.program, self.open_mpi = find_mpirun()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from covey.engines.process.launcher.role_processes import OUT_OF_MEMORY
+from covey.engines.process.forking.role_processes import OUT_OF_MEMORY
 from covey.errors import PlanError
 from covey.message import Address
 from covey.simulate.faults import Fault, FaultPlan

@@ -19,8 +19,8 @@ from covey.engines.cluster.site_config import CONFIGS, ConfigMemory
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.interrupt import ENDING
 from covey.engines.launch_environment import by_torchrun, choose_gpu
-from covey.engines.process.launcher.die_with_parent import leashed
-from covey.engines.process.launcher.role_processes import describe
+from covey.engines.process.forking.die_with_parent import leashed
+from covey.engines.process.forking.role_processes import describe
 from covey.errors import CoveyError
 
 PATIENCE = 8.0  # seconds that the agent has to leave by itself when all went well

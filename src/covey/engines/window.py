@@ -19,7 +19,7 @@ def waits(effect: Send) -> bool:
 
 
 def idle(unread: int, window: int) -> bool:
-    """Whether a message of any size may leave, so many bytes having been sent and not taken by the receiver's program.
+    """Whether a message of any size may leave: `unread` bytes were sent and not yet taken by the receiver's program.
 
     Less than half a window never delays a sender, so a receiver acknowledges at most twice per window.
     """

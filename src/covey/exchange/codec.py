@@ -115,7 +115,7 @@ class Codec:
     make: Callable[[Form, Seed], Coder]
     nbytes: Callable[[Form], float]  # what travels for one vector, where that is up to the numbers: expected
     traits: CodecTraits = UNBIASED
-    summed: Callable[[Form, int], float] | None = None  # what is added up in a `total` over so many, if not that
+    summed: Callable[[Form, int], float] | None = None  # what is added up in a `total` over this many, if not that
     fused: Codec | None = None  # its own error feedback, in the same pass
     inside: Callable[[], Codec] | None = None  # of a wrapper: the same around what carries on what it drops
     pull: bool = False  # what servers give back travels encoded, too, as what has changed
@@ -260,7 +260,7 @@ def check(vector: Vector) -> None:
 
 
 def expect(wire: Vector, *parts: tuple[int | None, torch.dtype]) -> tuple[Tensor, ...]:
-    """The parts of a wire; refused where they are not so many numbers (None: any) of these types."""
+    """The parts of a wire; refused where they are not this many numbers (None: any) of these types."""
     fits = len(wire.parts) == len(parts) and all(
         part.dim() == 1 and part.dtype == dtype and count in (None, part.numel())
         for part, (count, dtype) in zip(wire.parts, parts, strict=True)

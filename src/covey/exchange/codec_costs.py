@@ -17,7 +17,7 @@ from covey.model.flat import Form
 from covey.model.threads import one_thread
 from covey.simulate import CodecTime, CpuTime, Seconds
 
-WORTH = 1.05  # time to the goal may be so many times the shortest, if less is lost on the way
+WORTH = 1.05  # time to the goal may be this many times the shortest, if less is lost on the way
 TURNS = 4  # of encoding and decoding; the quickest of each counts
 SAMPLE = 1 << 22  # bytes of plain numbers on which a codec is timed where no vector is at hand
 COLUMNS = 512
@@ -33,7 +33,7 @@ class Cost:
     plain: float
 
     def seconds(self, bandwidth: float) -> float:
-        """From plain numbers to plain numbers over a link of so many bytes per second."""
+        """From plain numbers to plain numbers over a link of this many bytes per second."""
         return self.encode + self.sent / bandwidth + self.decode
 
     @property
@@ -64,7 +64,7 @@ def timed(codec: Codec, form: Form, turns: int = TURNS) -> Cost:
 
 
 def prices(codecs: Sequence[Codec], size: float = SAMPLE) -> Mapping[str, CodecTime]:
-    """What codecs cost on this machine, by their names; timed on a matrix of at most so many bytes."""
+    """What codecs cost on this machine, by their names; timed on a matrix of at most this many bytes."""
     rows = max(1, round(min(size, SAMPLE) / (4 * COLUMNS)))
     form = Form.matrix(torch.empty(rows * COLUMNS), COLUMNS)
     found = {codec.name: timed(codec, form) for codec in codecs}

@@ -12,5 +12,5 @@ def in_forward(done: float, of: float = 1) -> float:
 
 
 def in_backward(done: float, of: float = 1, compute: float = 1) -> float:
-    """The same after forward and so many parts of backward; of a `compute` that takes so long, if given."""
+    """The same after forward and this many parts of backward; of a `compute` that takes so long, if given."""
     return compute / PARTS + BACKWARD * compute * done / of

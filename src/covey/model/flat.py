@@ -61,7 +61,9 @@ class Flat:
         named = {called.get(name, name): parameter for name, parameter in trainable(modules).items()}
         self.parameters = {name: parameter for name, parameter in named.items() if name not in without}
         if not self.parameters:
-            raise PlanError("the model has no trainable parameter: nothing can be exchanged")
+            raise PlanError(
+                "the model has no trainable parameter, so nothing can be exchanged: set requires_grad_(True) on some"
+            )
         floats = {name: found for name, found in buffers_of(modules).items() if found[2].is_floating_point()}
         self.slots, self.params = _lay_out(self.parameters)
         self.buffer_slots, self.buffers = _lay_out({name: buffer for name, (_, _, buffer) in floats.items()})

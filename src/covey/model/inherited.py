@@ -39,7 +39,8 @@ class InheritedModel:
             raise CheckpointError(f"the checkpoint is of another model: {differs}")
         if self.optimizer_class != ours:
             raise CheckpointError(
-                f"the checkpoint is of a run whose optimizer is {self.optimizer_class}, this one has {ours}"
+                f"the checkpoint is of a run whose optimizer is {self.optimizer_class}, this one has {ours}: use the "
+                "same one, or start anew"
             )
         layout = replica.layout
         for slot in layout.slots:

@@ -221,7 +221,7 @@ class Replica:
         self.shown.instead = model
 
     def weigh(self, weight: float) -> None:
-        """Let this role's model count so much in the mean that the run scores, where others count 1."""
+        """Let this role's model count this much in the mean that the run scores, where others count 1."""
         self.shown.weight = weight
 
     def snapshot(self, scored: bool = True, counts: bool = False) -> Snapshot:

@@ -10,7 +10,7 @@ PLAIN = "dense"
 
 
 class Chosen(NamedTuple):
-    """What so many roles chose, and how long an exchange was with it and without."""
+    """What this many roles chose, and how long an exchange was with it and without."""
 
     codec: str
     what: str  # is exchanged with it, where there are several things

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoringSteps:
-    """So many scores in a pass over the data, evenly spread; the end of the run is not among them.
+    """The scores in a pass over the data, evenly spread; the end of the run is not among them.
 
     A score after step 3 is of the model that the first three steps made, whatever the speeds of workers and links.
     """
@@ -26,5 +26,5 @@ class ScoringSteps:
         return found if found < self.total else None
 
     def at(self, samples: int) -> int:
-        """The step after which the workers have seen so many samples."""
+        """The step after which the workers have seen this many samples."""
         return max(0, samples * self.each_pass // self.samples - self.skipped)

@@ -78,7 +78,7 @@ def samples_of(run: RunRecord) -> int:
 
 
 def position(deal: Shards, rank: int, seen: int, limit: int | None) -> int:
-    """The step at which a worker would stand had all workers together seen so many samples."""
+    """The step at which a worker would stand had all workers together seen this many samples."""
     epochs, rest = divmod(seen, deal.samples)
     step = epochs * deal.steps(rank) + rest * deal.steps(rank) // deal.samples
     return step if limit is None else min(step, limit)
@@ -111,7 +111,7 @@ def take_over(place: Path, run: RunRecord, scored: Sequence[Address]) -> Inherit
 
 
 def later(source: BatchSource, rank: int, skipped: Sequence[int]) -> BatchSource:
-    """The same batches, from where so many steps of each worker are done."""
+    """The same batches, from where this many steps of each worker are done."""
     own, chosen, samples, begin = source.own, source.chosen, source.samples, source.begin
     mine = skipped[rank] if rank < len(skipped) else 0
     return replace(

@@ -15,18 +15,18 @@ from covey.run import notebook
 from covey.run.clusters import cluster as on_cluster
 from covey.run.clusters import engine_of, host_only, refuse_ranks, refusing
 from covey.run.listening import listening
-from covey.run.options import (
+from covey.run.option_parts import (
     BudgetOptions,
     CheckpointOptions,
     FaultOptions,
     NetworkOptions,
     OnFailure,
-    Options,
     OutputOptions,
     ProcessOptions,
     TrainingOptions,
     VirtualOptions,
 )
+from covey.run.options import Options
 from covey.run.processes import local
 from covey.run.request import Request, facts, request
 from covey.run.simulated import simulated

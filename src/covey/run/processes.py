@@ -17,8 +17,8 @@ from covey.engines.interrupt import Interrupt, interruptible
 from covey.engines.local import LocalProcesses
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.control_lines import Switchboard
-from covey.engines.process.launcher import monitor
 from covey.engines.process.launcher.rebirths import Renewal
+from covey.engines.process.launcher.run_processes import RunProcesses
 from covey.engines.process.launcher.run_wishes import RunWishes
 from covey.engines.process.launcher.supervisor import Supervisor
 from covey.engines.process.snapshot_parts import SCORER
@@ -33,7 +33,7 @@ from covey.observe.result import Result, conclude
 from covey.run import roles
 from covey.run.changed_plan import PLAN, ChangedPlan, changed, check_parts
 from covey.run.kept import changed_settings, mesh_of, same_cut, settings_of, uncut
-from covey.run.options import CheckpointOptions, failures_survived, planned
+from covey.run.option_parts import CheckpointOptions, failures_survived, planned
 from covey.run.request import Request, facts, referee
 from covey.run.restarting import Attempt, Restarts, interval
 from covey.run.roles import RoleWork
@@ -42,7 +42,7 @@ from covey.simulate import parse_duration
 from covey.strategy import Plan, Role
 
 
-class StartableProcesses(monitor.RunProcesses, Protocol):
+class StartableProcesses(RunProcesses, Protocol):
     """The processes of a run, before and while they live."""
 
     @property
@@ -120,7 +120,7 @@ def _train(
         if run is not None:
             supervisor.resume(run)
             for line in change.lines if change else changed_settings(run, here):
-                supervisor.say(line)
+                supervisor.news.say(line)
         outcome = supervisor.run()
         result = conclude(
             facts(asked, name), judge, outcome.tallies,
@@ -128,10 +128,10 @@ def _train(
             contention=outcome.contention,
         )  # fmt: skip
         result.keep_weights(scored.read(file))
-        if supervisor.rebirths.log.events:
-            result.tell_membership(supervisor.rebirths.log.events)
+        if supervisor.monitor.rebirths.log.events:
+            result.tell_membership(supervisor.monitor.rebirths.log.events)
         if asked.traced:
-            ops = {str(who): word.ops for who, word in supervisor.profiles.items()} or None
+            ops = {str(who): word.ops for who, word in outcome.profiles.items()} or None
             lanes, everybody = supervisor.roster.lanes, supervisor.roles
             result.keep_recording(joined(lanes, everybody, result.strategy, result.engine, ops))
         unsaved = save_model(result, given.output.save)
@@ -150,7 +150,7 @@ def _change(asked: Request, kept: Path | None, run: RunRecord | None, here: RunR
 
 
 def _shortened(plan: Plan, skipped: Sequence[int]) -> Plan:
-    """The same, with so many steps of each worker done."""
+    """The same, with this many steps of each worker done."""
     if not skipped:
         return plan
     pairs = zip(plan.limits, skipped, strict=True)
@@ -217,7 +217,9 @@ def kept_run(
     place, run = checkpoints.newest()
     if run.loop != here.loop:
         kinds = {True: "a script's own loop (covey launch)", False: "a task (covey run)"}
-        raise CheckpointError(f"{place} is of {kinds[run.loop]}, and this is {kinds[here.loop]}")
+        raise CheckpointError(
+            f"{place} is of {kinds[run.loop]}, and this is {kinds[here.loop]}: go on with the command of that run"
+        )
     if "" not in (run.clock, here.clock) and run.clock != here.clock:
         others = {"real": "covey run, or engine local", "virtual": "covey simulate, or engine simulated"}
         raise CheckpointError(
@@ -236,7 +238,8 @@ def kept_run(
     for name in (*fixed, "seed", "samples", "batch_size"):
         if getattr(past, name) != getattr(here, name):
             raise CheckpointError(
-                f"{place} is of a run with {name} {getattr(past, name)!r}, this one has {getattr(here, name)!r}"
+                f"{place} is of a run with {name} {getattr(past, name)!r}, this one has {getattr(here, name)!r}: use "
+                f"the same, or start anew without {option('resume')}"
             )
     if run.ended and past.limits != here.limits and not changed(past, here):
         raise CheckpointError(

@@ -22,7 +22,8 @@ from covey.observe.membership import MembershipEvent
 from covey.observe.progress import Row
 from covey.observe.referee import Referee
 from covey.observe.scoring_steps import ScoringSteps
-from covey.run.options import BudgetOptions, Options
+from covey.run.option_parts import BudgetOptions
+from covey.run.options import Options
 from covey.run.rebirth import check_rebirth
 from covey.run.saving import check_save
 from covey.scoring import target_of

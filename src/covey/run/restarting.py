@@ -16,7 +16,8 @@ from covey.membership import pause
 from covey.names import option
 from covey.observe.membership import Goodput, MembershipLog
 from covey.observe.result import Result
-from covey.run.options import CheckpointOptions, Options, failures_survived
+from covey.run.option_parts import CheckpointOptions, failures_survived
+from covey.run.options import Options
 from covey.simulate import parse_duration
 
 
@@ -76,7 +77,7 @@ class Restarts:
                 f"{option('every')} keeps more of it, and a larger {option('max_failures')} tries more often"
             ) from lost
         ended, before = attempt.supervisor, attempt.lost.clock if attempt.lost else 0.0
-        clock, samples = (max(before, ended.watch.now()), ended.roster.samples) if ended else (before, 0)
+        clock, samples = (max(before, ended.clock.watch.now()), ended.roster.samples) if ended else (before, 0)
         self.repeated += max(0, samples - samples_kept(following.run))
         told = ended.referee.furthest if ended else attempt.lost.scored if attempt.lost else -1
         following.lost = LostAttempt(moment=moment, clock=clock, scored=told)
@@ -95,7 +96,7 @@ class Restarts:
     def _count_pause(self, attempt: Attempt) -> None:
         """How long the run stood still before this attempt trained."""
         if self.log.events and attempt.supervisor:
-            self.log.events[-1].stalled = attempt.supervisor.stood_still
+            self.log.events[-1].stalled = attempt.supervisor.clock.stood_still
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds

@@ -25,7 +25,7 @@ from covey.observe.recording import Recorder, joined
 from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
 from covey.run.kept import same_cut
-from covey.run.options import failures_survived, planned
+from covey.run.option_parts import failures_survived, planned
 from covey.run.processes import checkpoints_of, kept_run, run_record
 from covey.run.request import Request, facts
 from covey.run.saving import save_model

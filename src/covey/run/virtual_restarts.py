@@ -23,7 +23,7 @@ from covey.observe.membership import Goodput, MembershipLog
 from covey.observe.referee import Referee
 from covey.observe.result import Result
 from covey.observe.tally import Tally, Teller
-from covey.run.options import failures_survived
+from covey.run.option_parts import failures_survived
 from covey.run.request import Request, referee
 from covey.run.restarting import interval, newest_after, samples_kept
 from covey.simulate.faults import FaultPlan

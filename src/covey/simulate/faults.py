@@ -225,7 +225,7 @@ def _drawn(chance: Random, run: RehearsedRun, kind: FaultKind) -> Fault:
 
 
 def reduced(plan: FaultPlan, fails: Callable[[FaultPlan], bool], most: int = 12) -> FaultPlan:
-    """The plan without the faults that it does not need to fail; asks at most so many times."""
+    """The plan without the faults that it does not need to fail; asks at most this many times."""
     tries = 0
     smaller = True
     while smaller and len(plan.faults) > 1:

@@ -13,7 +13,7 @@ LAN = Seconds(1e-4)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CpuTime:
-    """CPU time: so much each time, and so much for every byte."""
+    """CPU time: this much each time, and this much for every byte."""
 
     each: Seconds = AT_ONCE
     byte: Seconds = AT_ONCE

@@ -103,7 +103,7 @@ class Plan:
         return next(role for role in self.roles if role.address == address)
 
     def shortened(self, steps: int) -> Plan:
-        """The same, in which nobody does more than so many steps."""
+        """The same, in which nobody does more than this many steps."""
         return replace(self, limits=tuple(steps if limit is None else min(limit, steps) for limit in self.limits))
 
     def shown(self) -> list[Role]:

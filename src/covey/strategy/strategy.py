@@ -119,7 +119,7 @@ class Strategy:
     rigid: str = ""
 
     def replicas(self, workers: int) -> int:
-        """How many copies of the model so many workers hold: each has its share of the data."""
+        """How many copies of the model this many workers hold: each has its share of the data."""
         mesh = self.composition.mesh
         return workers // mesh.stages if mesh else workers
 
@@ -139,7 +139,7 @@ class Strategy:
             )
 
     def layout(self, workers: int, servers: int | None) -> list[Role]:
-        """The roles for so many workers and servers (the strategy's own number when None)."""
+        """The roles for this many workers and servers (the strategy's own number when None)."""
         if workers < 1:
             raise PlanError(f"{option('workers', workers)}: at least 1 is needed")
         if servers is not None and servers != self.servers.count and not self.servers.count:

@@ -98,7 +98,7 @@ class Predicted(Gate):
 
 @dataclass(frozen=True, slots=True)
 class Tokens(Gate):
-    """So many reads of each version, whoever comes: a fast worker may take what a slow one leaves (Abadi 2016)."""
+    """A fixed number of reads of each version: a fast worker may take what a slow one leaves (Abadi 2016)."""
 
     holds_by = "reads"
 

@@ -118,7 +118,10 @@ class SimulatedTrials:
             ((count or 0, at or 0.0) for count, at, loss in rows if loss is not None and loss <= float(aim)), (0, 0.0)
         )
         if not samples or not math.isfinite(reached):
-            raise PlanError("one worker alone does not learn in its first steps: what would 2 do? Check the task")
+            raise PlanError(
+                "one worker alone does not learn in its first steps, so several would not either: check the task's "
+                "model, loss and learning rate"
+            )
         return Level(
             task=task, until=f"loss<={aim}", scores=scores, samples=samples, seconds=seconds, exact=False
         )  # fmt: skip

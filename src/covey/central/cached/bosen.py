@@ -189,7 +189,7 @@ class ManagedCache(Cache):
         self.clocks[index] = came.clock
 
     def unheard(self, index: int, heard: int) -> list[tuple[int, torch.Tensor]]:
-        """One's own changes that a server had not heard when it had heard so many messages."""
+        """One's own changes that a server had not heard when it had heard this many messages."""
         sent = self.manager.sent[index]
         while sent and sent[0][0] < heard:
             sent.popleft()
@@ -227,7 +227,7 @@ class Bosen:
 
     def strategy(self, workers: int) -> Strategy:
         if self.row < 1:
-            raise PlanError(f"bosen(row={self.row}): a row has at least 1 number")
+            raise PlanError(f"bosen(row={self.row}): a row needs at least 1 number")
         rate = float(parse_rate(self.rate))
         petuum = cached("bosen", self.bound, self.weight, eager=False, workers=workers)
         share = petuum.settings["weight"]

@@ -27,7 +27,7 @@ SERVER = Address("server", 0)
 
 
 class ViewChange(Message):
-    """What a worker did to its weights in a step, having seen so many changes before."""
+    """What a worker did to its weights in a step, having seen this many changes before."""
 
     wire_name = "value_bound.change"
 
@@ -156,7 +156,7 @@ async def worker(node: Node, replica: Replica, *, bound: UnseenBound, codec: Cod
 
 
 class VisibilityGate(ServerProgram):
-    """The server's work: make changes visible, know who has seen them; strong: only so much at a time."""
+    """The server's work: make changes visible, know who has seen them; strong: only this much at a time."""
 
     def __init__(self, node: Node, replica: Replica, *, bound: UnseenBound | None, codec: Codec) -> None:
         super().__init__(node, replica)

@@ -31,7 +31,7 @@ from covey.vector import Piece, Vector, ranges
 async def compressed(node: Node, replica: Replica, *, codec: Codec, summing: Pattern, local: int) -> None:
     """The same with gradients that travel compressed, after backward, and in a pattern that was told.
 
-    With `local` they are summed as they are on machines of so many, and compressed between those.
+    With `local` they are summed as they are on machines of this many, and compressed between those.
     """
     means = MachineMeans(node, codec, local) if local else means_of(node, gradient_coder(node, replica, codec))
     for step in node.steps():

@@ -30,7 +30,7 @@ def code(workers: int, stragglers: int, scheme: Scheme) -> Tensor:
 def blocks(workers: int, stragglers: int, scheme: Scheme) -> list[int]:
     """How many workers share parts with each other only.
 
-    As each has more than `stragglers` workers, each can do without so many. Blocks of stragglers + 1 all compute the
+    As each has more than `stragglers` workers, each can do without this many. Blocks of stragglers + 1 all compute the
     same parts, and decode best: so there are as many blocks as there can be, the larger ones last.
     """
     count = 1 if scheme == "cyclic" else max(1, workers // (stragglers + 1))
@@ -109,7 +109,7 @@ def _error(workers: int, stragglers: int) -> float:
 
 
 def tolerated(workers: int, stragglers: int, scheme: Scheme) -> int:
-    """How many late workers a code of so many can do without and stay exact: fewer, where some have ended."""
+    """How many late workers a code of this many can do without and stay exact: fewer, where some have ended."""
     most = min(stragglers, workers - 1)
     fits = (
         late

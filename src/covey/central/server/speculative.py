@@ -93,7 +93,7 @@ class Scheduler(DownpourShard):
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """When to start anew: so many pushes per worker within so many seconds; and what a push counts."""
+    """When to start anew: this many pushes per worker within this many seconds; and what a push counts."""
 
     time: float
     rate: float

@@ -48,7 +48,7 @@ def page_beside(wanted: bool, runs: Path | bool | None, say: Callable[[str], Non
         return
     if not place:
         raise PlanError("--page shows the record of a run, and --no-record keeps none: give one of them")
-    from covey.engines.process.launcher.die_with_parent import leashed
+    from covey.engines.process.forking.die_with_parent import leashed
 
     Path(place).mkdir(parents=True, exist_ok=True)
     words = leashed([sys.executable, "-m", "covey", "page", place, "--port", "0"], signal.SIGTERM)
@@ -56,7 +56,10 @@ def page_beside(wanted: bool, runs: Path | bool | None, say: Callable[[str], Non
         try:
             assert page.stdout is not None
             if not (address := page.stdout.readline().strip()):
-                raise PlanError("the page could not be started: see above")
+                raise PlanError(
+                    "the page could not be started, for the reason above: run without --page, or start `covey page` "
+                    "by itself"
+                )
             say(f"page: {address}")
             yield
         finally:

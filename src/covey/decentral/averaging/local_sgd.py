@@ -105,7 +105,7 @@ class LocalSgd:
     """Train alone for `period` steps, then average all models with an all-reduce (Lin et al. 2018)."""
 
     period: int = 8
-    growth: float = 1.0  # every period is so many times as long as the one before
+    growth: float = 1.0  # every period is this many times as long as the one before
     after: int = 0  # post-local SGD: all step together before this step
     momentum: Momentum = "keep"
     pattern: by_name.Name = "ring"

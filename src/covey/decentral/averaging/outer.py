@@ -69,7 +69,7 @@ async def worker(
 
 
 def last(node: Node, done: int) -> Group:
-    """Who ends now, after so many steps, with nobody left to go on: those end a block that is cut short.
+    """Who ends now, after this many steps, with nobody left to go on: those end a block that is cut short.
 
     A worker whose own budget ends earlier just leaves.
     """

@@ -28,7 +28,7 @@ class Meet(Message):
 
 
 class HalfDifference(Message):
-    """Half of the difference between both models: by so much the passive worker came, and the active one must go."""
+    """Half of the difference between both models: by this much the passive worker came, and the active one must go."""
 
     wire_name = "pairwise.move"
 

@@ -34,7 +34,7 @@ class PushedShares:
         self.replica = replica
 
     def give(self, peer: int, weight: float) -> Vector:
-        """What goes to this peer with so much of one's weight."""
+        """What goes to this peer with this much of one's weight."""
         return self.replica.model * weight
 
     def take_in(self, kept: float, pushes: list[PushShare], total: float) -> None:

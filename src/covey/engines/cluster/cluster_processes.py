@@ -10,13 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-import msgspec
 import zmq
 
 from covey.engines.cluster import fork_broker, this_host
+from covey.engines.cluster.cluster_keys import ClusterKeys
 from covey.engines.cluster.engine_processes import EngineProcesses
 from covey.engines.cluster.gate import SiteGate
-from covey.engines.cluster.memory_broker import new_secret
 from covey.engines.cluster.placement import Site, place, sites_of
 from covey.engines.cluster.places import MeetingTerms, Places
 from covey.engines.cluster.sharing import Sharing
@@ -35,13 +34,11 @@ from covey.engines.cluster.site_messages import (
 )
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.control_lines import Switchboard
-from covey.engines.process.launcher.fork_server import RoleJob
-from covey.engines.process.launcher.fork_server_client import forked_by_server, import_seconds
-from covey.engines.process.launcher.role_processes import RoleProcesses
+from covey.engines.process.forking.fork_server import RoleJob
+from covey.engines.process.forking.fork_server_client import forked_by_server, import_seconds
+from covey.engines.process.forking.role_processes import RoleProcesses
 from covey.engines.process.liveness import Silence
 from covey.engines.process.snapshot_parts import SCORER
-from covey.engines.transport.keys import LAUNCHER, ConnectionGuard, KeyChecker, KeyRing, new_pair
-from covey.engines.transport.token import new_token
 from covey.errors import PeerLost, PlanError
 from covey.message import Address
 from covey.names import option
@@ -79,20 +76,18 @@ class ClusterProcesses:
             self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
             self.stack.callback(lambda: self.context.destroy(linger=1000))
             self.names = [Address("site", site.number) for site in self.sites]
-            self.token, self.secret = new_token(), new_secret()
-            self.pairs = {who: new_pair() for who in (LAUNCHER, *self.names)}
-            ring = self._own_ring()
-            self.guard = KeyChecker(self.context, ring) if ring else ConnectionGuard(self.context, len(self.pairs))
+            self.keys = ClusterKeys(self.names, terms.insecure)
+            self.guard = self.keys.guard(self.context)
             self.address = this_host.interface_address(terms.interface) if terms.interface else places.address
             self.native = self._native()
             self.gate = SiteGate(
-                self.context, this_host.endpoint(self.address), len(self.sites), self._own_ring(), self.guard,
-                self.token, terms.stall,
+                self.context, this_host.endpoint(self.address), len(self.sites), self.keys.own_ring(),
+                self.guard, self.keys.token, terms.stall,
             )  # fmt: skip
             self.stack.callback(self._dismiss)
             self.wakeups = self._wakeups()
             self.away: dict[Address, int] = {}  # the roles that live on a site
-            self.stack.callback(fork_broker.offered(self.secret, terms.threads, self.processes.fork_server))
+            self.stack.callback(fork_broker.offered(self.keys.secret, terms.threads, self.processes.fork_server))
             places.invite([self._letter(number, warm) for number in range(len(self.sites))], handed)
             self.arrived = self._await()
         except BaseException as error:
@@ -117,25 +112,25 @@ class ClusterProcesses:
         """Start the roles where they belong; each calls `entry` with what `pack` makes of the contacts."""
         homes = place(roles, self.sites, self.terms.place)
         everybody = [*homes, SCORER]
-        self.pairs.update({who: new_pair() for who in everybody})
-        self.guard.admit({who: self.pairs[who].public for who in everybody})
+        self.keys.admit(everybody, self.guard)
         board = Switchboard(
-            self.context, this_host.endpoint(self.address), everybody, self._own_ring(), self.guard, self.token
-        )
+            self.context, this_host.endpoint(self.address), everybody, self.keys.own_ring(), self.guard,
+            self.keys.token,
+        )  # fmt: skip
         book = {str(who): this_host.endpoint(self.arrived[site.number].address) for who, site in homes.items()}
         book[str(SCORER)] = this_host.endpoint(self.address)
         sites = {str(who): site.number for who, site in homes.items()}
         shared = self._share(homes)
         contacts = Contacts(
             book=book, launcher=board.endpoint, native=self.native, sites=sites, machines=shared.places(),
-            token=self.token,
+            token=self.keys.token,
         )  # fmt: skip
         for number in range(len(self.sites)):
             mine = [who for who, home in homes.items() if home.number == number]
-            work = pack(self._with_keys(contacts, mine))
+            work = pack(self.keys.added(contacts, mine))
             self.gate.tell(number, StartRoles(entry, mine, work, shared.alone, shared.roles(number)))
         self.away = {who: site.number for who, site in homes.items()}
-        work = pack(self._with_keys(contacts, [SCORER]))
+        work = pack(self.keys.added(contacts, [SCORER]))
         scoring = RoleJob(
             entry=entry, roles=[SCORER], work=work, alone=shared.alone, sharing=shared.scorers, handed=handed
         )
@@ -237,7 +232,7 @@ class ClusterProcesses:
         machines = {number: site.machine for number, site in self.arrived.items()}
         shared = Sharing(homes, machines, this_host.machine())
         self.stack.callback(shared.close)
-        shared.settle(self.secret, self._ask)
+        shared.settle(self.keys.secret, self._ask)
         for line in shared.lines(self._called, self.places.separate):
             self.terms.say(line)
         return shared
@@ -260,8 +255,6 @@ class ClusterProcesses:
         alone = self.hosts.count(site.host) == 1
         return f"host {site.host}" if alone else f"host {site.host}, site {number}"
 
-    # -- keys and doors ----------------------------------------------------------------------------------------------
-
     def _native(self) -> str:
         """How roles may sum without covey's links, if the engine offers it and that is safe."""
         native = self.places.native
@@ -276,24 +269,10 @@ class ClusterProcesses:
         return [self.processes.line.fileno(), self.gate.socket, *self.guard.wakeups]
 
     def _letter(self, number: int, warm: str) -> SiteConfig:
+        key, pair = self.keys.of_site(self.names[number])
         return SiteConfig(
-            site=number, token=self.token, launcher=self.gate.endpoint, warm=warm, threads=self.terms.threads,
-            task=self.task, interface=self.terms.interface,
-            key="" if self.terms.insecure else self.pairs[LAUNCHER].public,
-            pair=None if self.terms.insecure else self.pairs[self.names[number]],
-            roles=[str(who) for who, site in self.homes.items() if site.number == number], secret=self.secret,
+            site=number, token=self.keys.token, launcher=self.gate.endpoint, warm=warm, threads=self.terms.threads,
+            task=self.task, interface=self.terms.interface, key=key, pair=pair,
+            roles=[str(who) for who, site in self.homes.items() if site.number == number], secret=self.keys.secret,
             stall=self.terms.stall,
         )  # fmt: skip
-
-    def _ring(self, who: Address) -> KeyRing:
-        return KeyRing(self.pairs[who], {name: pair.public for name, pair in self.pairs.items()})
-
-    def _own_ring(self) -> KeyRing | None:
-        return None if self.terms.insecure else self._ring(LAUNCHER)
-
-    def _with_keys(self, contacts: Contacts, mine: Sequence[Address]) -> Contacts:
-        """The contacts with all public keys, and the secret keys of these roles only."""
-        if self.terms.insecure:
-            return contacts
-        public = {str(who): pair.public for who, pair in self.pairs.items()}
-        return msgspec.structs.replace(contacts, public=public, pairs={str(who): self.pairs[who] for who in mine})

@@ -22,11 +22,11 @@ import msgspec
 
 from covey.engines.cluster.memory_broker import GUESTS, Broker, admitted, check_user, introduced
 from covey.engines.process import liveness
+from covey.engines.process.forking.fork_server_client import ForkedParent, SharedForkServer, started
+from covey.engines.process.forking.role_processes import ForkServer, spawned
+from covey.engines.process.forking.shared_fork_server import HANDLES, Wish, wishes
 from covey.engines.process.inherited import environment as own_environment
 from covey.engines.process.inherited import files, fixed_in_any_session, inherited
-from covey.engines.process.launcher.fork_server_client import ForkedParent, SharedForkServer, started
-from covey.engines.process.launcher.role_processes import ForkServer, spawned
-from covey.engines.process.launcher.shared_fork_server import HANDLES, Wish, wishes
 from covey.engines.transport import handles
 from covey.model.threads import limited_to
 

@@ -78,6 +78,8 @@ def _wishes(wish: str, roles: Sequence[Role], sites: Sequence[Site]) -> Mapping[
             or (REST in names and not any(site.called(name) for name in named))
         ]  # fmt: skip
         if not chosen:
-            raise PlanError(f"{option('place', f'{kind}s:rest')}: no host is left for them")
+            raise PlanError(
+                f"{option('place', f'{kind}s:rest')}: no host is left for them; name fewer hosts for the others"
+            )
         found[kind] = chosen
     return found

@@ -18,8 +18,8 @@ import msgspec
 from covey.engines.cluster import fork_broker
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.process import liveness
-from covey.engines.process.launcher.fork_server import RoleJob, create_shared_memory
-from covey.engines.process.launcher.role_processes import RoleProcesses
+from covey.engines.process.forking.fork_server import RoleJob, create_shared_memory
+from covey.engines.process.forking.role_processes import RoleProcesses
 from covey.message import Address
 
 WELL = "exited with code 0"

@@ -30,7 +30,9 @@ def packed(task: str) -> bytes:
         for path in code_in(folder):
             size += path.stat().st_size
             if size > MOST:
-                raise PlanError(f"{folder} holds more than {MOST >> 20} MB of Python code: give the task a folder")
+                raise PlanError(
+                    f"{folder} holds more than {MOST >> 20} MB of Python code: move the task into a folder of its own"
+                )
             archive.writestr(zipfile.ZipInfo(str(path.relative_to(folder))), path.read_bytes())  # same bytes each time
     return data.getvalue()
 

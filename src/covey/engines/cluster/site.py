@@ -37,8 +37,8 @@ from covey.engines.cluster.site_messages import (
     configs,
     downward,
 )
-from covey.engines.process.launcher.fork_server import RoleJob
-from covey.engines.process.launcher.role_processes import RoleProcesses, Start
+from covey.engines.process.forking.fork_server import RoleJob
+from covey.engines.process.forking.role_processes import RoleProcesses, Start
 from covey.engines.process.liveness import STATES, Silence
 from covey.engines.transport.keys import LAUNCHER, KeyRing
 from covey.engines.transport.token import seal, unseal

@@ -135,7 +135,7 @@ def _ipv6_of(interface: str) -> str:
         digits, _, _, scope, _, name = line.split()
         if name == interface and scope != "20":  # 20: good on the link only
             return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
-    raise PlanError(f"{option('interface', interface)}: it has no address")
+    raise PlanError(f"{option('interface', interface)}: it has no address; name another one")
 
 
 @cache

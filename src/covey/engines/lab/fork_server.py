@@ -13,7 +13,6 @@ import select
 import signal
 import socket
 import sys
-import traceback
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -24,8 +23,8 @@ from covey.decoding import WireFormat
 from covey.engines.cluster import site
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.lab.name import NETNS
-from covey.engines.process.child_process import die_with_parent, entitle, read, write
-from covey.engines.process.launcher.role_processes import forked
+from covey.engines.process.child_process import entitle, forked_child, read, write
+from covey.engines.process.forking.role_processes import forked
 
 CLONE_NEWNET = 0x40000000
 
@@ -68,25 +67,13 @@ def hatch(line: socket.socket, warm: str) -> None:
 
 
 def _fork(line: socket.socket, invitation: Invitation, handed: bytes) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        line.close()
-        die_with_parent()
-        entitle(f"covey: site {invitation.host}")
+    def work() -> None:
         if invitation.group:
             (Path(invitation.group) / "cgroup.procs").write_text(str(os.getpid()))
         enter(invitation.namespace)
         site.host(invitation.config, handed, forked)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+
+    return forked_child(line, f"covey: site {invitation.host}", work)
 
 
 def enter(namespace: str) -> None:

@@ -89,7 +89,7 @@ def mine() -> Lab:
     for lab in reversed(labs()):
         if lab.name.pid == os.getpid():
             return lab
-    raise PlanError("this process has no lab")
+    raise PlanError("this process has no lab: use the engine lab")
 
 
 def reap() -> list[Lab]:

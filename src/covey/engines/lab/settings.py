@@ -64,7 +64,7 @@ def _rate(text: str) -> BytesPerSecond | None:
 
 
 def _cpu(text: str, hosts: int) -> float | None:
-    """So many cores; by default, an equal share of this machine's."""
+    """The cores of a host; by default, an equal share of this machine's."""
     if text == WHOLE:
         return None
     try:

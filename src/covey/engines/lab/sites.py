@@ -21,7 +21,7 @@ from covey.engines.lab.fork_server import Invitation, ends
 from covey.engines.lab.running import Lab
 from covey.engines.lab.settings import LabSettings
 from covey.engines.process.child_process import read, write
-from covey.engines.process.launcher.role_processes import describe
+from covey.engines.process.forking.role_processes import describe
 
 PATIENCE, HASTE = 8.0, 1.0  # seconds that sites have to leave by themselves, after a good run and after a bad one
 

@@ -10,6 +10,8 @@ import os
 import select
 import signal
 import socket
+import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Thread
@@ -84,6 +86,28 @@ def _exactly(line: socket.socket, size: int) -> bytes:
 
 def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def forked_child(line: socket.socket, title: str, work: Callable[[], None]) -> int:
+    """Fork a child that does this work and ends; it dies with this process. Its process number."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        line.close()
+        die_with_parent()
+        entitle(title)
+        work()
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def entitle(title: str) -> None:

@@ -29,7 +29,7 @@ class Stopwatch:
         self.started = False
 
     def reach(self, seconds: float) -> None:
-        """So much has passed before it is first started."""
+        """This much has passed before it is first started."""
         self._before = max(self._before, seconds)
 
     def start(self, later: float = 0.0) -> None:

@@ -23,7 +23,9 @@ def share(vector: Vector, place: int) -> Vector:
     if not FILE:
         raise PlanError("these roles live on several hosts and share no memory: use one host, or dogwild")
     if any(part.device.type != "cpu" for part in vector.parts):
-        raise PlanError("only numbers in the memory of the CPU can be shared between roles")
+        raise PlanError(
+            "only numbers in the memory of the CPU can be shared between roles: train on the CPU, or use dogwild"
+        )
     return _region(in_pages(room(vector.parts)), place).vector(vector)
 
 

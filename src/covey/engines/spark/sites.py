@@ -63,7 +63,7 @@ class SparkPlaces(Places):
     def context(self) -> SparkContext:
         context = running()
         if context is None:
-            raise PlanError("the Spark of this program was stopped while covey trained on it")
+            raise PlanError("the Spark of this program was stopped while covey trained on it: stop it after the run")
         return context
 
     def pids(self) -> list[int]:
@@ -105,7 +105,7 @@ class SparkPlaces(Places):
     def _fit_in(self, slots: int) -> None:
         """All tasks of a barrier stage run at once; workers without rows of their own can share one."""
         if slots < 1:
-            raise PlanError("Spark has no task slot: is there an executor?")
+            raise PlanError("Spark has no task slot: start an executor, or use a local master such as local[2]")
         if self.table is None:
             self.sites = min(self.sites, slots)
 

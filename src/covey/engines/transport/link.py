@@ -1,12 +1,15 @@
-"""A link from one role to another: waiting messages go to ZeroMQ frame by frame, as fast as the link takes them."""
+"""Sockets of a role: one on which all peers' frames come in, and one to each peer, which takes them as it can."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import zmq
 
 from covey.engines.transport.frames import TAKEN, Frame
+from covey.engines.transport.keys import ConnectionGuard, KeyChecker, KeyRing, private
 from covey.engines.transport.leaky_bucket import LeakyBucket
 from covey.engines.transport.outbox import Outbox, OutgoingMessage
 from covey.engines.transport.staging import LOOK
@@ -14,7 +17,75 @@ from covey.errors import PlanError
 from covey.message import Address
 
 MAX_PATH = 107  # of a Unix socket
+FRAMES_AT_ONCE = 64  # received in one poll, so that a busy link does not keep the role from the rest
+COMING, LEAVING = 0b01, 0b10  # ZeroMQ's threads that encrypt, one bit for each
 FRAMES_AHEAD = 4  # what ZeroMQ has accepted can no longer be overtaken, so it gets little at a time
+
+Other = int | zmq.Socket[Any]
+"""What else a role waits for: a file descriptor, or a socket."""
+
+
+class ReceivingSocket:
+    """Where the frames of all peers come in. Its poller also waits for whatever else the role does."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, largest: int, key_ring: KeyRing | None,
+        guard: KeyChecker | ConnectionGuard | None,
+    ) -> None:  # fmt: skip
+        self.socket, self.guard = context.socket(zmq.PULL), guard
+        self.socket.set(zmq.AFFINITY, COMING if key_ring else 0)
+        self.socket.set(zmq.RCVHWM, FRAMES_AHEAD)
+        self.socket.set(zmq.MAXMSGSIZE, largest)
+        self.socket.set(zmq.IPV6, 1)
+        self.poller = zmq.Poller()
+        self.poller.register(self.socket, zmq.POLLIN)
+        if key_ring:
+            key_ring.lock(self.socket)
+        if guard:
+            guard.watch(self.socket)
+            for wakeup in guard.wakeups:
+                self.poller.register(wakeup, zmq.POLLIN)
+        self.socket.bind(endpoint)
+        self.endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        private(self.endpoint)
+        self.others: tuple[Other, ...] = ()
+
+    def watch(self, others: tuple[Other, ...]) -> None:
+        """Wait for these, too, and no longer for other ones."""
+        if others != self.others:
+            for other in self.others:
+                self.poller.unregister(other)
+            for other in others:
+                self.poller.register(other, zmq.POLLIN)
+            self.others = others
+
+    def answer(self, ready: Collection[object]) -> None:
+        """Let the guard decide who may come in, if somebody knocked."""
+        if self.guard and any(wakeup in ready for wakeup in self.guard.wakeups):
+            self.guard.answer()
+
+    def frames(self) -> Iterator[tuple[bytes, Address | None]]:
+        """The first piece of each frame that has come, and who has proved to have sent it."""
+        for _ in range(FRAMES_AT_ONCE):
+            try:
+                if isinstance(self.guard, KeyChecker):
+                    frame = self.socket.recv(zmq.NOBLOCK, copy=False)
+                    head, proved = frame.bytes, self.guard.who(frame)
+                else:
+                    head, proved = self.socket.recv(zmq.NOBLOCK), None
+            except zmq.Again:
+                return
+            yield head, proved
+
+    def drop_rest(self) -> None:
+        """Take no more of the present frame."""
+        while self.socket.get(zmq.RCVMORE):
+            self.socket.recv(copy=False)
+
+    def remove(self) -> None:
+        """Leave no file behind."""
+        if self.endpoint.startswith("ipc://"):
+            Path(self.endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
 
 
 class PeerLink:
@@ -29,7 +100,7 @@ class PeerLink:
         self.credited = 0  # of these, what the peer's programs have taken
         self.receipt: Frame | None = None  # acknowledges the peer's own messages, before anything else leaves
         self.blocked = False
-        self.bucket: LeakyBucket | None = None  # where no more than so much may leave
+        self.bucket: LeakyBucket | None = None  # where no more than this much may leave
         self.socket = socket
         self.socket.set(zmq.SNDHWM, FRAMES_AHEAD)
         self.socket.set(zmq.IPV6, 1)

@@ -6,17 +6,16 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import zmq
 
 from covey.engines.transport import frames
 from covey.engines.transport.credits import Credits
 from covey.engines.transport.inbox import Inbox, fill
-from covey.engines.transport.keys import KeyChecker, KeyRing, guard_of, private
+from covey.engines.transport.keys import KeyRing, guard_of
 from covey.engines.transport.leaky_bucket import LeakyBucket, frame_at
-from covey.engines.transport.link import FRAMES_AHEAD, PeerLink, check_book
+from covey.engines.transport.link import LEAVING, Other, PeerLink, ReceivingSocket, check_book
 from covey.engines.transport.memory import HostMemory
 from covey.engines.transport.outbox import OutgoingMessage, SendOrder
 from covey.engines.transport.refusals import Refusals
@@ -26,16 +25,11 @@ from covey.errors import PlanError, WireError
 from covey.message import MAX_HEADER, Address, Message, stamped
 from covey.program import Receive
 
-Other = int | zmq.Socket[Any]
-"""What else a role waits for: a file descriptor, or a socket."""
-
 Fate = Literal["sent", "replaced", "lost"]
 """What becomes of a message: it goes, takes the place of one that waits and so is no further one, or is lost."""
 
-FRAMES_AT_ONCE = 64  # received in one poll, so that a busy link does not keep the role from the rest
 LOCKED = 1 << 20  # bytes of a frame between machines, at most
 ROOM = 128 << 10  # bytes around a frame: its prefix, where numbers lie, and what encryption adds
-COMING, LEAVING = 0b01, 0b10  # ZeroMQ's threads that encrypt, one bit for each
 
 
 class ZmqTransport:
@@ -67,28 +61,19 @@ class ZmqTransport:
         self.waives: Callable[[Address], bool] = lambda sender: False  # whether what it sent and lies here counts not
         # with keys, what comes and what leaves are each a thread's work: one alone would be slower than many a link
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=2 if key_ring else 1)
-        self.door = self.context.socket(zmq.PULL)
-        self.door.set(zmq.AFFINITY, COMING if key_ring else 0)
-        self.door.set(zmq.RCVHWM, FRAMES_AHEAD)
-        # ZeroMQ refuses more before it takes memory; a stranger can fill so much before it has proved anything
-        self.door.set(zmq.MAXMSGSIZE, max(frame, MAX_HEADER + frames.SMALL) + ROOM)
-        self.door.set(zmq.IPV6, 1)
-        self.poller = zmq.Poller()
-        self.poller.register(self.door, zmq.POLLIN)
-        self.key_ring, self.guard = key_ring, guard_of(self.context, key_ring, book[me], len(book), self.refusals)
-        if key_ring:
-            key_ring.lock(self.door)
-        if self.guard:
-            self.guard.watch(self.door)
-            for wakeup in self.guard.wakeups:
-                self.poller.register(wakeup, zmq.POLLIN)
+        self.key_ring = key_ring
+        # ZeroMQ refuses more before it takes memory; a stranger can fill this much before it has proved anything
+        largest = max(frame, MAX_HEADER + frames.SMALL) + ROOM
+        guard = guard_of(self.context, key_ring, book[me], len(book), self.refusals)
+        self.door = ReceivingSocket(self.context, book[me], largest, key_ring, guard)
         if memory:
-            self.poller.register(memory.wakeup, zmq.POLLIN)
-        self.door.bind(book[me])
-        self.endpoint = self.door.getsockopt_string(zmq.LAST_ENDPOINT)
-        private(self.endpoint)
-        self.others: tuple[Other, ...] = ()
+            self.door.poller.register(memory.wakeup, zmq.POLLIN)
         self.allowance: Mapping[Address, float] = {}  # bytes per second that may leave for a peer
+
+    @property
+    def endpoint(self) -> str:
+        """Where peers reach this role."""
+        return self.door.endpoint
 
     def allow(self, rate: float, peers: Sequence[Address]) -> None:
         """Let no more than `rate` bytes per second leave for each of these peers, by sockets only."""
@@ -167,22 +152,23 @@ class ZmqTransport:
 
     def poll(self, timeout: float | None, others: Sequence[Other] = ()) -> tuple[list[Message], list[Other]]:
         """Wait until anything moves, or `timeout` seconds; the messages that are whole, and which others are ready."""
-        self._watch(tuple(others))
+        self.door.watch(tuple(others))
         if self.home:
             timeout = 0.0
         pauses = [link.pause() for link in self.links.values() if link.outbox.pending and (link.bucket or link.staging)]
         timeout = min([*pauses, *([] if timeout is None else [timeout])], default=None)
-        ready = dict(self.poller.poll(None if timeout is None else math.ceil(timeout * 1000)))
+        ready = dict(self.door.poller.poll(None if timeout is None else math.ceil(timeout * 1000)))
         for link in self.links.values():
             if (link.blocked and link.socket in ready) or (not link.blocked and link.outbox.pending):
                 self._flush(link)
-        if self.guard and any(wakeup in ready for wakeup in self.guard.wakeups):
-            self.guard.answer()
+        self.door.answer(ready)
         if self.memory and self.memory.wakeup in ready:
             self.memory.segment.silence(self.me)
         messages, self.home = self.home, []
-        if self.door in ready:
-            self._receive(messages)
+        if self.door.socket in ready:
+            for head, proved in self.door.frames():
+                if (message := self._take(head, proved)) is not None:
+                    messages.append(message)
         for message in messages:
             self.received[message.sender] += 1
             if message.sender != self.me:
@@ -194,7 +180,7 @@ class ZmqTransport:
         if not self.inbox.renew(who, life):
             return False
         if link := self.links.pop(who, None):
-            link.close(self.poller)
+            link.close(self.door.poller)
         if self.memory:
             self.memory.renew(who)
         self.book = {**self.book, who: endpoint}
@@ -206,15 +192,14 @@ class ZmqTransport:
         """Take up to `linger` seconds to send what waits, then leave nothing behind."""
         until = time.monotonic() + linger
         while any(link.blocked for link in self.links.values()) and (left := until - time.monotonic()) > 0:
-            self.poller.poll(math.ceil(left * 1000))
+            self.door.poller.poll(math.ceil(left * 1000))
             if self.memory:
                 self.memory.segment.silence(self.me)
             for link in self.links.values():
                 self._flush(link)
         left = max(0.0, until - time.monotonic())
         self.context.destroy(linger=math.ceil(left * 1000))
-        if self.endpoint.startswith("ipc://"):
-            Path(self.endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
+        self.door.remove()
 
     def _link(self, to: Address) -> PeerLink:
         if to not in self.links:
@@ -233,31 +218,9 @@ class ZmqTransport:
         was = link.blocked
         link.flush()
         if link.blocked and not was:
-            self.poller.register(link.socket, zmq.POLLOUT)
+            self.door.poller.register(link.socket, zmq.POLLOUT)
         elif was and not link.blocked:
-            self.poller.unregister(link.socket)
-
-    def _watch(self, others: tuple[Other, ...]) -> None:
-        if others != self.others:
-            for other in self.others:
-                self.poller.unregister(other)
-            for other in others:
-                self.poller.register(other, zmq.POLLIN)
-            self.others = others
-
-    def _receive(self, messages: list[Message]) -> None:
-        for _ in range(FRAMES_AT_ONCE):
-            try:
-                if isinstance(self.guard, KeyChecker):
-                    frame = self.door.recv(zmq.NOBLOCK, copy=False)
-                    head, proved = frame.bytes, self.guard.who(frame)
-                else:
-                    head, proved = self.door.recv(zmq.NOBLOCK), None
-            except zmq.Again:
-                return
-            message = self._take(head, proved)
-            if message is not None:
-                messages.append(message)
+            self.door.poller.unregister(link.socket)
 
     def _take(self, head: bytes, proved: Address | None) -> Message | None:
         """Receive the rest of the frame; the message that it completes. What is malformed is refused, and counted."""
@@ -273,13 +236,14 @@ class ZmqTransport:
                 return None
             if frame.kind == frames.SHARED:
                 return self.inbox.share(frame, rest)
-            return self.inbox.open(frame, rest) if frame.kind == frames.OPEN else fill(self.door, self.inbox, frame)
+            if frame.kind == frames.OPEN:
+                return self.inbox.open(frame, rest)
+            return fill(self.door.socket, self.inbox, frame)
         except WireError as error:
             self.refusals.note(str(error))
             return None
         finally:
-            while self.door.get(zmq.RCVMORE):
-                self.door.recv(copy=False)
+            self.door.drop_rest()
 
     def _credit(self, peer: Address, taken: int) -> None:
         if peer not in self.links or not self.links[peer].credit(taken):

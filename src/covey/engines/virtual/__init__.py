@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from covey.engines.virtual.cpu_charging import CpuChargingEngine
-from covey.engines.virtual.engine import Score, VirtualEngine, VirtualOutcome
+from covey.engines.virtual.engine import VirtualEngine, VirtualOutcome
 from covey.engines.virtual.run_faults import VirtualAttempt
+from covey.engines.virtual.run_scores import Score
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.observe.instruments import Instrument

@@ -40,17 +40,17 @@ class Computing:
 
     def ask(self, thread: RoleProgram, effect: Compute[Any]) -> None:
         """Begin the work, or get in line behind what the role computes already."""
-        if thread.actor.busy:
-            thread.actor.line.append((thread, effect))
+        if thread.actor.compute.busy:
+            thread.actor.compute.line.append((thread, effect))
         else:
             self._begin(thread, effect)
 
     def _begin(self, thread: RoleProgram, effect: Compute[Any]) -> None:
         """Do the work now, with the weights as they are; its result and its posts come in their time."""
         actor = thread.actor
-        actor.busy = True
+        actor.compute.busy = True
         if effect.talks:
-            actor.talk = InterruptedWork(effect.work)
+            actor.compute.talk = InterruptedWork(effect.work)
             self._stretch(WorkStretch(thread, self._duration(actor, effect.load)), None)
             return
         begin = self._agenda.now
@@ -71,25 +71,25 @@ class Computing:
     def _do(self, actor: VirtualActor, work: Callable[[], Any]) -> tuple[Any, list[tuple[Message, float]]]:
         """The result of work, and what it posted."""
         posts: list[tuple[Message, float]] = []
-        actor.posts = posts
+        actor.compute.posts = posts
         try:
             return work(), posts
         except (Exception, SystemExit) as error:
             blame(error, actor.name, self._agenda.now)
             raise
         finally:
-            actor.posts = None
+            actor.compute.posts = None
 
     # -- work that asks in its middle ---------------------------------------------------------------------------------
 
     def _stretch(self, stretch: WorkStretch, answer: Any) -> None:
         """Do the work up to its next question, which is then asked in its time, or up to its end."""
         thread, begin = stretch.thread, self._agenda.now
-        actor, talk = thread.actor, thread.actor.talk
+        actor, talk = thread.actor, thread.actor.compute.talk
         assert talk is not None
         said, posts = self._do(actor, lambda: talk.go_on(answer))
         if not isinstance(said, Asked):
-            actor.talk = None
+            actor.compute.talk = None
             if said.error is not None:
                 blame(said.error, actor.name, begin)
                 raise said.error
@@ -127,15 +127,15 @@ class Computing:
         if self._agenda.now > begin:
             self._watch.computed(begin, self._agenda.now, actor.address)
         self._resume(thread, result)
-        actor.busy = False
-        while actor.line and not actor.busy:
-            waiting, effect = actor.line.popleft()
+        actor.compute.busy = False
+        while actor.compute.line and not actor.compute.busy:
+            waiting, effect = actor.compute.line.popleft()
             if not waiting.done:
                 self._begin(waiting, effect)
 
     def _duration(self, actor: VirtualActor, load: float) -> float:
         if actor.role.trains:
-            usual = self._cluster.compute_time(actor.address.rank, load, actor.jitter)
+            usual = self._cluster.compute_time(actor.address.rank, load, actor.compute.jitter)
             return usual * self.slowness(actor) if self.slowness else usual
         held = actor.replica.snapshot().params.nbytes if self._cluster.update else 0
         return self._cluster.update * held * load

@@ -125,7 +125,7 @@ class RoleThread:
         self._busy = False
 
     def do(self, work: float, act: Act, subject: Any, value: Any = None, first: bool = False) -> None:
-        """Call `act(subject, value)` after so much work, and after what waits already, unless this comes `first`.
+        """Call `act(subject, value)` after this much work, and after what waits already, unless this comes `first`.
 
         What comes first stays in its order: two programs of a role send in the order in which they wanted to.
         """

@@ -123,7 +123,7 @@ class CpuChargingEngine(VirtualEngine):
         many = len(cluster.machines)
         machines = [Cores(self._agenda, machine, place / many) for place, machine in enumerate(cluster.machines)]
         sites = sites_of([machine_name(number) for number in range(len(machines))])
-        homes = place(self._plan.roles, sites, cluster.place) if sites else {}
+        homes = place(self._world.plan.roles, sites, cluster.place) if sites else {}
         self._desks: dict[VirtualActor, RoleThreads] = {}
         own: dict[str, Cores] = {}
         for address, actor in self._actors.items():

@@ -6,16 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from covey.checkpoint import RoleState
 from covey.engines.interrupt import interruptible
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.computing import Computing
 from covey.engines.virtual.group_sums import GroupSums
 from covey.engines.virtual.lives import VirtualLives
 from covey.engines.virtual.run_faults import EngineParts, VirtualAttempt
-from covey.engines.virtual.scored_states import ScoredStates
+from covey.engines.virtual.run_scores import RunScores, Score
 from covey.engines.virtual.stall import blame, picture
-from covey.engines.virtual.virtual_actor import WAIT, MessageInFlight, RoleProgram, VirtualActor, received
+from covey.engines.virtual.virtual_actor import WAIT, MessageInFlight, RoleProgram, VirtualActor, VirtualWorld, received
 from covey.engines.virtual.virtual_links import VirtualLinks
 from covey.errors import Stalled
 from covey.membership import Life
@@ -26,13 +25,10 @@ from covey.observe.instruments import Instrument, Instruments
 from covey.observe.membership import MembershipEvent
 from covey.observe.referee import Referee
 from covey.observe.result import Stopped
-from covey.observe.tally import Tally, Teller, read_loss, read_measured
+from covey.observe.tally import Tally, Teller
 from covey.program import Collective, Compute, Note, Now, Receive, SavePoint, Send, Sleep, Spawn
 from covey.simulate import Cluster, Network, network
-from covey.strategy import Plan, Role
-from covey.vector import Vector
-
-Score = Callable[[Sequence[Snapshot]], Mapping[str, float]]
+from covey.strategy import Plan
 
 
 class Handlers(dict[type, Callable[[RoleProgram, Any], Any]]):
@@ -64,20 +60,20 @@ class VirtualEngine:
     ) -> None:  # fmt: skip
         cluster.check(len(plan.limits))
         attempt = attempt or VirtualAttempt()
-        self._plan, self._cluster, self._referee, self._score = plan, cluster, referee, score
-        self._teller = Teller(attempt.tallies)
+        self._cluster, self._attempt = cluster, attempt
+        teller = Teller(attempt.tallies)
         self._actors: dict[Address, VirtualActor] = {}
-        self._states = ScoredStates(self._actors, plan.shown(), self._teller, referee, self._score_model)
-        self._watch = Instruments([self._teller, *instruments])
+        self._watch = Instruments([teller, *instruments])
         self._agenda = Agenda(attempt.clock)
+        self._scores = RunScores(plan, self._actors, teller, self._agenda, referee, score)
         self._wires = self._make_wires(network(cluster), plan.window)
         self._wires.allowance = plan.allowance
         self._computing = self._make_computing()
         self._together = GroupSums(cluster, self._agenda, self._watch, self._wake, formulas_from)
-        self._shared_vectors: dict[int, Vector] = {}
+        self._world = VirtualWorld(plan, self._agenda, self._wires, self._actors, self._deliver)
         for role in plan.roles:
-            kept, life = attempt.states.get(role.address), Life(elastic=attempt.rebirth is not None)
-            self._actors[role.address] = self._seated(role, replicas[role.address], life, kept)
+            who, life = role.address, Life(elastic=attempt.rebirth is not None)
+            self._actors[who] = VirtualActor(role, replicas[who], self._world, life, attempt.states.get(who))
         self._lives = VirtualLives(
             self._agenda, self._actors, self._wires, attempt.rebirth, self._replaced, self._begin, self._deliver,
             self._advance,
@@ -85,19 +81,16 @@ class VirtualEngine:
         self._wires.connect(self._actors, self._arrived, self._admitted)
         for actor in self._actors.values():
             plan.check(actor.role, actor.replica)
-        self._open, self._scoring = len(self._actors), False
-        self._stopped: Stopped | None = None
-        self._best: list[Snapshot] = []  # of the model that reached the target
+        self._open = len(self._actors)
         self._perform = Handlers({
             Send: self._send, Receive: self._receive, Compute: self._compute, Collective: self._collective,
             Sleep: self._sleep, Now: lambda thread, effect: self._agenda.now, Note: self._note, Spawn: self._spawn,
             SavePoint: lambda thread, effect: None,
         })  # fmt: skip
-        self._states.attach(self._perform)
+        self._scores.attach(self._perform)
         self._lives.watch(self._perform)
-        self._attempt = attempt
         parts = EngineParts(
-            self._agenda, self._actors, self._wires, self._computing, self._teller, self._advance, self._lives.lose
+            self._agenda, self._actors, self._wires, self._computing, teller, self._advance, self._lives.lose
         )
         attempt.attach(parts, self._perform, cluster.kills)
 
@@ -107,13 +100,9 @@ class VirtualEngine:
     def _make_computing(self) -> Computing:
         return Computing(self._cluster, self._agenda, self._watch, self._advance, self._deliver)
 
-    def _seated(self, role: Role, replica: Replica, life: Life, kept: RoleState | None = None) -> VirtualActor:
-        shared, wires, actors = self._shared_vectors, self._wires, self._actors
-        return VirtualActor(role, replica, self._plan, self._agenda, self._deliver, shared, wires, actors, life, kept)
-
     def _replaced(self, lost: VirtualActor, replica: Replica, life: Life) -> VirtualActor:
         """The next life of a lost role, on the same machine."""
-        actor = self._seated(lost.role, replica, life)
+        actor = VirtualActor(lost.role, replica, self._world, life)
         actor.machine = lost.machine
         return actor
 
@@ -122,30 +111,29 @@ class VirtualEngine:
 
     def run(self) -> VirtualOutcome:
         """Perform the plan to its end; the initial weights are scored before, where there is a score."""
-        if self._score and not self._attempt.states and self._judge(*self._now()):
-            self._stopped = "target"
+        if not self._attempt.states and self._scores.begin():
             return self._outcome()
         for actor in self._actors.values():
             self._begin(actor)
         try:
-            with interruptible(lambda: self._agenda.at(self._agenda.now, self._stop, "interrupted")):
+            with interruptible(lambda: self._agenda.at(self._agenda.now, self._scores.stop, "interrupted")):
                 while self._open:
                     if self._agenda.still:
                         self._attempt.check_lost()
                         raise Stalled(picture(self._agenda.now, self._actors))
                     self._agenda.step()
             self._attempt.check_lost()
-            if self._stopped != "target" and self._judge(*self._now()):
-                self._stopped = self._stopped or "target"
+            self._scores.end()
         finally:
             for actor in self._actors.values():
                 actor.close()
         return self._outcome()
 
     def _outcome(self) -> VirtualOutcome:
+        scores = self._scores
         return VirtualOutcome(
-            seconds=self._agenda.now, samples=self._teller.samples, stopped=self._stopped or "budget",
-            snapshots=self._best or self._states.now(), tallies=self._teller.tallies, membership=self._lives.log.events,
+            seconds=self._agenda.now, samples=scores.teller.samples, stopped=scores.stopped or "budget",
+            snapshots=scores.model(), tallies=scores.teller.tallies, membership=self._lives.log.events,
         )  # fmt: skip
 
     def _advance(self, thread: RoleProgram, value: Any) -> None:
@@ -186,9 +174,7 @@ class VirtualEngine:
             self._watch.noted(self._agenda.now, actor.address, "loss", loss)
         self._watch.noted(self._agenda.now, actor.address, "memory", actor.footprint())
         self._watch.ended(self._agenda.now, actor.address)
-        self._states.ended()
-
-    # -- messages -----------------------------------------------------------------------------------------------------
+        self._scores.role_ended()
 
     def _send(self, thread: RoleProgram, effect: Send) -> Any:
         if self._wires.send(thread, effect):
@@ -239,8 +225,6 @@ class VirtualEngine:
                 return self._wake(thread, received(message, want), wire)
         actor.mailbox.put(message)
 
-    # -- the other effects --------------------------------------------------------------------------------------------
-
     def _compute(self, thread: RoleProgram, effect: Compute[Any]) -> Any:
         thread.block(self._agenda.now, effect)
         self._computing.ask(thread, effect)
@@ -259,42 +243,8 @@ class VirtualEngine:
 
     def _note(self, thread: RoleProgram, effect: Note) -> None:
         self._watch.noted(self._agenda.now, thread.actor.address, effect.kind, effect.value)
-        watching = not self._scoring and not self._stopped
-        if watching and effect.kind == "samples" and self._referee.due(self._teller.samples):
-            # Not here: the program has yet to apply what it has just computed.
-            self._scoring = True
-            self._agenda.at(self._agenda.now, self._score_now, None)
+        if effect.kind == "samples":
+            self._scores.noted_samples()
 
     def _spawn(self, thread: RoleProgram, effect: Spawn) -> None:
         self._agenda.at(self._agenda.now, self._advance, thread.actor.open(effect.program, main=False))
-
-    # -- the end ------------------------------------------------------------------------------------------------------
-
-    def _score_now(self, _: Any, __: Any) -> None:
-        self._scoring = False
-        self._score_model(*self._now())
-
-    def _now(self) -> tuple[list[Snapshot], int]:
-        return self._states.now(), self._teller.samples
-
-    def _score_model(self, snapshots: list[Snapshot], samples: int) -> None:
-        if not self._stopped and self._judge(snapshots, samples):
-            self._stop("target")
-
-    def _judge(self, snapshots: list[Snapshot], samples: int) -> bool:
-        """Score a model; no virtual time passes. The one that reaches the target is the run's model."""
-        metrics = {**(self._score(snapshots) if self._score else {}), **read_measured(self._teller.tallies.values())}
-        loss = read_loss(self._teller.tallies.values())
-        reached = self._referee.judge(self._agenda.now, samples, self._teller.bytes, metrics, loss)
-        if reached and not self._best:
-            self._best = snapshots
-        return reached
-
-    def _stop(self, why: Stopped, _: Any = None) -> None:
-        """Let every worker end after the step it is in; in lockstep all after the step of the foremost."""
-        self._stopped = self._stopped or why
-        paces = [actor.pace for actor in self._actors.values() if actor.role.trains]
-        paces = [pace for pace in paces if not pace.over(pace.step)]
-        foremost = max((pace.next for pace in paces), default=0)
-        for pace in paces:
-            pace.stop_at = foremost if self._plan.lockstep else pace.next

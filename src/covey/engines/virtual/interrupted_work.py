@@ -13,7 +13,7 @@ from covey.program import Effect
 
 
 class Asked(NamedTuple):
-    """Work stands still until this program, begun at so much progress, has an answer."""
+    """Work stands still until this program, begun at this much progress, has an answer."""
 
     program: Coroutine[Effect[Any], Any, Any]
     progress: float

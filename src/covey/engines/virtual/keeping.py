@@ -112,7 +112,7 @@ class RunKeeper:
                 return False
             held = self._held.get(actor)
             threads = [thread for thread in actor.threads if not thread.done and not (held and thread is held[0])]
-            if not actor.ended and (actor.busy or actor.line):
+            if not actor.ended and (actor.compute.busy or actor.compute.line):
                 return False
             if not all(isinstance(thread.want, Receive | Sleep) for thread in threads):
                 return False

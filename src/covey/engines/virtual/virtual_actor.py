@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, Protocol, TypeVar
 
@@ -106,51 +106,47 @@ class MessageInFlight(Parcel):
     number: int = 0  # on its link, where messages may be lost
 
 
+@dataclass(frozen=True, slots=True)
+class VirtualWorld:
+    """What all roles of a run share: its plan, its agenda, its links, and one another."""
+
+    plan: Plan
+    agenda: Agenda
+    links: RunLinks
+    actors: dict[Address, VirtualActor]
+    deliver: Callable[[VirtualActor, Message], None]
+    shared_vectors: dict[int, Vector] = field(default_factory=dict)
+
+
+class ActorCompute:
+    """What a role computes: one piece of work at a time; `jitter` draws how long each takes."""
+
+    __slots__ = ("busy", "jitter", "line", "posts", "talk")
+
+    def __init__(self, jitter: Random) -> None:
+        self.jitter = jitter
+        self.line: deque[tuple[RoleProgram, Compute[Any]]] = deque()  # what waits for the compute
+        self.busy = False
+        self.posts: list[tuple[Message, float]] | None = None  # while work runs: what it posts, at which progress
+        self.talk: InterruptedWork | None = None  # work under way that asks in its middle
+
+
 class VirtualActor:
     """The host of one role in virtual time."""
 
     __slots__ = (
-        "_agenda",
-        "_begun",
-        "_deliver",
-        "_shared_vectors",
-        "_wires",
-        "actors",
-        "address",
-        "busy",
-        "ended",
-        "heard",
-        "held",
-        "host",
-        "jitter",
-        "life",
-        "line",
-        "links",
-        "lost",
-        "machine",
-        "mailbox",
-        "memories",
-        "name",
-        "node",
-        "pace",
-        "posts",
-        "replica",
-        "role",
-        "step",
-        "talk",
-        "threads",
-        "waiting",
+        "_begun", "address", "compute", "ended", "heard", "held", "host", "life", "links", "lost", "machine",
+        "mailbox", "memories", "name", "node", "pace", "replica", "role", "step", "threads", "waiting", "world",
     )  # fmt: skip
 
     def __init__(
-        self, role: Role, replica: Replica, plan: Plan, agenda: Agenda,
-        deliver: Callable[[VirtualActor, Message], None], shared_vectors: dict[int, Vector], wires: RunLinks,
-        actors: Mapping[Address, VirtualActor], life: Life, kept: RoleState | None = None,
-    ) -> None:  # fmt: skip
+        self, role: Role, replica: Replica, world: VirtualWorld, life: Life, kept: RoleState | None = None
+    ) -> None:
+        plan, links = world.plan, world.links
         self.role, self.address, self.name = role, role.address, str(role.address)
         self.host = self.machine = str(role.home)  # traffic is counted between hosts; links join machines
-        self.replica = replica
-        self.mailbox = Mailbox(lambda message: wires.taken(self, message))
+        self.replica, self.world = replica, world
+        self.mailbox = Mailbox(lambda message: links.taken(self, message))
         self._begun = kept.done if kept else None  # the step with which it goes on
         self.pace = Pace(plan.limits[role.address.rank] if role.trains else None, self._begun or 0)
         self.step = self.pace.step
@@ -158,18 +154,12 @@ class VirtualActor:
         self.life, self.lost = life, False
         rng = chance(plan.seed, role.alias or role.address, f"life {life.number}" if life.number else "")
         self.node = Node(role.address, plan.limits, self, rng, plan.seed)
-        self.jitter = chance(plan.seed, role.address, "jitter")
+        self.compute = ActorCompute(chance(plan.seed, role.address, "jitter"))
         self.threads: list[RoleProgram] = []
         self.waiting: list[RoleProgram] = []  # in a Receive, in the order in which they began to wait
-        self.line: deque[tuple[RoleProgram, Compute[Any]]] = deque()  # for the compute
-        self.busy = False
-        self.posts: list[tuple[Message, float]] | None = None  # while work runs: what it posts, at which progress
-        self.talk: InterruptedWork | None = None  # work under way that asks in its middle
         self.links: dict[Address, VirtualLink] = {}
         self.heard: dict[Address, float] = {}
         self.ended = self.held = False  # held: its main program stands before a step
-        self._agenda, self._deliver, self._shared_vectors, self._wires = agenda, deliver, shared_vectors, wires
-        self.actors = actors  # of all roles
         if kept:
             kept.restore_chance(self.rng)
             self.mailbox.waiting.extend(kept.mailbox)
@@ -200,8 +190,8 @@ class VirtualActor:
         for thread in self.threads:
             with suppress(RuntimeError):
                 thread.close()
-        if self.talk is not None:
-            self.talk.close()
+        if self.compute.talk is not None:
+            self.compute.talk.close()
 
     def footprint(self) -> int:
         """Bytes of the numbers that the role holds: parameters, gradients, buffers, and the optimizer's state."""
@@ -225,35 +215,37 @@ class VirtualActor:
         return None if message is None else received(message, want)
 
     def room(self, to: Address) -> bool:
-        return self._wires.room(self, to)
+        return self.world.links.room(self, to)
 
     def remember(self, name: str, value: T) -> Memory[T]:
         return self.memories.remember(name, value, begun=self._begun is None or self.pace.step >= self._begun)
 
     def measure(self, kind: str, value: float) -> None:
-        self._wires.measured(self.address, kind, value)
+        self.world.links.measured(self.address, kind, value)
 
     def lives(self, who: Address) -> object:
-        return self.actors[who].machine
+        return self.world.actors[who].machine
 
     def forget_sums(self) -> None:
         """Those of virtual time are messages, where workers may be lost."""
 
     def share(self, vector: Vector, place: int) -> Vector:
-        if place not in self._shared_vectors:
-            self._shared_vectors[place] = vector.clone()
-        return self._shared_vectors[place]
+        shared = self.world.shared_vectors
+        if place not in shared:
+            shared[place] = vector.clone()
+        return shared[place]
 
     def consult(self, program: Coroutine[Effect[Any], Any, T], progress: float) -> T:
-        assert self.talk is not None, "work that asks says so: node.compute(work, talks=True)"
-        return self.talk.ask(program, progress)  # type: ignore[no-any-return]
+        assert self.compute.talk is not None, "work that asks says so: node.compute(work, talks=True)"
+        return self.compute.talk.ask(program, progress)  # type: ignore[no-any-return]
 
     def post(self, message: Message, progress: float) -> None:
-        """A message to the role itself: out of work when so much of it is done, else at once."""
-        if self.posts is None:
-            self._agenda.at(self._agenda.now, self._deliver, self, message)
+        """A message to the role itself: out of work when this much of it is done, else at once."""
+        if self.compute.posts is None:
+            agenda = self.world.agenda
+            agenda.at(agenda.now, self.world.deliver, self, message)
         else:
-            self.posts.append((message, progress))
+            self.compute.posts.append((message, progress))
 
 
 def received(message: Message, want: Receive) -> Message:

@@ -21,7 +21,7 @@ except ImportError:  # without numba
 
 PAGE = 1 << 18  # numbers that are written at once
 MOST = 48  # bits of a number
-ELIAS = -1  # as a width: so many plain bits as the unary count says
+ELIAS = -1  # as a width: this many plain bits as the unary count says
 
 
 def elias_bits(numbers: Tensor) -> int:
@@ -52,7 +52,7 @@ def golomb_bits(density: float) -> float:
 
 
 def golomb(gaps: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """The Golomb codes of gaps from 1 on, with so many plain bits: bytes, and how many of them each page has."""
+    """The Golomb codes of gaps from 1 on, with this many plain bits: bytes, and how many of them each page has."""
     return _write_all(gaps.long() - 1, width)
 
 
@@ -93,7 +93,7 @@ def _measure(numbers: Tensor, width: int) -> tuple[int, int]:
 
 
 def _write(numbers: Tensor, width: int) -> Tensor:
-    """A one after so many zeros for each number, then the low bits of each, the lowest first."""
+    """A one after this many zeros for each number, then the low bits of each, the lowest first."""
     unary, plain = _measure(numbers, width)
     if fast:
         page = torch.zeros(-(-(unary + plain) // 8), dtype=torch.uint8)

@@ -10,7 +10,7 @@ from covey.exchange.kernels.compiled import compiled
 Numbers = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
-ELIAS = -1  # as a width: so many plain bits as the unary count says
+ELIAS = -1  # as a width: this many plain bits as the unary count says
 
 
 @compiled
@@ -54,7 +54,7 @@ def write(numbers: Numbers, width: int, unary: int, out: Bytes) -> None:
 
 @compiled
 def read(data: Bytes, width: int, most: int, out: Numbers) -> bool:
-    """Fill `out` with numbers; False when there are not so many, or one has more than `most` bits."""
+    """Fill `out` with numbers; False when there are fewer, or one has more than `most` bits."""
     bits, place = 8 * data.size, 0
     for index in range(out.size):
         count = 0

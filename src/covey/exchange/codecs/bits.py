@@ -119,7 +119,7 @@ def two_bit(threshold: float) -> Codec:
 
 
 def eight_bit(block: int, rounding: Rounding) -> Codec:
-    """Whole numbers from -127 to 127, and a scale for every so many of them."""
+    """Whole numbers from -127 to 127, and a scale for every block of them."""
     return coded(
         "int8",
         RunCoding(
@@ -173,7 +173,7 @@ class Truncated:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fixed16:
-    """16-bit fixed point with so many bits behind the point, rounded by chance, saturating (Gupta et al. 2015)."""
+    """16-bit fixed point with this many bits behind the point, rounded by chance, saturating (Gupta et al. 2015)."""
 
     fraction: int = 14
     rounding: Rounding = "random"

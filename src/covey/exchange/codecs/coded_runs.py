@@ -26,7 +26,7 @@ class NumberRun:
     part: int
     start: int
     stop: int
-    block: int = 0  # so many in a row share a scale; 0: all of them
+    block: int = 0  # this many in a row share a scale; 0: all of them
     raw: bool = False  # they travel as they are
 
     @property
@@ -207,5 +207,5 @@ def finite(wire: Vector, decoded: Vector) -> Vector:
 
 
 def packed(bits: int) -> Callable[[NumberRun], int]:
-    """How many bytes the numbers of a run fill, so many bits each."""
+    """How many bytes the numbers of a run fill, this many bits each."""
     return lambda run: -(-run.count * bits // 8)

@@ -92,7 +92,7 @@ class OneBit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TernGrad:
-    """-1, 0 or 1 by chance, times one scale a layer, clipped at so many standard deviations (Wen et al. 2017)."""
+    """-1, 0 or 1 by chance, times one scale a layer, clipped at this many standard deviations (Wen et al. 2017)."""
 
     clip: float = 2.5
     scope: Scope = "layer"
@@ -108,7 +108,7 @@ class TernGrad:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DoReFa:
-    """So many bits for each number, and one scale a layer (Zhou et al. 2016)."""
+    """`bits` for each number, and one scale a layer (Zhou et al. 2016)."""
 
     bits: int = 6
     scope: Scope = "layer"

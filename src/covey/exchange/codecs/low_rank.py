@@ -36,7 +36,7 @@ class Matrix(NamedTuple):
 
 
 def divided(form: Form, rank: int, saving: float) -> tuple[list[Matrix], list[NumberRun]]:
-    """The matrices that become so many times smaller, and what travels as it is."""
+    """The matrices that become this many times smaller, and what travels as it is."""
     matrices, raws = [], []
     for part, layers in enumerate(form.layers):
         for layer in layers:
@@ -174,10 +174,10 @@ def orthonormal(matrix: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PowerSgd:
-    """Two factors of so many columns for each matrix, from one step of power iteration (Vogels et al. 2019)."""
+    """Two factors of this many columns for each matrix, from one step of power iteration (Vogels et al. 2019)."""
 
     rank: int = 2
-    saving: float = 2.0  # a matrix that would not become so many times smaller travels as it is, as vectors do
+    saving: float = 2.0  # a matrix that would not become this many times smaller travels as it is, as vectors do
     dense: int = 0  # vectors that travel as they are before it begins
     alternating: bool = False  # one factor at a time changes: where they are added up, half as much travels
 

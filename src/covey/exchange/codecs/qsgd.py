@@ -26,7 +26,7 @@ DENSE, SPARSE = 0, 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Qsgd:
-    """So many levels of the norm of a bucket, rounded by chance, in Elias codes (Alistarh et al. 2017)."""
+    """`levels` of the norm of a bucket, rounded by chance, in Elias codes (Alistarh et al. 2017)."""
 
     levels: int = 7
     bucket: int = 512
@@ -121,7 +121,7 @@ def _bits(numbers: Tensor) -> Tensor:
 
 
 def read(head: Tensor, codes: Tensor, count: int) -> Tensor:
-    """The signed levels that were written, of so many numbers."""
+    """The signed levels that were written, of this many numbers."""
     way, many = head[:2].tolist() if head.numel() >= 2 else (-1, -1)
     if way not in (DENSE, SPARSE) or not 0 <= many <= count:
         raise WireError(f"levels of {many} numbers of {count}, written in the way {way}")

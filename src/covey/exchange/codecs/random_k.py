@@ -23,7 +23,7 @@ def places(seed: int, count: int, length: int) -> Tensor:
     drawn = torch.randint(length, (count + count // 4 + 16,), generator=chance)
     while True:
         found, first = _distinct(drawn)
-        if found.numel() >= count:  # the first so many different ones
+        if found.numel() >= count:  # the first `count` different ones
             return found[first.argsort()[:count]].sort().values
         drawn = torch.cat([drawn, torch.randint(length, (count,), generator=chance)])
 
@@ -95,7 +95,7 @@ class Draw:
 
 
 def any_of(density: float, unbiased: bool) -> Codec:
-    """So many numbers chosen by chance (Stich et al. 2018)."""
+    """A share of the numbers, chosen by chance (Stich et al. 2018)."""
 
     def make(form: Form, seed: Seed, carries: bool) -> Coder:
         draw = Draw(form, seed, density, carries, unbiased)

@@ -21,12 +21,12 @@ Scales = Callable[[RunCoder, Vector, Memory, Sum], Awaitable[Tensor]]
 
 
 def width(workers: int) -> int:
-    """Bits for a sum of so many numbers from 0 to 2, of which whole ones fill a word."""
+    """Bits for a sum of this many numbers from 0 to 2, of which whole ones fill a word."""
     return next(bits for bits in (2, 4, 8, 16) if 2 * workers < 1 << bits)
 
 
 def words(count: int, workers: int) -> int:
-    """How many 32-bit words so many sums fill."""
+    """How many 32-bit words this many sums fill."""
     return -(-count * width(workers) // 32)
 
 

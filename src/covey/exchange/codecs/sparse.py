@@ -56,7 +56,7 @@ def sparse(
 
 
 def of(density: float, count: int) -> int:
-    """How many numbers a density leaves of so many: one at least."""
+    """How many numbers a density leaves of this many: one at least."""
     return min(count, max(1, round(density * count)))
 
 

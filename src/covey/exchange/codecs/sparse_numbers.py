@@ -57,7 +57,7 @@ class SparseNumbers:
         return decoded
 
     def nbytes(self, expected: Callable[[NumberRun], float]) -> float:
-        """With so many numbers chosen of each run."""
+        """With this many numbers chosen of each run."""
         sizes: float = self.raws.nbytes
         for like, runs in zip(self.form.like.parts, self.parts, strict=True):
             count = sum(expected(run) for run in runs)
@@ -66,7 +66,7 @@ class SparseNumbers:
 
 
 def _full(like: Tensor, chosen: float) -> bool:
-    """Whether so many numbers with their places would be longer than all of them."""
+    """Whether this many numbers with their places would be longer than all of them."""
     return chosen * (4 + like.element_size()) > like.numel() * like.element_size()
 
 

@@ -23,7 +23,7 @@ from covey.vector import Vector
 
 STEP = 2 ** (1 / 20)  # by which DL4J's threshold grows or shrinks
 LEAST, MOST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max  # as which a threshold travels
-DENSE = 16  # more than one number of so many: two bits for each are shorter
+DENSE = 16  # more than one number of this many: two bits for each are shorter
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +77,7 @@ class Strom:
         return Coder(lambda: (zeros(form) if carries else None, [self.threshold] * len(runs)), encode, decode)
 
     def next(self, threshold: float, share: float) -> float:
-        """The threshold after so much was sent with this one."""
+        """The threshold after this much was sent with this one."""
         if not self.adaptive or self.low <= share <= self.high:
             return threshold
         return min(threshold * STEP, MOST) if share > self.high else max(threshold / STEP, LEAST)

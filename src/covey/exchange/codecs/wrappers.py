@@ -160,7 +160,7 @@ class Clip:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Warmup:
-    """The first vectors travel as they are: so many, or those of so many epochs."""
+    """The first vectors travel as they are: this many, or those of this many epochs."""
 
     example: ClassVar = "warmup(steps=100)"  # it needs one of its settings
 

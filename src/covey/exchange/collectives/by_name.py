@@ -35,7 +35,7 @@ RINGS = ("ring", "hierarchical")
 
 
 def pattern(strategy: str, name: str, local: int) -> Pattern:
-    """The pattern of this name, on machines of so many workers; refused where that makes no machine."""
+    """The pattern of this name, on machines of this many workers; refused where that makes no machine."""
     if local < 0:
         raise PlanError(f"{strategy}(local={local}): a machine has 1 worker or more; 0 means those that there are")
     return partial(hierarchical, local=local) if name == "hierarchical" else PATTERNS[name]

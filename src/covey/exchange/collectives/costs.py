@@ -31,7 +31,7 @@ class Delay(NamedTuple):
     models: float
 
     def seconds(self, link: LinkTimes, nbytes: float) -> float:
-        """For so many bytes: the first message of a round waits for the link, the others only for their turn."""
+        """For this many bytes: the first message of a round waits for the link, the others only for their turn."""
         return self.fixed(link) + self.models * nbytes * link.byte
 
     def fixed(self, link: LinkTimes) -> float:
@@ -95,11 +95,11 @@ DELAYS: Mapping[str, Callable[[int, float], Delay]] = {
     "ring": _ring, "halving": _halving, "scatter": _scatter, "doubling": _doubling, "butterfly": _butterfly,
     "bruck": _bruck, "binomial": _binomial, "chain": _chain, "star": _star,
 }  # fmt: skip
-"""Of n ranks and so many bytes. Of equals the first one is chosen; `hierarchical` needs to be told who is near."""
+"""Of n ranks and this many bytes. Of equals the first one is chosen; `hierarchical` needs to be told who is near."""
 
 
 def step_seconds(name: str, link: LinkTimes, n: int, nbytes: float, compute: float, buckets: int) -> float:
-    """How long a step is whose gradient leaves in so many equal buckets: the later of two ends.
+    """How long a step is whose gradient leaves in this many equal buckets: the later of two ends.
 
     Either the last bucket is summed after the end of backward, or all of them one after the other from the moment on
     in which the first was ready (taxonomy E.1).

@@ -32,7 +32,7 @@ class PatternChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinkProbe(Message):
-    """So many bytes on their way around the group."""
+    """Bytes on their way around the group."""
 
     wire_name = "probe.probe"
 
@@ -96,7 +96,7 @@ class Trial:
 
 
 async def choose(node: Node, group: Group, wish: PatternRequest, nbytes: int, compute: float) -> PatternChoice:
-    """Agree on how to sum so many bytes; `compute` is how long a batch took the first rank."""
+    """Agree on how to sum this many bytes; `compute` is how long a batch took the first rank."""
     first, *others = group
     if node.address != first:
         return await _follow(node, group)
@@ -135,7 +135,7 @@ async def measure(node: Node, group: Group) -> LinkTimes:
 
 
 async def _lap(node: Node, group: Group, nbytes: int, count: int = 1) -> float:
-    """Seconds until so many messages have come around."""
+    """Seconds until this many messages have come around."""
     load = Vector([torch.zeros(nbytes, dtype=torch.uint8)])
     begin = await node.now()
     for _ in range(count):

@@ -56,7 +56,7 @@ def _rows(part: Tensor, begin: int, length: int, size: int) -> list[list[_Slice]
 
 
 def count(nbytes: int, size: int) -> int:
-    """How many rows a part of so many bytes has."""
+    """How many rows a part of this many bytes has."""
     return min(MOST, max(1, -(-nbytes // (size * GRAIN))))
 
 

@@ -89,7 +89,7 @@ async def chain(node: Node, vector: Vector, group: Group) -> None:
 
 
 def links(nbytes: int, size: int) -> int:
-    """In how many pieces a chain of `size` sends so many bytes: 2 (m + n - 2) / m vectors pass each rank."""
+    """In how many pieces a chain of `size` sends this many bytes: 2 (m + n - 2) / m vectors pass each rank."""
     return min(size * MOST, max(size, -(-nbytes // GRAIN)))
 
 

@@ -40,7 +40,7 @@ def sample(x, r, bins, n, one, two, KEEP: tl.constexpr, SAMPLE: tl.constexpr, TI
 
 @triton.jit(do_not_specialize=["rank"])
 def settle_floor(bins, floor, rank):
-    """The size that about so many of the sample reach."""
+    """The size that about this many of the sample reach."""
     digit, rank = pick(bins, rank, SAMPLED)
     tl.store(floor, digit << 18)
 

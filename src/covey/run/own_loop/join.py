@@ -14,7 +14,8 @@ from covey.engines.process.role.role_process import RoleLines, play
 from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PlanError
 from covey.model.scored import ScoredModel
-from covey.run.options import CheckpointOptions, NetworkOptions, Options, ProcessOptions, TrainingOptions
+from covey.run.option_parts import CheckpointOptions, NetworkOptions, ProcessOptions, TrainingOptions
+from covey.run.options import Options
 from covey.run.own_loop import joined_role as here
 from covey.run.own_loop import world
 from covey.run.own_loop.joined_role import JoinedRole

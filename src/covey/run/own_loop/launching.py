@@ -31,16 +31,16 @@ from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
 from covey.run.clusters import engine_of, host_only, places_of, refuse_ranks, refusing, terms_of
 from covey.run.listening import listening
-from covey.run.options import (
+from covey.run.option_parts import (
     BudgetOptions,
     CheckpointOptions,
     NetworkOptions,
     OnFailure,
-    Options,
     OutputOptions,
     ProcessOptions,
     TrainingOptions,
 )
+from covey.run.options import Options
 from covey.run.own_loop import joined_role
 from covey.run.own_loop.request import Loop, Script, loop_of
 from covey.run.processes import StartableProcesses, checkpoints_of, kept_run

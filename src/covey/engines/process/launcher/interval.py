@@ -26,7 +26,7 @@ class Interval:
         self.cores = len(os.sched_getaffinity(0))
 
     def begin(self, now: float, size: float) -> None:
-        """Training begins, with states of so many bytes in a role."""
+        """Training begins, with states of this many bytes in a role."""
         self.begun = self.kept = now
         self.cost = PAUSE + size * COPY
 
@@ -42,7 +42,7 @@ class Interval:
         self.spent += seconds
 
     def wrote(self, cpu: float) -> None:
-        """Somebody has spent so much CPU time on writing; where all cores are busy, training had to wait for it."""
+        """Somebody has spent this much CPU time on writing; where all cores are busy, training had to wait for it."""
         self._worked += cpu
         self.spent += cpu / self.cores
         self.cost = self._paused + self._worked / self.cores

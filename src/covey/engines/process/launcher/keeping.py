@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import msgspec
 
 from covey.checkpoint import CheckpointDirectory, RunRecord
 from covey.decoding import UNREADABLE
 from covey.engines.process import control
-from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.interval import Interval
 from covey.engines.process.launcher.monitor import Monitor
 from covey.engines.process.launcher.roster import Roster
@@ -27,11 +27,9 @@ class CheckpointKeeper:
     """The checkpoints of one run, one at a time: the next one waits until the one before is written."""
 
     def __init__(
-        self, checkpoints: CheckpointDirectory, interval: Interval, roles: Sequence[Address], board: Switchboard,
-        monitor: Monitor, say: Callable[[str], None],
-    ) -> None:  # fmt: skip
-        self.checkpoints, self.interval = checkpoints, interval
-        self.roles, self.board, self.monitor, self.say = roles, board, monitor, say
+        self, checkpoints: CheckpointDirectory, interval: Interval, monitor: Monitor, say: Callable[[str], None]
+    ) -> None:
+        self.checkpoints, self.interval, self.monitor, self.say = checkpoints, interval, monitor, say
         self.last = False  # no other checkpoint follows
         self._run: RunRecord | None = None  # of the one that is being written
         self._folder: AbstractContextManager[Path] | None = None
@@ -39,6 +37,10 @@ class CheckpointKeeper:
         self._commit: Thread | None = None
         self._told, self._why = "", ""
         self._final: Path | None = None  # where the newest is, if it could be written
+
+    @property
+    def roles(self) -> Sequence[Address]:
+        return self.monitor.roster.roles
 
     @property
     def writing(self) -> bool:
@@ -56,14 +58,14 @@ class CheckpointKeeper:
         except OSError as error:
             self._folder, why = None, str(error)
         if self._folder:
-            self.board.tell(self.roles, control.Save(str(self._place)))
+            self.monitor.board.tell(self.roles, control.Save(str(self._place)))
             self.monitor.collect(control.Copied, self.roles)
             self._run = record()
         else:
             self.say(self._failed(why))
 
     def stood_still(self, seconds: float) -> None:
-        """All roles go on after a pause of so many seconds."""
+        """All roles go on after a pause of this many seconds."""
         self.interval.stood_still(seconds, time.monotonic())
 
     def look(self) -> None:
@@ -121,6 +123,30 @@ class CheckpointKeeper:
     def _failed(self, why: str) -> str:
         again = "" if self.last else f"; training goes on, and the next try is {self.interval}"
         return f"could not keep the run in {self.checkpoints.directory}: {why}{again}"
+
+
+class RunRecorder:
+    """Writes down how far a run is: `run` is what does not change while it goes."""
+
+    def __init__(
+        self, run: RunRecord | None, limits: Sequence[int | None], roster: Roster, referee: Referee
+    ) -> None:
+        self.run, self.limits, self.roster, self.referee = run, limits, roster, referee
+
+    def record(self, seconds: float) -> RunRecord:
+        """What a checkpoint says of the run after this much training."""
+        assert self.run is not None
+        ended = [address.rank for address in self.roster.trainers if self._through(address)]
+        return msgspec.structs.replace(self.run, ended=ended, progress=self.progress(seconds))
+
+    def progress(self, seconds: float) -> dict[str, Any]:
+        """What a resumed run must know of the past."""
+        return {"seconds": seconds, "history": list(self.referee.history), "tallies": self.roster.kept()}
+
+    def _through(self, worker: Address) -> bool:
+        """Whether the worker has done all its steps, though it may still wait for the others' goodbye."""
+        limit, seen = self.limits[worker.rank], self.roster.seen[worker]
+        return seen.ended or (limit is not None and seen.step >= limit)
 
 
 def take_over(run: RunRecord, roster: Roster, referee: Referee) -> float:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 
 from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
-from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.monitor import Monitor
 from covey.engines.process.launcher.quiescence import Quiescence
-from covey.engines.process.launcher.roster import Roster
 from covey.engines.process.snapshot_parts import SCORER
 from covey.message import Address
 from covey.observe.referee import Referee
+from covey.observe.tally import read_measured
 
 
 class StepPauses:
@@ -25,8 +26,8 @@ class StepPauses:
     A worker that was born again is told so, too: all of them come to that step before the model is scored.
     """
 
-    def __init__(self, roster: Roster, board: Switchboard, monitor: Monitor, referee: Referee) -> None:
-        self.roster, self.board, self.monitor, self.referee = roster, board, monitor, referee
+    def __init__(self, monitor: Monitor, referee: Referee) -> None:
+        self.monitor, self.board, self.roster, self.referee = monitor, monitor.board, monitor.roster, referee
         self.step: int | None = None
         self.first = 0.0  # the moment in which the first worker paused; 0: none has
         self.last = 0.0  # in which the last one did
@@ -73,11 +74,28 @@ class ModelScoring:
     """Has all roles stand still, and asks the scorer what their parts of the model are worth together."""
 
     def __init__(
-        self, scored: Sequence[Address], roster: Roster, board: Switchboard, monitor: Monitor, quiescence: Quiescence,
-        referee: Referee,
-    ) -> None:  # fmt: skip
-        self.scored, self.roster, self.board, self.monitor, self.quiescence = scored, roster, board, monitor, quiescence
-        self.pauses = StepPauses(roster, board, monitor, referee)
+        self, scored: Sequence[Address], monitor: Monitor, quiescence: Quiescence, referee: Referee
+    ) -> None:
+        self.scored, self.quiescence, self.referee = scored, quiescence, referee
+        self.monitor, self.board, self.roster = monitor, monitor.board, monitor.roster
+        self.pauses = StepPauses(monitor, referee)
+
+    def score_first(self) -> bool:
+        """Score the initial weights, which the scorer has built, too; whether they meet the target already."""
+        self.monitor.phase = "scoring"
+        self.board.tell([SCORER], control.Score(0, True))
+        metrics = self.monitor.collect(control.Scored, [SCORER])[SCORER].metrics
+        return self.referee.judge(0.0, 0, 0, metrics, math.nan)
+
+    def judge(self, metrics: dict[str, float], seconds: float) -> bool:
+        """Whether a model with these metrics, after this many seconds of training, ends the run."""
+        roster, found = self.roster, {**metrics, **read_measured(self.roster.tallies.values())}
+        return self.referee.judge(seconds, roster.samples, roster.bytes, found, roster.read_loss())
+
+    def write_last(self, file: Path | None) -> None:
+        """Write what was scored last: the model that reached the target is the run's model."""
+        self.board.tell([SCORER], control.Score(0, False, str(file or "")))
+        self.monitor.collect(control.Scored, [SCORER])
 
     def at_rest(self, watch: Stopwatch) -> bool:
         """All workers pause at their step: stop the clock, and let all that they sent arrive.
@@ -115,9 +133,12 @@ class ModelScoring:
         watch.stop()
         return first, time.monotonic()
 
-    def ask(self, order: control.Score) -> dict[str, float]:
-        """Have the scored roles send their parts of the model; the metrics of what they make together."""
-        board, monitor = self.board, self.monitor
+    def ask(self, evaluate: bool, file: Path | None = None) -> dict[str, float]:
+        """Have the scored roles send their parts of the model; the metrics of what they make together.
+
+        The model is written to the file, if there is one.
+        """
+        board, monitor, order = self.board, self.monitor, control.Score(0, evaluate, str(file or ""))
         shown = monitor.rebirths.present(self.scored)
         board.tell(shown, control.TakeSnapshot())
         board.tell([SCORER], msgspec.structs.replace(order, parts=len(shown)))

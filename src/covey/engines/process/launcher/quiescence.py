@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from covey.engines.process import control
-from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.monitor import Monitor
-from covey.engines.process.launcher.roster import Roster
 from covey.message import Address
 
 
 class Quiescence:
     """Has workers wait before a step, and looks until no message is on its way."""
 
-    def __init__(self, roster: Roster, board: Switchboard, monitor: Monitor, lockstep: bool) -> None:
-        self.roster, self.board, self.monitor = roster, board, monitor
+    def __init__(self, monitor: Monitor, lockstep: bool) -> None:
+        self.monitor, self.board, self.roster = monitor, monitor.board, monitor.roster
         self.lockstep = lockstep  # whether workers wait for one another at every step
 
     def hold(self, on_the_way: Callable[[int], None] = lambda step: None) -> None:

@@ -104,7 +104,7 @@ class Rebirths:
             seat.told[by] = word
 
     def advance(self, heard: HeardWords, orders: Sequence[control.Downward], seconds: float) -> None:
-        """Do for the empty seats what can be done now, after so many seconds of training.
+        """Do for the empty seats what can be done now, after this many seconds of training.
 
         A new life is given the orders that the other workers have.
         """

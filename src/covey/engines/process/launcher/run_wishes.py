@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from covey.checkpoint import CheckpointDirectory, RunRecord
 from covey.engines.interrupt import Interrupt
 from covey.engines.process.clock import LostAttempt
+from covey.engines.process.control import Profiled
 from covey.engines.process.launcher.rebirths import Renewal
+from covey.message import Address
 from covey.observe.contention import Contention
 from covey.observe.progress import Watcher
 from covey.observe.result import Stopped
@@ -48,3 +51,4 @@ class ProcessOutcome:
     usage: list[Row]
     refused: list[str]  # what was, and how often
     contention: Contention | None = None  # None where it was not measured
+    profiles: Mapping[Address, Profiled] = field(default_factory=dict)  # what torch did in each role, if that was asked

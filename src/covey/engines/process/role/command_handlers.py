@@ -27,10 +27,10 @@ def obey(driver: Driver, word: control.Downward) -> None:
 
 def go(driver: Driver, word: control.Go) -> None:
     driver.host.life = driver.host.life._replace(step=word.step, ended=frozenset(word.ended))
-    driver.watch.reach(word.seconds)
+    driver.metrics.watch.reach(word.seconds)
     if driver.links.memory:
         driver.links.memory.blocks.release(word.free)
-    driver.watch.start()
+    driver.metrics.watch.start()
     driver.start()
     driver.line.tell(control.Started())
 
@@ -38,27 +38,27 @@ def go(driver: Driver, word: control.Go) -> None:
 def install(driver: Driver, word: control.Install) -> None:
     """Speak to another life of a role; programs hear of it after all that the earlier one sent."""
     unread = [message for message in driver.host.mailbox.waiting if message.sender == word.who]
-    if driver.links.renew(word.who, word.life, word.endpoint, unread) and not driver.ended:
+    if driver.links.renew(word.who, word.life, word.endpoint, unread) and not driver.programs.ended:
         driver.deliver(Joined(word.life, sender=word.who))
-        if driver.breakable:
+        if driver.host.breakable:
             break_off(driver)
-    driver.line.tell(installed(driver.links, word, driver.ended))
+    driver.line.tell(installed(driver.links, word, driver.programs.ended))
 
 
 def break_off(driver: Driver) -> None:
     """Somebody was born again: the program no longer waits for what its peers would have sent in this round."""
     running = driver.programs.main
-    if running is None or running is driver.held or not in_round(running.effect, driver.host.mailbox):
+    if running is None or running is driver.programs.held or not in_round(running.effect, driver.host.mailbox):
         return
     if isinstance(running.effect, Receive):
         driver.links.forget(running.effect)
-    elif driver.sums:
-        driver.sums.wanted.clear()
+    elif driver.effects.sums:
+        driver.effects.sums.wanted.clear()
     driver.answer(running, None, ViewChanged())
 
 
 def undo(driver: Driver, word: control.Undo) -> None:
-    driver.quit = driver.undone = True
+    driver.quit = "undone"
 
 
 def freeze(driver: Driver, word: control.Freeze) -> None:
@@ -73,43 +73,43 @@ def thaw(driver: Driver, word: control.Thaw) -> None:
 
 
 def skip(driver: Driver, word: control.Skip) -> None:
-    driver.watch.skip(word.seconds)
+    driver.metrics.watch.skip(word.seconds)
 
 
 def where(driver: Driver, word: control.AskNextStep) -> None:
     """Hold at the next step. One that is in its last step has a next one too, which it will not begin."""
-    over = driver.ended or not driver.role.trains or driver.pace.over(driver.pace.step)
-    at = None if over else driver.pace.step if driver.held else driver.pace.next
-    driver.pace.hold_at = at
+    over = driver.programs.ended or not driver.host.role.trains or driver.host.pace.over(driver.host.pace.step)
+    at = None if over else driver.host.pace.step if driver.programs.held else driver.host.pace.next
+    driver.host.pace.hold_at = at
     driver.line.tell(control.NextStep(at))
 
 
 def hold(driver: Driver, word: control.Hold) -> None:
-    driver.pace.hold_at = word.step
-    if driver.held is None and driver.pace.over(driver.pace.step):
+    driver.host.pace.hold_at = word.step
+    if driver.programs.held is None and driver.host.pace.over(driver.host.pace.step):
         driver.hold()
-    elif not driver.pace.holds():
+    elif not driver.host.pace.holds():
         let_go(driver)
 
 
 def release(driver: Driver, word: control.Release) -> None:
-    driver.watch.start()
-    driver.pace.hold_at = None
+    driver.metrics.watch.start()
+    driver.host.pace.hold_at = None
     if word.train:
         let_go(driver)
-    elif driver.held is not None:
+    elif driver.programs.held is not None:
         driver.close_down()
 
 
 def stop(driver: Driver, word: control.Stop) -> None:
-    driver.pace.stop_at, driver.pace.hold_at = word.step, None
+    driver.host.pace.stop_at, driver.host.pace.hold_at = word.step, None
     driver.requests.cancel_pause()
     let_go(driver)
 
 
 def let_go(driver: Driver) -> None:
     """Perform the effect at which the program was held."""
-    held, driver.held = driver.held, None
+    held, driver.programs.held = driver.programs.held, None
     if held is not None:
         held.since = time.monotonic()
         assert held.effect is not None
@@ -121,23 +121,23 @@ def let_go(driver: Driver) -> None:
 
 def probe(driver: Driver, word: control.CountMessages) -> None:
     busy = driver.requests.busy or bool(driver.programs.ready)
-    busy = busy or bool(driver.sums and driver.sums.wanted)
+    busy = busy or bool(driver.effects.sums and driver.effects.sums.wanted)
     sent = driver.links.sent.total() - driver.links.sent[SCORER]
     received = driver.links.received.total()
     driver.line.tell(control.MessageCounts(sent, received, busy))
 
 
 def shoot(driver: Driver, word: control.TakeSnapshot) -> None:
-    taken = driver.replica.snapshot(driver.role.scored, counts=driver.role.trains)
-    driver.links.offer(SCORER, part(taken, driver.address), loan=True)
+    taken = driver.replica.snapshot(driver.host.role.scored, counts=driver.host.role.trains)
+    driver.links.offer(SCORER, part(taken, driver.host.me), loan=True)
 
 
 def save(driver: Driver, word: control.Save) -> None:
     driver.report(now=True)  # what the launcher keeps must be as new as what the role keeps
-    driver.watch.stop()
-    held, seconds = driver.held is not None, driver.watch.now()
+    driver.metrics.watch.stop()
+    held, seconds = driver.programs.held is not None, driver.metrics.watch.now()
     copy = state_of(driver.host, driver.replica, held=held, seconds=seconds).copied(named_numbers)
-    write_aside(copy, Path(word.directory), driver.address, driver.line)
+    write_aside(copy, Path(word.directory), driver.host.me, driver.line)
     driver.line.tell(control.Copied())
 
 
@@ -154,7 +154,7 @@ def installed(links: ZmqTransport, word: control.Install, ended: bool) -> contro
 
 
 def quit_now(driver: Driver, word: control.Quit) -> None:
-    driver.quit = True
+    driver.quit = driver.quit or "over"
 
 
 ORDERS: dict[type[control.ControlMessage], Callable[[Driver, Any], None]] = {

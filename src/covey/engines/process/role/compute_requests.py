@@ -6,13 +6,12 @@ import time
 from collections import deque
 from typing import Any, Protocol
 
-from covey.engines.pace import Pace
 from covey.engines.process import control
-from covey.engines.process.clock import Stopwatch
 from covey.engines.process.control_lines import RoleLine
-from covey.engines.process.role.compute_thread import ComputeThread, Question, WorkDone
+from covey.engines.process.role.compute_thread import Question, WorkDone
 from covey.engines.process.role.metrics import Metrics
 from covey.engines.process.role.pause import Pause
+from covey.engines.process.role.role_host import RoleHost
 from covey.engines.process.role.running_program import LoopEnded, RolePrograms, RunningProgram
 from covey.engines.transport.zmq import ZmqTransport
 from covey.message import Message
@@ -23,13 +22,10 @@ class ComputingDriver(Protocol):
     """What computing needs of the role's driver."""
 
     metrics: Metrics
-    watch: Stopwatch
-    pace: Pace
     line: RoleLine
     links: ZmqTransport
-    compute_thread: ComputeThread
+    host: RoleHost
     programs: RolePrograms
-    ended: bool
 
     def answer(self, running: RunningProgram, value: Any, error: BaseException | None = None) -> None: ...
     def deliver(self, message: Message) -> None: ...
@@ -77,11 +73,11 @@ class ComputeRequests:
         effect = self.running.effect
         assert isinstance(effect, Compute)
         # while programs do something besides, they must not wait for a GPU that is behind
-        self.driver.compute_thread.put(effect.work, through=len(self.driver.programs.running) > 1)
+        self.driver.host.compute_thread.put(effect.work, through=len(self.driver.programs.running) > 1)
 
     def hear(self) -> None:
         """The compute thread has something: messages, questions, or its work is done."""
-        posted, asked, done = self.driver.compute_thread.collect()
+        posted, asked, done = self.driver.host.compute_thread.collect()
         for message in posted:
             self.driver.deliver(message)
         for question in asked:
@@ -102,7 +98,8 @@ class ComputeRequests:
 
     def pause_here(self, main: bool = True) -> None:
         """Begin nothing from now on if the (main) program is at the step to pause at, or through with its last."""
-        pace, over = self.driver.pace, self.driver.ended or self.driver.pace.over(self.driver.pace.step)
+        pace = self.driver.host.pace
+        over = self.driver.programs.ended or pace.over(pace.step)
         if not main or self.pause_at is None or not (over or pace.step >= self.pause_at):
             return
         self.pause_at = None
@@ -134,7 +131,7 @@ class ComputeRequests:
     def refuse(self) -> None:
         """There is work, which must wait: from now on this role stands still."""
         self.pause.refuse()
-        self.driver.watch.stop()
+        self.driver.metrics.watch.stop()
 
     def thaw(self) -> None:
         """Go on."""
@@ -173,4 +170,4 @@ class ComputeRequests:
         self.asking = self._found = None
         driver.metrics.computing()
         driver.metrics.waited(self._since, "an answer for its work")
-        driver.compute_thread.reply(question, done)
+        driver.host.compute_thread.reply(question, done)

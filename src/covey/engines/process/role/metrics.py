@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
+from typing import NamedTuple
 
 from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
@@ -14,6 +15,7 @@ from covey.engines.process.role.running_program import RunningProgram
 from covey.exchange.collectives.ring_slices import ring_sent, ring_slices
 from covey.message import Address, Message, payload
 from covey.model.batches import Losses
+from covey.model.replica import Replica
 from covey.observe import usage
 from covey.observe.recording import RecordingTeller
 from covey.observe.tally import Teller
@@ -24,15 +26,32 @@ REPORT_EVERY = 0.02  # seconds; a report costs about 50 us
 MEASURE_EVERY = 0.2  # seconds between two looks at what the process uses
 
 
+class TrainingNews(NamedTuple):
+    """What a replica has to tell of its training."""
+
+    replica: Replica
+    trains: bool
+
+    @property
+    def losses(self) -> Losses:
+        return self.replica.compute.losses
+
+    @property
+    def settings(self) -> LoopSettings | None:
+        """Those of a loop of the user's own."""
+        return self.replica.updates.settings if self.trains else None
+
+
 class Metrics:
     """One role's, in seconds of training."""
 
     machine = ""  # whose clock tells when the role's began
 
-    def __init__(self, me: Address, line: RoleLine, watch: Stopwatch, traced: bool) -> None:
-        self.me, self.line, self.watch = me, line, watch
+    def __init__(
+        self, me: Address, line: RoleLine, watch: Stopwatch, traced: bool, training: TrainingNews | None = None
+    ) -> None:
+        self.me, self.line, self.watch, self.training = me, line, watch, training
         self.teller = RecordingTeller() if traced else Teller()
-        self.traced = traced
         self.began = 0.0  # when the present compute did
         self.reported = self.measured = 0.0
         self.closed = False
@@ -70,7 +89,7 @@ class Metrics:
         self.noted("native bytes", size)
 
     def delivered(self, message: Message) -> None:
-        if self.traced:
+        if isinstance(self.teller, RecordingTeller):
             self.heard += 1
             self.teller.delivered(self.watch.now(), message.sender, self.me, message, payload(message))
 
@@ -79,10 +98,13 @@ class Metrics:
         late = now or time.monotonic() - self.reported >= REPORT_EVERY
         return late and self.watch.started and not self.closed
 
-    def report(self, step: int, main: RunningProgram | None, now: bool = False, given: int = 0) -> None:
+    def report(self, step: int, main: RunningProgram | None, now: bool = False) -> None:
         """Report the progress, at limited intervals unless it must be `now`; `main` is what the role is busy with."""
+        if now:
+            self.tell_losses()
         if not self.due(now):
             return
+        self.tell_settings()
         if self.profiler and self.profiler.enough(step, self.heard):
             self.profiler.end()
         moment = self.reported = time.monotonic()
@@ -92,20 +114,24 @@ class Metrics:
         use = None
         if moment - self.measured >= MEASURE_EVERY:
             self.measured, use = moment, usage.own()
+        given = self.training.losses.count if self.training else 0
         self.line.tell(control.Report(step, self.teller.take(self.me), waiting, since, given, use))
 
-    def tell_losses(self, losses: Losses) -> None:
+    def tell_losses(self) -> None:
         """All of them: those of a GPU may come after the step that they belong to."""
-        for loss in losses.told(every=True):
+        for loss in self.training.losses.told(every=True) if self.training else ():
             self.noted("loss", loss)
 
-    def tell_settings(self, settings: LoopSettings | None) -> None:
+    def tell_settings(self) -> None:
         """Those of a loop of the user's own, which the launcher compares with the other workers'."""
+        settings = self.training and self.training.settings
         while settings and settings.reached != settings.reported[0]:
             self.line.tell(control.Settled(*settings.news()))
 
     def close(self) -> None:
         """The role's program is through."""
+        self.tell_losses()
+        self.tell_settings()
         self.closed = True
         self.noted("memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
         self.teller.ended(self.watch.now(), self.me)

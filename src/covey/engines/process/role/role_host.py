@@ -29,19 +29,13 @@ class RoleHost:
     def __init__(
         self, plan: Plan, role: Role, compute_thread: ComputeThread, links: ZmqTransport, kept: RoleState | None
     ) -> None:
-        self.me, self.limits, self.sites, self.compute_thread, self.kept = (
-            role.address,
-            plan.limits,
-            plan.sites,
-            compute_thread,
-            kept,
-        )
+        self.plan, self.role, self.compute_thread, self.links, self.kept = plan, role, compute_thread, links, kept
         self.pace = Pace(plan.limits[role.address.rank] if role.trains else 0, kept.done if kept else 0)
-        self.mailbox, self.links = Mailbox(links.taken), links
+        self.mailbox = Mailbox(links.taken)
         self.sums: SharedSum | None = None
         self.life = Life(links.life, elastic=plan.elastic)
         again = f"life {links.life}" if links.life else ""
-        self.seed, self.rng = plan.seed, chance(plan.seed, role.alias or role.address, again)
+        self.rng = chance(plan.seed, role.alias or role.address, again)
         self.memories = Remembered(role.address, kept)
         if kept:
             kept.restore_chance(self.rng)
@@ -54,7 +48,16 @@ class RoleHost:
     def node(self) -> Node:
         """For a program that begins, or begins again from the top with what is remembered."""
         self.memories.begin_again()
-        return Node(self.me, self.limits, self, self.rng, self.seed)
+        return Node(self.me, self.plan.limits, self, self.rng, self.plan.seed)
+
+    @property
+    def me(self) -> Address:
+        return self.role.address
+
+    @property
+    def breakable(self) -> bool:
+        """Whether waits for peers end when one of them is born again."""
+        return self.plan.elastic and self.role.together
 
     @property
     def step(self) -> int:
@@ -85,7 +88,13 @@ class RoleHost:
         self.measured(kind, value)
 
     def lives(self, who: Address) -> object:
-        return self.sites.get(str(who))
+        return self.plan.sites.get(str(who))
+
+    def discard_mail(self) -> None:
+        """Nobody will read what lies here."""
+        left, self.mailbox.waiting = self.mailbox.waiting, []
+        for message in left:
+            self.links.taken(message)
 
     def forget_sums(self) -> None:
         if self.sums is not None:

@@ -122,8 +122,8 @@ def play(
         sums = found or (SharedSum(lines.me, links.memory) if links.memory else None)
 
     def driver(plan: Plan, kept: RoleState | None) -> Driver:
-        made = Driver(plan, role, replica, links, lines.line, ComputeThread(stream), obey, kept)
-        made.sums = sums
+        made = Driver(plan, role, replica, links, lines.line, ComputeThread(stream), kept)
+        made.effects.sums = sums
         made.host.sums = sums if isinstance(sums, SharedSum) else None
         return made
 
@@ -133,7 +133,7 @@ def play(
             warming = driver(plan.shortened(WARM), None)
             lines.ready(replica.flat.numel, first)
             drive(warming, serve)
-        if not warming.undone:
+        if warming.quit != "undone":
             return
     if inherit:
         inherit()
@@ -148,20 +148,20 @@ def align(driver: Driver, plan: Plan) -> None:
     if not driver.links.life:  # the clock of a later life begins with what the launcher's says
         driver.metrics.machine = this_boot()
     if plan.profiled:
-        heard = 0 if driver.role.trains else len(plan.limits)
-        gpu = driver.compute_thread.stream is not None
-        driver.metrics.profiler = OpProfiler(driver.watch, gpu=gpu, workers=heard)
+        heard = 0 if driver.host.role.trains else len(plan.limits)
+        gpu = driver.host.compute_thread.stream is not None
+        driver.metrics.profiler = OpProfiler(driver.metrics.watch, gpu=gpu, workers=heard)
 
 
 def drive(driver: Driver, serve: Callable[[ComputeThread], None]) -> None:
     """Let the driver run on a thread of its own, and this one compute, until the launcher ends it."""
-    compute_thread, failure = driver.compute_thread, list[BaseException]()
+    compute_thread, failure = driver.host.compute_thread, list[BaseException]()
 
     def run() -> None:
         try:
             if compute_thread.stream:
                 compute_thread.stream.enter()
-            driver.run()
+            driver.run(obey)
         except BaseException as error:
             failure.append(error)
         finally:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
-from covey.message import Address
+from covey.message import Address, Message
 from covey.program import Collective, Effect, Receive, Send, Sleep
 
 
@@ -56,6 +56,8 @@ class RolePrograms:
     def __init__(self) -> None:
         self.running: list[RunningProgram] = []
         self.ready: deque[tuple[RunningProgram, Any, BaseException | None]] = deque()
+        self.held: RunningProgram | None = None  # the main program, while it stands before a step
+        self.ended = False  # the main program is through
 
     def launch(self, running: RunningProgram) -> None:
         self.running.append(running)
@@ -65,13 +67,25 @@ class RolePrograms:
     def main(self) -> RunningProgram | None:
         return next((running for running in self.running if running.main), None)
 
-    def deadlines(self) -> list[float]:
-        """When they go on by themselves, those that do."""
-        return [deadline for running in self.running if (deadline := running.deadline()) is not None]
+    def patience(self, most: float, pause: float | None) -> float:
+        """How long nothing needs doing: until one of them goes on by itself, or a pause ends; at most this long."""
+        if self.ready:
+            return 0.0
+        moments = pause, *(running.deadline() for running in self.running)
+        deadlines = [moment for moment in moments if moment is not None]
+        return max(0.0, min(min(deadlines) - time.monotonic(), most)) if deadlines else most
 
     def await_peer(self, peer: Address) -> bool:
         """Whether one waits for something that may be this peer's."""
         return any(running.effect and running.effect.awaits(peer) for running in self.running)
+
+    def receiver(self, message: Message) -> tuple[RunningProgram, Receive] | None:
+        """The program that waits for this message, and its wait; one that is held takes no message."""
+        for running in self.running:
+            want = running.effect
+            if isinstance(want, Receive) and running is not self.held and want.matches(message):
+                return running, want
+        return None
 
     def close(self) -> None:
         """End all of them where they stand."""

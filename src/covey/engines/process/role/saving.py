@@ -69,10 +69,16 @@ def restore(replica: Replica, kept: dict[str, Any]) -> None:
     """Take over a kept replica: a server's shard first becomes that shard, for its optimizer's state fits no other."""
     theirs, ours = kept.get("optimizer_class"), type(replica.optimizer).__name__
     if theirs != ours:
-        raise CheckpointError(f"the checkpoint is of a run whose optimizer is {theirs}, this one has {ours}")
+        raise CheckpointError(
+            f"the checkpoint is of a run whose optimizer is {theirs}, this one has {ours}: use {theirs}, or start "
+            "anew"
+        )
     try:
         if not replica.layout.differs(kept["layout"]):
             replica.keep(kept["piece"], buffers=True)
         replica.restore(kept)
     except (*UNREADABLE, AssertionError) as error:
-        raise CheckpointError(f"what the checkpoint keeps of the model does not fit it: {error!r}") from None
+        raise CheckpointError(
+            f"what the checkpoint keeps of the model does not fit this one ({error!r}): use the model of that run, or "
+            "start anew"
+        ) from None

@@ -16,7 +16,6 @@ import shutil
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -26,7 +25,7 @@ import msgspec
 
 from covey.address import Address
 from covey.decoding import WireFormat
-from covey.engines.process.child_process import Launcher, die_with_parent, entitle, left_alone, read, write
+from covey.engines.process.child_process import Launcher, entitle, forked_child, left_alone, read, write
 from covey.engines.transport import shared_segment
 from covey.engines.transport.handles import take
 from covey.engines.transport.secretive import Secretive
@@ -153,27 +152,13 @@ def create_shared_memory(job: RoleJob, memory: list[int]) -> None:
 
 
 def _fork(line: socket.socket, job: RoleJob, entry: Entry, who: Address) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        line.close()
-        die_with_parent()
-        entitle(f"covey: {who}")
+    def work() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the launcher, which stops all roles in order
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         entry(job.work, job.handed, who)
-        code = 0
-    except SystemExit as leaving:
-        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+
+    return forked_child(line, f"covey: {who}", work)
 
 
 def _watch(

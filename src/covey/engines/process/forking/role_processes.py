@@ -24,8 +24,8 @@ import msgspec
 from covey.address import Address
 from covey.engines.process import liveness
 from covey.engines.process.child_process import Launcher, read, write
-from covey.engines.process.launcher import fork_server
-from covey.engines.process.launcher.fork_server import (
+from covey.engines.process.forking import fork_server
+from covey.engines.process.forking.fork_server import (
     NextLife,
     RoleExit,
     RoleJob,

@@ -20,11 +20,11 @@ import msgspec
 
 from covey.engines.process import liveness
 from covey.engines.process.child_process import read, write
+from covey.engines.process.forking import shared_fork_server
+from covey.engines.process.forking.role_processes import HASTE, PARENT, describe
+from covey.engines.process.forking.shared_fork_server import Ended, Forked, ForkRefused, Ready, Wish, reports
 from covey.engines.process.inherited import environment as own_environment
 from covey.engines.process.inherited import files, fixed, in_order, inherited
-from covey.engines.process.launcher import shared_fork_server
-from covey.engines.process.launcher.role_processes import HASTE, PARENT, describe
-from covey.engines.process.launcher.shared_fork_server import Ended, Forked, ForkRefused, Ready, Wish, reports
 from covey.engines.transport import handles
 from covey.model.threads import limited_to
 

@@ -150,7 +150,7 @@ class Server:
 
     def become(self, wish: Wish, given: list[int], report: socket.socket) -> NoReturn:
         """(In the child) Be a parent of roles."""
-        from covey.engines.process.launcher.fork_server import main as run_parent
+        from covey.engines.process.forking.fork_server import main as run_parent
 
         server = os.getppid()
         try:
@@ -240,7 +240,7 @@ def main(handle: int, pid: int, directory: str) -> None:
 
     begun = time.monotonic()
     with left_alone(line, found, leave):
-        from covey.engines.process.launcher.fork_server import import_all
+        from covey.engines.process.forking.fork_server import import_all
 
         import_all(first.warm)
     server = ready(line, found, time.monotonic() - begun, first.offered)

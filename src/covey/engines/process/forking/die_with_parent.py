@@ -1,6 +1,6 @@
 """A program that ends when the process that started it does.
 
-It is started as `python -m covey.engines.process.launcher.die_with_parent SIGNAL PID PROGRAM…`.
+It is started as `python -m covey.engines.process.forking.die_with_parent SIGNAL PID PROGRAM…`.
 
 What is asked of Linux here outlives the change into another program, so even mpirun does not stay behind.
 """
@@ -21,7 +21,7 @@ def leashed(command: Sequence[str], number: signal.Signals = signal.SIGKILL) -> 
     return [
         sys.executable,
         "-m",
-        "covey.engines.process.launcher.die_with_parent",
+        "covey.engines.process.forking.die_with_parent",
         str(int(number)),
         str(os.getpid()),
         *command,

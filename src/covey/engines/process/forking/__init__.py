@@ -1,0 +1,1 @@
+"""Who starts the processes of a run? Fork servers, which import torch once and fork every role."""

@@ -1,0 +1,212 @@
+"""What else may a person ask of a run? Options that belong together are one part, which checks itself."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal, get_args
+
+from covey.errors import PlanError
+from covey.names import option
+from covey.observe.callbacks import Callback
+from covey.observe.instruments import Instrument
+from covey.observe.progress import Watcher
+from covey.simulate import Cluster
+from covey.simulate.faults import FaultPlan, read_faults
+
+Kind = Literal["local", "cluster", "simulated"]
+OnFailure = Literal["stop", "restart", "continue"]
+
+ALL: frozenset[Kind] = frozenset({"local", "cluster", "simulated"})
+REAL: frozenset[Kind] = frozenset({"local", "cluster"})
+HOSTS: frozenset[Kind] = frozenset({"cluster"})
+VIRTUAL: frozenset[Kind] = frozenset({"simulated"})
+HERE: frozenset[Kind] = frozenset({"local", "simulated"})
+
+class OptionPart:
+    """Options that belong together: the same kinds of engines read all of them."""
+
+    __slots__ = ()
+
+    read_by: ClassVar[frozenset[Kind]] = ALL
+
+    def check(self) -> None:
+        """Refuse options that contradict each other, once the engine is known to read them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingOptions(OptionPart):
+    """What to train with."""
+
+    servers: int | None = None
+    seed: int = 0
+    rate: float = 1.0  # a factor on the task's learning rate
+    link_rate: str | None = None  # of each link, such as 50mbit
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < math.inf:
+            raise PlanError(f"rate {self.rate}: the factor on the task's learning rate must be more than 0")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BudgetOptions(OptionPart):
+    """How long to train, and how often to score."""
+
+    epochs: int | None = None
+    steps: int | None = None
+    until: str | None = None
+    scores: int = 1  # of the model, in a pass over the data; 0: never
+    confirm: int = 1  # scores in a row that must meet the target
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.steps is not None:
+            raise PlanError(f"give {option('epochs')} or {option('steps')}, not both: each says when a worker ends")
+        if self.scores == 0 and self.until is not None:
+            raise PlanError(
+                f"{option('until', self.until)} needs scores, and {option('scores', 0)} asks for none: omit one of them"
+            )
+        _at_least_one(epochs=self.epochs, steps=self.steps, scores=self.scores or 1, confirm=self.confirm)
+
+    def check(self) -> None:
+        if self.confirm > 1 and self.until is None:
+            raise PlanError(f"{option('confirm', self.confirm)} is for scores that meet {option('until')}: give both")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessOptions(OptionPart):
+    """How processes compute, and how long one may be silent."""
+
+    read_by = REAL
+
+    threads: int | None = None
+    stall: str = "30s"
+    profiled: bool = False  # record also what torch does
+
+    def __post_init__(self) -> None:
+        _at_least_one(threads=self.threads)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkOptions(OptionPart):
+    """Where roles live, and how hosts reach each other."""
+
+    read_by = HOSTS
+
+    hosts: str | os.PathLike[str] | None = None  # a file of hosts, for engines that take one
+    place: str = ""
+    interface: str = ""
+    insecure: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VirtualOptions(OptionPart):
+    """What virtual time needs."""
+
+    read_by = VIRTUAL
+
+    cluster: Cluster | None = None
+    timing_only: bool = False
+    instruments: Sequence[Instrument] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointOptions(OptionPart):
+    """What to keep for another run, what to go on from, and whether to do so after a failure."""
+
+    checkpoint: str | os.PathLike[str] | None = None
+    every: str = "60s"  # or auto
+    resume: str | os.PathLike[str] | None = None
+    on_failure: OnFailure = "stop"
+    max_failures: int | None = None  # in a row without progress, that a run survives
+
+    def __post_init__(self) -> None:
+        if self.on_failure not in get_args(OnFailure):
+            raise PlanError(f"{option('on_failure', self.on_failure)}: use stop, restart or continue")
+        _at_least_one(max_failures=self.max_failures)
+
+    def check(self) -> None:
+        if self.on_failure == "restart" and self.checkpoint is None:
+            raise PlanError(
+                f"{option('on_failure', 'restart')} needs {option('checkpoint', 'DIR')}: the run starts again from its "
+                "newest checkpoint"
+            )
+        if self.on_failure == "continue" and (self.checkpoint or self.resume):
+            raise PlanError(
+                f"{option('on_failure', 'continue')} goes without {option('checkpoint')} and {option('resume')}, or "
+                f"use {option('on_failure', 'restart')}"
+            )
+        if self.max_failures is not None and self.on_failure == "stop":
+            raise PlanError(
+                f"{option('max_failures', self.max_failures)} counts failures that a run survives: add "
+                f"{option('on_failure', 'restart')} or {option('on_failure', 'continue')}"
+            )
+        if "every" in given_names(self) and self.checkpoint is None:
+            raise PlanError(f"{option('every', self.every)}: say where with {option('checkpoint', 'DIR')}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FaultOptions(OptionPart):
+    """What is to go wrong."""
+
+    read_by = HERE
+
+    faults: FaultPlan | str | None = None
+
+    def check(self) -> None:
+        planned(self.faults)
+
+
+def planned(faults: FaultPlan | str | None) -> FaultPlan:
+    """The faults, read; seeds are for a command that can do a run several times."""
+    if not isinstance(faults, str):
+        return faults or FaultPlan()
+    found = read_faults(faults)
+    if isinstance(found, range):
+        raise PlanError(
+            f"faults {faults}: a seed draws its faults for one run in virtual time, which is done twice: use "
+            "`covey simulate … --faults SEED`, or write the faults themselves"
+        )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutputOptions(OptionPart):
+    """What to keep of the result, and what to show."""
+
+    save: str | os.PathLike[str] | None = None
+    traced: bool = False  # keep a recording of what each role did when
+    command: str = ""
+    watcher: Watcher | None = None
+    callbacks: Sequence[Callback] = ()
+    log: Sequence[str] = ()  # loggers, such as csv:scores.csv
+    runs: str | os.PathLike[str] | Literal[False] | None = None  # the folder of all records; False: no record
+
+    def say(self, line: str) -> None:
+        """Tell whoever watches."""
+        if self.watcher:
+            self.watcher.say(line)
+
+
+def failures_survived(given: CheckpointOptions) -> int:
+    """How many failures in a row, without progress between them, a run survives."""
+    most, usual = given.max_failures, {"stop": 0, "restart": 5, "continue": 2}
+    return usual[given.on_failure] if most is None else most
+
+
+def option_names(part: OptionPart | type[OptionPart]) -> list[str]:
+    """The options of this part."""
+    return [one.name for one in fields(part)]  # type: ignore[arg-type]  # every part is a dataclass
+
+
+def given_names(part: OptionPart) -> list[str]:
+    """The options that differ from their defaults."""
+    values = {one.name: (getattr(part, one.name), one.default) for one in fields(part)}  # type: ignore[arg-type]
+    return [name for name, (value, usual) in values.items() if (value or None) != (usual or None)]
+
+
+def _at_least_one(**numbers: int | None) -> None:
+    for name, value in numbers.items():
+        if value is not None and value < 1:
+            raise PlanError(f"{option(name, value)}: at least 1 is needed")
