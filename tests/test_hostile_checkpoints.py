@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from covey.checkpoint import MODE, CheckpointDirectory, RoleState
+from covey.checkpoint import CheckpointDirectory, RoleState
 from covey.checkpoint.files import seal_read
 from covey.checkpoint.record import read_record, sealed
 from covey.errors import CheckpointError
@@ -269,7 +269,7 @@ def test_all_files_have_one_mode(tmp_path: Path) -> None:
     with checkpoints:
         place = keep(checkpoints)
     files = [*place.iterdir(), tmp_path / "latest", tmp_path / ".lock"]
-    assert {file.stat().st_mode & 0o7777 for file in files} == {MODE}
+    assert {file.stat().st_mode & 0o7777 for file in files} == {0o600}
 
 
 def test_what_is_kept_of_a_role_must_fit(tmp_path: Path) -> None:

@@ -159,10 +159,10 @@ def test_a_failing_seed_says_how_to_see_it_again_and_which_faults_matter(plantin
     assert "seed 17: bsp, 4 workers" in told and "away from the run without faults" in told
     assert "again: python -m benchmarks.faults --seeds 17" in told
     assert told.endswith("faults that matter: kill worker 1@75ms")
-    mine = FaultCase("bsp", 4, task="train.py", steps=9)
-    assert fault_seeds.SeedFinding(3, mine, plan).replay == (
-        "covey simulate train.py --strategy bsp --workers 4 --steps 9 --seed 0 --faults 3"
-    )
+    typed = "covey simulate 'my task.py' --servers 2 --slow 3:4x --faults{}{} --on-failure continue"
+    for between in (" ", "="):
+        mine = FaultCase("bsp", 4, task="my task.py", command=typed.format(between, "0..99"))
+        assert fault_seeds.SeedFinding(3, mine, plan).replay == typed.format(between, 3)
 
 
 def test_checkpoints_lie_in_the_middle_of_a_run(tmp_path: Path) -> None:

@@ -53,6 +53,17 @@ def test_a_result_survives_a_full_disk(full: str) -> None:
     assert raised.value.result.weights and raised.value.result.stopped == "budget"
 
 
+def test_a_model_and_a_result_have_the_mode_that_the_umask_leaves(tmp_path: Path) -> None:
+    mask = os.umask(0o027)
+    try:
+        command = ["simulate", DIGITS, *SHORT, "--save", str(tmp_path / "model"), "--json", str(tmp_path / "json")]
+        told = CliRunner().invoke(app, command)
+    finally:
+        os.umask(mask)
+    assert told.exit_code == 0, told.output
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {"model": 0o640, "json": 0o640}
+
+
 def test_a_link_at_the_name_of_a_partial_file_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
     (tmp_path / ".x.partial").symlink_to("precious")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import fields
 from pathlib import Path
@@ -48,6 +49,14 @@ def test_one_is_told_in_full(runner: CliRunner, name: str, tmp_path: Path) -> No
     sums = catalog.resolve(name, 4).servers.grouped is not None
     placed = [one for one in LAYOUTS if one != "proxies" or sums] if entry.placed else []
     assert told["topologies"] == (list(topology.GRAPHS) if entry.graph else placed)
+
+
+def test_what_becomes_of_a_lost_worker_is_told_here_and_in_the_table_of_the_page(runner: CliRunner) -> None:
+    rows = re.findall(r"^\| (`.*?`) \|.*\|.*\|$", Path("docs/elastic.md").read_text(), re.M)
+    going_on = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert going_on == {name for name, entry in catalog.STRATEGIES.items() if entry.on_loss == "continue"}
+    for name, told in (("bsp", "is replaced while the others go on"), ("firecaffe", "ends the run, or restarts it")):
+        assert told in " ".join(runner.invoke(app, ["strategies", name]).stdout.split())
 
 
 @pytest.mark.parametrize("name", catalog.names())

@@ -91,6 +91,20 @@ def names_the_dead(room: Room, engine: str, victim: str, strategy: str = "bsp", 
     return lost.value
 
 
+def restarts(room: Room, engine: str, **given: Any) -> None:
+    """Kill a worker after a checkpoint: the run starts again from it, to the weights of a run that lost nobody."""
+    task, kept = room.task(before_step=SLOW), room.path / "kept"
+    watch = Watch(lambda now: (kept / "checkpoint-000001").exists(), lambda: room.kill("worker 1"))
+    result = covey.fit(
+        task, "bsp", 2, engine=engine, steps=150, checkpoint=kept, every="300ms", on_failure="restart", watcher=watch,
+        threads=1, stall="60s", **given,
+    )  # fmt: skip
+    assert watch.acted is not None and isinstance(result.membership, list)
+    assert [(event.event, event.who) for event in result.membership] == [("restart", "worker 1")]
+    assert sum("the run starts again from" in line for line in watch.said) == 1
+    assert not differing(result.weights, covey.fit(task, "bsp", 2, engine="simulated", steps=150).weights)
+
+
 def finish(process: subprocess.Popen[str] | Command) -> tuple[int, str, str]:
     """Exit code and output; the process must end by itself. Starting takes long where many things run at once."""
     out, err = process.communicate(timeout=PATIENCE)

@@ -20,7 +20,15 @@ from covey.cli import app
 from covey.engines.lab import iproute, quota, running
 from covey.errors import RoleFailed
 from covey.observe.progress import Progress
-from tests.clusters.harness import DIGITS, GONE_WITHIN, NUMBERS, every_strategy, keeps_promises, names_the_dead
+from tests.clusters.harness import (
+    DIGITS,
+    GONE_WITHIN,
+    NUMBERS,
+    every_strategy,
+    keeps_promises,
+    names_the_dead,
+    restarts,
+)
 from tests.clusters.lab_parts import left, left_here, network, seconds
 from tests.real.harness import SLOW, Room, Watch, finish, trained
 
@@ -199,6 +207,12 @@ def test_a_dead_worker_is_named(room: Room) -> None:
 @pytest.mark.parametrize("strategy", ["bsp", "asynchronous"])
 def test_the_dead_are_named(room: Room, victim: str, strategy: str) -> None:
     names_the_dead(room, LAB, victim, strategy)
+
+
+@pytest.mark.alone
+@pytest.mark.full
+def test_a_run_that_lost_a_worker_starts_again(room: Room) -> None:
+    restarts(room, PAIR)
 
 
 @pytest.mark.alone

@@ -79,7 +79,7 @@ def test_addresses() -> None:
     assert this_host.endpoint("fd00::2", "9") == "tcp://[fd00::2]:9"
 
 
-def test_a_letter_is_taken_out_of_the_store_of_a_rendezvous() -> None:
+def test_a_config_is_taken_out_of_the_store_of_a_rendezvous() -> None:
     """It has a secret in it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

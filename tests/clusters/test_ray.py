@@ -19,7 +19,7 @@ from torch import nn
 import covey
 from covey.engines.cluster import daemon_directory
 from covey.errors import PlanError
-from tests.clusters.harness import DIGITS, GONE_WITHIN, every_strategy, keeps_promises, names_the_dead
+from tests.clusters.harness import DIGITS, GONE_WITHIN, every_strategy, keeps_promises, names_the_dead, restarts
 from tests.clusters.shared import SharedRoom, appears, ended, inside, its_own_goes_with_the_dead, names_the_dead_site
 from tests.real.harness import SLOW, Room, Watch, trained
 from tests.warm import Warm
@@ -108,6 +108,11 @@ def test_a_dead_worker_is_named(shared: SharedRoom) -> None:
 @pytest.mark.parametrize(("strategy", "victim"), [("bsp", "server 0"), ("easgd", "master 0"), ("gosgd", "scorer 0")])
 def test_other_dead_roles_are_named(shared: SharedRoom, strategy: str, victim: str) -> None:
     names_the_dead(shared, "ray", victim, strategy)
+
+
+@pytest.mark.full
+def test_a_run_that_lost_a_worker_starts_again(shared: SharedRoom) -> None:
+    restarts(shared, "ray")
 
 
 @pytest.mark.full

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 
 from covey.engines import handover
-from covey.engines.cluster.ranks import Presence, names
+from covey.engines.cluster.ranks import Presence, Ranks, names
+from covey.engines.cluster.site_config import CONFIGS
+from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.launch_environment import (
     GPUS,
     LaunchEnvironment,
@@ -23,7 +26,9 @@ from covey.engines.launch_environment import (
     first_node,
     world,
 )
-from covey.engines.mpirun import MpirunPlaces, read_hosts
+from covey.engines.mpirun import MpirunPlaces, environment, read_hosts
+from covey.engines.torchrun_agent import TorchrunPlaces
+from covey.engines.transport.keys import new_pair
 from covey.errors import PlanError
 from covey.run.clusters import host_only
 from tests.worlds import mlp
@@ -79,7 +84,7 @@ def test_machines_of_one_name_are_told_apart() -> None:
     assert names([Presence("x", "a"), Presence("y", "b")]) == ["x", "y"]
 
 
-def test_a_file_of_hosts(tmp_path: Path) -> None:
+def test_a_file_of_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mpi4py")
     file = tmp_path / "hosts"
     file.write_text("# ours\nnode1 slots=2\n\nnode2:1 # small\nlocalhost\nnode1\n")
@@ -96,6 +101,54 @@ def test_a_file_of_hosts(tmp_path: Path) -> None:
     command = places.command()
     assert "localhost:2,node1:3,node2:1" in command, "one more here, for the relay"
     assert command[command.index("-n") + 1] == "6"
+    monkeypatch.setattr(subprocess, "Popen", lambda *given, **more: pytest.fail("mpirun was started"))
+    with pytest.raises(PlanError, match="a task or strategy of this process does not travel to other hosts: put the"):
+        places.invite([], b"a task of a notebook")
+
+
+def test_mpi_leaves_no_shared_memory_behind_unless_somebody_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMPI_MCA_btl", raising=False)
+    assert environment()["OMPI_MCA_btl"] == "self,tcp"
+    monkeypatch.setenv("OMPI_MCA_btl", "self,sm")
+    assert environment()["OMPI_MCA_btl"] == "self,sm"
+
+
+def test_a_job_has_one_run() -> None:
+    """The other ranks end inside the first `covey.fit`."""
+    ranks = Ranks("torchrun", lambda: None, lambda *_: SimpleNamespace())  # type: ignore[arg-type,return-value]
+    ranks.places(LaunchEnvironment(0, 2), None)
+    with pytest.raises(PlanError, match="other ranks ended with the first run: call covey.fit once per torchrun"):
+        ranks.places(LaunchEnvironment(0, 2), None)
+
+
+OPEN_AS_NOBODY = "import os, sys; os.setgroups([]); os.setgid(65534); os.setuid(65534); open(sys.argv[1])"
+
+
+@pytest.mark.parametrize("engine", ["torchrun", "mpi"])
+def test_sites_of_this_machine_read_their_keys_in_memory_of_the_launcher(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the command nor the environment tells a secret, and no other user can open the memory."""
+    if engine == "mpi":
+        pytest.importorskip("mpi4py")
+    places = TorchrunPlaces(2) if engine == "torchrun" else MpirunPlaces(2, None, native=False)
+    started: list[Any] = []
+    program = SimpleNamespace(wait=lambda *_: 0, kill=lambda: None, send_signal=lambda _: None, pid=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", lambda *given, **more: started.append((given, more)) or program)
+        pairs = [new_pair(), new_pair()]
+        config = [SiteConfig(site=n, launcher="", warm="", pair=pair, secret=b"0123") for n, pair in enumerate(pairs)]
+        places.invite(config, b"")
+    path = started[0][1]["env"][CONFIGS]
+    held = Path(path).read_bytes()
+    assert all(pair.secret.encode() in held and pair.secret not in repr(started) for pair in pairs)
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    if os.geteuid() == 0:
+        command = [sys.executable, "-c", OPEN_AS_NOBODY, path]
+        snoop = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
+        assert "PermissionError" in snoop.stderr
+    places.close(well=True)
+    assert not os.path.exists(path)
 
 
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from covey.membership import Deaths
 from covey.message import Address, Message
 from covey.model import build
 from covey.observe.instruments import Instrument
+from covey.servers.common_states import enter
 from covey.simulate import Cluster
 from tests.killing import STEPS, Finished
 from tests.worlds import CLUSTER, INSTANT, cloud, mlp, run, server, sgd, worker
@@ -65,7 +67,8 @@ def test_bsp_keeps_its_weights_through_deaths_of_deaths() -> None:
     ("strategy", "workers", "victim", "cluster"),
     [
         ("allreduce", 3, 0, INSTANT), ("allreduce", 3, 1, CLUSTER), ("bmuf(period=3)", 3, 0, CLUSTER),
-        ("local_sgd(period=2)", 3, 1, CLUSTER), ("local_sgd(period=2, momentum=average)", 3, 2, INSTANT),
+        ("local_sgd(period=2, momentum=reset)", 3, 1, CLUSTER),
+        ("local_sgd(period=2, momentum=average)", 3, 2, INSTANT),
         *(
             pytest.param(f"allreduce(pattern={pattern})", workers, 1, CLUSTER, marks=pytest.mark.full)
             for pattern, workers in [
@@ -79,7 +82,7 @@ def test_global_sums_end_with_the_weights_of_a_run_that_lost_nobody(
     strategy: str, workers: int, victim: int, cluster: Cluster
 ) -> None:
     """To the bit, wherever a worker is killed: a sum that some have and some have not is taken over, never doubled."""
-    task = mlp(sgd(momentum=0.9 if "average" in strategy else 0.0), model=dropout().model)
+    task = mlp(sgd(momentum=0.9), model=dropout().model)
     rigid = run(task, strategy, workers, steps=STEPS)
     whole = Finished(strategy, task=task, workers=workers, victim=worker(victim), cluster=cluster)
     assert whole.equals(rigid.scored) and whole.outcome.samples == rigid.outcome.samples and whole.effects > 20
@@ -105,6 +108,25 @@ def test_global_sums_go_on_when_two_workers_are_lost_at_once_or_one_while_all_me
 def test_when_all_workers_are_lost_at_once_the_run_ends_and_says_what_would_have_helped() -> None:
     with pytest.raises(PeerLost, match="together with all other workers.*checkpoint"):
         Finished("allreduce", [9], also={worker(0): [9], worker(2): [9]}, cluster=INSTANT)
+
+
+class Nobody:
+    """All others have ended."""
+
+    async def enter(self, replica: object) -> bool:
+        return False
+
+
+def test_a_run_that_loses_worker_0_after_all_others_have_ended_ends() -> None:
+    def entered(rank: int) -> Any:
+        node: Any = SimpleNamespace(rank=rank, address=worker(rank))
+        with pytest.raises(StopIteration) as ended:
+            enter(node, cast(Any, None), cast(Any, Nobody())).send(None)
+        return ended.value.value
+
+    assert entered(1) is False
+    with pytest.raises(PeerLost, match="worker 0 was lost after all others had ended, and with it the model"):
+        entered(0)
 
 
 def test_workers_with_shorter_budgets_leave_only_when_nobody_needs_them() -> None:
@@ -222,6 +244,20 @@ def test_the_same_death_again_and_again_ends_the_run() -> None:
         Finished("bsp", [9, 10, 11])
     found = Finished("bsp", [9, 10, 11], most=3)
     assert [event.stalled for event in found.outcome.membership] == [0.0, 1.0, 2.0]
+
+
+def test_two_deaths_in_a_row_are_survived_unless_more_or_fewer_are_asked_for() -> None:
+    """The second life dies at once, and the third, born after a pause of a second, too."""
+    kills = [f"kill worker 1@{when}" for when in ("15ms", "15.1ms", "1015.3ms")]
+
+    def fit(deaths: int, **given: Any) -> Any:
+        given |= {"engine": "simulated", "cluster": INSTANT, "steps": STEPS, "on_failure": "continue"}
+        return covey.fit(mlp(sgd()), "bsp", 2, faults="; ".join(kills[:deaths]), **given)
+
+    assert [event.stalled for event in fit(2).membership] == pytest.approx([0, 1])
+    with pytest.raises(PeerLost, match="its death number 3 without a new step"):
+        fit(3)
+    assert len(fit(3, max_failures=3).membership) == 3
 
 
 def test_steps_between_deaths_forgive_them() -> None:

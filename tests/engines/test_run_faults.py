@@ -79,6 +79,12 @@ def test_a_delayed_message_holds_back_those_after_it() -> None:
     assert heard == [(1, 0), (2, 1), (4.5, 2), (4.5, 3), (5, 4), (6, 5)]
 
 
+def test_a_link_is_late_from_an_effect_of_its_sender_on() -> None:
+    """Before the third of them, its second sleep: the first message has left, the next is late."""
+    heard = World("delay worker 0 -> worker 1#3 by 1.5s").run().heard
+    assert heard == [(1, 0), (3.5, 1), (3.5, 2), (4, 3), (5, 4), (6, 5)]
+
+
 def test_links_are_late_again_and_again() -> None:
     heard = World("delay worker 0 -> worker 1@0s by 0.5s; delay worker 0 -> worker 1@2.5s by 0.25s").run().heard
     assert heard == [(1.5, 0), (2, 1), (3.25, 2), (4, 3), (5, 4), (6, 5)]
@@ -220,6 +226,20 @@ def test_it_gives_up_after_failures_in_a_row_without_a_new_checkpoint(tmp_path: 
     faults = "; ".join(f"kill worker 1#{5 + number}" for number in range(4))
     with pytest.raises(PeerLost, match=r"(?s)worker 1 was killed.*failed 3 times in a row.*max_failures"):
         fit("bsp", faults=faults, **{**kept(tmp_path, every="10s"), "max_failures": 2})
+
+
+def test_it_survives_five_failures_in_a_row_with_longer_and_longer_pauses(tmp_path: Path) -> None:
+    """Each attempt takes a second to start, besides its pause; the sixth failure ends the run."""
+
+    def killed(times: int) -> Result:
+        faults = "; ".join(f"kill worker 1#{5 + number}" for number in range(times))
+        return fit("bsp", faults=faults, **kept(tmp_path / str(times), every="10s"))
+
+    result = killed(5)
+    assert isinstance(result.membership, list)
+    assert [event.stalled for event in result.membership] == [1.0, 2.0, 3.0, 5.0, 5.0]
+    with pytest.raises(PeerLost, match=r"(?s)worker 1 was killed.*failed 6 times in a row"):
+        killed(6)
 
 
 def test_faults_that_a_run_cannot_have_are_refused_before_it_starts() -> None:

@@ -95,7 +95,8 @@ def test_twice_ends_at_once(room: Room) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_on_the_command_line(room: Room, number: int) -> None:
     task = room.task(before_step=f"(HERE / 'training').touch(); {SLOW}")
-    process = room.start("-m", "covey", "run", task, "--strategy", "gosgd", "--steps", "100000")
+    asked = ["--strategy", "gosgd", "--steps", "100000", "--checkpoint", "kept", "--every", "1h"]
+    process = room.start("-m", "covey", "run", task, *asked)
     room.appears("training")
     if number == signal.SIGTERM:
         process.terminate()  # to the launcher alone
@@ -104,6 +105,7 @@ def test_on_the_command_line(room: Room, number: int) -> None:
     code, out, err = finish(process)
     assert code == 130 and "Traceback" not in err
     assert "interrupted" in (out + err).lower()
+    assert (room.path / "kept" / "latest").exists(), "it is saved once more"
     room.wait_empty()
 
 

@@ -166,6 +166,11 @@ def test_what_cannot_go_on_is_refused(room: Room, strategy: str, options: dict[s
         covey.fit(task, strategy, 2, on_failure="continue", **options)
 
 
+def test_one_worker_without_servers_is_refused(room: Room) -> None:
+    with pytest.raises(PlanError, match="allreduce with 1 worker has nobody to take the model from: use 2 or more"):
+        covey.fit(room.task(), "allreduce", 1, on_failure="continue")
+
+
 def test_layers_that_normalize_over_all_workers_are_refused(room: Room) -> None:
     task = room.task(model="nn.Sequential(nn.Linear(6, 12), nn.SyncBatchNorm(12), nn.Linear(12, 3))")
     with pytest.raises(PlanError, match=r'nn.SyncBatchNorm.*use on_failure="restart"'):

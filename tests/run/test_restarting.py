@@ -73,3 +73,20 @@ def test_what_was_lost_since_the_newest_checkpoint_is_repeated(
     assert [(event.who, event.stalled, event.view) for event in result.membership or ()] == [
         ("worker 1", 0.5, number + 1) for number in range(len(attempts))
     ]
+
+
+def test_pauses_grow_until_a_new_checkpoint_and_the_sixth_failure_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints: Any = Checkpoints()
+    restarts = Restarts(options({"on_failure": "restart", "checkpoint": "kept"}), checkpoints, Interrupt(), 2)
+    waits, begun = list[float](), list[Path | None]()
+    monkeypatch.setattr(Restarts, "_wait", lambda self, seconds: waits.append(seconds))
+
+    def train(attempt: Attempt) -> Any:
+        begun.append(attempt.kept)
+        if len(begun) == 3:
+            checkpoints.keep(10)
+        raise PeerLost("worker 1 died", "worker 1")
+
+    with pytest.raises(PeerLost, match="worker 1 died\nthe run failed 6 times in a row without a new checkpoint"):
+        restarts.run(Attempt(), train)
+    assert waits == [0, 1, 0, 1, 2, 4, 4]

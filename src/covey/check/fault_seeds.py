@@ -53,6 +53,7 @@ class FaultCase:
     seed: int = 0
     cluster: Cluster = field(default=UNEVEN, hash=False)
     elastic: bool = False  # lost workers are born again, and nothing is kept
+    command: str = field(default="", compare=False)  # the command line that asked for seeds of it
 
     def small(self) -> Task:
         """Whole epochs for every worker: three batches each."""
@@ -81,14 +82,15 @@ class SeedFinding:
     @property
     def replay(self) -> str:
         """What a person types to see it again."""
-        if self.case.task is None:
+        if not self.case.command:
             return f"python -m benchmarks.faults --seeds {self.seed}"
-        length = f"--steps {self.case.steps}" if self.case.steps else f"--epochs {self.case.epochs}"
-        going = " --on-failure continue" if self.case.elastic else ""
-        return (
-            f"covey simulate {self.case.task} --strategy {shlex.quote(self.case.strategy)} "
-            f"--workers {self.case.workers} {length} --seed {self.case.seed} --faults {self.seed}{going}"
-        )
+        words = shlex.split(self.case.command)
+        for place, word in enumerate(words):
+            if word.startswith("--faults="):
+                words[place] = f"--faults={self.seed}"
+            elif word == "--faults":
+                words[place + 1] = str(self.seed)
+        return shlex.join(words)
 
     def __str__(self) -> str:
         told = "\n  ".join(self.broken)

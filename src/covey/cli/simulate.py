@@ -141,7 +141,9 @@ def command(
                 from covey.check.fault_seeds import FaultCase
             epochs = budget.epochs or (None if budget.steps else EPOCHS)
             elastic, world = keeping.on_failure == "continue", imagined or Cluster()
-            case = FaultCase(strategy, workers, task, budget.steps, epochs, team.servers, team.seed, world, elastic)
+            case = FaultCase(
+                strategy, workers, task, budget.steps, epochs, team.servers, team.seed, world, elastic, request.command
+            )  # fmt: skip
             return try_seeds(case, seeds, manner)
         train(
             request,

@@ -160,7 +160,10 @@ def save(weights: Mapping[str, Tensor], to: Path) -> None:
     """Write a model as safetensors, whole or not at all."""
     to.parent.mkdir(parents=True, exist_ok=True)
     with replacing(to) as new:
+        new.touch()
+        mode = new.stat().st_mode  # what the umask leaves: some versions of safetensors write for the owner only
         try:
             save_file(dict(weights), new)
         except SafetensorError as error:  # it tells so of a full disk, too
             raise OSError(str(error)) from None
+        new.chmod(mode)

@@ -88,7 +88,7 @@ class ClusterProcesses:
             self.wakeups = self._wakeups()
             self.away: dict[Address, int] = {}  # the roles that live on a site
             self.stack.callback(fork_broker.offered(self.keys.secret, terms.threads, self.processes.fork_server))
-            places.invite([self._letter(number, warm) for number in range(len(self.sites))], handed)
+            places.invite([self._site_config(number, warm) for number in range(len(self.sites))], handed)
             self.arrived = self._await()
         except BaseException as error:
             self.error = error
@@ -268,7 +268,7 @@ class ClusterProcesses:
     def _wakeups(self) -> list[int | zmq.Socket[bytes]]:
         return [self.processes.line.fileno(), self.gate.socket, *self.guard.wakeups]
 
-    def _letter(self, number: int, warm: str) -> SiteConfig:
+    def _site_config(self, number: int, warm: str) -> SiteConfig:
         key, pair = self.keys.of_site(self.names[number])
         return SiteConfig(
             site=number, token=self.keys.token, launcher=self.gate.endpoint, warm=warm, threads=self.terms.threads,

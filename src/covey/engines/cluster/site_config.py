@@ -20,14 +20,15 @@ class SiteConfigs(msgspec.Struct, frozen=True):
     handed: bytes
 
 
-_mails: WireFormat[SiteConfigs] = WireFormat("mail for the sites", SiteConfigs)
+_formats: WireFormat[SiteConfigs] = WireFormat("list of site configs", SiteConfigs)
 
 
 class ConfigMemory:
     """The memory; it has no name, so that nothing can be left behind."""
 
     def __init__(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
-        self.handle = os.memfd_create("covey-mail", os.MFD_CLOEXEC)
+        self.handle = os.memfd_create("covey-configs", os.MFD_CLOEXEC)
+        os.fchmod(self.handle, 0o600)
         self.path = f"/proc/{os.getpid()}/fd/{self.handle}"
         with os.fdopen(os.dup(self.handle), "wb") as file:
             file.write(msgspec.msgpack.encode(SiteConfigs(list(configs), handed)))
@@ -39,4 +40,4 @@ class ConfigMemory:
 def read() -> SiteConfigs:
     """(A site) what lies there; OSError if the launcher is gone."""
     with open(os.environ.pop(CONFIGS), "rb") as file:
-        return _mails.read(file.read(), "the launcher")
+        return _formats.read(file.read(), "the launcher")

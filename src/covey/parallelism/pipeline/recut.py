@@ -32,14 +32,14 @@ def recut(kept: Sequence[RoleState], replica: Replica, *, begin: bool) -> RoleSt
             )
     new = _New(kept, replica)
     memories = [{name: value for name, value in state.memories.items() if name != STASH} for state in kept]
-    mail = [[message for message in state.mailbox if not isinstance(message, Told)] for state in kept]
-    if len({len(each) for each in mail}) != 1:
-        raise CheckpointError("its stages have had different mail: go on with the same cut")
+    unread = [[message for message in state.mailbox if not isinstance(message, Told)] for state in kept]
+    if len({len(each) for each in unread}) != 1:
+        raise CheckpointError("its stages have unequal numbers of unread messages: go on with the same cut")
     first = kept[0]
     return RoleState(
         done=first.done, seconds=max(state.seconds for state in kept), chance=first.chance,
         memories={**new.value(memories), **({STASH: {}} if begin else {})},
-        mailbox=[new.value(each) for each in zip(*mail, strict=True)],
+        mailbox=[new.value(each) for each in zip(*unread, strict=True)],
         replica=new.replica_state(),
     )  # fmt: skip
 
