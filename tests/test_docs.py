@@ -171,11 +171,11 @@ def test_the_tutorial_on_a_new_rule_can_be_followed(with_new_rule: Path) -> None
     checked(with_new_rule, "tests.pages")
     for page in ("strategies", "compatibility"):
         assert "`k_async" in (with_new_rule / "docs" / f"{page}.md").read_text()
-    names = ("behaviour/test_golden", "central/test_k_async", "test_catalog", "test_house")
+    names = ("behaviour/test_golden", "behaviour/test_values", "central/test_k_async", "test_catalog", "test_house")
     files = [f"tests/{name}.py" for name in names]
     asked = "k_async or every_file or page_on or 300"
     checked(with_new_rule, "pytest", "-q", *files, "-k", asked, COVEY_GOLDEN="write")
-    assert (with_new_rule / "tests/golden/strategies/k_async.txt").exists()
+    assert all((with_new_rule / f"tests/golden/{room}/k_async.txt").exists() for room in ("strategies", "values"))
 
 
 @pytest.mark.full

@@ -47,8 +47,13 @@ def weights(task: Task, strategy: str, engine: str = "simulated") -> dict[str, t
 
 
 @pytest.mark.parametrize(
-    "strategy", ["bsp", "allreduce", "local_sgd(period=2)", "easgd(period=2)", "gradient_coding(stragglers=1)"]
-)
+    "strategy",
+    [
+        "bsp", "allreduce", "local_sgd(period=2)", "easgd(period=2)", "gradient_coding(stragglers=1)",
+        "allreduce(bucket=100)", "p3(slice=7)", "tictac(order=tac)", "staggered", "poseidon",
+        "bytescheduler(partition=64, credit=200)", "bytescheduler(partition=64, credit=200, exchange=allreduce)",
+    ],
+)  # fmt: skip
 def test_k_batches_are_one_k_times_as_large(strategy: str) -> None:
     """101 samples: the last step of an epoch has two whole batches and a short one, or less."""
     task = mlp(MOMENTUM, samples=101)

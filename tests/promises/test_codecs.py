@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import covey
 from covey import catalog
@@ -103,3 +104,18 @@ def test_runs_that_are_only_timed_send_as_much(spec: str) -> None:
         return covey.fit(DIGITS, spec, 3, engine="simulated", steps=4, cluster=cluster, **given).traffic.bytes
 
     assert sent(timing_only=True) == pytest.approx(sent(), rel=0.01)
+
+
+@pytest.mark.parametrize("spec", ["bsp", "bsp + topk(density=0.1)"])
+def test_runs_that_are_only_timed_have_the_numbers_of_the_models_types(spec: str) -> None:
+    """Its layers are in double and single precision."""
+    task = mlp(model=lambda: nn.Sequential(nn.Linear(6, 8).double(), Narrow(), nn.Linear(8, 3)))
+    timed, trained = (
+        covey.fit(task, spec, 3, engine="simulated", steps=2, timing_only=only).traffic.bytes for only in (True, False)
+    )
+    assert timed == trained
+
+
+class Narrow(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.float()

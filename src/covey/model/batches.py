@@ -134,6 +134,7 @@ class BatchSource:
     weight: Callable[[], float] | None = None  # of the batch under way, where only the loop that has it knows
     begin: Callable[[int], None] = lambda step: None  # the batch of this step comes next: it may be loaded already
     scale: LossScale | None = None  # where losses are multiplied before backward
+    last: Callable[[], bool] = lambda: True  # whether the backward under way is the last of its step
     loop: Callable[[], dict[str, Any]] | None = None  # what a checkpoint holds of a loop of the user's own
 
     def together(self, ranks: Sequence[int], step: int) -> int:

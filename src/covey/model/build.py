@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from math import prod
 from typing import Any
 
 import torch
@@ -140,7 +139,9 @@ def replica(
     samples = BatchSource(samples=deal.batch, steps=deal.steps)
     if trains:
         source = OwnBatches(task, module, deal, who.rank)
-        samples = replace(samples, own=source, chosen=source.part, begin=source.begin, scale=source.scale)
+        samples = replace(
+            samples, own=source, chosen=source.part, begin=source.begin, scale=source.scale, last=lambda: source.last
+        )
     return Replica(
         module, task.optimizer, samples,
         rate=task.rate, budget=budget, clip_norm=task.clip_norm,
@@ -156,6 +157,7 @@ class OwnBatches:
         self.feed = Feed(data_of(task), deal, rank, task.loading, task.batch_size)
         self.batches: Iterator[Any] = iter(())
         self.next = -1
+        self.last = True  # whether the backward under way is the last of its step
         self.scale = LossScale() if task.precision == "fp16" else None
 
     def begin(self, step: int) -> None:
@@ -211,6 +213,7 @@ class OwnBatches:
                 given = batch(index)
             loss = self.task.forward(self.module, given)
             loss = loss if len(sizes) == 1 else loss * (size / sum(sizes))
+            self.last = index == len(sizes) - 1
             backward(loss if scale == 1 else loss.float() * scale)
             losses.append(loss.detach())
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
@@ -230,14 +233,14 @@ class ShapesOnly(nn.Module):
 
     def __init__(self, shapes: Shapes) -> None:
         super().__init__()
-        for name, shape in shapes.items():
+        for name, like in shapes.items():
             *path, key = name.split(".")
             owner: nn.Module = self
             for step in path:
                 if step not in owner._modules:
                     owner.add_module(step, nn.Module())
                 owner = owner.get_submodule(step)
-            owner.register_parameter(key, nn.Parameter(torch.empty(tuple(shape), device="meta")))
+            owner.register_parameter(key, nn.Parameter(torch.empty_like(like)))
 
 
 def stand_in(shapes: Shapes, who: Address, trains: bool, deal: Shards) -> Replica:
@@ -259,8 +262,8 @@ def _timed_part(deal: Shards, rank: int, step: int, part: int, parts: int) -> Ba
     return Batch(float("nan"), stop - start)
 
 
-Shapes = Mapping[str, Sequence[int]]
-"""Of a model's parameters, by name."""
+Shapes = Mapping[str, Tensor]
+"""Of a model's parameters, by name: tensors that have no numbers."""
 
 
 def shapes(task: Task) -> Shapes:
@@ -270,12 +273,16 @@ def shapes(task: Task) -> Shapes:
             module = task.model()
     except Exception:  # models that insist on real numbers while they are built
         module = model(task, 0)
-    return {name: p.shape for name, p in module.named_parameters() if p.requires_grad}
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    return {name: torch.empty(p.shape, dtype=p.dtype, device="meta") for name, p in trained.items()}
 
 
 def in_one(shapes: Shapes) -> Shapes:
-    """As many numbers in one parameter: where only their number counts, ten thousand roles take less memory."""
-    return {"numbers": (sum(prod(shape) for shape in shapes.values()),)}
+    """As many numbers in one parameter of each type: where only sizes count, ten thousand roles take less memory."""
+    sizes: dict[torch.dtype, int] = {}
+    for like in shapes.values():
+        sizes[like.dtype] = sizes.get(like.dtype, 0) + like.numel()
+    return {str(dtype)[6:]: torch.empty(size, dtype=dtype, device="meta") for dtype, size in sizes.items()}
 
 
 def optimizer(task: Task) -> Optimizer:

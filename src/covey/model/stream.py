@@ -78,6 +78,8 @@ class GradientStream(AsyncIterator[Piece]):
         posted: set[int] = set()
 
         def finished(index: int, _: Tensor) -> None:
+            if not self._replica.batch_source.last():
+                return
             if index in posted:  # and perhaps summed already
                 raise PlanError(
                     f"backward ran twice in a step, so no gradient may leave before its end: use {self._otherwise}"

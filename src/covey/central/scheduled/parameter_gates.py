@@ -111,9 +111,14 @@ class Gated:
     @contextmanager
     def _watched(self, finished: Callable[[int, Tensor], None]) -> Iterator[None]:
         """Hear of each gradient as it is made; not in a user's own loop, which may make it in several parts."""
-        layout = self.replica.layout
+        layout, last = self.replica.layout, self.replica.batch_source.last
+
+        def heard(place: int, gradient: Tensor) -> None:
+            if last():  # else the next batch of the step adds to it
+                finished(place, gradient)
+
         hooks = [
-            layout.parameters[slot.name].register_post_accumulate_grad_hook(partial(finished, place))
+            layout.parameters[slot.name].register_post_accumulate_grad_hook(partial(heard, place))
             for place, slot in enumerate(layout.slots)
             if not self.blind
         ]
