@@ -170,7 +170,13 @@ def test_checkpoints_lie_in_the_middle_of_a_run(tmp_path: Path) -> None:
     assert calm is not None and calm.seconds / CHECKPOINTS < 0.075
 
 
-@pytest.mark.parametrize("strategy", ["allreduce", "bmuf(period=5)", "adpsgd", "tree_easgd(fanout=2, up=2, down=4)"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "allreduce", "bmuf(period=5)", "adpsgd", "tree_easgd(fanout=2, up=2, down=4)", "dpsgd", "sgp(overlap=1)",
+        "malt", "malt(bound=2)",
+    ],
+)  # fmt: skip
 def test_runs_whose_lost_workers_are_born_again_keep_their_promises(strategy: str) -> None:
     case = FaultCase(strategy, 3, elastic=True)
     found = [tried(case, seed) for seed in range(12)]

@@ -26,6 +26,8 @@ FAMILIES = [
     ("asynchronous(epoch=0.5)", 1), ("ssp + topk(density=0.2)", 2),
     ("easgd(period=2)", None), ("eamsgd(period=1)", None), ("gosgd(probability=0.5)", None),
     ("adpsgd", None), ("tree_easgd(fanout=2, up=1, down=2)", None),
+    ("dpsgd", None), ("sgp", None), ("sgp(overlap=1)", None), ("malt", None), ("malt(bound=2)", None),
+    ("malt(share=model, barrier=true)", None),
     ("diloco(period=3)", None), ("local_sgd(period=3, momentum=keep)", None),
 ]  # fmt: skip
 

@@ -19,6 +19,7 @@ from covey.simulate.faults import Fault, FaultPlan
 from covey.strategy import FaultTrait
 
 CLOSE = 1e-12  # how far float64 weights may lie apart where sums may have another order
+LOST_WITH_A_WORKER: tuple[FaultTrait, ...] = ("optimizers of their own", "models of their own")
 ALL_LOST = "together with all other workers"
 
 
@@ -91,7 +92,7 @@ def weights_are_those_without_faults(calm: FaultRecord, record: FaultRecord) -> 
     declared = record.asked.strategy.description.samples.startswith("every sample once per epoch")
     if not record.asked.strategy.in_step or not declared or calm.result is None or record.result is None:
         return []
-    if record.asked.plan.elastic and declares(record.asked, "optimizers of their own"):
+    if record.asked.plan.elastic and any(declares(record.asked, trait) for trait in LOST_WITH_A_WORKER):
         return []
     exact = declares(record.asked, "same bits")
     for name, there in calm.result.weights.items():

@@ -96,31 +96,33 @@ class PeerLives:
         return {rank for rank, life in self._left.items() if life >= self.lives[rank]}
 
     async def enter(self) -> bool:
-        """Begin; or in the place of a lost worker, at the step in which it was lost. False: all others have ended."""
+        """Begin; or in the place of a lost one, at the step in which it was lost. False: who has a model has ended."""
         going = await self.adopt()
         if going and self.node.life.number:
             await begin(self.node, self.replica, self.node.life.step)
         return going
 
     async def adopt(self) -> bool:
-        """Have a model: one's own, or in the place of a lost worker that of another. False: all others have ended."""
+        """Have a model: one's own, or in the place of a lost one that of another. False: who has one has ended."""
         if not self.node.life.number:
             return True
         await self.node.note("lost models" if self.weight is None else "lost shares")
         self.replica.weigh(0.0)  # nothing of it is scored yet
-        while self.others and not self.has_model:
+        nobody = not self.others
+        while not nobody and not self.has_model:
             told: dict[int, tuple[int, ...]] = {}
             for rank in self.others:
                 if not self.has_model:
                     await self._ask(rank, told)
             # Who says so in these lives had none, and hears no earlier life: so none of them can get one any more.
-            if all(told.get(rank) == self.lives for rank in self.others):
-                raise PeerLost(
-                    f"{self.node.address} was lost together with all other workers that had a model; keep runs like "
-                    f"this one with {option('checkpoint', 'DIR')} and {option('on_failure', 'restart')}",
-                    str(self.node.address),
-                )
-        return self.has_model
+            nobody = all(told.get(rank) == self.lives for rank in self.others)
+        if nobody and len(self.others) == self.node.workers - 1:
+            raise PeerLost(
+                f"{self.node.address} was lost together with all other workers that had a model; keep runs like "
+                f"this one with {option('checkpoint', 'DIR')} and {option('on_failure', 'restart')}",
+                str(self.node.address),
+            )
+        return self.has_model  # those who have ended did so when all were through: nothing is left to do
 
     async def _ask(self, rank: int, told: dict[int, tuple[int, ...]]) -> None:
         """Ask one worker for its model; what it tells where it has none."""

@@ -14,9 +14,13 @@ MEAN_GRADIENT = "one step on the mean gradient of all workers"
 Taken = Literal["", "pushes", "exchanges"]
 """What a strategy has codecs for: nothing, what goes to servers (and back with `pull`), or both ways anyway."""
 
-FaultTrait = Literal["same bits", "forces cancel", "weights sum to 1", "compressed models", "optimizers of their own"]
+FaultTrait = Literal[
+    "same bits", "forces cancel", "weights sum to 1", "compressed models", "optimizers of their own",
+    "models of their own",
+]  # fmt: skip
 """Weights are to the bit those without faults; the centre moves by as much as its workers, in the other direction;
-weight is handed on, and none is lost; models travel compressed, so that each owner of a slice holds its own exactly."""
+weight is handed on, and none is lost; models travel compressed, so that each owner of a slice holds its own exactly;
+an optimizer's state, or a model, that only one worker has is lost with it."""
 
 FOR_STUDY = "it is for study: a practitioner does not reach for it"
 

@@ -37,6 +37,7 @@ ENTRIES: Mapping[str, Entry] = {
         use="Equal machines on a network with high latency: a worker waits for its neighbours alone.",
         details="The gradient is taken at the weights before mixing, while models travel.",
         traffic=TrafficFormula("2", formulas.neighbours), timelines=("dpsgd",),
+        on_loss="continue", fault_traits=frozenset({"models of their own"}),
         test="decentral/test_dpsgd.py::test_one_step_by_hand",
     ),
     "adpsgd": Entry(
@@ -54,6 +55,7 @@ ENTRIES: Mapping[str, Entry] = {
         use="As `dpsgd`, at half the bytes, and with `overlap=1` where some links are slow now and then.",
         details="The graph's columns must sum to 1.",
         traffic=TrafficFormula("1", formulas.one_peer), timelines=("sgp",),
+        on_loss="continue", fault_traits=frozenset({"models of their own"}),
         test="decentral/test_push_sum.py"
         "::test_on_an_irregular_graph_the_quotient_comes_to_the_mean_and_x_does_not",
     ),
@@ -71,6 +73,7 @@ ENTRIES: Mapping[str, Entry] = {
         "`barrier=true` makes all wait for each other; with `bound=s` a worker is at most s steps ahead of those it "
         "hears, and folds every vector they sent: bounded staleness without a server.",
         traffic=TrafficFormula("n - 1", formulas.everyone), timelines=("malt", "malt(bound=1)"),
+        on_loss="continue", fault_traits=frozenset({"models of their own"}),
         test="decentral/test_malt.py::test_of_a_sender_that_is_100_times_as_fast_only_the_newest_are_left",
     ),
     "ako": Entry(

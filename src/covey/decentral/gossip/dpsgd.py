@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from covey.decentral.step_shares import StepShares
 from covey.exchange.codec import Codec, dense
 from covey.exchange.differences import Shadows, gain, model_coder, refuse_lagging
 from covey.message import Address, Message
@@ -70,14 +71,18 @@ class EncodedNeighbours(NeighbourMixing):
 async def worker(node: Node, replica: Replica, *, graph: Graph, codec: Codec) -> None:
     """The gradient is taken at the weights before mixing, and computed while the shares travel (Lian et al. 2017)."""
     models = codec.either(NeighbourMixing, EncodedNeighbours)(node, replica, codec)
-    for step in node.steps():
+    shares = StepShares(node, replica, NeighbourModel, graph.neighbours(node.rank))
+    for step in node.steps() if await shares.enter() else ():
         mixing = among(graph, node.present(step))
-        peers = [Address("worker", rank) for rank in mixing.neighbours(node.rank)]
-        await node.broadcast(peers, NeighbourModel(step, await models.share()))
+        peers = mixing.neighbours(node.rank)
+        await shares.broadcast(peers, step, NeighbourModel(step, await models.share()))
         grad = await replica.gradient(node)
-        models.mix(mixing, await node.gather(NeighbourModel, peers, step=step))
+        came = await shares.gather(peers, step)
+        lost = {*peers} - {share.sender.rank for share in came}
+        models.mix(mixing.without(lost) if lost else mixing, came)
         replica.apply(grad)
         await node.note("update")
+    await shares.part()
 
 
 def among(graph: Graph, present: Sequence[int]) -> Graph:

@@ -9,12 +9,16 @@ from functools import partial
 from typing import Literal
 
 from covey.decentral.leaving import addresses, part
+from covey.decentral.peer_lives import PeerLives
+from covey.decentral.step_shares import StepShares
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.exchange.collectives.compressed import gradient_coder
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node, Program
+from covey.servers.common_states import WholeReplica
+from covey.servers.together import Together
 from covey.strategy import GROW, Description, Role, Strategy, Taxonomy
 from covey.topology import Graph
 from covey.vector import Vector
@@ -55,8 +59,11 @@ async def worker(
     wires = MaltWires(node, replica, codec)
     heard, hearers = graph.neighbours(node.rank), graph.hearers(node.rank)
     slots: Slots = {rank: deque(maxlen=queue) for rank in heard}  # not remembered: what a restart loses is overwritten
+    peers = PeerLives(node, replica, sorted(heard))
+    going = await peers.enter()
     await node.spawn(slot_keeper(node, slots))
-    for step in node.steps():
+    for step in node.steps() if going else ():
+        await peers.look()
         vector = await local(node, replica, share)
         scatter = wires.of(step, vector)
         for peer in addresses(hearers):
@@ -64,21 +71,43 @@ async def worker(
             await node.send(peer, scatter, keep="latest", lossy=True)
         take(replica, vector, wires.read(gathered(slots)), share, fold)
         await node.note("update")
-    await part(node, hearers, heard)
+    await (peers.part() if peers.elastic else part(node, hearers, heard))
 
 
 async def together(node: Node, replica: Replica, *, graph: Graph, share: Share, fold: Fold, codec: Codec) -> None:
     """With a barrier: nobody goes on before it has this step's vector of everyone it hears."""
-    wires = MaltWires(node, replica, codec)
-    for step in node.steps():
+    wires, shares = MaltWires(node, replica, codec), StepShares(node, replica, Scatter, graph.neighbours(node.rank))
+    for step in node.steps() if await shares.enter() else ():
         present = node.present(step)
         vector = await local(node, replica, share)
-        hearers = addresses(rank for rank in graph.hearers(node.rank) if rank in present)
-        await node.broadcast(hearers, wires.of(step, vector))
-        heard = addresses(rank for rank in graph.neighbours(node.rank) if rank in present)
-        others = [scatter.vector for scatter in await node.gather(Scatter, heard, step=step)]
+        hearers = [rank for rank in graph.hearers(node.rank) if rank in present]
+        await shares.broadcast(hearers, step, wires.of(step, vector))
+        heard = [rank for rank in graph.neighbours(node.rank) if rank in present]
+        others = [scatter.vector for scatter in await shares.gather(heard, step)]
         take(replica, vector, wires.read(others), share, fold)
         await node.note("update")
+    await shares.part()
+
+
+async def in_step(node: Node, replica: Replica, *, graph: Graph, share: Share, fold: Fold, codec: Codec) -> None:
+    """The same where all hear all, and gradients travel: the models stay alike, also when a worker is lost."""
+    wires, round_of_all = MaltWires(node, replica, codec), Together(node, WholeReplica(replica))
+    for step in node.steps() if await round_of_all.enter(replica) else ():
+        group = node.members(step)
+        grad = await replica.gradient(node)
+        fold_all = partial(exchange, node, wires, [who for who in group if who != node.address], grad, fold)
+        if await round_of_all.round(step, group, fold_all, grad):
+            replica.apply(grad)
+            await node.note("update")
+            await round_of_all.part(step)
+    await round_of_all.leave()
+
+
+async def exchange(node: Node, wires: MaltWires, others: Sequence[Address], grad: Vector, fold: Fold) -> None:
+    """Give all others this step's gradient, and fold theirs."""
+    await node.broadcast(others, wires.of(node.step, grad))
+    came = [scatter.vector for scatter in await node.gather(Scatter, others, step=node.step)]
+    folded(grad, wires.read(came), fold)
 
 
 async def bounded(
@@ -90,18 +119,19 @@ async def bounded(
     """
     heard, hearers = graph.neighbours(node.rank), graph.hearers(node.rank)
     newest = node.remember("newest", dict.fromkeys(heard, -1)).value  # the last step that was folded of each
-    wires = MaltWires(node, replica, codec)
-    for step in node.steps():
+    wires, shares = MaltWires(node, replica, codec), StepShares(node, replica, Scatter, heard)
+    for step in node.steps() if await shares.enter() else ():
         present = node.present(step)
         vector = await local(node, replica, share)
         scatter = wires.of(step, vector)
         for peer in addresses(rank for rank in hearers if rank in present):
             await node.send(peer, scatter, paced=True)  # nobody is more than `bound` of them ahead
+        shares.sent(step)
         due = {rank: min(step - bound, last(node, rank)) for rank in heard}
-        take(replica, vector, wires.read(await unread(node, newest, due)), share, fold)
+        take(replica, vector, wires.read(await unread(shares, newest, due)), share, fold)
         await node.note("lead", max((step - newest[rank] for rank in heard if rank in present), default=0))
         await node.note("update")
-    await part(node, hearers, heard)
+    await (shares.part() if shares.elastic else part(node, hearers, heard))
 
 
 def last(node: Node, rank: int) -> int:
@@ -110,16 +140,12 @@ def last(node: Node, rank: int) -> int:
     return node.step if limit is None else limit - 1
 
 
-async def unread(node: Node, newest: dict[int, int], due: dict[int, int]) -> list[Vector]:
+async def unread(shares: StepShares[Scatter], newest: dict[int, int], due: dict[int, int]) -> list[Vector]:
     """All that has come, and all up to the step that is `due` of each peer; in the order of ranks, then of steps."""
     came: list[Vector] = []
-    for rank, peer in zip(sorted(newest), addresses(sorted(newest)), strict=True):
-        scatter = node.receive_nowait(Scatter, sender=peer)
-        while scatter or newest[rank] < due[rank]:
-            scatter = scatter or await node.receive(Scatter, sender=peer)
-            newest[rank] = scatter.step
-            came.append(scatter.vector)
-            scatter = node.receive_nowait(Scatter, sender=peer)
+    for rank in sorted(newest):
+        scatters, newest[rank] = await shares.since(rank, newest[rank], due[rank])
+        came += [scatter.vector for scatter in scatters]
     return came
 
 
@@ -134,12 +160,16 @@ async def local(node: Node, replica: Replica, share: Share) -> Vector:
 
 def take(replica: Replica, vector: Vector, others: Sequence[Vector], share: Share, fold: Fold) -> None:
     """Add the others' vectors to one's own, or take the average of all; a gradient is then stepped on."""
+    folded(vector, others, fold)
+    if share == "gradient":
+        replica.apply(vector)
+
+
+def folded(vector: Vector, others: Sequence[Vector], fold: Fold) -> None:
     for other in others:
         vector.add_(other)
     if fold == "average":
         vector.mul_(1 / (1 + len(others)))
-    if share == "gradient":
-        replica.apply(vector)
 
 
 async def slot_keeper(node: Node, slots: Slots) -> None:
@@ -187,14 +217,19 @@ class Malt:
             )  # fmt: skip
 
         work: Program = partial(worker, queue=self.queue)
-        if self.barrier or self.bound == 0:
-            work = together
+        stepwise = self.barrier or self.bound == 0
+        alike = stepwise and whole and share == "gradient"
+        if stepwise:
+            work = in_step if alike else together
         elif self.bound:
             work = partial(bounded, bound=self.bound)
 
         def roles(workers: int, servers: int) -> list[Role]:
             program = partial(work, graph=graph, share=share, fold=self.fold, codec=codec)
-            return [Role(Address("worker", rank), program, trains=True, scored=True) for rank in range(workers)]
+            return [
+                Role(Address("worker", rank), program, trains=True, scored=True, together=alike)
+                for rank in range(workers)
+            ]
 
         folded = "mean" if self.fold == "average" else "sum"
         return Strategy(
@@ -206,7 +241,7 @@ class Malt:
             ),
             taxonomy=Taxonomy(
                 optimization="decentral", architecture="peers", exchange="scatter / gather",
-                scheduling="bounded" if self.bound else "synchronous" if work is together else "asynchronous",
+                scheduling="bounded" if self.bound else "synchronous" if stepwise else "asynchronous",
                 topology="peer-to-peer mesh" if over == "complete" else over,
             ),
         )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from functools import partial
 
+from covey.decentral.step_shares import StepShares
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.exchange.differences import model_gaps, model_wires, refuse_lagging
@@ -66,13 +67,15 @@ async def worker(node: Node, replica: Replica, *, graph: Graph, overlap: int, co
 
     The replica holds z = x / y, where gradients are taken, and y is its weight in the scored model: sum x / sum y.
     """
-    weight = node.remember("weight", 1.0)
+    weight = node.remember("weight", 0.0 if node.life.number else 1.0)
     # (step, sender) of what was pushed and has not come
     missing: Memory[list[tuple[int, int]]] = node.remember("missing", [])
     replica.weigh(weight.value)
     # without a codec shares of x are added up, which is exact; a change can only be of z
     travelling = codec.either(PushedShares, EncodedShares)(node, replica, codec)
-    for step in node.steps():
+    pushed = StepShares(node, replica, PushShare, graph.neighbours(node.rank), weight)
+    going = await pushed.enter()
+    for step in node.steps() if going else ():
         grad = await replica.gradient(node)
         replica.apply(grad, scale=1 / weight.value)  # x - rate * gradient, seen from z = x / y
         await node.note("update")
@@ -81,11 +84,14 @@ async def worker(node: Node, replica: Replica, *, graph: Graph, overlap: int, co
         for peer, share in shares.items():
             push = PushShare(step, travelling.give(peer, share * weight.value), share * weight.value)
             await node.send(Address("worker", peer), push, loan=True, paced=True)  # it waits for theirs, below
+        pushed.sent(step)
         weight.value = weight.value * (1 - sum(shares.values()))
         replica.weigh(weight.value)
         missing.value += [(step, peer) for peer in now.neighbours(node.rank) if peer in present]
-        await take_in(node, travelling, weight, missing, due=step - overlap)
-    await take_in(node, travelling, weight, missing, due=node.step)
+        await take_in(pushed, travelling, weight, missing, due=step - overlap)
+    if going:
+        await take_in(pushed, travelling, weight, missing, due=node.step)
+    await pushed.part()
 
 
 def given(graph: Graph, rank: int, present: Collection[int]) -> dict[int, float]:
@@ -94,19 +100,18 @@ def given(graph: Graph, rank: int, present: Collection[int]) -> dict[int, float]
 
 
 async def take_in(
-    node: Node, travelling: PushedShares, weight: Memory[float], missing: Memory[list[tuple[int, int]]], due: int
-) -> None:
-    """Add up what was pushed to this worker: all that came, and all that is due."""
+    pushed: StepShares[PushShare], travelling: PushedShares, weight: Memory[float],
+    missing: Memory[list[tuple[int, int]]], due: int,
+) -> None:  # fmt: skip
+    """Add up what was pushed to this worker: all that came, and all that is due and was not lost."""
     pushes: list[PushShare] = []
+    await pushed.look()
     for step, peer in list(missing.value):
-        sender = Address("worker", peer)
-        push: PushShare | None
-        if step <= due:  # the oldest come first, so that none of those below has a chance to come meanwhile
-            push = await node.receive(PushShare, sender=sender, step=step)
-        else:
-            push = node.receive_nowait(PushShare, sender=sender)
-        if push is not None:
+        # the oldest come first, so that none of those below has a chance to come meanwhile
+        push = await pushed.of(peer, step) if step <= due else pushed.now(peer, step)
+        if push is not None or step <= due:
             missing.value.remove((step, peer))
+        if push is not None:
             pushes.append(push)
     kept = weight.value
     weight.value = kept + sum(push.weight for push in pushes)

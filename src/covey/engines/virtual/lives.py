@@ -92,7 +92,8 @@ class VirtualLives:
         assert self.rebirth is not None
         who, now = lost.address, self.agenda.now
         ended = frozenset(address for address, other in self.actors.items() if other.ended and not other.lost)
-        life = Life(self.deaths.lives[who], max(0, lost.pace.step), ended, elastic=True)
+        step = max(0, lost.pace.step, lost.life.step)  # one that was lost before it could begin knows of the one before
+        life = Life(self.deaths.lives[who], step, ended, elastic=True)
         actor = self.make(lost, self.rebirth.replica(lost.role), life)
         actor.pace.stop_at = lost.pace.stop_at
         self.actors[who] = actor
