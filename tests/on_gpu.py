@@ -1,8 +1,9 @@
 """What must hold on a GPU, by hand, also where there is no pytest: `PYTHONPATH=src python -m tests.on_gpu [cuda]`.
 
-Every codec gives the numbers that it gives on the CPU; strategies end with the weights of the CPU; a model that is cut
-into two processes on one card has the losses and weights of the uncut one. Needs a CUDA device; with `cpu` instead of
-`cuda` it only tries itself.
+Every codec gives the numbers that it gives on the CPU; strategies end with the weights of the CPU; a task whose model
+and data lie on the CPU trains on the card with `device="cuda"`, to the same weights, compiled or not; a model that is
+cut into two processes on one card has the losses and weights of the uncut one. Needs a CUDA device; with `cpu` instead
+of `cuda` it only tries itself.
 """
 
 from __future__ import annotations
@@ -71,10 +72,10 @@ def step(model: nn.Module, batch: tuple[Tensor]) -> Tensor:
     return loss
 
 
-def perceptron() -> nn.Module:
+def perceptron(device: str = DEVICE) -> nn.Module:
     """Of which a layer is large enough for a message that is not waited for."""
     layers = (nn.Linear(64, 2048), nn.Tanh(), nn.Linear(2048, 2048), nn.Tanh(), nn.Linear(2048, 2))
-    return nn.Sequential(*layers).to(DEVICE)
+    return nn.Sequential(*layers).to(device)
 
 
 def sgd(parameters: object) -> torch.optim.Optimizer:
@@ -90,6 +91,11 @@ def data() -> tuple[Tensor, Tensor, Tensor]:
 
 X, Y, TEXT = data() if DEVICE == "cpu" or torch.cuda.is_available() else (torch.zeros(1),) * 3
 text = Task(model=transformer, data=(TEXT,), optimizer=sgd, step=step, batch_size=16)
+moved = Task(
+    model=lambda: perceptron("cpu"), data=(X.cpu(), Y.cpu()), optimizer=sgd, loss=nn.CrossEntropyLoss(), batch_size=32,
+    device=DEVICE,
+)  # fmt: skip
+compiled = replace(moved, compile=True)
 plain = Task(model=perceptron, data=(X, Y), optimizer=sgd, loss=nn.CrossEntropyLoss(), batch_size=32)
 
 
@@ -148,6 +154,18 @@ def strategies() -> int:
     return broken
 
 
+def devices() -> int:
+    """Models and batches that covey moves; on several cards each worker has its own."""
+    broken = 0
+    there = weights_of("moved", "allreduce", 2, 12, ON_GPU=DEVICE)[0]
+    here = weights_of("plain", "allreduce", 2, 12, ON_GPU="cpu")[0]
+    broken += check("device=: moved by covey", apart(there, here), 1e-6)
+    served = weights_of("moved", "bsp", 2, 12, ON_GPU=DEVICE)[0]
+    broken += check("device=: with a server", apart(served, here), 1e-6)
+    compiled = weights_of("compiled", "allreduce", 2, 12, ON_GPU=DEVICE)[0]
+    return broken + check("device=: compiled", apart(compiled, here), 1e-4)
+
+
 def pipelines() -> int:
     broken = 0
     for cut, drop in CUTS.items():
@@ -163,5 +181,5 @@ def pipelines() -> int:
 
 if __name__ == "__main__":
     os.environ["ON_GPU"] = DEVICE = sys.argv[1] if len(sys.argv) > 1 else DEVICE
-    parts = {"codecs": codecs, "strategies": strategies, "pipelines": pipelines}
+    parts = {"codecs": codecs, "strategies": strategies, "devices": devices, "pipelines": pipelines}
     sys.exit(min(1, sum(parts[name]() for name in (sys.argv[2:] or parts))))

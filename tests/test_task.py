@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import cloudpickle
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from covey.errors import PlanError
 from covey.scoring import accuracy
@@ -46,14 +45,6 @@ def make(**changes: Any) -> Task:
         "loss": nn.functional.cross_entropy,
     }
     return Task(**(settings | changes))
-
-
-class Stream(IterableDataset[Tensor]):
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter(X)
-
-    def __len__(self) -> int:
-        return 3
 
 
 class Growing(Dataset[Any]):
@@ -100,7 +91,7 @@ class Shrinking(Dataset[Any]):
         ({"loaders": -1}, "loaders must be a whole number of at least 0"),
         ({"data": X}, r"one tensor goes in as \(x,\)"),
         ({"data": {"x": X}}, "not dict"),
-        ({"data": Stream()}, "not Stream"),
+        ({"data": iter([1])}, "a stream as a torch IterableDataset"),
         ({"data": (X, Y[:3])}, "same length, not 10 and 3"),
         ({"data": (X, [1, 2])}, "a tuple of tensors, not a tuple of 2"),
         ({"data": ()}, "a tuple of tensors"),

@@ -15,7 +15,7 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
     flags = (
         "--strategy ssp(bound=2) --workers 3 --servers 2 --engine local --epochs 4 --until accuracy:0.9 --scores 2 "
         "--seed 7 --threads 1 --save m.safetensors --checkpoint kept --every 5s --resume old --stall 9s "
-        "--on-failure restart --max-failures 4 "
+        "--on-failure restart --max-failures 4 --best accuracy --patience 3 "
         "--link-rate 50mbit --hosts hosts.txt --place servers:node0 --interface eth1 --insecure"
     )
     shown = runner.invoke(app, ["run", "task.py:mine", *flags.split(), "--faults", "kill worker 1@5s"])
@@ -30,6 +30,9 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
         "steps": None,
         "until": "accuracy:0.9",
         "scores": 2,
+        "score_every": None,
+        "best": "accuracy",
+        "patience": 3,
         "seed": 7,
         "threads": 1,
         "save": Path("m.safetensors"),

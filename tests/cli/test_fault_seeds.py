@@ -17,7 +17,7 @@ DIGITS = "examples/digits.py"
 REFUSED = {
     "until": "accuracy:0.9", "scores": "2", "link_rate": "1mbit", "timing_only": None, "save": "model",
     "json": "r.json", "checkpoint": "kept", "resume": "kept", "on_failure": "restart", "max_failures": "3",
-    "log": "csv:a.csv", "runs": "records",
+    "log": "csv:a.csv", "runs": "records", "best": "accuracy", "patience": "3", "score_every": "5s",
 }  # fmt: skip
 HEEDED = {
     "task", "strategy", "plugin", "workers", "servers", "seed", "epochs", "steps", "cluster", "bandwidth", "latency",

@@ -198,7 +198,7 @@ class Batches(BatchSampler):
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"data": DataLoader(Stream(), 4)}, "of a stream, .* covey.join and member.loader"),
+    ({"data": DataLoader(Stream(), 4, drop_last=True)}, "data is a stream, .* omit drop_last"),
     ({"data": DataLoader(WHOLE, batch_sampler=Batches(SequentialSampler(WHOLE), 3, True))}, "batch_sampler of its"),
     ({"data": DataLoader(WHOLE, batch_size=None)}, "a batch_sampler of its own, or none; .*covey.join"),
     ({"data": DataLoader(WHOLE, sampler=DistributedSampler(WHOLE, 2, 0))}, "DistributedSampler.* omit it"),

@@ -228,7 +228,9 @@ def test_a_pause_that_is_cancelled_ends_unless_it_has_an_end(monkeypatch: pytest
     assert [told.deadline, untold.deadline, none.deadline] == [15.0, 10.0, None]
 
 
-@pytest.mark.parametrize(("stopped", "over"), [(None, False), ("interrupted", False), ("target", True)])
+@pytest.mark.parametrize(
+    ("stopped", "over"), [(None, False), ("interrupted", False), ("target", True), ("patience", True)]
+)
 def test_a_run_that_is_interrupted_in_a_score_may_come_to_another_one(stopped: Any, over: bool) -> None:
     """Its workers go on to the step of a checkpoint; what lies before that has to be scored."""
     told: list[bool] = []
@@ -237,6 +239,7 @@ def test_a_run_that_is_interrupted_in_a_score_may_come_to_another_one(stopped: A
     supervisor.referee = Referee(10)
     supervisor.scoring = SimpleNamespace(  # type: ignore[assignment]
         at_rest=lambda watch: True, standing_still=nullcontext, ask=lambda evaluate: {}, judge=lambda *_: False,
+        spread=lambda stopped: stopped,
         pauses=SimpleNamespace(step=4, tell_next=lambda **given: told.append(given["over"])),
     )  # fmt: skip
     supervisor.score()

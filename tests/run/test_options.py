@@ -25,8 +25,8 @@ from covey.simulate import Cluster
 from tests.worlds import mlp
 
 OWN = {
-    "epochs", "until", "scores", "confirm", "rate", "link_rate", "cluster", "timing_only", "traced", "profiled",
-    "instruments", "faults",
+    "epochs", "until", "scores", "score_every", "confirm", "best", "patience", "rate", "link_rate", "cluster",
+    "timing_only", "traced", "profiled", "instruments", "faults",
 }  # fmt: skip
 """What a script's own loop decides."""
 
@@ -46,7 +46,10 @@ OTHER: dict[str, Any] = {
     "steps": 3,
     "until": "loss<=0.1",
     "scores": 2,
+    "score_every": "20 steps",
     "confirm": 2,
+    "best": "accuracy",
+    "patience": 3,
     "seed": 1,
     "rate": 0.5,
     "save": "model.safetensors",
@@ -76,6 +79,7 @@ OTHER: dict[str, Any] = {
 }
 NEEDED = {
     "every": {"checkpoint": "kept"}, "max_failures": {"on_failure": "continue"}, "confirm": {"until": "loss<=0.1"},
+    "patience": {"best": "accuracy"},
 }  # fmt: skip
 KINDS = {engine: "cluster" if engine in ENGINES else engine for engine in names()}
 
@@ -158,6 +162,11 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"every": "5s", "resume": "kept"}, "say where with checkpoint="),
     ({"epochs": 1, "steps": 1}, "not both"),
     ({"scores": 0, "until": "loss<=0.1"}, "asks for none"),
+    ({"scores": 0, "best": "accuracy"}, "asks for none"),
+    ({"scores": 2, "score_every": "3s"}, "not both"),
+    ({"score_every": "0s"}, "write for example"),
+    ({"patience": 2}, "name the metric"),
+    ({"patience": 0, "best": "accuracy"}, "at least 1 is needed"),
     ({**TIMED, "until": "loss<=0.1"}, "trains nothing"),
     ({**TIMED, "save": "model"}, "trains nothing"),
     ({**TIMED, "checkpoint": "kept"}, "nothing that could be kept"),

@@ -60,6 +60,13 @@ Until = Annotated[
     str | None, flag("--until", "TARGET", "End the run at 'accuracy>=0.9', or accuracy:0.9 unquoted.", BUDGET)
 ]
 Scores = Annotated[int, flag("--scores", "N", "Score the model so often in a pass over the data.", BUDGET, least=1)]
+ScoreEvery = Annotated[
+    str | None, flag("--score-every", "HOW OFTEN", "Score every '100 steps' of a worker instead, or every 30s.", BUDGET)
+]
+Best = Annotated[str | None, flag("--best", "METRIC", "Also keep the model with the best score of this metric.", KEEP)]
+Patience = Annotated[
+    int | None, flag("--patience", "N", "End the run after so many scores that are not better.", BUDGET, least=1)
+]
 
 Save = Annotated[Path | None, flag("--save", "FILE", "Save the trained weights as safetensors.", KEEP)]
 Checkpoint = Annotated[Path | None, flag("--checkpoint", "DIR", "Keep the whole run here as it goes.", KEEP)]
@@ -134,6 +141,15 @@ class BudgetFlags(FlagGroup):
     steps: Steps = None
     until: Until = None
     scores: Scores = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneRunFlags(BudgetFlags):
+    """The same for one run, which may also be judged by its best score."""
+
+    score_every: ScoreEvery = None
+    best: Best = None
+    patience: Patience = None
 
 
 @dataclass(frozen=True, kw_only=True)

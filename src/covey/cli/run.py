@@ -17,7 +17,7 @@ def command(
     team: options.TeamFlags,
     processes: options.ProcessFlags,
     link_rate: options.LinkRate = None,
-    budget: options.BudgetFlags,
+    budget: options.OneRunFlags,
     keeping: options.KeepFlags,
     faults: options.Faults = None,
     network: options.HostFlags,

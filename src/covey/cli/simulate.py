@@ -99,7 +99,7 @@ def command(
     cluster: FailingClusterFlags,
     faults: Faults = None,
     timing_only: TimingOnly = False,
-    budget: options.BudgetFlags,
+    budget: options.OneRunFlags,
     keeping: options.KeepFlags,
     log: options.Log = None,
     record: options.RecordFlags,
@@ -135,7 +135,8 @@ def command(
                 until=budget.until, timing_only=timing_only, save=keeping.save, checkpoint=keeping.checkpoint,
                 every=keeping.every, resume=keeping.resume, json=output.json, link_rate=team.link_rate, log=log,
                 runs=record.runs, scores=budget.scores - 1, max_failures=keeping.max_failures,
-                on_failure=keeping.on_failure == "restart",
+                on_failure=keeping.on_failure == "restart", best=budget.best, patience=budget.patience,
+                score_every=budget.score_every,
             )  # fmt: skip
             with importing(manner):
                 from covey.check.fault_seeds import FaultCase

@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
 from covey.data.shards import Shards
+from covey.data.streams import StreamBatches, StreamShards
 from covey.errors import PlanError
 from covey.task.data import BY_ITSELF, Data, Loading
+from covey.task.device import placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class Feed:
         rank: The worker.
         loading: How samples become batches, for data that is not tensors.
         most: The largest number of samples in a batch: a larger step comes in several.
+        device: Where batches go; None: they stay where the data is.
     """
 
     data: Data
@@ -32,18 +35,32 @@ class Feed:
     rank: int
     loading: Loading = BY_ITSELF
     most: int = 0
+    device: torch.device | None = None
 
     def start(self, step: int = 0) -> Iterator[Any]:
         """The worker's batches from its own step number on, so that a resumed run goes on where it stopped."""
+        if isinstance(self.data, IterableDataset):
+            return map(self._placed, self._stream(self.data, step))
         draws = self._draws(step)
         select = self._selection()
-        return self._load(draws, step) if select is None else map(select, draws)
+        return map(self._placed, self._load(draws, step) if select is None else map(select, draws))
 
     def take(self, numbers: Tensor) -> Any:
         """One batch of chosen samples."""
         if select := self._selection():
-            return select(numbers)
-        return (self.loading.collate_fn or default_collate)([self.data[int(n)] for n in numbers])
+            return self._placed(select(numbers))
+        return self._placed((self.loading.collate_fn or default_collate)([self.data[int(n)] for n in numbers]))
+
+    def _stream(self, data: IterableDataset[Any], step: int) -> Iterator[Any]:
+        assert isinstance(self.shards, StreamShards), "a stream is dealt out as one"
+        most = self.most or self.shards.batch_size
+        batches = StreamBatches(data, self.shards, self.rank, step, most, self.loading.collate_fn)
+        if not self.loading.loaders:
+            return iter(batches)
+        return iter(DataLoader(batches, batch_size=None, num_workers=1, **self.loading.others))
+
+    def _placed(self, batch: Any) -> Any:
+        return batch if self.device is None else placed(batch, self.device)
 
     def _selection(self) -> Callable[[Tensor], tuple[Tensor, ...]] | None:
         own = self.loading.collate_fn not in (None, default_collate)  # the latter is what a DataLoader has if asked

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import isnan
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from covey.data.feed import Feed
 from covey.faults import in_task
+from covey.model.randomness import seed_of, sow
+from covey.task import Task
+from covey.vector import chunk
 
 AHEAD = 2
 """Batches that a GPU may be given before the loss of the first of them is there."""
@@ -149,3 +153,77 @@ def _together(samples: Callable[[int, int], int], ranks: tuple[int, ...], step: 
 
 
 NONE = BatchSource()
+
+
+class OwnBatches:
+    """Forward and backward on a worker's own share of the data, in as many batches as a step accumulates."""
+
+    def __init__(self, task: Task, module: nn.Module, feed: Feed) -> None:
+        self.task, self.module, self.feed, self.deal, self.rank = task, module, feed, feed.shards, feed.rank
+        self.model = module
+        if task.compile:
+            backend = "inductor" if task.compile is True else task.compile
+            self.model = torch.compile(module, backend=backend)  # type: ignore[assignment]  # it is a module still
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.batches: Iterator[Any] = iter(())
+        self.next = -1
+        self.last = True  # whether the backward under way is the last of its step
+        self.scale = LossScale() if task.precision == "fp16" else None
+
+    def begin(self, step: int) -> None:
+        """Forget what was drawn. Processes that load samples begin with those of this step, if they were needed."""
+        again = self.next >= 0 and self.task.loaders > 0
+        self.batches, self.next = (self.feed.start(step), step) if again else (iter(()), -1)
+
+    def __call__(self, step: int) -> Batch:
+        if step != self.next:  # the first one, or after steps that were skipped
+            self.batches = self.feed.start(step)
+        with in_task("data"):
+            batch = next(self.batches)
+        self.next = step + 1
+        samples, most = self.deal.batch(self.rank, step), self.task.batch_size
+        sizes = [min(most, samples - first) for first in range(0, samples, most)]
+        return Batch(self._differentiate(lambda index: next(self.batches) if index else batch, sizes, step), samples)
+
+    def part(self, rank: int, step: int, part: int, parts: int) -> Batch:
+        """The same on one of `parts` equal parts of any worker's batch: whoever computes it gets the same numbers."""
+        numbers = self.deal.indices(rank, step)
+        start, stop = chunk(len(numbers), parts, part)
+        sow(seed_of(self.deal.seed, rank, step, part))
+        if start == stop:
+            for parameter in self.parameters:
+                parameter.grad = None
+            return Batch(float("nan"), 0)
+        pieces = numbers[start:stop].split(self.task.batch_size)
+        return Batch(self._backward(lambda index: self.feed.take(pieces[index]), [*map(len, pieces)]), stop - start)
+
+    def _differentiate(self, batch: Callable[[int], Any], sizes: Sequence[int], step: int) -> Tensor:
+        """`_backward` with the chance of this step; again with a smaller scale of the loss while gradients overflow."""
+        seed = seed_of(self.deal.seed, self.rank, step)
+        if self.scale is None:
+            sow(seed)
+            return self._backward(batch, sizes)
+        given = cache(batch)
+        before = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
+        while True:
+            sow(seed)
+            loss = self._backward(given, sizes, self.scale.scale)
+            if self.scale.settle(loss, self.parameters):
+                return loss
+            for buffer, value in before:
+                buffer.copy_(value)
+
+    def _backward(self, batch: Callable[[int], Any], sizes: Sequence[int], scale: float = 1.0) -> Tensor:
+        """The mean loss over all samples of these batches; its gradient is left in the parameters."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        losses = []
+        for index, size in enumerate(sizes):
+            with in_task("data"):
+                given = batch(index)
+            loss = self.task.forward(self.model, given)
+            loss = loss if len(sizes) == 1 else loss * (size / sum(sizes))
+            self.last = index == len(sizes) - 1
+            backward(loss if scale == 1 else loss.float() * scale)
+            losses.append(loss.detach())
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()

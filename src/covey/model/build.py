@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,39 +13,61 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.optim import Optimizer
+from torch.utils.data import IterableDataset
 
 from covey.data.feed import Feed
 from covey.data.partitions import Partitions, RowInfo
 from covey.data.sampled import SampledShards
 from covey.data.shards import Shards
+from covey.data.streams import StreamShards, stream_length
 from covey.errors import PlanError
 from covey.faults import in_task
 from covey.message import Address
-from covey.model.batches import Batch, BatchSource, LossScale, backward
-from covey.model.randomness import seed_of, sow
+from covey.model.batches import Batch, BatchSource, OwnBatches
 from covey.model.replica import Replica
-from covey.model.replica_spec import ReplicaSpec
+from covey.model.replica_spec import ReplicaSpec, pace_of
+from covey.names import option
 from covey.task import Task
 from covey.task.data import Data, check_data
+from covey.task.device import device_of
 from covey.vector import Vector, chunk, fingerprint
 
 
-def shards(task: Task, workers: int, seed: int, rows: RowInfo | None = None, stretch: bool = False) -> Shards:
+def shards(
+    task: Task, workers: int, seed: int, rows: RowInfo | None = None, stretch: bool = False, taken: int | None = None
+) -> Shards:
     """How the task's data is dealt out; with `rows` every worker keeps its own.
 
-    What is only timed may `stretch` it: as if every worker had whole batches, and one at least.
+    What is only timed may `stretch` it: as if every worker had whole batches, and one at least. Of a stream without a
+    length so many samples are `taken` in the run.
     """
     if rows:
         if task.sampler is not None or task.drop_last:
             raise PlanError("Task: rows of a DataFrame are always shuffled, all of them: omit sampler and drop_last")
         return Partitions.of(rows.counts, task.step_size, seed)
-    samples = check_data(data_of(task))
+    if isinstance(data := data_of(task), IterableDataset):
+        return _stream_shards(data, workers, task.step_size, seed, taken)
+    samples = check_data(data)
     whole = workers * task.step_size
     if stretch:
         return Shards(-(-samples // whole) * whole, workers, task.step_size, seed)
     if task.sampler is None and not task.drop_last:
         return Shards(samples, workers, task.step_size, seed)
     return SampledShards.of(samples, task.sampler, task.drop_last, workers, task.step_size, seed)
+
+
+def _stream_shards(
+    data: IterableDataset[Any], workers: int, batch_size: int, seed: int, taken: int | None
+) -> StreamShards:  # fmt: skip
+    length = stream_length(data)
+    if length is None and taken is None:
+        raise PlanError(
+            f"the data is a stream without a length: say how long to train with {option('steps')}, or give the stream "
+            "a __len__"
+        )
+    samples = length if length is not None else taken
+    assert samples is not None
+    return StreamShards(samples, workers, batch_size, seed, endless=length is None)
 
 
 def data_of(task: Task) -> Data:
@@ -65,25 +87,35 @@ def with_rows(task: Task, rows: RowInfo, file: str = "") -> Task:
     return replace(task, data=tuple(columns[str(number)] for number in range(len(columns))))
 
 
-def model(task: Task, seed: int) -> nn.Module:
-    """The task's model with the weights of this seed, the same on every role."""
+def device(task: Task, rank: int) -> torch.device | None:
+    """Where the roles of this rank compute; None: wherever the task's own functions say."""
+    return None if task.device is None else device_of(task.device, rank)
+
+
+def model(task: Task, seed: int, rank: int = 0) -> nn.Module:
+    """The task's model with the weights of this seed, the same on every role, on the device of this rank."""
     torch.manual_seed(seed)
     with in_task("model()"):
         module = task.model()
     if not isinstance(module, nn.Module):
         raise PlanError(f"task.model must return an nn.Module; it returned a {type(module).__name__}")
+    there = device(task, rank)
+    if there is not None:
+        module = module.to(there)
     if any(
         isinstance(p, UninitializedParameter | UninitializedBuffer) for p in [*module.parameters(), *module.buffers()]
     ):
-        _materialize(task, module, seed)
+        _materialize(task, module, seed, there)
     return module
 
 
-def _materialize(task: Task, module: nn.Module, seed: int) -> None:
+def _materialize(task: Task, module: nn.Module, seed: int, there: torch.device | None) -> None:
     """Let lazy modules take their shapes, and their weights of this seed, from the first two samples."""
     data = data_of(task)
-    alone = Shards(check_data(data), 1, min(2, check_data(data)), seed)
-    batch = next(Feed(data, alone, 0, task.loading).start(0))
+    alone: Shards = StreamShards(2, 1, 2, seed, endless=True)
+    if not isinstance(data, IterableDataset):
+        alone = Shards(check_data(data), 1, min(2, check_data(data)), seed)
+    batch = next(Feed(data, alone, 0, task.loading, device=there).start(0))
     torch.manual_seed(seed)
     with torch.no_grad():
         module.eval()
@@ -102,7 +134,8 @@ def check_batches(task: Task, deal: Shards, limits: Sequence[int], parts: int) -
         if not any(isinstance(layer, _BatchNorm) for layer in layers):
             return
         with torch.no_grad():
-            task.forward(module, Feed(data_of(task), deal, 0, task.loading).take(deal.indices(0, 0)[:1]))
+            feed = Feed(data_of(task), deal, 0, task.loading, device=device(task, 0))
+            task.forward(module, feed.take(deal.indices(0, 0)[:1]))
     except Exception as error:
         if "more than 1 value per channel" not in str(error):
             return  # whatever else is wrong, the run tells better
@@ -126,11 +159,15 @@ def replica(
     part: Callable[[ReplicaSpec], Replica] | None = None,
 ) -> Replica:  # fmt: skip
     """One role's copy of the model, or its `part` of one, with its share of the data if it trains."""
-    module = model(task, deal.seed)
+    module = model(task, deal.seed, who.rank)
     if part and task.precision != "fp32":
         raise PlanError(
             f"Task(precision={task.precision!r}) and a model that is cut: its parts are computed in fp32; omit either"
         )
+    if part and task.compile:
+        raise PlanError("Task(compile=…) and a model that is cut: its parts are computed as they are; omit either")
+    if part and task.ema is not None:
+        raise PlanError("Task(ema=…) and a model that is cut: no role has all of what would be averaged; omit either")
     if part:
         first = fingerprint(Vector(p.detach().reshape(-1) for p in module.parameters() if p.requires_grad))
         found = part(ReplicaSpec(task=task, module=module, deal=deal, who=who, trains=trains, budget=budget))
@@ -138,85 +175,16 @@ def replica(
         return found
     samples = BatchSource(samples=deal.batch, steps=deal.steps)
     if trains:
-        source = OwnBatches(task, module, deal, who.rank)
+        feed = Feed(data_of(task), deal, who.rank, task.loading, task.batch_size, device(task, who.rank))
+        source = OwnBatches(task, module, feed)
         samples = replace(
             samples, own=source, chosen=source.part, begin=source.begin, scale=source.scale, last=lambda: source.last
         )
     return Replica(
         module, task.optimizer, samples,
-        rate=task.rate, budget=budget, clip_norm=task.clip_norm,
+        rate=task.rate, budget=budget, clip_norm=task.clip_norm, pace=pace_of(task, deal, budget),
+        ema=task.ema,
     )  # fmt: skip
-
-
-class OwnBatches:
-    """Forward and backward on a worker's own share of the data, in as many batches as a step accumulates."""
-
-    def __init__(self, task: Task, module: nn.Module, deal: Shards, rank: int) -> None:
-        self.task, self.module, self.deal, self.rank = task, module, deal, rank
-        self.parameters = [p for p in module.parameters() if p.requires_grad]
-        self.feed = Feed(data_of(task), deal, rank, task.loading, task.batch_size)
-        self.batches: Iterator[Any] = iter(())
-        self.next = -1
-        self.last = True  # whether the backward under way is the last of its step
-        self.scale = LossScale() if task.precision == "fp16" else None
-
-    def begin(self, step: int) -> None:
-        """Forget what was drawn. Processes that load samples begin with those of this step, if they were needed."""
-        again = self.next >= 0 and self.task.loaders > 0
-        self.batches, self.next = (self.feed.start(step), step) if again else (iter(()), -1)
-
-    def __call__(self, step: int) -> Batch:
-        if step != self.next:  # the first one, or after steps that were skipped
-            self.batches = self.feed.start(step)
-        with in_task("data"):
-            batch = next(self.batches)
-        self.next = step + 1
-        samples, most = self.deal.batch(self.rank, step), self.task.batch_size
-        sizes = [min(most, samples - first) for first in range(0, samples, most)]
-        return Batch(self._differentiate(lambda index: next(self.batches) if index else batch, sizes, step), samples)
-
-    def part(self, rank: int, step: int, part: int, parts: int) -> Batch:
-        """The same on one of `parts` equal parts of any worker's batch: whoever computes it gets the same numbers."""
-        numbers = self.deal.indices(rank, step)
-        start, stop = chunk(len(numbers), parts, part)
-        sow(seed_of(self.deal.seed, rank, step, part))
-        if start == stop:
-            for parameter in self.parameters:
-                parameter.grad = None
-            return Batch(float("nan"), 0)
-        pieces = numbers[start:stop].split(self.task.batch_size)
-        return Batch(self._backward(lambda index: self.feed.take(pieces[index]), [*map(len, pieces)]), stop - start)
-
-    def _differentiate(self, batch: Callable[[int], Any], sizes: Sequence[int], step: int) -> Tensor:
-        """`_backward` with the chance of this step; again with a smaller scale of the loss while gradients overflow."""
-        seed = seed_of(self.deal.seed, self.rank, step)
-        if self.scale is None:
-            sow(seed)
-            return self._backward(batch, sizes)
-        given = cache(batch)
-        before = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
-        while True:
-            sow(seed)
-            loss = self._backward(given, sizes, self.scale.scale)
-            if self.scale.settle(loss, self.parameters):
-                return loss
-            for buffer, value in before:
-                buffer.copy_(value)
-
-    def _backward(self, batch: Callable[[int], Any], sizes: Sequence[int], scale: float = 1.0) -> Tensor:
-        """The mean loss over all samples of these batches; its gradient is left in the parameters."""
-        for parameter in self.parameters:
-            parameter.grad = None
-        losses = []
-        for index, size in enumerate(sizes):
-            with in_task("data"):
-                given = batch(index)
-            loss = self.task.forward(self.module, given)
-            loss = loss if len(sizes) == 1 else loss * (size / sum(sizes))
-            self.last = index == len(sizes) - 1
-            backward(loss if scale == 1 else loss.float() * scale)
-            losses.append(loss.detach())
-        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
 
 class FrozenOptimizer(torch.optim.SGD):

@@ -53,6 +53,7 @@ class Differentiation:
         self._layout, self.working = layout, WorkingCopy(layout)
         self.norms = norms  # layers that speak with those of the other workers
         self.batch, self.losses = Batch(float("nan"), 0), Losses()
+        self.begins: Callable[[], None] = lambda: None  # hears of each work before it begins
         self._loose = False  # whether the gradient still lies where backward left it
 
     @property
@@ -82,6 +83,7 @@ class Differentiation:
 
     def effect(self, node: Node, source: BatchSource, work: Callable[[], Batch], talks: bool = False) -> Compute[Batch]:
         """The work as an effect; for its time synchronized layers know who takes this step."""
+        self.begins()
         if not self.norms:
             return node.compute(work, talks=talks)
         circle = NormGroup(node, source.samples, len(self.norms), source.weight)

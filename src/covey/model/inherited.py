@@ -30,6 +30,7 @@ class InheritedModel:
     optimizer_class: str
     numbers: dict[Key, Tensor] = field(default_factory=dict)
     plain: dict[tuple[str, str], Any] = field(default_factory=dict)  # what optimizers keep besides tensors
+    heard: list[float] = field(default_factory=list)  # scores that a scheduler follows
     averaged: set[str] = field(default_factory=set)  # what differed between roles: kinds, or keys of optimizers
 
     def restore(self, replica: Replica, seen: int) -> None:
@@ -57,7 +58,9 @@ class InheritedModel:
             slot.view(layout.buffers).copy_(self._found("buffer", slot.name).view(slot.shape))
         for name, buffer in layout.others().items():
             buffer.copy_(self._found("counter", name).view(buffer.shape))
-        replica.progress.seen, replica.updates.inherited = seen, True
+        replica.progress.restore(seen, self.heard)
+        replica.progress.lead(replica.optimizer)
+        replica.updates.inherited = True
 
     def _found(self, kind: Kind, name: str) -> Tensor:
         if (kind, name, "") not in self.numbers:
@@ -68,7 +71,7 @@ class InheritedModel:
 def inherited(kept: Mapping[Address, RoleState], scored: Collection[Address]) -> InheritedModel:
     """The model that the run would have scored, and what all optimizers kept."""
     first = next(state.replica for address, state in kept.items() if address in scored)
-    made = InheritedModel(first["layout"], first["optimizer_class"])
+    made = InheritedModel(first["layout"], first["optimizer_class"], heard=[*map(float, first.get("heard", ()))])
     bearers = [who for who in scored if kept[who].replica.get("buffers_kept", who.role != "server" or who.rank == 0)]
     found: dict[Key, list[tuple[float, NamedNumbers]]] = {}
     for address, state in kept.items():

@@ -17,11 +17,11 @@ from covey.model.flat import Flat, Form
 from covey.model.norm import adopt
 from covey.model.optimizers import MakeOptimizer, elementwise
 from covey.model.progress import TrainingProgress
-from covey.model.scored import ShownModel, Snapshot
+from covey.model.scored import ShownModel, Snapshot, WeightAverage
 from covey.model.stream import GradientStream
 from covey.model.updates import Updates
 from covey.program import Node
-from covey.settings import LoopSettings
+from covey.settings import LoopSettings, SchedulePace
 from covey.vector import Piece, Vector, chunks
 
 
@@ -38,17 +38,21 @@ class Replica:
     def __init__(
         self, module: nn.Module, optimizer: MakeOptimizer, batch_source: BatchSource = NONE, *,
         rate: Callable[[float], float] | None = None, budget: int | None = None, clip_norm: float | None = None,
+        pace: SchedulePace | None = None, ema: float | None = None,
         layout: Flat | None = None, settings: LoopSettings | None = None,
     ) -> None:  # fmt: skip
         self.layout = layout or Flat(module)
         self.module, self.batch_source = module, batch_source
-        self.progress = TrainingProgress(rate, budget)
+        self.progress = TrainingProgress(rate, budget, pace)
         whole: Piece = tuple((0, part.numel()) for part in self.flat.parts)
         self.updates = Updates(
             optimizer, self.layout, whole, self.progress,
             clip_norm=clip_norm, settings=settings, trains=lambda: self.batch_source.own is not None,
         )  # fmt: skip
         self.compute, self.shown = Differentiation(self.layout, adopt(module)), ShownModel(self.layout)
+        if ema is not None:
+            self.shown.average, self.progress.updated = WeightAverage(ema), self._updated
+            self.compute.begins = self.settle_average  # the next forward changes buffers
         self.trained = whole
         self.divide: Callable[[Replica, int], list[Piece]] | None = None  # among servers, where a layout says how
         self.initial = ""  # the fingerprint of the whole model's first weights, where this is a part of it
@@ -60,7 +64,7 @@ class Replica:
         """Where training leaves new values, besides the numbers of the module and of the optimizer."""
         scale = [self.batch_source.scale] if self.batch_source.scale else []
         parts = [self.layout, self.updates, self.progress, self.compute, self.compute.working, self.shown]
-        return [self, *parts, *scale]
+        return [self, *parts, *scale, *([self.shown.average] if self.shown.average else [])]
 
     @property
     def bulk(self) -> int:
@@ -123,6 +127,7 @@ class Replica:
         if self.batch_source.scale:
             raise PlanError("workers that compute the same gradient need the same scale: use precision='bf16' here")
         self.compute.working.refresh()
+        self.compute.begins()
         work = partial(self.compute.run, partial(self.batch_source.chosen, rank, step, part, parts))
         self.compute.batch = await node.compute(work, 1 / parts)
         return self.grad
@@ -220,6 +225,22 @@ class Replica:
         """Let the run score these parameters and float buffers, which a program keeps beside its own."""
         self.shown.instead = model
 
+    def moved(self, counted: bool = True) -> None:
+        """The model that this role shows has changed by what its program does; by one update, if that is `counted`."""
+        if counted:
+            self.shown.average_now(self.trained)
+        elif self.shown.average:
+            self.shown.average.due = True
+
+    def _updated(self) -> None:
+        """An update is done; what a worker shows of it may be complete only when others have had their part in it."""
+        self.moved(counted=self.batch_source.own is None)
+
+    def settle_average(self) -> None:
+        """Average the model of the last update, if that is still due."""
+        if self.shown.average and self.shown.average.due:
+            self.moved()
+
     def weigh(self, weight: float) -> None:
         """Let this role's model count this much in the mean that the run scores, where others count 1."""
         self.shown.weight = weight
@@ -233,14 +254,19 @@ class Replica:
         loop = {"settings": self.updates.settings.state()} if self.updates.settings else {}
         scale = {"loss_scale": self.batch_source.scale.state()} if self.batch_source.scale else {}
         own = {"optimizer": self.optimizer.state_dict(), "seen": self.progress.seen}
-        return {**loop, **scale, **self.layout.state(), **own}
+        heard = {"heard": list(self.progress.scores)} if self.progress.scores else {}
+        self.settle_average()
+        average = self.shown.average.state() if self.shown.average else {}
+        return {**loop, **scale, **self.layout.state(), **own, **heard, **average}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over a kept state; refused when it is of another model."""
         self.layout.restore(state)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.progress.seen = state["seen"]
+        self.progress.restore(state["seen"], map(float, state.get("heard", ())))
+        self.updates.restore(state["optimizer"])
         if self.updates.settings and "settings" in state:
             self.updates.settings.restore(state["settings"])
         if self.batch_source.scale and "loss_scale" in state:
             self.batch_source.scale.restore(state["loss_scale"])
+        if self.shown.average and "ema" in state:
+            self.shown.average.restore(state["ema"])

@@ -8,6 +8,7 @@ from torch import nn
 
 from covey.data.shards import Shards
 from covey.message import Address
+from covey.settings import SchedulePace
 from covey.task import Task
 
 
@@ -21,3 +22,16 @@ class ReplicaSpec:
     who: Address
     trains: bool
     budget: int | None  # samples of the whole run
+
+    @property
+    def pace(self) -> SchedulePace | None:
+        return pace_of(self.task, self.deal, self.budget)
+
+
+def pace_of(task: Task, deal: Shards, budget: int | None) -> SchedulePace | None:
+    """How the task's scheduler is stepped, if it has one."""
+    if task.scheduler is None:
+        return None
+    return SchedulePace(
+        make=task.scheduler, by=task.schedule_by, samples=deal.samples, batch=deal.batch_size, budget=budget
+    )

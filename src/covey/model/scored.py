@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from covey.task import scores
 from covey.vector import Piece, Vector, mean_
 
 NOTHING = Vector(())
+AVERAGED = "ema_"  # begins the names of the averaged model's metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,40 @@ class Snapshot:
     counters: Vector = NOTHING  # the others, of a role that has seen batches
     floats: Piece | None = None  # which of the float buffers; None: all
     counts: tuple[int, ...] | None = None  # which of the counters; None: all
+    averages: tuple[Vector, Vector] | None = None  # of these parameters and buffers, where the run averages them
+
+    def averaged(self) -> Snapshot:
+        """The same part of the averaged model."""
+        params, buffers = self.averages or (self.params, self.buffers)
+        return replace(self, params=params, buffers=buffers, averages=None)
+
+
+class WeightAverage:
+    """The exponential average of what a role shows, taken after each update; the first update is where it begins.
+
+    As torch.optim.swa_utils.AveragedModel does it with get_ema_multi_avg_fn and use_buffers. A role's average is linear
+    in what it shows, so that the mean of several roles' averages is the average of their mean.
+    """
+
+    def __init__(self, decay: float) -> None:
+        self._decay = decay
+        self.due = False  # an update is done that is not in it
+        self.params: Vector | None = None
+        self.buffers = NOTHING
+
+    def take(self, params: Vector, buffers: Vector) -> None:
+        self.due = False
+        if self.params is None:
+            self.params, self.buffers = params.clone(), buffers.clone()
+        else:
+            self.params.lerp_(params, 1 - self._decay)
+            self.buffers.lerp_(buffers, 1 - self._decay)
+
+    def state(self) -> dict[str, Any]:
+        return {} if self.params is None else {"ema": {"params": self.params, "buffers": self.buffers}}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        self.params, self.buffers = kept["params"], kept["buffers"]
 
 
 class ShownModel:
@@ -48,6 +84,7 @@ class ShownModel:
         self.instead: Vector | None = None  # parameters and float buffers that a program keeps beside its own
         self.weight = 1.0  # how much it counts
         self.buffers = True  # whether it shows float buffers: one of several servers does
+        self.average: WeightAverage | None = None  # where the task wants one
 
     @property
     def model(self) -> Vector:
@@ -62,6 +99,16 @@ class ShownModel:
         finally:
             self.instead = before
 
+    def average_now(self, piece: Piece) -> None:
+        """What is shown now is the model after an update."""
+        if self.average:
+            self.average.take(*self._parts(piece))
+
+    def _parts(self, piece: Piece) -> tuple[Vector, Vector]:
+        """The parameters in a piece of the model, and the float buffers if they are shown."""
+        parts, count = self.model.parts, len(self._layout.params.parts)
+        return Vector(parts[:count]).cut(piece), Vector(parts[count:]) if self.buffers else NOTHING
+
     def snapshot(self, piece: Piece | None, counts: bool) -> Snapshot:
         """A `piece` of the model as it is now, if any; buffers that are no floats where the role `counts` batches."""
         others = self._layout.others().values() if counts else ()
@@ -69,9 +116,13 @@ class ShownModel:
         count = len(self._layout.params.parts)
         if piece is None:
             return Snapshot(((),) * count, NOTHING, NOTHING, self.weight, counters)
-        parts = self.model.parts
-        buffers = Vector(parts[count:]).clone() if self.buffers else NOTHING
-        return Snapshot(piece, Vector(parts[:count]).cut(piece).clone(), buffers, self.weight, counters)
+        params, buffers = self._parts(piece)
+        found = Snapshot(piece, params.clone(), buffers.clone(), self.weight, counters)
+        if self.average is None or self.average.params is None:
+            return found
+        if self.average.due:
+            self.average.take(params, buffers)
+        return replace(found, averages=(self.average.params.clone(), self.average.buffers.clone()))
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of it; another number of workers may go on from that."""
@@ -82,7 +133,10 @@ class ShownModel:
 class ScoredModel:
     """The model that a strategy names, put together from the snapshots of its roles."""
 
-    def __init__(self, module: nn.Module, evaluate: Callable[[nn.Module], Mapping[str, float]] | None) -> None:
+    def __init__(
+        self, module: nn.Module, evaluate: Callable[[nn.Module], Mapping[str, float]] | None, average: bool = False
+    ) -> None:
+        self.averaged = ScoredModel(deepcopy(module), evaluate) if average else None
         self.flat, self._evaluate = Flat(module), evaluate
         self._apart: float | None = None
         self.module = module
@@ -108,6 +162,8 @@ class ScoredModel:
                 mine = self.flat.buffers if place is None else self.flat.buffers.cut(place)
                 mean_(mine, [snapshot.buffers for snapshot in group], [snapshot.weight for snapshot in group])
             self._count(snapshots)
+        if self.averaged:
+            self.averaged.assemble([snapshot.averaged() for snapshot in snapshots])
 
     def _distance(self, groups: Sequence[tuple[Piece, Sequence[Snapshot]]]) -> float | None:
         """How far replicas are from their mean; None where each piece is held once.
@@ -135,9 +191,16 @@ class ScoredModel:
     def evaluate(self) -> Mapping[str, float]:
         if self._evaluate is None:
             return {}
+        found = self.measure()
+        if self.averaged:
+            found |= {f"{AVERAGED}{name}": value for name, value in self.averaged.measure().items()}
+        return found | ({} if self._apart is None else {f"{MEASURED}consensus": self._apart})
+
+    def measure(self) -> dict[str, float]:
+        """What the task's evaluate says of this model."""
+        assert self._evaluate is not None
         with in_task("evaluate(model)"):
-            found = self._evaluate(self.module)
-        return scores(found) | ({} if self._apart is None else {f"{MEASURED}consensus": self._apart})
+            return scores(self._evaluate(self.module))
 
     def score(self, snapshots: Sequence[Snapshot]) -> Mapping[str, float]:
         self.assemble(snapshots)
@@ -149,6 +212,13 @@ class ScoredModel:
 
     def write(self, file: str) -> None:
         save(self.state(), Path(file))
+        if self.averaged:
+            save(self.averaged.state(), averages_beside(Path(file)))
+
+
+def averages_beside(file: Path) -> Path:
+    """Where the averaged model is written when the model goes to this file."""
+    return file.with_name(f"{file.stem}.ema{file.suffix}")
 
 
 def read(file: Path) -> dict[str, Tensor]:
@@ -156,14 +226,14 @@ def read(file: Path) -> dict[str, Tensor]:
     return load_file(file)
 
 
-def save(weights: Mapping[str, Tensor], to: Path) -> None:
-    """Write a model as safetensors, whole or not at all."""
+def save(weights: Mapping[str, Tensor], to: Path, about: dict[str, str] | None = None) -> None:
+    """Write a model as safetensors, whole or not at all; `about` it the file may say something."""
     to.parent.mkdir(parents=True, exist_ok=True)
     with replacing(to) as new:
         new.touch()
         mode = new.stat().st_mode  # what the umask leaves: some versions of safetensors write for the owner only
         try:
-            save_file(dict(weights), new)
+            save_file(dict(weights), new, about)
         except SafetensorError as error:  # it tells so of a full disk, too
             raise OSError(str(error)) from None
         new.chmod(mode)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -26,6 +27,7 @@ class Updates:
     ) -> None:  # fmt: skip
         self._make, self.progress = make, progress
         self.optimizer = made(make, list(layout.parameters.items()))
+        progress.lead(self.optimizer)
         self.shards = layout.inside(whole)  # what this role steps of each parameter
         self.trains = trains  # whether this role has batches: a loop's come after its replica
         self.clip_norm = clip_norm  # the most that the norm of a gradient may be
@@ -37,6 +39,7 @@ class Updates:
         before, self.shards = self.optimizer, layout.inside(piece)
         inside = zip(layout.slots, self.shards, strict=True)
         self.optimizer = made(self._make, [(slot.name, shard) for slot, shards in inside for shard in shards])
+        self.progress.lead(self.optimizer)
         if self.inherited:
             self._divide(before, layout, piece)
 
@@ -69,13 +72,19 @@ class Updates:
             self.optimizer.step()
         if self.settings and not self._led:
             self.settings.stepped = True
-        self.progress.end()
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
+        self.progress.end()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what an optimizer has kept; a scheduler begins anew, and is stepped to where the run is."""
+        self.optimizer.load_state_dict(state)
+        self.progress.lead(self.optimizer)
 
     def set_momentum(self, momentum: float) -> None:
         """Let the optimizer have this momentum, which may be negative."""
         check_momentum(self.optimizer)
+        self.progress.leave_momentum(f"this strategy sets it itself, to {momentum:g}")
         for group in self.optimizer.param_groups:
             group["momentum"] = momentum
         self.pin(["momentum"], f"this strategy sets the momentum itself, to {momentum:g}: leave it as it is")

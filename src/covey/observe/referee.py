@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import isnan
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from covey.errors import PlanError, UnknownMetric
-from covey.names import meant
+from covey.names import meant, option
 from covey.observe.crossing import Crossing, crossing, value_of
 from covey.observe.progress import MEASURED, Row
 from covey.observe.scoring_steps import ScoringSteps
 from covey.observe.tally import MOST
-from covey.target import Target
+from covey.target import Better, Target
 
 
 class TargetReached(msgspec.Struct, frozen=True):
@@ -24,6 +24,28 @@ class TargetReached(msgspec.Struct, frozen=True):
     target: float
     seconds: float
     samples: int
+
+
+class BestScore(msgspec.Struct, frozen=True):
+    """The best score of a metric, and when it was."""
+
+    metric: str
+    value: float
+    seconds: float
+    samples: int
+
+
+class Preference(NamedTuple):
+    """Which score is the best, and how many scores without a better one end the run."""
+
+    metric: str
+    way: Better
+    patience: int | None = None
+
+    def better(self, value: float, best: BestScore | None) -> bool:
+        if best is None or isnan(value):
+            return not isnan(value)
+        return value > best.value if self.way == "higher" else value < best.value
 
 
 class Referee:
@@ -36,6 +58,12 @@ class Referee:
 
     told: Callable[[Row, dict[str, float]], None] = staticmethod(lambda row, measured: None)
     """Hears of each line of history, and of what covey has measured beside it."""
+    bettered: Callable[[BestScore], None] = staticmethod(lambda best: None)
+    """Hears of each score that is better than all before it, while that model is at hand."""
+    interval: float | None = None  # seconds between two scores, where these count and not samples
+    prefers: Preference | None = None
+    best: BestScore | None = None
+    follows = ""  # the metric that a scheduler of the task follows
     known = -1  # samples up to which an earlier attempt at this run has told its scores
 
     def __init__(
@@ -68,13 +96,25 @@ class Referee:
         self._step = self.steps.at(done) if self.steps else 0
 
     @property
+    def followed(self) -> float | None:
+        """What a scheduler hears of the last score; None where none follows it."""
+        if not self.follows or not self.history:
+            return None
+        self._check_metric(self.follows, f"Task: schedule_by={self.follows!r}")
+        return value_of(self.history[-1], self.follows)
+
+    @property
     def furthest(self) -> int:
         """The samples up to which scores have been told, by this attempt or by an earlier one."""
         return max(self.known, int(self.history[-1]["samples"] or 0) if self.history else -1)
 
-    def due(self, samples: int) -> bool:
-        """Whether the run has seen enough samples since the last score; never where steps count."""
-        enough = self.steps is None and samples >= self._next
+    def due(self, samples: int, seconds: float = 0.0) -> bool:
+        """Whether the run has seen enough samples, or trained long enough, since the last score; never by steps."""
+        if self.interval is not None:
+            last = float(self.history[-1]["seconds"] or 0) if self.history else 0.0
+            enough = seconds >= last + self.interval
+        else:
+            enough = self.steps is None and samples >= self._next
         return enough and (self.total is None or samples < self.total)
 
     @property
@@ -101,9 +141,10 @@ class Referee:
         if samples > self.known:
             self.told(self.history[-1], {name.removeprefix(MEASURED): value for name, value in measured.items()})
         self._next = (samples // self.every + 1) * self.every
+        self._prefer()
         if self.target is None:
             return False
-        self._check_metric(self.target, scores)
+        self._check_metric(self.target.metric, f"the target {self.target}")
         if not self._confirmed(self.target):
             return False
         if self.reached is None:
@@ -119,10 +160,29 @@ class Referee:
         before = self.history[first - 1] if first and self.confirm > 1 else None
         return crossing(before, self.history[first], target)
 
-    def _check_metric(self, target: Target, scores: Mapping[str, float]) -> None:
-        if target.metric not in scores:
-            what = meant(target.metric, sorted(scores))
-            raise UnknownMetric(f"the target {target} names no metric that evaluate or training gives{what}")
+    def _prefer(self) -> None:
+        """Compare the last score with the best one."""
+        if self.prefers is None:
+            return
+        metric, row = self.prefers.metric, self.history[-1]
+        self._check_metric(metric, option("best", metric))
+        if self.prefers.better(value := value_of(row, metric), self.best):
+            self.best = BestScore(metric, value, float(row["seconds"] or 0), int(row["samples"] or 0))
+            self.bettered(self.best)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the metric has not become better for as many scores as the run has patience."""
+        if self.prefers is None or self.prefers.patience is None or self.best is None:
+            return False
+        since = [row for row in self.history if int(row["samples"] or 0) > self.best.samples]
+        return len(since) >= self.prefers.patience
+
+    def _check_metric(self, metric: str, asked: str) -> None:
+        scores = self.history[-1].keys() - {"seconds", "samples", "bytes"}
+        if metric not in scores:
+            what = meant(metric, sorted(scores))
+            raise UnknownMetric(f"{asked} names no metric that evaluate or training gives{what}")
 
 
 def _check(row: Row) -> None:

@@ -18,11 +18,11 @@ from covey.observe.facts import RunFacts
 from covey.observe.membership import Goodput, MembershipEvent
 from covey.observe.progress import Row
 from covey.observe.recording import Recording
-from covey.observe.referee import Referee, TargetReached
+from covey.observe.referee import BestScore, Referee, TargetReached
 from covey.observe.tally import REPEATED, Tally
 from covey.observe.usage import Row as Use
 
-Stopped = Literal["budget", "target", "interrupted"]
+Stopped = Literal["budget", "target", "patience", "interrupted"]
 
 
 class Traffic(msgspec.Struct, kw_only=True):
@@ -76,6 +76,7 @@ class Result(RunFacts, kw_only=True, dict=True):
     membership: list[MembershipEvent] | msgspec.UnsetType = msgspec.UNSET  # of runs that lost processes and went on
     goodput: Goodput | msgspec.UnsetType = msgspec.UNSET  # of the same
     contention: Contention | None = None  # of real runs on this machine
+    best: BestScore | msgspec.UnsetType = msgspec.UNSET  # of runs that were asked for it
 
     @property
     def weights(self) -> dict[str, Any]:
@@ -85,6 +86,24 @@ class Result(RunFacts, kw_only=True, dict=True):
 
     def keep_weights(self, weights: dict[str, Any]) -> None:
         self.__dict__["_weights"] = weights
+
+    @property
+    def best_weights(self) -> dict[str, Any]:
+        """The model with the score in `best`, as a state dict; empty without one. Not written with the result."""
+        weights: dict[str, Any] = self.__dict__.get("_best", {})
+        return weights
+
+    def keep_best(self, best: BestScore, weights: dict[str, Any]) -> None:
+        self.best, self.__dict__["_best"] = best, weights
+
+    @property
+    def ema(self) -> dict[str, Any]:
+        """The averaged model of a task with `ema=…`, as a state dict; else empty. Not written with the result."""
+        averages: dict[str, Any] = self.__dict__.get("_ema", {})
+        return averages
+
+    def keep_ema(self, averages: dict[str, Any]) -> None:
+        self.__dict__["_ema"] = averages
 
     def tell_membership(self, events: list[MembershipEvent]) -> None:
         """Who came and went, in a run in which somebody did."""

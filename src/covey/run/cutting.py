@@ -84,7 +84,8 @@ def profiled(
         )
     data = build.data_of(task)
     samples = micro_samples(task.batch_size, check_data(data), schedule)
-    batch = Feed(data, Shards(check_data(data), 1, samples, seed), 0, task.loading).take(torch.arange(samples))
+    alone = Shards(check_data(data), 1, samples, seed)
+    batch = Feed(data, alone, 0, task.loading, device=build.device(task, 0)).take(torch.arange(samples))
     kept = optimizer_state(task.optimizer, build.model(task, seed)) if state else 0.0
     model = build.model(task, seed)
     inputs = inputs_of(task, model, batch)

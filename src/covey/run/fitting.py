@@ -49,7 +49,10 @@ def fit(
     steps: int | None = None,
     until: str | None = None,
     scores: int = 1,
+    score_every: str | None = None,
     confirm: int = 1,
+    best: str | None = None,
+    patience: int | None = None,
     seed: int = 0,
     rate: float = 1.0,
     threads: int | None = None,
@@ -93,8 +96,13 @@ def fit(
         steps: End each worker after this number of steps; in place of `epochs`.
         until: End the run when a metric reaches a target, such as "accuracy>=0.95".
         scores: How many times to score the model per pass over the data; 0 for never, where only its time counts.
+        score_every: Score after this number of steps of each worker, such as "100 steps", or this time of training,
+            such as "30s"; in place of `scores`.
         confirm: How many scores in a row must meet the target of `until`. With more than 1, `reached` in the result is
             the moment between two scores at which the metric crossed it.
+        best: Keep the model with the best score of this metric, in `result.best_weights` and in the folder of
+            checkpoints. Task(better=…) says which is better, where the name does not.
+        patience: End the run after this number of scores in a row that are not better than the best.
         seed: The seed of weights, sample orders and all other random numbers.
         rate: A factor on the learning rate of the task.
         threads: The number of torch threads per worker.
@@ -131,7 +139,10 @@ def fit(
     given = Options(
         engine=engine,
         training=TrainingOptions(servers=servers, seed=seed, rate=rate, link_rate=link_rate),
-        budget=BudgetOptions(epochs=epochs, steps=steps, until=until, scores=scores, confirm=confirm),
+        budget=BudgetOptions(
+            epochs=epochs, steps=steps, until=until, scores=scores, score_every=score_every, confirm=confirm, best=best,
+            patience=patience,
+        ),
         processes=ProcessOptions(threads=threads, stall=stall, profiled=profiled),
         network=NetworkOptions(hosts=hosts, place=place, interface=interface, insecure=insecure),
         virtual=VirtualOptions(cluster=cluster, timing_only=timing_only, instruments=instruments),

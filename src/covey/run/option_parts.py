@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, get_args
@@ -13,9 +14,10 @@ from covey.names import option
 from covey.observe.callbacks import Callback
 from covey.observe.instruments import Instrument
 from covey.observe.progress import Watcher
-from covey.simulate import Cluster
+from covey.simulate import Cluster, parse_duration
 from covey.simulate.faults import FaultPlan, read_faults
 
+STEPS = re.compile(r"([1-9][0-9]*) ?steps?")
 Kind = Literal["local", "cluster", "simulated"]
 OnFailure = Literal["stop", "restart", "continue"]
 
@@ -58,7 +60,10 @@ class BudgetOptions(OptionPart):
     steps: int | None = None
     until: str | None = None
     scores: int = 1  # of the model, in a pass over the data; 0: never
+    score_every: str | None = None  # such as "100 steps" or "30s", in place of scores
     confirm: int = 1  # scores in a row that must meet the target
+    best: str | None = None  # the metric by which the best model is kept
+    patience: int | None = None  # scores without a better one, after which the run ends
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:
@@ -67,9 +72,37 @@ class BudgetOptions(OptionPart):
             raise PlanError(
                 f"{option('until', self.until)} needs scores, and {option('scores', 0)} asks for none: omit one of them"
             )
-        _at_least_one(epochs=self.epochs, steps=self.steps, scores=self.scores or 1, confirm=self.confirm)
+        if self.scores == 0 and self.best is not None:
+            raise PlanError(
+                f"{option('best', self.best)} needs scores, and {option('scores', 0)} asks for none: omit one of them"
+            )
+        _at_least_one(
+            epochs=self.epochs, steps=self.steps, scores=self.scores or 1, confirm=self.confirm, patience=self.patience
+        )
+
+    @property
+    def score_steps(self) -> int:
+        """The steps between two scores, where a number of them is asked for; else 0."""
+        found = STEPS.fullmatch(self.score_every or "")
+        return int(found[1]) if found else 0
+
+    @property
+    def score_seconds(self) -> float | None:
+        """The seconds between two scores, where a time is asked for."""
+        return None if self.score_every is None or self.score_steps else parse_duration(self.score_every)
 
     def check(self) -> None:
+        if self.score_every is not None and self.scores != 1:
+            raise PlanError(
+                f"give {option('scores')} or {option('score_every')}, not both: each says how often to score the model"
+            )
+        if self.score_seconds == 0:
+            raise PlanError(f"{option('score_every', self.score_every)}: write for example '100 steps' or 30s")
+        if self.patience is not None and self.best is None:
+            raise PlanError(
+                f"{option('patience', self.patience)} counts scores without a better one: name the metric, as "
+                f"{option('best', 'accuracy')}"
+            )
         if self.confirm > 1 and self.until is None:
             raise PlanError(f"{option('confirm', self.confirm)} is for scores that meet {option('until')}: give both")
 

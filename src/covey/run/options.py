@@ -51,10 +51,10 @@ class Options:
     output: OutputOptions = field(default_factory=OutputOptions)
 
     def __post_init__(self) -> None:
-        if self.virtual.timing_only and (self.budget.until or self.output.save):
+        if self.virtual.timing_only and (self.budget.until or self.budget.best or self.output.save):
             raise PlanError(
                 f"{option('timing_only', True)} trains nothing: use {option('steps')} or {option('epochs')}, without "
-                f"{option('until')} and {option('save')}"
+                f"{option('until')}, {option('best')} and {option('save')}"
             )
         if self.virtual.timing_only and (self.checkpoints.checkpoint or self.checkpoints.resume):
             raise PlanError(

@@ -31,6 +31,7 @@ from covey.observe.membership import MembershipLog
 from covey.observe.recording import joined
 from covey.observe.result import Result, conclude
 from covey.run import roles
+from covey.run.best_model import BestModel
 from covey.run.changed_plan import PLAN, ChangedPlan, changed, check_parts
 from covey.run.kept import changed_settings, mesh_of, same_cut, settings_of, uncut
 from covey.run.option_parts import CheckpointOptions, failures_survived, planned
@@ -76,17 +77,17 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     here = run_record(asked)
     kept, run = kept_run(given.checkpoints, here)
     checkpoints = checkpoints_of(given.checkpoints, asked.kept)
-    interrupt = Interrupt()
+    interrupt, best = Interrupt(), BestModel.of(given)
     restarts = Restarts(given, checkpoints, interrupt, len(asked.plan.limits), log=MembershipLog(asked.left))
     with checkpoints or nullcontext(), interruptible(interrupt):
         return restarts.run(
-            Attempt(kept, run), lambda attempt: _train(asked, name, muster, here, checkpoints, interrupt, attempt)
+            Attempt(kept, run), lambda attempt: _train(asked, name, muster, here, checkpoints, interrupt, attempt, best)
         )
 
 
 def _train(
     asked: Request, name: str, muster: Muster, here: RunRecord, checkpoints: CheckpointDirectory | None,
-    interrupt: Interrupt, attempt: Attempt,
+    interrupt: Interrupt, attempt: Attempt, best: BestModel,
 ) -> Result:  # fmt: skip
     """One attempt, with new processes."""
     given, run, scores = asked.options, attempt.run, asked.options.budget.scores
@@ -109,7 +110,7 @@ def _train(
         board = processes.start(asked.plan.roles, f"{roles.__name__}:enter", pack, handed)
         file = processes.directory / "model.safetensors"
         wishes = RunWishes(
-            score=bool(scores) and (asked.task.evaluate is not None or asked.target is not None),
+            score=bool(scores) and (asked.task.evaluate is not None or asked.target is not None or bool(judge.follows)),
             first=bool(scores) and asked.task.evaluate is not None and run is None, warm=warm, model=file,
             checkpoints=checkpoints, keep_every=interval(given.checkpoints),
             run=here, stall=parse_duration(given.processes.stall), budget=asked.budget, watcher=given.output.watcher,
@@ -117,6 +118,7 @@ def _train(
             renewal=_renewal(asked, processes),
         )  # fmt: skip
         supervisor = attempt.supervisor = Supervisor(plan, board, processes, judge, wishes)
+        best.watch(judge, lambda: best.written(supervisor.scoring.write_last, file.with_name("best.safetensors")))
         if run is not None:
             supervisor.resume(run)
             for line in change.lines if change else changed_settings(run, here):
@@ -128,6 +130,9 @@ def _train(
             contention=outcome.contention,
         )  # fmt: skip
         result.keep_weights(scored.read(file))
+        if asked.task.ema is not None:
+            result.keep_ema(scored.read(scored.averages_beside(file)))
+        best.tell(result)
         if supervisor.monitor.rebirths.log.events:
             result.tell_membership(supervisor.monitor.rebirths.log.events)
         if asked.traced:

@@ -22,9 +22,10 @@ from covey.observe.membership import MembershipEvent
 from covey.observe.progress import Row
 from covey.observe.referee import Referee
 from covey.observe.scoring_steps import ScoringSteps
+from covey.run.best_model import preference
+from covey.run.checks import check_place, check_rebirth, check_schedule, check_stream
 from covey.run.option_parts import BudgetOptions
 from covey.run.options import Options
-from covey.run.rebirth import check_rebirth
 from covey.run.saving import check_save
 from covey.scoring import target_of
 from covey.simulate import parse_rate
@@ -32,6 +33,7 @@ from covey.spec import Spec
 from covey.strategy import Plan, Strategy
 from covey.target import Target, parse_target
 from covey.task import Task, load_task
+from covey.task.schedule import COUNTED
 
 EPOCHS = 10  # by default how long
 PATIENCE = 100  # epochs after which a run that does not reach its target ends
@@ -96,12 +98,17 @@ def request(
         raise UnknownMetric(
             f"{option('until', target)}: the task has no evaluate=…, so only the training loss can be a target"
         )
+    preference(task, given.budget)
+    check_place(task, chosen, given)
     if chosen.terms.accept:
         chosen.terms.accept(build.optimizer(task))
     callbacks = task.callbacks
     task = replace(at_rate(task, given.training.rate), callbacks=())
     stretch = given.virtual.timing_only and given.budget.steps is not None
-    deal = build.shards(task, chosen.replicas(workers), given.training.seed, rows, stretch=stretch)
+    replicas, steps = chosen.replicas(workers), given.budget.steps
+    taken = None if steps is None else steps * replicas * task.step_size
+    deal = build.shards(task, replicas, given.training.seed, rows, stretch=stretch, taken=taken)
+    check_stream(chosen, deal)
     spec, chosen = _cut(spec, chosen, task, workers, deal, given)
     roles = chosen.layout(workers, given.training.servers)
     limits = budgets(deal, given.budget)
@@ -119,6 +126,7 @@ def request(
     if task.clip_norm is not None:
         chosen.check_clip(servers)
     total = sum(samples_of(deal, rank, limit) for rank, limit in enumerate(limits))
+    check_schedule(task, chosen, given, deal, total)
     return Request(
         task=task, name=name, spec=spec, strategy=chosen, plan=plan, deal=deal, servers=servers, budget=total,
         target=target, options=given, rows=rows, callbacks=callbacks,
@@ -182,10 +190,14 @@ def referee(asked: Request, skipped: Sequence[int] = ()) -> Referee:
     """
     budget = asked.options.budget
     every = -(-asked.deal.samples // (budget.scores or 1))
+    if budget.score_steps:
+        every = budget.score_steps * asked.deal.workers * asked.deal.batch_size
     found = Referee(
         min(every, asked.budget or every), asked.target, total=asked.budget, confirm=budget.confirm,
         steps=_scoring_steps(asked, skipped),
     )  # fmt: skip
+    found.interval, found.prefers = budget.score_seconds, preference(asked.task, budget)
+    found.follows = asked.task.schedule_by if asked.task.schedule_by not in COUNTED else ""
     if asked.scored:
         found.told = asked.scored
     return found
@@ -197,15 +209,15 @@ def _scoring_steps(asked: Request, skipped: Sequence[int]) -> ScoringSteps | Non
     Where a strategy says itself which samples a gradient is of, a worker's steps are not those of the run. Where a lost
     worker gets the model from the others, these must not pause until it is back.
     """
-    limits = [limit for limit in asked.plan.limits if limit is not None]
+    budget, limits = asked.options.budget, [limit for limit in asked.plan.limits if limit is not None]
     together = asked.strategy.in_step and not asked.strategy.terms.chooses
     together = together and not (asked.plan.elastic and any(role.together for role in asked.plan.roles))
-    if not together or not asked.options.budget.scores or not limits or len(set(skipped)) > 1:
+    if not together or not budget.scores or budget.score_seconds or not limits or len(set(skipped)) > 1:
         return None
     before = skipped[0] if skipped else 0
     return ScoringSteps(
         each_pass=max(asked.deal.steps(rank) for rank in range(asked.deal.workers)), samples=asked.deal.samples,
-        scores=asked.options.budget.scores, total=max(limits) - before, skipped=before,
+        scores=budget.scores, every=budget.score_steps, total=max(limits) - before, skipped=before,
     )  # fmt: skip
 
 
@@ -216,18 +228,28 @@ def facts(asked: Request, engine: str) -> RunFacts:
         asked.strategy, asked.options, asked.name or "a task of this process", engine, asked.plan.limits, threads
     )
     known.servers = asked.servers
-    known.settings["batch_size"] = asked.task.batch_size
-    if asked.task.accumulate > 1:
-        known.settings["accumulate"] = asked.task.accumulate
-    if asked.task.precision != "fp32":
-        known.settings["precision"] = asked.task.precision
-    if asked.target:
-        known.settings["until"] = str(asked.target)
-    if asked.target and asked.options.budget.confirm > 1:
-        known.settings["confirm"] = asked.options.budget.confirm
-    if asked.options.training.link_rate:
-        known.settings["link_rate"] = asked.options.training.link_rate
+    known.settings |= _settings(asked)
     return known
+
+
+def _settings(asked: Request) -> dict[str, Any]:
+    """What was asked for that is not usual, and the size of a batch."""
+    task, budget = asked.task, asked.options.budget
+    unusual = {
+        "accumulate": task.accumulate if task.accumulate > 1 else None,
+        "precision": task.precision if task.precision != "fp32" else None,
+        "compile": task.compile or None,
+        "device": task.device,
+        "ema": task.ema,
+        "schedule_by": task.schedule_by if task.scheduler is not None else None,
+        "until": str(asked.target) if asked.target else None,
+        "confirm": budget.confirm if asked.target and budget.confirm > 1 else None,
+        "score_every": budget.score_every,
+        "best": budget.best,
+        "patience": budget.patience,
+        "link_rate": asked.options.training.link_rate or None,
+    }
+    return {"batch_size": task.batch_size, **{name: value for name, value in unusual.items() if value is not None}}
 
 
 def facts_of(

@@ -99,15 +99,17 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
         if work.rows:
             task = build.with_rows(task, work.rows, given.rows)
         lines.doing("building the model")
+        if (there := build.device(task, me.rank)) and there.type == "cuda":
+            torch.cuda.set_device(there)
         plan = work.plan(work.chosen(found.strategy))
-        deal = build.shards(task, work.replicas or work.workers, work.seed, work.rows)
+        deal = build.shards(task, work.replicas or work.workers, work.seed, work.rows, taken=work.samples)
         if deal.samples != work.samples:
             raise PlanError(
                 f"len(data) is {deal.samples} for {me}, and was {work.samples} for the launcher: every role builds the "
                 "task for itself, and must find the same samples"
             )
         if me == SCORER:
-            score_for(lines, plan, ScoredModel(build.model(task, work.seed), task.evaluate))
+            score_for(lines, plan, ScoredModel(build.model(task, work.seed), task.evaluate, task.ema is not None))
         else:
             role = plan.role(me)
             replica = build.replica(task, me, role.trains, deal, work.budget, role.part)

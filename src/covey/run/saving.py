@@ -21,10 +21,16 @@ def check_save(to: Place) -> None:
 
 
 def save_model(result: Result, to: Place) -> SaveError | None:
-    """Save the model of the result there, if that was asked for; or what to raise when the run is over in order."""
+    """Save the model of the result there, if that was asked for, and its average beside it.
+
+    Returned is what to raise when the run is over in order.
+    """
     try:
         if to:
-            scored.save(result.weights, atomic_file.meant(Path(to)))
+            file = atomic_file.meant(Path(to))
+            scored.save(result.weights, file)
+            if result.ema:
+                scored.save(result.ema, scored.averages_beside(file))
     except OSError as error:
         return SaveError(f"{option('save', to)} could not be written: {error.strerror or error}", result)
     return None

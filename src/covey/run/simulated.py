@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from covey import faults
@@ -24,11 +25,12 @@ from covey.names import option
 from covey.observe.recording import Recorder, joined
 from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
+from covey.run.best_model import BestModel
 from covey.run.kept import same_cut
 from covey.run.option_parts import failures_survived, planned
 from covey.run.processes import checkpoints_of, kept_run, run_record
 from covey.run.request import Request, facts
-from covey.run.saving import save_model
+from covey.run.saving import Place, save_model
 from covey.run.virtual_restarts import VirtualRestarts
 from covey.simulate import Cluster
 from covey.strategy import Role
@@ -62,20 +64,24 @@ def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None]
         raise CheckpointError(f"{kept} has another mesh: in virtual time a run goes on with the one that it had")
     checkpoints = checkpoints_of(given.checkpoints, asked.kept)
     with checkpoints or nullcontext(), one_thread(), failing():
+        best = BestModel.of(given)
         attempts = VirtualRestarts(
-            asked, here, plan, checkpoints, lambda attempt, judge: _train(asked, attempt, judge, built)
+            asked, here, plan, checkpoints, lambda attempt, judge: _train(asked, attempt, judge, built, best)
         )
         return attempts.run(kept, run)
 
 
 def _train(
-    asked: Request, attempt: VirtualAttempt, judge: Referee, built: Callable[[Mapping[Address, Replica]], None]
+    asked: Request, attempt: VirtualAttempt, judge: Referee, built: Callable[[Mapping[Address, Replica]], None],
+    best: BestModel,
 ) -> Result:  # fmt: skip
     """One attempt."""
     given = asked.options
     score, make, replicas = None, _maker(asked), dict[Address, Replica]()
     if not given.virtual.timing_only:
-        score = ScoredModel(build.model(asked.task, given.training.seed), asked.task.evaluate)
+        module = build.model(asked.task, given.training.seed)
+        score = ScoredModel(module, asked.task.evaluate, asked.task.ema is not None)
+        best.watch(judge, partial(best.chosen, score))
     for role in asked.plan.roles:
         replicas[role.address] = make(role)
     for who, state in attempt.states.items():
@@ -105,10 +111,18 @@ def _train(
         result.keep_recording(joined([recorder.lane], everybody, result.strategy, "simulated"))
     if score:
         score.assemble(outcome.snapshots)
-        result.keep_weights(score.state())
-        if unsaved := save_model(result, given.output.save):
-            raise unsaved
+        best.tell(result)
+        _keep_models(result, score, given.output.save)
     return result
+
+
+def _keep_models(result: Result, score: ScoredModel, to: Place) -> None:
+    """Let the result have the scored model and its average, and save them if that was asked for."""
+    result.keep_weights(score.state())
+    if score.averaged:
+        result.keep_ema(score.averaged.state())
+    if unsaved := save_model(result, to):
+        raise unsaved
 
 
 def _by_formula(asked: Request) -> bool:

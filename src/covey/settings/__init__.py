@@ -7,6 +7,7 @@ in whatever process, does it with these settings.
 from covey.settings.gradients import skipping
 from covey.settings.history import Agreement, History, SettingsChange
 from covey.settings.loop import FIRST, LoopSettings
+from covey.settings.schedule import SchedulePace, SteppedScheduler
 from covey.settings.values import Settings, SettingsUpdate, after, changed, read
 
 __all__ = [
@@ -16,7 +17,9 @@ __all__ = [
     "SettingsUpdate",
     "History",
     "LoopSettings",
+    "SchedulePace",
     "Settings",
+    "SteppedScheduler",
     "after",
     "changed",
     "read",

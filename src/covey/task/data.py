@@ -39,7 +39,7 @@ def check_data(data: Any, owner: str = "Task") -> int:
     if isinstance(data, IterableDataset) or not _is_map_style(data):
         raise PlanError(
             f"{owner}: data must be a data set with len(data) and data[i], or a tuple of tensors, "
-            f"not {describe(data)}; one tensor goes in as (x,), and a stream into a loop of your own (covey.join)"
+            f"not {describe(data)}; one tensor goes in as (x,), and a stream as a torch IterableDataset"
         )
     sizes = [len(column) for column in data] if isinstance(data, tuple) else [len(data), len(data)]
     if len(set(sizes)) > 1 and not isinstance(data, tuple):
@@ -64,8 +64,6 @@ def _is_map_style(data: Any) -> bool:
 def check_loader(loader: DataLoader[Any]) -> None:
     """Refuse a DataLoader whose samples covey cannot deal out itself."""
     own = "a loop of your own can use it: covey.join and member.loader"
-    if isinstance(loader.dataset, IterableDataset):
-        raise PlanError(f"Task: data is a DataLoader of a stream, whose samples have no numbers; {own}")
     if type(loader.batch_sampler) is not BatchSampler:
         raise PlanError(f"Task: the DataLoader makes its batches by a batch_sampler of its own, or none; {own}")
     if isinstance(loader.sampler, DistributedSampler):
@@ -75,9 +73,22 @@ def check_loader(loader: DataLoader[Any]) -> None:
         )
 
 
+def check_stream_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse what samples without numbers cannot have."""
+    for name in ("sampler", "drop_last"):
+        if settings[name]:
+            raise PlanError(f"Task: data is a stream, which has an order of its own: omit {name}")
+    if settings["loaders"] > 1:
+        raise PlanError(
+            f"Task: data is a stream, which one process reads: loaders must be 0 or 1, not {settings['loaders']}"
+        )
+
+
 def order_of(loader: DataLoader[Any]) -> Iterable[int] | None:
-    """The loader's sampler; None where it only shuffles, as covey does by itself."""
+    """The loader's sampler; None where it only shuffles, as covey does by itself, or has a stream."""
     sampler = loader.sampler
+    if isinstance(loader.dataset, IterableDataset):
+        return None
     if type(sampler) is not RandomSampler:
         return sampler
     plain = not sampler.replacement and sampler.generator is None and len(sampler) == len(loader.dataset)  # type: ignore[arg-type]

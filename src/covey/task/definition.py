@@ -8,11 +8,22 @@ from typing import Any, Literal, SupportsFloat
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from covey.errors import PlanError
 from covey.faults import in_task
-from covey.task.data import Data, Loading, check_data, check_loader, describe, order_of, settings_of
+from covey.task.data import (
+    Data,
+    Loading,
+    check_data,
+    check_loader,
+    check_stream_settings,
+    describe,
+    order_of,
+    settings_of,
+)  # fmt: skip
+from covey.task.device import check_device
+from covey.task.schedule import MakeScheduler, check_scheduler
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 HISTORY = ("seconds", "samples", "bytes")  # names that the lines of a result's history have for themselves
@@ -29,8 +40,8 @@ class Task:
 
     Args:
         model: A function that builds the module; each role calls it, and all start from the same weights.
-        data: A data set with `len(data)` and `data[i]`, a tuple of tensors, or a DataLoader, whose settings count.
-            Only `covey.spark.fit` needs none.
+        data: A data set with `len(data)` and `data[i]`, a tuple of tensors, a stream (an IterableDataset), or a
+            DataLoader, whose settings count. Only `covey.spark.fit` needs none.
         optimizer: A function from (name, parameter) pairs to a torch optimizer.
         loss: A function `loss(model(x), y)`, for batches that are pairs.
         step: A function `step(model, batch)` that returns the loss, for all other batches; in place of `loss`.
@@ -39,12 +50,21 @@ class Task:
         evaluate: A function from the model to its metrics, such as `covey.accuracy(data)`.
         better: For each metric, whether "higher" or "lower" is better; accuracy, loss and error are known.
         rate: A function from progress (0 to 1) to a factor on the learning rate.
+        scheduler: A function from the optimizer to a torch scheduler; one with a second parameter `steps` is also given
+            the number of the scheduler's steps in the run.
+        schedule_by: What the scheduler is stepped by: "epoch" (a pass of all workers together over the data), "batch"
+            (as many samples as one worker has in a step) or, for ReduceLROnPlateau, a metric of the scores.
+        ema: The decay of an exponential average of the weights and float buffers, taken after each update: 0.999 keeps
+            so much of the average before. It is scored, and returned, beside the model.
         clip_norm: The largest norm of a gradient that a step uses; larger ones are scaled down.
         loaders: The number of processes that load samples, for data that is not tensors.
         collate_fn: A function from a list of samples to a batch; by default torch's.
         sampler: What gives the order of samples in each pass; by default covey shuffles them all.
         drop_last: Whether a pass leaves out samples that do not make a whole batch for each worker.
         precision: "bf16" or "fp16" computes loss and gradients under autocast; weights, sums and scores stay "fp32".
+        device: Where models and batches go: "cuda" (roles share the GPUs of their machine by their ranks), one such as
+            "cuda:1", or "auto" (a GPU if there is one). By default the task's own functions say it.
+        compile: Whether workers compute with `torch.compile(model)`; also the name of another backend of torch.compile.
         warm: Whether real runs do and undo two steps before the clock starts; False for models with state of their own.
         callbacks: Objects of subclasses of `covey.Callback`, which hear of each run of the task.
 
@@ -68,12 +88,17 @@ class Task:
     evaluate: Score | None = None
     better: Mapping[str, Literal["higher", "lower"]] = field(default_factory=dict)
     rate: Callable[[float], float] | None = None
+    scheduler: MakeScheduler | None = None
+    schedule_by: str = "epoch"
+    ema: float | None = None
     clip_norm: float | None = None
     loaders: int = NotGiven(0)
     collate_fn: Callable[[list[Any]], Any] | None = None
     sampler: Iterable[int] | None = None
     drop_last: bool = False
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    device: str | None = None
+    compile: bool | str = False
     warm: bool = True
     callbacks: Sequence[Any] = ()
 
@@ -84,6 +109,13 @@ class Task:
         for name in ("loss", "step", "evaluate", "rate", "collate_fn"):
             if getattr(self, name) is not None:
                 _check_callable(name, getattr(self, name))
+        check_scheduler(self.scheduler, self.schedule_by)
+        check_device(self.device)
+        if not isinstance(self.compile, bool) and self.compile not in torch.compiler.list_backends(()):
+            raise PlanError(
+                f"Task: compile must be True, False or a backend of torch.compile, not {self.compile!r}: "
+                f"{', '.join(torch.compiler.list_backends())}"
+            )
         _check_better(self.better)
         if self.precision not in PRECISIONS:
             raise PlanError(f"Task: precision must be one of {', '.join(PRECISIONS)}, not {self.precision!r}")
@@ -93,6 +125,8 @@ class Task:
         for name in ("warm", "drop_last"):
             if not isinstance(getattr(self, name), bool):
                 raise PlanError(f"Task: {name} must be True or False, not {getattr(self, name)!r}")
+        if self.ema is not None and not (isinstance(self.ema, float) and 0 < self.ema < 1):
+            raise PlanError(f"Task: ema must be a number between 0 and 1, such as 0.999, not {self.ema!r}")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise PlanError(f"Task: clip_norm must be more than 0, not {self.clip_norm!r}; None clips nothing")
 
@@ -166,6 +200,8 @@ class Task:
                 object.__setattr__(self, name, int(getattr(self, name)))
         if self.dataset is None:
             return
+        if isinstance(self.dataset, IterableDataset):
+            return check_stream_settings(vars(self))
         check_data(self.dataset)
         if self.collate_fn is not None and isinstance(self.dataset, tuple):
             raise PlanError("Task: collate_fn is for a data set; a tuple of tensors is indexed, batch by batch")

@@ -52,7 +52,7 @@ class HeldLoss:
 
     def __init__(self, task: Task, deal: Shards) -> None:
         self.task = task
-        feed = Feed(build.data_of(task), deal, 0, replace(task.loading, loaders=0))
+        feed = Feed(build.data_of(task), deal, 0, replace(task.loading, loaders=0), device=build.device(task, 0))
         self.batches = [feed.take(deal.indices(0, step)) for step in range(HELD)]
 
     def __call__(self, model: nn.Module) -> Mapping[str, float]:

@@ -71,9 +71,9 @@ class TableServer(PieceServer):
 
     async def count(self, done: CachedChange | Tick) -> None:
         """A step was done."""
+        self.keep_buffers([done.buffers])
         self.replica.progress.add(done.samples)
         await self.note_update()
-        self.keep_buffers([done.buffers])
 
     async def settle(self) -> None:
         for rank in sorted(self.parked):

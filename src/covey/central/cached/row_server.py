@@ -93,6 +93,7 @@ class ManagedTable(TableServer):
         rank = message.sender.rank
         self.heard[rank] += 1
         numbers = self.of(message.rows).add_(message.changes)
+        self.replica.moved(counted=False)
         others = [reader for reader in self.known if reader != rank]
         worth = self.worth(message.changes, numbers) if others else []
         for reader in others:

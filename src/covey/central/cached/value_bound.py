@@ -206,6 +206,7 @@ class VisibilityGate(ServerProgram):
         decoded = self.coder.decode(change.change)
         self.half[owner, change.step] = decoded, set(others)
         self.replica.flat.add_(decoded)
+        self.replica.moved()
         for rank in others:
             await self.node.send(Address("worker", rank), Visible(owner, change.step, change.change))
 

@@ -46,6 +46,9 @@ def _facts(result: Result, target: Target | None, files: Mapping[str, Path | Non
         yield "target", _reached(result, target)
     if scores := _scores(result.history):
         yield "final", Text("  ".join(f"{name} {number(value)}" for name, value in scores.items()))
+    if result.best:
+        when = f"after {format_duration(result.best.seconds)} and {result.best.samples:,} samples"
+        yield "best", Text(f"{result.best.metric} {number(result.best.value)}, {when}")
     yield "speed", Text(_speed(result))
     yield "traffic", Text(_traffic(result))
     if chosen := _chosen(result):
@@ -69,7 +72,8 @@ def _who(result: Result) -> str:
 def _stopped(result: Result) -> Text:
     if result.stopped == "interrupted":
         return Text("interrupted; this is how far it came", "yellow")
-    return Text("the target was reached" if result.stopped == "target" else "it ran to the end")
+    words = {"target": "the target was reached", "patience": "the metric did not get better any more"}
+    return Text(words.get(result.stopped, "it ran to the end"))
 
 
 def _reached(result: Result, target: Target) -> Text:

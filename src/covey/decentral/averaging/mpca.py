@@ -185,6 +185,7 @@ class TreeRoot(ServerProgram):
         if exchange.complete:
             total = exchange.gather(model.map(torch.zeros_like))
             model.lerp_(total.model.mul_(1 / self.node.workers), self.mix)
+            self.replica.moved()
             self.over = total.done == self.node.workers
             await self.node.broadcast(exchange.children, Meaned(int(self.over), exchange.hops.centre.tell(model)))
 

@@ -119,6 +119,7 @@ class AveragingMaster(ServerProgram):
             going_on.append(trained.sender.rank)
         if len(models) == len(self.node.present(self.round["round"] * self.period)):
             mean = self.mean(models)
+            self.replica.moved()
             self.round.update(round=self.round["round"] + 1, models={}, going_on=[])
             await self.node.broadcast([Address("worker", rank) for rank in sorted(going_on)], Averaged(mean))
 

@@ -139,6 +139,7 @@ class CentreMaster(ServerProgram):
     async def move(self, elastic: Elastic) -> None:
         force = self.decode(elastic.force)
         self.replica.model.add_(force)
+        self.replica.moved()
         self.told.moved(force, elastic.sender.rank)
 
 

@@ -184,7 +184,6 @@ class Scored(ControlMessage, frozen=True):
 
 # -- from the launcher to a role
 
-
 class Endpoints(ControlMessage, frozen=True):
     """The endpoint of every role, by name."""
 
@@ -213,9 +212,10 @@ class Undo(ControlMessage, frozen=True):
 
 
 class Freeze(ControlMessage, frozen=True):
-    """Begin no compute until thawed; from this step on, if one is named."""
+    """Begin no compute until thawed; from this step on, if one is named. The `score` is for a scheduler."""
 
     step: int | None = None
+    score: float | None = None
 
 
 class Thaw(ControlMessage, frozen=True):

@@ -50,7 +50,7 @@ class RunScores:
 
     def noted_samples(self) -> None:
         """More samples were computed: score soon, if that is due."""
-        if not self._due and not self.stopped and self._referee.due(self.teller.samples):
+        if not self._due and not self.stopped and self._referee.due(self.teller.samples, self._agenda.now):
             # Not here: the program has yet to apply what it has just computed.
             self._due = True
             self._agenda.at(self._agenda.now, self._score_now, None)
@@ -80,6 +80,9 @@ class RunScores:
     def _score_model(self, snapshots: list[Snapshot], samples: int) -> None:
         if not self.stopped and self._judge(snapshots, samples):
             self.stop("target")
+        elif not self.stopped and self._referee.exhausted:
+            self.stop("patience")
+        self._states.spread(self._referee.followed)
 
     def _judge(self, snapshots: list[Snapshot], samples: int) -> bool:
         tallies = self.teller.tallies.values()

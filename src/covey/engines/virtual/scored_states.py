@@ -46,6 +46,12 @@ class ScoredStates:
         """The model as it is."""
         return [_part(self._actors[role.address]) for role in self._shown]
 
+    def spread(self, score: float | None) -> None:
+        """Let all roles know the last score, where a scheduler follows it."""
+        if score is not None:
+            for actor in self._actors.values():
+                actor.replica.progress.hear(score)
+
     def ended(self) -> None:
         """A worker that has ended is not waited for."""
         if self._came:

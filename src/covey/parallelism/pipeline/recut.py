@@ -62,6 +62,7 @@ class _New:
             "optimizer": self._optimizer(optimizer), "seen": self.states[0]["seen"],
             "piece": tuple((0, len(part)) for part in self.replica.flat.parts),
             "optimizer_class": self.states[0]["optimizer_class"],
+            **({"heard": self.states[0]["heard"]} if "heard" in self.states[0] else {}),
         }  # fmt: skip
 
     def value(self, given: Sequence[Any]) -> Any:

@@ -25,6 +25,7 @@ from covey.parallelism.pipeline.stage_worker import FIRST, PipelinePlace, StageW
 from covey.parallelism.pipeline.stash import STASH, Stash
 from covey.parallelism.stages import Tie
 from covey.program import Node
+from covey.settings import SchedulePace
 from covey.vector import Vector
 
 CUT = "this strategy wants gradients of its own choice, or in pieces, which a cut model cannot give: use bsp or ssp"
@@ -72,12 +73,13 @@ class StageReplica(Replica):
 
     def __init__(
         self, parts: StageParts, optimizer: MakeOptimizer, batch_source: BatchSource, *,
-        rate: Callable[[float], float] | None, budget: int | None, clip_norm: float | None,
+        rate: Callable[[float], float] | None, budget: int | None, clip_norm: float | None, pace: SchedulePace | None,
     ) -> None:  # fmt: skip
         layout = parts.layout
         super().__init__(
-            layout.modules[0], optimizer, batch_source, rate=rate, budget=budget, clip_norm=clip_norm, layout=layout
-        )
+            layout.modules[0], optimizer, batch_source,
+            rate=rate, budget=budget, clip_norm=clip_norm, pace=pace, layout=layout,
+        )  # fmt: skip
         self.parts, self.place = parts, parts.place
         self._line: StageWorker | None = None
         self._stash: Stash | None = None

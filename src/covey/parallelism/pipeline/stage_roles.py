@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from covey.data.feed import Feed
 from covey.errors import PlanError
 from covey.model.batches import BatchSource
-from covey.model.build import data_of
+from covey.model.build import data_of, device
 from covey.model.flat import Flat
 from covey.model.replica_spec import ReplicaSpec
 from covey.model.slots import Outline, names_of
@@ -31,7 +31,7 @@ def stage_replica(mesh: Mesh, stage: int, given: ReplicaSpec) -> StageReplica:
     """What a role of this stage has of the model; a worker's also computes."""
     assert mesh.settled, f"{mesh} does not say where the model is cut"
     task, deal, rank = given.task, given.deal, given.who.rank // mesh.stages
-    feed = Feed(data_of(task), deal, rank, task.loading)
+    feed = Feed(data_of(task), deal, rank, task.loading, device=device(task, given.who.rank))
     whole = Outline.of(given.module)
     batch = feed.take(torch.arange(micro_samples(task.batch_size, deal.samples, mesh.schedule)))
     chain = chain_of(given.module, inputs_of(task, given.module, batch))
@@ -56,7 +56,7 @@ def stage_replica(mesh: Mesh, stage: int, given: ReplicaSpec) -> StageReplica:
     )  # fmt: skip
     return StageReplica(
         parts, task.optimizer, BatchSource(samples=deal.batch, steps=deal.steps),
-        rate=task.rate, budget=given.budget, clip_norm=task.clip_norm,
+        rate=task.rate, budget=given.budget, clip_norm=task.clip_norm, pace=given.pace,
     )  # fmt: skip
 
 

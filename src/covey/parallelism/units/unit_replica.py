@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from covey.data.feed import Feed
 from covey.errors import PlanError
 from covey.model.batches import BatchSource, backward
-from covey.model.build import data_of
+from covey.model.build import data_of, device
 from covey.model.compute_shares import BACKWARD, FORWARD
 from covey.model.norm import NormGroup, together
 from covey.model.randomness import Chance, seed_of, sow
@@ -41,7 +41,7 @@ FRONT = "/"  # its name among the costs, which no module has
 def share_of(spec: ReplicaSpec, *, strategy: str, workers: int) -> UnitReplica:
     """What one of this many workers has of the task's model; the whole of it is let go."""
     task, module, rank = spec.task, spec.module, spec.who.rank
-    feed = Feed(data_of(task), spec.deal, rank, task.loading)
+    feed = Feed(data_of(task), spec.deal, rank, task.loading, device=device(task, rank))
     inputs = inputs_of(task, module, feed.take(spec.deal.indices(rank, 0)[:LOOK]))
     ends = fully_connected(strategy, chain_of(module, inputs))
     costs, starts = _costs(ends, inputs), {slot.name: slot.start for slot in Outline.of(module).params}
@@ -73,7 +73,7 @@ class UnitReplica(Replica):
         task, deal, self.rank = spec.task, spec.deal, spec.who.rank
         super().__init__(
             spec.module, task.optimizer, BatchSource(samples=deal.batch, steps=deal.steps),
-            rate=task.rate, budget=spec.budget, clip_norm=task.clip_norm,
+            rate=task.rate, budget=spec.budget, clip_norm=task.clip_norm, pace=spec.pace,
         )  # fmt: skip
         self.task, self.ends, self.feed, self.costs = task, ends, feed, costs
         self.entrance = Entrance(task, signature(spec.module.forward))

@@ -17,6 +17,7 @@ from covey.engines.process.launcher.quiescence import Quiescence
 from covey.engines.process.snapshot_parts import SCORER
 from covey.message import Address
 from covey.observe.referee import Referee
+from covey.observe.result import Stopped
 from covey.observe.tally import read_measured
 
 
@@ -132,6 +133,15 @@ class ModelScoring:
             return pauses.first, pauses.last
         watch.stop()
         return first, time.monotonic()
+
+    def spread(self, stopped: Stopped | None) -> Stopped | None:
+        """Let all roles know the last score, where a scheduler follows it, before anybody goes on; why it stops."""
+        score = self.referee.followed
+        if score is not None:
+            present = self.monitor.rebirths.present(self.roster.roles)
+            self.board.tell(present, control.Freeze(score=score))
+            self.monitor.collect(control.Frozen, present)
+        return stopped or ("patience" if self.referee.exhausted else None)
 
     def ask(self, evaluate: bool, file: Path | None = None) -> dict[str, float]:
         """Have the scored roles send their parts of the model; the metrics of what they make together.

@@ -94,7 +94,7 @@ class Supervisor:
         elif pauses.begun:
             if not pauses.missing():
                 self.score()
-        elif self.wishes.score and self.referee.due(self.roster.samples):
+        elif self.wishes.score and self.referee.due(self.roster.samples, self.clock.watch.now()):
             self.score()
         elif self.keeper and self.keeper.due():
             self.keep(self.keeper)
@@ -123,9 +123,10 @@ class Supervisor:
             if self.scoring.judge(metrics, watch.now()) and not self.ending.reason:
                 self.ending.reason = "target"
                 self.scoring.write_last(self.wishes.model)  # though some steps follow
+            self.ending.reason = self.scoring.spread(self.ending.reason)
             if step is not None:
                 self.referee.passed(step)
-                pauses.tell_next(over=self.ending.reason == "target")
+                pauses.tell_next(over=self.ending.reason in ("target", "patience"))
 
     def score_before(self, step: int) -> None:
         """Workers that are sent to a step may pause on their way: score them there."""

@@ -62,6 +62,8 @@ def undo(driver: Driver, word: control.Undo) -> None:
 
 
 def freeze(driver: Driver, word: control.Freeze) -> None:
+    if word.score is not None:
+        driver.replica.progress.hear(word.score)
     if word.step is None:
         return driver.requests.freeze()
     driver.requests.pause_at = word.step

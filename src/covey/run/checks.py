@@ -1,0 +1,119 @@
+"""Can this run do what its task and its options ask for? Tried before anything starts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from covey import catalog
+from covey.data.shards import Shards
+from covey.data.streams import StreamShards
+from covey.errors import PlanError, UnknownMetric
+from covey.model import build
+from covey.model.replica_spec import pace_of
+from covey.names import option
+from covey.run.options import Options
+from covey.strategy import Role, Strategy
+from covey.target import direction
+from covey.task import Task
+
+
+def check_place(task: Task, chosen: Strategy, given: Options) -> None:
+    """Refuse a device that this machine has not, and a compiled model where none can be."""
+    here = given.engine in ("local", "simulated")  # hosts of a cluster may have what this one has not
+    if here and not given.virtual.timing_only:
+        build.device(task, 0)
+    if not task.compile:
+        return
+    if given.engine == "simulated":
+        raise PlanError(
+            "Task(compile=…) is for real processes: in virtual time every batch costs what the cluster says; omit it"
+        )
+    if chosen.composition.mesh:
+        raise PlanError("Task(compile=…) and a mesh: a cut model is traced and cannot be compiled too; omit either")
+    if here and task.compile is True and not shutil.which(os.environ.get("CXX") or "g++"):
+        raise PlanError(
+            "Task(compile=True) needs a C++ compiler, and there is no g++ here: install one (apt install g++), name "
+            "another in CXX, or use a backend without one, such as compile='aot_eager'"
+        )
+
+
+def check_stream(chosen: Strategy, deal: Shards) -> None:
+    """Refuse a stream where samples are asked for by number."""
+    if not isinstance(deal, StreamShards):
+        return
+    if chosen.terms.chooses or chosen.terms.parts > 1 or chosen.composition.mesh:
+        raise PlanError(
+            f"{chosen.text} asks for samples by number, and the data is a stream: use a strategy that takes batches as "
+            "they come, such as bsp, allreduce or local_sgd, or data with len(data) and data[i]"
+        )
+
+
+def check_schedule(task: Task, chosen: Strategy, given: Options, deal: Shards, total: int) -> None:
+    """Make the scheduler once, over an optimizer that nobody uses; refuse one that this run cannot step."""
+    pace = pace_of(task, deal, total)
+    if pace is None or given.virtual.timing_only:
+        return
+    optimizer = build.optimizer(task)
+    scheduler = pace.start(optimizer).scheduler
+    if chosen.terms.accept:
+        chosen.terms.accept(optimizer)  # some schedulers set the momentum
+    if isinstance(scheduler, ReduceLROnPlateau):
+        _check_metric(task, scheduler, given)
+
+
+def _check_metric(task: Task, scheduler: ReduceLROnPlateau, given: Options) -> None:
+    metric = task.schedule_by
+    if not given.budget.scores:
+        raise PlanError(f"Task: ReduceLROnPlateau follows scores, and {option('scores', 0)} asks for none: omit one")
+    if given.checkpoints.on_failure == "continue":
+        raise PlanError(
+            f"Task: ReduceLROnPlateau and {option('on_failure', 'continue')}: a new worker does not know the earlier "
+            f"scores; use {option('on_failure', 'restart')}"
+        )
+    if task.evaluate is None and metric != "loss":
+        raise UnknownMetric(
+            f"Task: schedule_by={metric!r}: the task has no evaluate=…, so a scheduler can only follow 'loss'"
+        )
+    way = direction(metric, task.better)
+    right = {"higher": "max", "lower": "min"}.get(way or "", scheduler.mode)
+    if scheduler.mode != right:
+        raise PlanError(
+            f"Task: ReduceLROnPlateau(mode={scheduler.mode!r}) and {metric}, of which {way} is better: use "
+            f"mode={right!r}"
+        )
+
+
+def check_rebirth(chosen: Strategy, roles: Sequence[Role], given: Options) -> bool:
+    """Whether lost workers of this run are born again; refused, with what would work, where they cannot be."""
+    if given.checkpoints.on_failure != "continue":
+        return False
+    if why := _why_not(chosen, roles):
+        raise PlanError(
+            f"{option('on_failure', 'continue')}: {why}; or use {option('on_failure', 'restart')} with "
+            f"{option('checkpoint', 'DIR')}"
+        )
+    return True
+
+
+def _why_not(chosen: Strategy, roles: Sequence[Role]) -> str:
+    codec, kinds = chosen.composition.codec, {role.address.role for role in roles}
+    if chosen.on_loss != "continue":
+        able = [name for name, entry in catalog.STRATEGIES.items() if entry.on_loss == "continue"]
+        return f"{chosen.name} cannot go on without a lost worker; use {', '.join(able)}"
+    if chosen.rigid:
+        return f"{chosen.text}: {chosen.rigid}"
+    if chosen.composition.mesh:
+        return "a lost worker takes along its stage of the model: omit 'with mesh(...)'"
+    if kinds - {"worker", "server", "master"}:
+        return f"{chosen.text}: workers behind proxies are not born again: omit 'over proxies(...)'"
+    if codec.pull or codec.traits.measured:
+        return "a new worker does not know what the lost one had been sent: omit + pull and + auto"
+    if not codec.traits.plain and "server" not in kinds:
+        return f"a new worker does not know the models that + {codec.name} compares with: omit the codec"
+    if kinds == {"worker"} and len(roles) < 2:
+        return f"{chosen.name} with 1 worker has nobody to take the model from: use 2 or more"
+    return ""
