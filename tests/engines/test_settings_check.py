@@ -11,7 +11,7 @@ from covey.engines.process import control
 from covey.engines.process.launcher.settings_check import SettingsCheck
 from covey.errors import PlanError, WireError
 from covey.settings import LoopSettings, SettingsUpdate
-from tests.worlds import worker
+from tests.worlds import server, worker
 
 
 def loop(rates: list[float]) -> LoopSettings:
@@ -55,6 +55,19 @@ def test_one_is_not_held_to_steps_that_it_has_not_taken() -> None:
     check = SettingsCheck()
     check.hear(worker(0), word(loop([0.1, 0.1, 0.2, 0.3])))
     check.hear(worker(1), word(loop([0.1, 0.1])))
+
+
+def test_a_mean_of_gradients_takes_the_settings_of_the_latest_step() -> None:
+    """In whichever order they come, and though one of them is older."""
+    whoever_steps = loop([])
+    for who, rates in ((worker(0), [0.1, 0.2, 0.3, 0.4]), (worker(1), [0.1, 0.2])):
+        for update in loop(rates).news()[1]:
+            update.sender = who
+            whoever_steps.hear(update)
+    gradients = [(worker(0), 3), (worker(1), 1)]
+    for order in (gradients, gradients[::-1]):
+        assert whoever_steps.of(server(0), order).groups[0]["lr"] == 0.4
+    assert whoever_steps.of(server(0), gradients[1:]).groups[0]["lr"] == 0.2
 
 
 def test_a_word_that_cannot_be_is_refused() -> None:

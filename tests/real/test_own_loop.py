@@ -125,6 +125,7 @@ import json, os, random, sys
 from pathlib import Path
 import numpy, torch, covey
 
+(Path(sys.argv[1]) / f"began {os.getpid()}").touch()
 before = [random.random(), numpy.random.rand()]
 model = torch.nn.Linear(6, 3)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -146,6 +147,7 @@ said = {"before": before, "chance": chance, "local": int(os.environ["LOCAL_RANK"
 def test_a_loop_that_never_ends_by_itself_ends_with_the_run_and_the_script_goes_on(room: Room) -> None:
     result = launch(room.script(ENDLESS), [str(room.path)], "allreduce", 2, threads=1, steps=3)
     assert result.updates == 3
+    assert len(list(room.path.glob("began *"))) == 3, "two workers, and the process that scores, up to covey.join"
     first, second = read(room.path, 0), read(room.path, 1)
     assert first["before"] == second["before"], "what a script draws before covey.join is the same on all roles"
     assert all(one != other for one, other in zip(first["chance"], second["chance"], strict=True))

@@ -122,6 +122,11 @@ def test_a_script_is_not_simulated(script: Path) -> None:
         launch(script, [], "bsp", 2, engine="slurm")
 
 
+def test_a_script_has_no_mesh(script: Path) -> None:
+    with pytest.raises(PlanError, match="works only for a Task: use covey run"):
+        launch(script, [], "bsp with mesh(stage=2)", 2)
+
+
 def test_ranks_do_not_launch_a_run_each(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)

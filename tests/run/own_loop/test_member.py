@@ -20,11 +20,12 @@ from torch.utils.data import DataLoader, TensorDataset
 import covey
 from covey.data.seeded_draws import seed_all
 from covey.errors import PlanError
-from covey.run.own_loop.counting import LoaderCounts
+from covey.run.own_loop.counting import LoaderCounts, StepSamples
 from covey.run.own_loop.loading import Sizes
 from covey.run.own_loop.member import Member
 from covey.run.own_loop.settings import replica_of
 from covey.run.own_loop.worker_member import WorkerMember
+from covey.run.own_loop.written_weights import WrittenWeights
 
 X, Y = torch.linspace(-1, 1, 24).view(12, 2), torch.arange(12) % 3
 
@@ -313,6 +314,40 @@ def test_batches_that_are_skipped_do_not_count(between: str, counted: int) -> No
     weight.grad = weight.grad.add_(1) if weight.grad is not None else torch.ones(2)
     found = counts.take(None)
     assert (found.mine, found.everybody) == (counted, 6 if counted == 3 else 16)
+
+
+@pytest.mark.parametrize(
+    ("told", "everybody", "refused"),
+    [(4, 8, False), (3, 8, False), (3, None, True), (4, None, False)],  # None: the others are asked, and have 8
+)
+def test_layers_that_normalize_together_know_the_samples_before_the_step(
+    told: int, everybody: int | None, refused: bool
+) -> None:
+    """Unequal batches are fine where each step uses one batch of `member.loader`."""
+    member: Any = object.__new__(WorkerMember)
+    model, optimizer = made()
+    Member.__init__(member, model, optimizer)
+    member.workers = 2
+    member._replica = SimpleNamespace(compute=SimpleNamespace(norms=[object()]))
+    member._vote = lambda *given: 8.0
+    counted = StepSamples(mine=told, everybody=everybody, divided=True, alike=everybody is not None)
+    with pytest.raises(PlanError, match=r"SyncBatchNorm.*drop_last=True") if refused else contextlib.nullcontext():
+        member._weigh(optimizer, counted)
+
+
+@pytest.mark.parametrize("size", [100, 1_000_000])
+def test_a_sample_of_4096_weights_is_compared_at_each_step(size: int) -> None:
+    model = nn.Linear(size, 1, bias=False)
+    replica = replica_of(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda optimizer: None)
+    written = WrittenWeights(replica.layout)
+    compared = sum(len(sample) for sample in written._sample())
+    assert compared == min(size, 4096)
+    for _ in range(3):
+        written.note()
+        assert written.check() is None
+        with torch.no_grad():
+            model.weight[0, : size // 10] += 1
+        assert written.check() == "weight"
 
 
 def test_a_compiled_model_keeps_the_names_of_its_tensors() -> None:
