@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo import OptimizedModule
 
 import covey
+from covey.data.shards import Shards
 from covey.errors import PlanError
+from covey.message import Address
+from covey.model import build
+from covey.model.batches import OwnBatches
 from tests.worlds import mlp, sgd
 
 
@@ -24,6 +29,14 @@ def test_a_compiled_model_trains_to_the_same_weights(how: bool | str) -> None:
     worst = max(float((plain[name] - compiled[name]).abs().max()) for name in plain)
     assert worst <= (0 if how == "eager" else 1e-12)
     assert plain.keys() == compiled.keys(), "no name begins with _orig_mod"
+
+
+def test_a_worker_computes_with_the_compiled_model() -> None:
+    """Nothing is compiled before the first batch."""
+    for how, compiled in ((False, False), ("eager", True)):
+        given, deal = mlp(compile=how), Shards(128, 1, 8, 0)
+        source = build.replica(given, Address("worker", 0), True, deal, None).batch_source.own
+        assert isinstance(source, OwnBatches) and isinstance(source.model, OptimizedModule) == compiled
 
 
 def test_virtual_time_and_cut_models_are_refused() -> None:
