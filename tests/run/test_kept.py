@@ -9,10 +9,11 @@ import pytest
 
 from covey.checkpoint import CheckpointDirectory, RunRecord
 from covey.errors import CheckpointError, PeerLost
+from covey.observe.membership import MembershipLog
 from covey.run.kept import same_cut
 from covey.run.option_parts import CheckpointOptions
 from covey.run.processes import checkpoints_of, kept_run
-from covey.run.restarting import newest_after
+from covey.run.restarting import FailureCount
 
 
 def record(**changed: Any) -> RunRecord:
@@ -57,8 +58,10 @@ def test_seconds_of_two_clocks_are_not_added(tmp_path: Path) -> None:
 def test_a_restart_without_a_readable_checkpoint_ends_with_the_loss(tmp_path: Path) -> None:
     for place in CheckpointDirectory(kept(tmp_path)).all():
         (place / "run.json").write_text("{")
+    given = CheckpointOptions(checkpoint=tmp_path, on_failure="restart")
+    failures = FailureCount(given, CheckpointDirectory(tmp_path), 2, MembershipLog())
     with pytest.raises(PeerLost, match=r"(?s)worker 1 died.*the run cannot start again: .*run.json") as ended:
-        newest_after(CheckpointDirectory(tmp_path), PeerLost("worker 1 died", "worker 1"))
+        failures.newest((None, None), PeerLost("worker 1 died", "worker 1"))
     assert ended.value.who == "worker 1"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from covey.checkpoint import CheckpointDirectory, RunRecord
@@ -31,22 +31,64 @@ class Attempt:
     supervisor: Supervisor | None = None  # once its processes have started
 
 
-@dataclass(slots=True)
+Kept = tuple[Path | None, RunRecord | None]
+"""A checkpoint, and what it says of its run; neither: the run begins at its beginning."""
+
+
+class FailureCount:
+    """What the failures of a run add up to, until too many in a row kept nothing new."""
+
+    def __init__(
+        self, given: CheckpointOptions, checkpoints: CheckpointDirectory | None, workers: int, log: MembershipLog
+    ) -> None:
+        self.most = failures_survived(given) if given.on_failure == "restart" else 0  # in a row that it survives
+        self.checkpoints, self.workers, self.log = checkpoints, workers, log
+        self.failed = 0  # in a row, without a new checkpoint
+        self.repeated = 0  # samples that were lost with an attempt, and are trained on again
+
+    def newest(self, before: Kept, lost: PeerLost) -> Kept:
+        """The newest checkpoint; where none can be read, the loss ends the run."""
+        if not self.most:
+            raise lost
+        if self.checkpoints is None or not self.checkpoints.all():
+            return before
+        try:
+            return self.checkpoints.newest()
+        except CheckpointError as error:
+            raise PeerLost(f"{lost}\nthe run cannot start again: {error}", lost.who) from None
+
+    def count(self, lost: PeerLost, new: bool) -> float:
+        """One more, which has left a `new` checkpoint or not; the seconds to wait before the next attempt."""
+        self.failed = 1 if new else self.failed + 1
+        if self.failed > self.most:
+            raise PeerLost(
+                f"{lost}\nthe run failed {self.failed} times in a row without a new checkpoint: a shorter "
+                f"{option('every')} keeps more of it, and a larger {option('max_failures')} tries more often"
+            ) from lost
+        return pause(self.failed)
+
+    def note(self, lost: PeerLost, seconds: float, samples: int, run: RunRecord | None, stalled: float = 0.0) -> None:
+        """The attempt had trained for this long, on this many samples; the next one goes on from this record."""
+        tallies = run.progress.get("tallies", []) if run else []
+        self.repeated += max(0, samples - sum(each.get("samples", 0) for each in tallies))
+        self.log.add("restart", lost.who, str(lost), seconds=seconds, workers=self.workers, stalled=stalled)
+
+    def tell(self, result: Result) -> None:
+        """Let the result say what was lost, if anything was."""
+        if self.log.events:
+            result.membership = self.log.events
+            result.goodput = Goodput.of(result.samples, self.repeated)
+
+
 class Restarts:
     """Attempts at one run, until one of them ends well or too many in a row kept nothing new."""
 
-    given: Options
-    checkpoints: CheckpointDirectory | None
-    interrupt: Interrupt
-    workers: int
-    most: int = field(init=False)  # failures in a row that it survives
-    failed: int = 0  # in a row, without a new checkpoint
-    log: MembershipLog = field(default_factory=MembershipLog)
-    repeated: int = 0  # samples that were lost with an attempt, and are trained on again
-
-    def __post_init__(self) -> None:
-        most = failures_survived(self.given.checkpoints)
-        self.most = most if self.given.checkpoints.on_failure == "restart" else 0
+    def __init__(
+        self, given: Options, checkpoints: CheckpointDirectory | None, interrupt: Interrupt, workers: int,
+        log: MembershipLog | None = None,
+    ) -> None:  # fmt: skip
+        self.given, self.interrupt = given, interrupt
+        self.failures = FailureCount(given.checkpoints, checkpoints, workers, log or MembershipLog())
 
     def run(self, first: Attempt, train: Callable[[Attempt], Result]) -> Result:
         """Train, and train again from the newest checkpoint when a process is lost."""
@@ -55,48 +97,32 @@ class Restarts:
             try:
                 result = train(attempt)
             except PeerLost as lost:
-                if not self.most:
-                    raise
                 attempt = self._after(attempt, lost)
                 continue
             self._count_pause(attempt)
-            if self.log.events:
-                result.membership = self.log.events
-                result.goodput = Goodput.of(result.samples, self.repeated)
+            self.failures.tell(result)
             return result
 
     def _after(self, attempt: Attempt, lost: PeerLost) -> Attempt:
         """The next attempt; or no more of them."""
         self._count_pause(attempt)
         moment = time.monotonic()
-        following = self._from_newest(attempt, lost)
-        self.failed = self.failed + 1 if following.kept == attempt.kept else 1
-        if self.failed > self.most:
-            raise PeerLost(
-                f"{lost}\nthe run failed {self.failed} times in a row without a new checkpoint: a shorter "
-                f"{option('every')} keeps more of it, and a larger {option('max_failures')} tries more often"
-            ) from lost
+        kept, run = self.failures.newest((attempt.kept, attempt.run), lost)
+        wait = self.failures.count(lost, new=kept != attempt.kept)
         ended, before = attempt.supervisor, attempt.lost.clock if attempt.lost else 0.0
         clock, samples = (max(before, ended.clock.watch.now()), ended.roster.samples) if ended else (before, 0)
-        self.repeated += max(0, samples - samples_kept(following.run))
+        self.failures.note(lost, clock, samples, run)
         told = ended.referee.furthest if ended else attempt.lost.scored if attempt.lost else -1
-        following.lost = LostAttempt(moment=moment, clock=clock, scored=told)
-        self.log.add("restart", lost.who, str(lost), seconds=clock, workers=self.workers)
-        wait = pause(self.failed)
-        place = following.kept or "its beginning"
-        self._say(f"{lost}; the run starts again from {place}{f' in {wait:g} s' if wait else ''}")
+        self.given.output.say(
+            f"{lost}; the run starts again from {kept or 'its beginning'}{f' in {wait:g} s' if wait else ''}"
+        )
         self._wait(wait)
-        return following
-
-    def _from_newest(self, attempt: Attempt, lost: PeerLost) -> Attempt:
-        if self.checkpoints is None or not self.checkpoints.all():
-            return Attempt(attempt.kept, attempt.run)
-        return Attempt(*newest_after(self.checkpoints, lost))
+        return Attempt(kept, run, LostAttempt(moment=moment, clock=clock, scored=told))
 
     def _count_pause(self, attempt: Attempt) -> None:
         """How long the run stood still before this attempt trained."""
-        if self.log.events and attempt.supervisor:
-            self.log.events[-1].stalled = attempt.supervisor.clock.stood_still
+        if self.failures.log.events and attempt.supervisor:
+            self.failures.log.events[-1].stalled = attempt.supervisor.clock.stood_still
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -105,25 +131,7 @@ class Restarts:
                 raise KeyboardInterrupt
             time.sleep(0.05)
 
-    def _say(self, line: str) -> None:
-        if self.given.output.watcher:
-            self.given.output.watcher.say(line)
-
 
 def interval(given: CheckpointOptions) -> float | None:
     """Seconds between two checkpoints; None: as often as it costs little."""
     return None if given.every == "auto" else parse_duration(given.every)
-
-
-def newest_after(checkpoints: CheckpointDirectory, lost: PeerLost) -> tuple[Path, RunRecord]:
-    """The newest checkpoint; where none can be read, the loss ends the run."""
-    try:
-        return checkpoints.newest()
-    except CheckpointError as error:
-        raise PeerLost(f"{lost}\nthe run cannot start again: {error}", lost.who) from None
-
-
-def samples_kept(run: RunRecord | None) -> int:
-    """How far a checkpoint came."""
-    tallies = run.progress.get("tallies", []) if run else []
-    return sum(each.get("samples", 0) for each in tallies)

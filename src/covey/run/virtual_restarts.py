@@ -15,17 +15,14 @@ from covey.decoding import UNREADABLE
 from covey.engines.virtual.keeping import RunKeeper
 from covey.engines.virtual.run_faults import RunFaults, VirtualAttempt, killing
 from covey.errors import CheckpointError, PeerLost
-from covey.membership import pause
 from covey.message import Address
 from covey.model.named import named_numbers
-from covey.names import option
-from covey.observe.membership import Goodput, MembershipLog
+from covey.observe.membership import MembershipLog
 from covey.observe.referee import Referee
 from covey.observe.result import Result
 from covey.observe.tally import Tally, Teller
-from covey.run.option_parts import failures_survived
 from covey.run.request import Request, referee
-from covey.run.restarting import interval, newest_after, samples_kept
+from covey.run.restarting import FailureCount, interval
 from covey.simulate.faults import FaultPlan
 
 STARTING = 1.0  # seconds that a run needs to start again, besides its pause
@@ -41,17 +38,13 @@ class VirtualRestarts:
     checkpoints: CheckpointDirectory | None
     train: Callable[[VirtualAttempt, Referee], Result]
     faults: RunFaults | None = field(init=False)
-    most: int = field(init=False)  # failures in a row that it survives
-    failed: int = 0  # in a row, without a new checkpoint
-    log: MembershipLog = field(init=False)
-    repeated: int = 0
+    failures: FailureCount = field(init=False)
     told: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.log = MembershipLog(self.asked.left)
         virtual, asked = self.asked.options.virtual, self.asked.options.checkpoints
-        most = failures_survived(asked)
-        self.most = most if asked.on_failure == "restart" else 0
+        log, workers = MembershipLog(self.asked.left), len(self.asked.plan.limits)
+        self.failures = FailureCount(asked, self.checkpoints, workers, log)
         kills = virtual.cluster.kills if virtual.cluster else {}
         plan = FaultPlan((*self.plan.faults, *killing(kills).faults))
         self.faults = RunFaults(plan) if plan else None
@@ -67,16 +60,12 @@ class VirtualRestarts:
             try:
                 result = self.train(attempt, judge)
             except PeerLost as lost:
-                if not self.most:
-                    raise
-                kept, run = self._newest(before, run, lost)
+                kept, run = self.failures.newest((before, run), lost)
                 clock = self._after(attempt, lost, kept == before, run)
                 before, told = kept, judge.furthest
                 continue
             result.failures += self.told + (self.faults.told + self.faults.unmet if self.faults else [])
-            if self.log.events:
-                result.membership = self.log.events
-                result.goodput = Goodput.of(result.samples, self.repeated)
+            self.failures.tell(result)
             return result
 
     def _attempt(self, kept: Path | None, run: RunRecord | None, clock: float, judge: Referee) -> VirtualAttempt:
@@ -124,27 +113,12 @@ class VirtualRestarts:
 
         return write
 
-    def _newest(
-        self, before: Path | None, run: RunRecord | None, lost: PeerLost
-    ) -> tuple[Path | None, RunRecord | None]:  # fmt: skip
-        if self.checkpoints is None or not self.checkpoints.all():
-            return before, run
-        return newest_after(self.checkpoints, lost)
-
     def _after(self, attempt: VirtualAttempt, lost: PeerLost, same: bool, run: RunRecord | None) -> float:
         """Count what was lost, and say when the next attempt begins; or no more of them."""
         assert attempt.parts is not None, "an attempt that lost a role has begun"
-        now, samples = attempt.parts.agenda.now, attempt.parts.teller.samples
-        self.failed = self.failed + 1 if same else 1
-        if self.failed > self.most:
-            raise PeerLost(
-                f"{lost}\nthe run failed {self.failed} times in a row without a new checkpoint: a shorter "
-                f"{option('every')} keeps more of it, and a larger {option('max_failures')} tries more often"
-            ) from lost
-        self.repeated += max(0, samples - samples_kept(run))
-        waits = STARTING + pause(self.failed)
-        many = len(self.asked.plan.limits)
-        self.log.add("restart", lost.who, str(lost), seconds=now, workers=many, stalled=waits)
+        now = attempt.parts.agenda.now
+        waits = STARTING + self.failures.count(lost, new=not same)
+        self.failures.note(lost, now, attempt.parts.teller.samples, run, stalled=waits)
         self._say(f"{lost}; the run starts again from {'a checkpoint' if run else 'its beginning'}", keep=False)
         for instrument in self.asked.options.virtual.instruments:
             instrument.restarted(now + waits)
