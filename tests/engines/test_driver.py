@@ -24,8 +24,8 @@ from covey.engines.process.clock import Stopwatch
 from covey.engines.process.control_lines import RoleLine
 from covey.engines.process.forking.role_processes import RoleProcesses
 from covey.engines.process.launcher.keeping import take_over
+from covey.engines.process.launcher.quiescence import RunEnding
 from covey.engines.process.launcher.roster import Roster
-from covey.engines.process.launcher.run_ending import RunEnding
 from covey.engines.process.launcher.supervisor import Supervisor
 from covey.engines.process.role.command_handlers import obey
 from covey.engines.process.role.compute_thread import ComputeThread, WorkDone

@@ -13,10 +13,9 @@ from covey.engines.process.launcher.interval import Interval
 from covey.engines.process.launcher.keeping import CheckpointKeeper, RunRecorder, take_over
 from covey.engines.process.launcher.model_scoring import ModelScoring
 from covey.engines.process.launcher.monitor import Monitor
-from covey.engines.process.launcher.quiescence import Quiescence
+from covey.engines.process.launcher.quiescence import Quiescence, RunEnding
 from covey.engines.process.launcher.roster import Roster
 from covey.engines.process.launcher.run_clock import RunClock
-from covey.engines.process.launcher.run_ending import RunEnding
 from covey.engines.process.launcher.run_news import RunNews
 from covey.engines.process.launcher.run_processes import RunProcesses
 from covey.engines.process.launcher.run_start import assemble, start, warm
