@@ -25,22 +25,10 @@ if TYPE_CHECKING:
 
 WISHES = "What matters"
 
-Engine = Annotated[
-    str | None, flag("--engine", "ENGINE", "Measure local, or 'lab(…)'. (usual: local, without a cluster)", options.RUN)
-]
-Race = Annotated[bool, flag("--race", "", "Then run the best few for real, until one is surely first.", options.RUN)]
-Within = Annotated[
-    str | None, flag("--within", "TIME", "Begin no further round of the race after it. (usual: 60s)", options.BUDGET)
-]
-Quick = Annotated[bool, flag("--quick", "", "By formulas alone, in a moment.", options.RUN)]
-Delays = Annotated[bool, flag("--delays", "", "The least delay of every pattern of exchange instead.", options.RUN)]
 Report = Annotated[Path | None, flag("--report", "FILE", "The delays as a page to open in a browser.", options.KEEP)]
 Workers = Annotated[
     int | None, flag("--workers", "N", "How many there are. (usual: those of --cluster, else cores)", options.RUN, 1)
 ]
-Repeatable = Annotated[bool, flag("--repeatable", "", "Two runs must give the same model.", WISHES)]
-Once = Annotated[bool, flag("--exactly-once", "", "Every sample must count once in each epoch.", WISHES)]
-Spot = Annotated[bool, flag("--spot", "", "Machines may vanish.", WISHES)]
 Top = Annotated[int, flag("--top", "N", "How many to show.", options.OUTPUT, least=1)]
 
 
@@ -48,20 +36,30 @@ Top = Annotated[int, flag("--top", "N", "How many to show.", options.OUTPUT, lea
 class MeasureFlags(options.FlagGroup):
     """How the advice is found."""
 
-    engine: Engine = None
-    quick: Quick = False
-    race: Race = False
-    within: Within = None
-    delays: Delays = False
+    engine: Annotated[
+        str | None,
+        flag("--engine", "ENGINE", "Measure local, or 'lab(…)'. (usual: local, without a cluster)", options.RUN),
+    ] = None
+    quick: Annotated[bool, flag("--quick", "", "By formulas alone, in a moment.", options.RUN)] = False
+    race: Annotated[
+        bool, flag("--race", "", "Then run the best few for real, until one is surely first.", options.RUN)
+    ] = False
+    within: Annotated[
+        str | None,
+        flag("--within", "TIME", "Begin no further round of the race after it. (usual: 60s)", options.BUDGET),
+    ] = None
+    delays: Annotated[
+        bool, flag("--delays", "", "The least delay of every pattern of exchange instead.", options.RUN)
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class WishFlags(options.FlagGroup):
     """What matters to the person."""
 
-    repeatable: Repeatable = False
-    once: Once = False
-    spot: Spot = False
+    repeatable: Annotated[bool, flag("--repeatable", "", "Two runs must give the same model.", WISHES)] = False
+    once: Annotated[bool, flag("--exactly-once", "", "Every sample must count once in each epoch.", WISHES)] = False
+    spot: Annotated[bool, flag("--spot", "", "Machines may vanish.", WISHES)] = False
 
     def arguments(self) -> dict[str, bool]:
         return {"reproducible": self.repeatable, "once": self.once, "spot": self.spot}

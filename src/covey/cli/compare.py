@@ -27,33 +27,22 @@ if TYPE_CHECKING:
 SHORT = 10.0  # seconds of a run that need not be shown as it goes
 USUAL = "bsp,asynchronous,allreduce,local_sgd,easgd"
 
-Strategies = Annotated[
-    str, flag("--strategies", "SPEC,…", "SPECs, or all, central, decentral; 'ssp(bound=1|3)' is two.", options.RUN)
-]
-Simulate = Annotated[bool, flag("--simulate", "", "In virtual time, with the flags of simulate.", options.RUN)]
-Repeat = Annotated[
-    int | None, flag("--repeat", "N", "Run each with so many seeds. (usual: 5 to 15, until one is first)", options.RUN)
-]
-Within = Annotated[
-    str | None, flag("--within", "TIME", "Begin no further round after it. (usual: 60s)", options.BUDGET)
-]
-Rates = Annotated[str, flag("--rates", "A|B|…", "Factors on the learning rate to try; the best counts.", options.RUN)]
-Report = Annotated[Path | None, flag("--report", "FILE", "Write a report to open in a browser.", options.KEEP)]
-Continue = Annotated[
-    Path | None, flag("--continue", "DIR", "Keep finished runs here, and do not repeat those.", options.KEEP)
-]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContestFlags(options.FlagGroup):
     """Who competes, and where."""
 
-    strategies: Strategies = USUAL
+    strategies: Annotated[
+        str, flag("--strategies", "SPEC,…", "SPECs, or all, central, decentral; 'ssp(bound=1|3)' is two.", options.RUN)
+    ] = USUAL
     plugin: options.Plugins = None
     workers: options.Workers = 2
     servers: options.Servers = None
     engine: options.Engine = "local"
-    simulated: Simulate = False
+    simulated: Annotated[
+        bool, flag("--simulate", "", "In virtual time, with the flags of simulate.", options.RUN)
+    ] = False
 
     @property
     def place(self) -> str:
@@ -65,9 +54,16 @@ class ContestFlags(options.FlagGroup):
 class RoundFlags(options.FlagGroup):
     """How often each runs, and with which rates."""
 
-    repeat: Repeat = None
-    within: Within = None
-    rates: Rates = "1"
+    repeat: Annotated[
+        int | None,
+        flag("--repeat", "N", "Run each with so many seeds. (usual: 5 to 15, until one is first)", options.RUN),
+    ] = None
+    within: Annotated[
+        str | None, flag("--within", "TIME", "Begin no further round after it. (usual: 60s)", options.BUDGET)
+    ] = None
+    rates: Annotated[
+        str, flag("--rates", "A|B|…", "Factors on the learning rate to try; the best counts.", options.RUN)
+    ] = "1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +77,13 @@ class ManyScoresFlags(options.BudgetFlags):
 class ReportFlags(options.FlagGroup):
     """What is kept of a comparison."""
 
-    report: Report = None
+    report: Annotated[
+        Path | None, flag("--report", "FILE", "Write a report to open in a browser.", options.KEEP)
+    ] = None
     interactive: options.Interactive = False
-    folder: Continue = None
+    folder: Annotated[
+        Path | None, flag("--continue", "DIR", "Keep finished runs here, and do not repeat those.", options.KEEP)
+    ] = None
 
 
 @options.grouped

@@ -18,22 +18,6 @@ if TYPE_CHECKING:
 
 CUT, NETWORK = "How to cut", "The machines"
 
-Stages = Annotated[
-    int | None, flag("--stages", "P", "How many. (usual: 2, or with --machines what pays)", CUT, least=1)
-]
-Machines = Annotated[int | None, flag("--machines", "N", "More than stages: slow stages get several.", CUT, least=1)]
-Timetable = Annotated[
-    str, flag("--timetable", "NAME", "plain, gpipe, 1f1b, interleaved, pipedream or 2bw.", CUT)
-]  # fmt: skip
-Micro = Annotated[int, flag("--microbatches", "M", "Into how many a batch is cut.", CUT, least=1)]
-Chunks = Annotated[int, flag("--chunks", "V", "Of each stage, for interleaved.", CUT, least=1)]
-Vertical = Annotated[bool, flag("--vertical", "", "pipedream: one version of the weights for a batch.", CUT)]
-Recompute = Annotated[bool, flag("--recompute", "", "Run forwards again instead of keeping what they made.", CUT)]
-After = Annotated[list[str] | None, flag("--after", "MODULE", "Only after this module; may be repeated.", CUT)]
-Tied = Annotated[str, flag("--tied", "HOW", "Weights in two stages: refuse, or sum their gradients.", CUT)]
-Memory = Annotated[str | None, flag("--memory", "SIZE", "Of each machine, such as 2GB. (usual: no limit)", NETWORK)]
-Bandwidth = Annotated[str, flag("--bandwidth", "RATE", "Between two machines.", NETWORK)]
-Latency = Annotated[str, flag("--latency", "TIME", "One way.", NETWORK)]
 Picture = Annotated[Path | None, flag("--picture", "FILE", "The timetable as an SVG.", options.KEEP)]
 
 
@@ -41,15 +25,27 @@ Picture = Annotated[Path | None, flag("--picture", "FILE", "The timetable as an 
 class CutFlags(options.FlagGroup):
     """How the model is cut, and in which order its stages work."""
 
-    stages: Stages = None
-    machines: Machines = None
-    timetable: Timetable = "1f1b"
-    microbatches: Micro = 8
-    chunks: Chunks = 1
-    vertical: Vertical = False
-    recompute: Recompute = False
-    after: After = None
-    tied: Tied = "refuse"
+    stages: Annotated[
+        int | None, flag("--stages", "P", "How many. (usual: 2, or with --machines what pays)", CUT, least=1)
+    ] = None
+    machines: Annotated[
+        int | None, flag("--machines", "N", "More than stages: slow stages get several.", CUT, least=1)
+    ] = None
+    timetable: Annotated[
+        str, flag("--timetable", "NAME", "plain, gpipe, 1f1b, interleaved, pipedream or 2bw.", CUT)
+    ] = "1f1b"
+    microbatches: Annotated[int, flag("--microbatches", "M", "Into how many a batch is cut.", CUT, least=1)] = 8
+    chunks: Annotated[int, flag("--chunks", "V", "Of each stage, for interleaved.", CUT, least=1)] = 1
+    vertical: Annotated[bool, flag("--vertical", "", "pipedream: one version of the weights for a batch.", CUT)] = False
+    recompute: Annotated[
+        bool, flag("--recompute", "", "Run forwards again instead of keeping what they made.", CUT)
+    ] = False
+    after: Annotated[
+        list[str] | None, flag("--after", "MODULE", "Only after this module; may be repeated.", CUT)
+    ] = None
+    tied: Annotated[
+        str, flag("--tied", "HOW", "Weights in two stages: refuse, or sum their gradients.", CUT)
+    ] = "refuse"
 
     def schedule(self) -> Schedule:
         from covey.parallelism import Schedule
@@ -64,9 +60,11 @@ class CutFlags(options.FlagGroup):
 class StageMachineFlags(options.FlagGroup):
     """The machines that hold the stages."""
 
-    memory: Memory = None
-    bandwidth: Bandwidth = "1gbit"
-    latency: Latency = "0.1ms"
+    memory: Annotated[
+        str | None, flag("--memory", "SIZE", "Of each machine, such as 2GB. (usual: no limit)", NETWORK)
+    ] = None
+    bandwidth: Annotated[str, flag("--bandwidth", "RATE", "Between two machines.", NETWORK)] = "1gbit"
+    latency: Annotated[str, flag("--latency", "TIME", "One way.", NETWORK)] = "0.1ms"
 
 
 @options.grouped

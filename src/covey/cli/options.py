@@ -42,19 +42,7 @@ Engine = Annotated[
 Seed = Annotated[int, flag("--seed", "SEED", "What all chance comes from.", RUN, least=0)]
 Threads = Annotated[int | None, flag("--threads", "T", "Threads of torch in each role.", RUN, least=1)]
 LinkRate = Annotated[str | None, flag("--link-rate", "RATE", "What each link may carry, such as 50mbit.", RUN)]
-Stall = Annotated[
-    str,
-    flag(
-        "--stall",
-        "TIME",
-        "After this time, report who waits for whom, and end the run if a process is unresponsive.",
-        RUN,
-    ),
-]
 
-Epochs = Annotated[
-    int | None, flag("--epochs", "E", "End a worker after so many passes over its share.", BUDGET, least=1)
-]
 Steps = Annotated[int | None, flag("--steps", "S", "End a worker after so many steps of its own.", BUDGET, least=1)]
 Until = Annotated[
     str | None, flag("--until", "TARGET", "End the run at 'accuracy>=0.9', or accuracy:0.9 unquoted.", BUDGET)
@@ -68,35 +56,16 @@ Patience = Annotated[
     int | None, flag("--patience", "N", "End the run after so many scores that are not better.", BUDGET, least=1)
 ]
 
-Save = Annotated[Path | None, flag("--save", "FILE", "Save the trained weights as safetensors.", KEEP)]
-Checkpoint = Annotated[Path | None, flag("--checkpoint", "DIR", "Keep the whole run here as it goes.", KEEP)]
-Every = Annotated[str | None, flag("--every", "TIME", "How often to write a checkpoint, or auto. (usual: 60s)", KEEP)]
-OnFailure = Annotated[
-    Literal["stop", "restart", "continue"],
-    flag("--on-failure", "WHAT", "When a process is lost: stop, restart from a checkpoint, or continue.", KEEP),
-]
-MaxFailures = Annotated[
-    int | None,
-    flag("--max-failures", "N", "How many failures in a row may pass without progress.", KEEP, least=1),
-]
 Log = Annotated[
     list[str] | None,
     flag("--log", "KIND:WHERE", "Also report to csv:FILE, tensorboard:DIR, mlflow:URI, …: see docs/loggers.md", KEEP),
 ]
-Runs = Annotated[Path | None, flag("--runs", "DIR", "Record the run in this folder. (usual: runs)", KEEP)]
-NoRecord = Annotated[bool, flag("--no-record", "", "Do not record the run.", KEEP)]
 Profile = Annotated[
     Path | None, flag("--profile", "FILE", "What torch and the roles did at the beginning, for Perfetto.", KEEP)
 ]
 Faults = Annotated[
     str | None, flag("--faults", "PLAN", "What goes wrong: 'kill worker 1@5s', or a file of such lines.", KEEP)
 ]
-Resume = Annotated[Path | None, flag("--resume", "DIR", "Go on from the checkpoint in this folder.", KEEP)]
-
-Hosts = Annotated[Path | None, flag("--hosts", "FILE", "A file of hosts, one a line, as mpirun takes it.", HOSTS)]
-Place = Annotated[str, flag("--place", "WHERE", "Who lives where: servers:node0,workers:rest.", HOSTS)]
-Interface = Annotated[str, flag("--interface", "NAME", "The network by which hosts meet, such as eth1.", HOSTS)]
-Insecure = Annotated[bool, flag("--insecure", "", "Neither encrypt nor check who speaks between hosts.", HOSTS)]
 
 Interactive = Annotated[bool, flag("--interactive", "", "Draw the report with Plotly, which adds 5 MB to it.", KEEP)]
 
@@ -130,14 +99,22 @@ class ProcessFlags(FlagGroup):
     engine: Engine = "local"
     seed: Seed = 0
     threads: Threads = None
-    stall: Stall = "30s"
+    stall: Annotated[
+        str,
+        flag(
+            "--stall", "TIME",
+            "After this time, report who waits for whom, and end the run if a process is unresponsive.", RUN,
+        ),
+    ] = "30s"  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetFlags(FlagGroup):
     """How long to train, and how often to score."""
 
-    epochs: Epochs = None
+    epochs: Annotated[
+        int | None, flag("--epochs", "E", "End a worker after so many passes over its share.", BUDGET, least=1)
+    ] = None
     steps: Steps = None
     until: Until = None
     scores: Scores = 1
@@ -156,12 +133,19 @@ class OneRunFlags(BudgetFlags):
 class KeepFlags(FlagGroup):
     """What to keep of a run, and what to do when it fails."""
 
-    save: Save = None
-    checkpoint: Checkpoint = None
-    every: Every = None
-    resume: Resume = None
-    on_failure: OnFailure = "stop"
-    max_failures: MaxFailures = None
+    save: Annotated[Path | None, flag("--save", "FILE", "Save the trained weights as safetensors.", KEEP)] = None
+    checkpoint: Annotated[Path | None, flag("--checkpoint", "DIR", "Keep the whole run here as it goes.", KEEP)] = None
+    every: Annotated[
+        str | None, flag("--every", "TIME", "How often to write a checkpoint, or auto. (usual: 60s)", KEEP)
+    ] = None
+    resume: Annotated[Path | None, flag("--resume", "DIR", "Go on from the checkpoint in this folder.", KEEP)] = None
+    on_failure: Annotated[
+        Literal["stop", "restart", "continue"],
+        flag("--on-failure", "WHAT", "When a process is lost: stop, restart from a checkpoint, or continue.", KEEP),
+    ] = "stop"
+    max_failures: Annotated[
+        int | None, flag("--max-failures", "N", "How many failures in a row may pass without progress.", KEEP, least=1)
+    ] = None
 
     @property
     def files(self) -> dict[str, Path | None]:
@@ -176,18 +160,22 @@ class KeepFlags(FlagGroup):
 class HostFlags(FlagGroup):
     """How hosts are found, and how they reach each other."""
 
-    hosts: Hosts = None
-    place: Place = ""
-    interface: Interface = ""
-    insecure: Insecure = False
+    hosts: Annotated[
+        Path | None, flag("--hosts", "FILE", "A file of hosts, one a line, as mpirun takes it.", HOSTS)
+    ] = None
+    place: Annotated[str, flag("--place", "WHERE", "Who lives where: servers:node0,workers:rest.", HOSTS)] = ""
+    interface: Annotated[str, flag("--interface", "NAME", "The network by which hosts meet, such as eth1.", HOSTS)] = ""
+    insecure: Annotated[
+        bool, flag("--insecure", "", "Neither encrypt nor check who speaks between hosts.", HOSTS)
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordFlags(FlagGroup):
     """Where the run is recorded."""
 
-    runs: Runs = None
-    no_record: NoRecord = False
+    runs: Annotated[Path | None, flag("--runs", "DIR", "Record the run in this folder. (usual: runs)", KEEP)] = None
+    no_record: Annotated[bool, flag("--no-record", "", "Do not record the run.", KEEP)] = False
 
     @property
     def folder(self) -> Path | Literal[False] | None:

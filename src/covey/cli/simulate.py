@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 
 CLUSTER = "The cluster"
 
-ClusterFile = Annotated[Path | None, flag("--cluster", "FILE", "All of it, from a file like cluster.toml.", CLUSTER)]
-Bandwidth = Annotated[str | None, flag("--bandwidth", "RATE", "Of each host. (usual: 1gbit)", CLUSTER)]
-Latency = Annotated[str | None, flag("--latency", "TIME", "One way. (usual: 0.1ms)", CLUSTER)]
-Compute = Annotated[str | None, flag("--compute", "TIME", "Of one batch. (usual: 10ms)", CLUSTER)]
-Jitter = Annotated[str | None, flag("--jitter", "SHARE", "How much that varies, such as 0.3.", CLUSTER)]
-Slow = Annotated[list[str] | None, flag("--slow", "WORKER:FACTOR", "A slow worker, such as 3:4x.", CLUSTER)]
-Kill = Annotated[list[str] | None, flag("--kill", "WORKER@TIME", "A worker that dies, such as 2@5s.", CLUSTER)]
 Faults = Annotated[
     str | None,
     flag(
@@ -35,21 +28,19 @@ Faults = Annotated[
     ),
 ]  # fmt: skip
 TimingOnly = Annotated[bool, flag("--timing-only", "", "Replace the model by a vector of its size.", CLUSTER)]
-Workers = Annotated[
-    int | None,
-    flag("--workers", "N", "How many workers train. (usual: those of --cluster, else 2)", options.RUN, least=1),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterFlags(options.FlagGroup):
     """A cluster that exists only as a description."""
 
-    cluster: ClusterFile = None
-    bandwidth: Bandwidth = None
-    latency: Latency = None
-    compute: Compute = None
-    jitter: Jitter = None
+    cluster: Annotated[
+        Path | None, flag("--cluster", "FILE", "All of it, from a file like cluster.toml.", CLUSTER)
+    ] = None
+    bandwidth: Annotated[str | None, flag("--bandwidth", "RATE", "Of each host. (usual: 1gbit)", CLUSTER)] = None
+    latency: Annotated[str | None, flag("--latency", "TIME", "One way. (usual: 0.1ms)", CLUSTER)] = None
+    compute: Annotated[str | None, flag("--compute", "TIME", "Of one batch. (usual: 10ms)", CLUSTER)] = None
+    jitter: Annotated[str | None, flag("--jitter", "SHARE", "How much that varies, such as 0.3.", CLUSTER)] = None
 
     def described(self) -> Cluster | None:
         """The cluster of the file or of the other flags, if any were given; both at once are refused."""
@@ -69,14 +60,16 @@ class ClusterFlags(options.FlagGroup):
 class UnevenClusterFlags(ClusterFlags):
     """A cluster with slow workers."""
 
-    slow: Slow = None
+    slow: Annotated[list[str] | None, flag("--slow", "WORKER:FACTOR", "A slow worker, such as 3:4x.", CLUSTER)] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailingClusterFlags(UnevenClusterFlags):
     """A cluster with slow workers, and with some that die."""
 
-    kill: Kill = None
+    kill: Annotated[
+        list[str] | None, flag("--kill", "WORKER@TIME", "A worker that dies, such as 2@5s.", CLUSTER)
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +78,10 @@ class SimulatedTeamFlags(options.FlagGroup):
 
     strategy: options.Strategy = "bsp"
     plugin: options.Plugins = None
-    workers: Workers = None
+    workers: Annotated[
+        int | None,
+        flag("--workers", "N", "How many workers train. (usual: those of --cluster, else 2)", options.RUN, least=1),
+    ] = None
     servers: options.Servers = None
     seed: options.Seed = 0
     link_rate: options.LinkRate = None

@@ -15,13 +15,6 @@ from covey.errors import PlanError
 if TYPE_CHECKING:
     from covey.observe.recording import Recording
 
-Picture = Annotated[Path, flag("--picture", "FILE", "Where the picture goes, an SVG.", options.KEEP)]
-Chrome = Annotated[Path | None, flag("--chrome", "FILE", "Also for Chrome's and Perfetto's viewers.", options.KEEP)]
-Timetable = Annotated[
-    Path | None, flag("--timetable", "FILE", "Of a cut model: its pipeline, the bubble shaded, an SVG.", options.KEEP)
-]
-Begin = Annotated[str, flag("--from", "TIME", "Where the picture begins.", options.BUDGET)]
-Length = Annotated[str | None, flag("--length", "TIME", "How much the picture shows. (usual: all)", options.BUDGET)]
 Steps = Annotated[int, flag("--steps", "S", "End a worker after so many steps of its own.", options.BUDGET, least=1)]
 
 
@@ -36,11 +29,20 @@ class TracedTeamFlags(options.TeamFlags):
 class PictureFlags(options.FlagGroup):
     """What is drawn, and where that goes."""
 
-    begin: Begin = "0s"
-    length: Length = None
-    picture: Picture = Path("trace.svg")
-    chrome: Chrome = None
-    timetable: Timetable = None
+    begin: Annotated[str, flag("--from", "TIME", "Where the picture begins.", options.BUDGET)] = "0s"
+    length: Annotated[
+        str | None, flag("--length", "TIME", "How much the picture shows. (usual: all)", options.BUDGET)
+    ] = None
+    picture: Annotated[
+        Path, flag("--picture", "FILE", "Where the picture goes, an SVG.", options.KEEP)
+    ] = Path("trace.svg")
+    chrome: Annotated[
+        Path | None, flag("--chrome", "FILE", "Also for Chrome's and Perfetto's viewers.", options.KEEP)
+    ] = None
+    timetable: Annotated[
+        Path | None,
+        flag("--timetable", "FILE", "Of a cut model: its pipeline, the bubble shaded, an SVG.", options.KEEP),
+    ] = None
 
 
 @options.grouped
