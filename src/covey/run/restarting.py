@@ -41,7 +41,8 @@ class FailureCount:
     def __init__(
         self, given: CheckpointOptions, checkpoints: CheckpointDirectory | None, workers: int, log: MembershipLog
     ) -> None:
-        self.most = failures_survived(given) if given.on_failure == "restart" else 0  # in a row that it survives
+        most = failures_survived(given)
+        self.most = most if given.on_failure == "restart" else 0  # failures in a row that it survives
         self.checkpoints, self.workers, self.log = checkpoints, workers, log
         self.failed = 0  # in a row, without a new checkpoint
         self.repeated = 0  # samples that were lost with an attempt, and are trained on again
