@@ -85,11 +85,12 @@ PAIRS: Mapping[str, tuple[str, ...]] = {
     ),
     "dssp": ("low=0, extra=3, weight=0.5", "low=2, extra=1"),
     "eamsgd": ("period=3, momentum=0.5, mode=synchronous", "period=2, momentum=0.9, adapt=true"),
-    "easgd": ("period=1, adapt=true, pull=0.05", "period=2, mode=synchronous, momentum=0.5",
+    "easgd": ("period=1, adapt=true, pull=0.05", "period=1, adapt=true, pull=0.35",
+              "period=2, mode=synchronous, momentum=0.5",
               "period=2, mode=round_robin, pull=0.1"),
     "gradient_coding": ("stragglers=1, scheme=fractional", "stragglers=2, scheme=cyclic"),
     "hogwild++": ("momentum=drop, clusters=2, hold=1, tolerance=0.05", "momentum=drop, clusters=3, hold=1"),
-    "local_sgd": ("period=2, growth=1.5, momentum=average", "period=2, after=3, momentum=reset",
+    "local_sgd": ("period=1, growth=2.0, momentum=average", "period=2, after=3, momentum=reset",
                   "period=2, pattern=hierarchical, local=3", "period=1, after=2, pattern=halving"),
     "malt": ("bound=2", "share=model, fold=sum", "share=gradient, fold=average, queue=3", "barrier=true, share=model",
              "bound=1, share=model", "fold=sum, queue=3", "bound=1, fold=sum"),
@@ -115,7 +116,7 @@ GRAPHS = tuple(
     {"random_regular": "random_regular(degree=2, seed=3)", "tree": "tree(fanout=3)"}.get(name, name)
     for name in topology.GRAPHS if name != "matrix"
 )  # fmt: skip
-OVER_OFTEN = ("bsp", "asynchronous", "petuum", "bosen", "dpsgd", "sgp")
+OVER_OFTEN = ("bsp", "asynchronous", "petuum", "bosen", "outer_products", "dpsgd", "sgp")
 ON_HOSTS = ("allreduce", "bsp", "local_sgd")
 """Strategies that every run of the tests tries over every layout or graph, or on two hosts."""
 
