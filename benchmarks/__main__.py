@@ -19,12 +19,14 @@ from benchmarks import (
     own_cost,
     pipelines,
     push_pull,
+    record_cost,
     starting,
     virtual_engine,
 )
 
 BENCHMARKS = {
     "own_cost": own_cost.measure,
+    "record_cost": record_cost.measure,
     "push_pull": push_pull.measure,
     "all_reduce": all_reduce.measure,
     "data_parallel": data_parallel.measure,

@@ -16,7 +16,7 @@ from covey.exchange.gradient_noise import measure_noise
 from covey.message import Address
 from covey.model.scored import ScoredModel, Snapshot
 from covey.observe.facts import NOW
-from covey.observe.journal import JournalScore, read_now
+from covey.observe.journal import JournalMoment, JournalScore, read_now
 from covey.observe.records import RunRecordFolder
 from covey.observe.tally import GradientAge, Tally, Teller, mean_ages, read_measured
 from covey.task import load_task
@@ -160,4 +160,6 @@ def test_momentum_hides_the_noise_of_a_models_change(tmp_path: Path) -> None:
 
 def test_runs_that_are_only_timed_have_nothing_to_measure(tmp_path: Path) -> None:
     result = covey.fit(DIGITS, "bsp + int8", 2, engine="simulated", steps=30, timing_only=True, runs=tmp_path)
-    assert result.updates == 30
+    assert result.updates == 30 and result.record
+    moments = [event for event in RunRecordFolder(result.record).events if isinstance(event, JournalMoment)]
+    assert [moment.phase for moment in moments] == ["training", "ended"], "they are shown while they go, too"

@@ -7,7 +7,7 @@ from typing import Any
 
 from covey.vector import Vector
 
-SAMPLED = 100  # vectors of which one is looked at
+SAMPLED, LATER = 100, 500  # vectors of which one is looked at, at first and later
 
 Encode = Callable[[Vector, Any], tuple[Vector, Any]]
 
@@ -20,7 +20,7 @@ def measuring(encode: Encode, decode: Callable[[Vector], Vector], measure: Calla
         nonlocal count
         count += 1
         wire, memory = encode(vector, memory)
-        if count % SAMPLED == 1 and (whole := vector.norm()) > 0:
+        if count % (SAMPLED if count < 10 * SAMPLED else LATER) == 1 and (whole := vector.norm()) > 0:
             measure("compression", (vector - decode(wire)).norm() / whole)
         return wire, memory
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from covey.program import Node
 from covey.vector import Vector, mean
 
-SAMPLED = 20  # steps or updates of which one is looked at
+SAMPLED, LATER = 20, 100  # steps or updates of which one is looked at, at first and later
 
 
 def due(number: int) -> bool:
-    """Whether this step or update is one of those."""
-    return number % SAMPLED == 1
+    """Whether this step or update is one of those; the first are looked at more often, as most runs are short."""
+    return number % (SAMPLED if number < 10 * SAMPLED else LATER) == 1
 
 
 def measure_noise(node: Node, grads: Sequence[Vector], samples: Sequence[int]) -> None:

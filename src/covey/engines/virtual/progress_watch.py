@@ -10,6 +10,7 @@ from covey.observe.referee import Referee
 from covey.observe.tally import Teller, mean_ages
 
 SHOW_EVERY = 0.1
+RARELY = 20  # times as long as showing takes, which ten thousand roles make long: a twentieth of the time at most
 
 
 class ProgressWatch(Teller):
@@ -18,7 +19,7 @@ class ProgressWatch(Teller):
     def __init__(self, watcher: Watcher, referee: Referee, budget: int | None) -> None:
         super().__init__()
         self.watcher, self.referee, self.budget = watcher, referee, budget
-        self.shown = 0.0
+        self.shown, self.pause = 0.0, SHOW_EVERY
         self.loss: float | None = None
         self.waits: dict[Address, tuple[str, float]] = {}  # for what, and for how many seconds of the run
         self.since: dict[Address, tuple[str, float]] = {}  # a worker's longest since its last batch
@@ -27,10 +28,13 @@ class ProgressWatch(Teller):
         super().noted(at, who, kind, value)
         if kind == "loss":
             self.loss = value if self.loss is None else 0.95 * self.loss + 0.05 * value
+        elif kind == "samples":  # a batch, also of a run that is only timed
             self.waits[who] = self.since.pop(who, ("", 0.0))
-            if time.monotonic() - self.shown > SHOW_EVERY:
-                self.shown = time.monotonic()
+            begin = time.monotonic()
+            if begin - self.shown > self.pause:
                 self.watcher.update(self.progress(at, "training"))
+                self.shown = time.monotonic()
+                self.pause = max(SHOW_EVERY, (self.shown - begin) * RARELY)
 
     def conclude(self, at: float) -> None:
         """Show the end."""

@@ -1,5 +1,5 @@
 // Charts of what the chosen runs measured, over time, samples or bytes.
-import { short } from "./table.js";
+import { make, short } from "./table.js";
 
 const MOST_POINTS = 800; // of a run in a chart
 const OURS = ["seconds", "samples", "bytes", "at", "loss", "measured"];
@@ -21,28 +21,24 @@ const MOMENTS = [
 ];
 
 function thinned(xs, ys) {
-  const points = [];
-  for (let index = 0; index < xs.length; index += 1) {
-    const [x, y] = [xs[index], ys[index]];
-    if (x !== null && x !== undefined && y !== null && y !== undefined) points.push([x, y]);
-  }
-  points.sort((a, b) => a[0] - b[0]);
+  const known = (value) => value !== null && value !== undefined;
+  const points = xs.map((x, index) => [x, ys[index]]).filter((pair) => pair.every(known)).sort((a, b) => a[0] - b[0]);
   const step = Math.ceil(points.length / MOST_POINTS);
   const kept = points.filter((_, index) => index % step === 0 || index === points.length - 1)
     .filter(([x], index, all) => index === 0 || x > all[index - 1][0]);
   return [kept.map(([x]) => x), kept.map(([, y]) => y)];
 }
 
+const over = (rows, axis, of) => thinned(rows.map((row) => row[axis]), rows.map(of));
+
 function curves(run, axis) {
   const found = new Map();
   for (const name of new Set(run.series.scores.flatMap((row) => Object.keys(row)))) {
-    if (!OURS.includes(name)) {
-      found.set(name, { title: name, data: thinned(run.series.scores.map((row) => row[axis]), run.series.scores.map((row) => row[name])) });
-    }
+    if (!OURS.includes(name)) found.set(name, { title: name, data: over(run.series.scores, axis, (row) => row[name]) });
   }
   for (const [name, title] of Object.entries(MEASURED)) {
     const told = run.series.scores.filter((row) => row.measured && row.measured[name] !== undefined);
-    if (told.length) found.set(name, { title, data: thinned(told.map((row) => row[axis]), told.map((row) => row.measured[name])) });
+    if (told.length) found.set(name, { title, data: over(told, axis, (row) => row.measured[name]) });
   }
   const { moments } = run.series;
   for (const { name, title, of } of MOMENTS) {
@@ -105,12 +101,8 @@ export function drawCharts(place, runs, axis) {
   for (const [name, { title, runs: shown, tables }] of named) {
     let figure = [...place.children].find((one) => one.dataset.chart === name);
     if (!figure) {
-      figure = document.createElement("figure");
+      figure = make("figure", {}, make("figcaption", {}, title, make("output")), make("div"));
       figure.dataset.chart = name;
-      const caption = document.createElement("figcaption");
-      caption.textContent = title;
-      caption.append(document.createElement("output"));
-      figure.append(caption, document.createElement("div"));
       place.append(figure);
     }
     drawn(figure, name, title, shown, tables, axis);

@@ -1,5 +1,5 @@
 // The cluster: roles by what they do, links by bytes per second, dashed lines to whom a role waits for.
-import { short } from "./table.js";
+import { make as element, short } from "./table.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 640, MOST_WIDE = 7;
@@ -97,7 +97,7 @@ function drawLarge(place, series) { // one dot each, on a canvas: ten thousand e
   const columns = Math.floor(across / step);
   const parts = [];
   for (const [kind, letters] of Object.entries(now.states)) {
-    const canvas = document.createElement("canvas");
+    const canvas = element("canvas");
     const ratio = window.devicePixelRatio || 1;
     const rows = Math.ceil(letters.length / columns);
     [canvas.width, canvas.height] = [columns * step * ratio, rows * step * ratio];
@@ -110,10 +110,9 @@ function drawLarge(place, series) { // one dot each, on a canvas: ten thousand e
       paint.fillRect((index % columns) * step, Math.floor(index / columns) * step, step - 1, step - 1);
     }
     const waiting = letters.split("w").length - 1;
-    const words = document.createElement("p");
     const computing = letters.split("c").length - 1;
-    words.textContent = `${letters.length} × ${kind}: ${computing + waiting ? `${computing} compute, ${waiting} wait` : now.phase}`;
-    parts.push(words, canvas);
+    const textContent = `${letters.length} × ${kind}: ${computing + waiting ? `${computing} compute, ${waiting} wait` : now.phase}`;
+    parts.push(element("p", { textContent }), canvas);
   }
   const links = rates(series).map(({ from, to, rate }) => `${from} → ${to} ${short(rate)} bytes/s`);
   const waits = now.waits.map(([from, to, count]) => `${count} × ${from} wait for ${to}`);
@@ -121,15 +120,8 @@ function drawLarge(place, series) { // one dot each, on a canvas: ten thousand e
 }
 
 function legend(text) {
-  const words = document.createElement("p");
-  words.className = "legend";
-  for (const does of ["computes", "waits", "stands still"]) {
-    const swatch = document.createElement("i");
-    swatch.className = does.split(" ").pop();
-    words.append(swatch, ` ${does}   `);
-  }
-  words.append(text);
-  return words;
+  const swatches = Object.values(DOES).flatMap((does) => [element("i", { className: does.split(" ").pop() }), ` ${does}   `]);
+  return element("p", { className: "legend" }, ...swatches, text);
 }
 
 export function drawCluster(place, series) {

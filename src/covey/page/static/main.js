@@ -1,10 +1,9 @@
 // The table and the charts follow one stream of server-sent events. Text from records is only ever set as textContent.
 import { drawCharts } from "./charts.js";
 import { drawCluster } from "./cluster.js";
-import { drawTable } from "./table.js";
+import { drawTable, find, make } from "./table.js";
 
 const MOST_SHOWN = 10; // runs in a chart: as many as there are colours
-const find = (id) => document.getElementById(id);
 const state = {
   rows: new Map(), chosen: [], series: new Map(), filter: "", sort: { column: "began", down: true }, axis: "seconds",
 };
@@ -65,8 +64,7 @@ async function follow(ids) {
 
 function showDetail() {
   const shown = state.chosen.filter((id) => state.rows.has(id) && state.series.has(id));
-  const last = shown[shown.length - 1];
-  const row = state.rows.get(last);
+  const last = shown.at(-1), row = state.rows.get(last);
   find("title").textContent = shown.length > 1 ? `${shown.length} runs` : row ? row.strategy : "Choose runs in the table";
   drawCharts(find("charts"), shown.map((id) => ({
     id, label: state.rows.get(id).strategy, number: state.chosen.indexOf(id), series: state.series.get(id),
@@ -79,19 +77,13 @@ function showDetail() {
 function showWords(series, row) {
   const lines = series ? series.lines.slice(-8) : [];
   if (row && row.why) lines.push([0, row.why]);
-  find("lines").replaceChildren(...lines.map(([at, line]) => {
-    const item = document.createElement("li");
-    item.textContent = at ? `${new Date(at * 1000).toLocaleTimeString()}  ${line}` : line;
-    return item;
-  }));
+  const timed = ([at, line]) => (at ? `${new Date(at * 1000).toLocaleTimeString()}  ${line}` : line);
+  find("lines").replaceChildren(...lines.map((line) => make("li", { textContent: timed(line) })));
   const facts = Object.entries((series && series.facts) || {});
   find("facts").hidden = !facts.length;
-  find("facts").querySelector("dl").replaceChildren(...facts.flatMap(([name, value]) => {
-    const [term, text] = [document.createElement("dt"), document.createElement("dd")];
-    term.textContent = name;
-    text.textContent = typeof value === "object" ? JSON.stringify(value) : value;
-    return [term, text];
-  }));
+  find("facts").querySelector("dl").replaceChildren(...facts.flatMap(([name, value]) => [
+    make("dt", { textContent: name }), make("dd", { textContent: typeof value === "object" ? JSON.stringify(value) : value }),
+  ]));
 }
 
 function hear(word) {
@@ -103,10 +95,8 @@ function hear(word) {
   find("trouble").textContent = word.trouble;
   find("trouble").hidden = !word.trouble;
   const runs = [...state.rows.values()].filter((row) => row.kind === "run");
-  if (!touched && runs.length) { // the newest, until a person has chosen
-    const newest = runs.reduce((a, b) => (b.began > a.began ? b : a));
-    state.chosen = [newest.id];
-  }
+  // the newest, until a person has chosen
+  if (!touched && runs.length) state.chosen = [runs.reduce((a, b) => (b.began > a.began ? b : a)).id];
   showTable();
   const changed = new Set(word.rows.map((row) => row.id));
   const wanted = state.chosen.filter((id) => changed.has(id) || !state.series.has(id));

@@ -1,6 +1,11 @@
 // The table of runs: sorts, filters, and chooses what the charts show.
 const AT_ONCE = 60; // rows that are drawn, and then as many more whenever a person has scrolled to the last
-const find = (id) => document.getElementById(id);
+export const find = (id) => document.getElementById(id);
+export const make = (name, values = {}, ...inside) => {
+  const element = Object.assign(document.createElement(name), values);
+  element.append(...inside);
+  return element;
+};
 
 export const short = (value) => {
   if (value === null || value === undefined || Number.isNaN(value)) return "";
@@ -10,15 +15,13 @@ export const short = (value) => {
   return `${Number(value.toPrecision(4))}`;
 };
 
+const number = (name, head = name) => ({ name, head, value: (row) => row[name] });
 const columns = (metrics) => [
   { name: "strategy", head: "run", text: (row) => row.strategy, note: (row) => row.id },
   { name: "status", head: "status", text: (row) => row.status },
-  { name: "workers", head: "workers", number: true, value: (row) => row.workers },
-  ...metrics.map((metric) => ({ name: `metric ${metric}`, head: metric, number: true, value: (row) => row.metrics[metric] })),
-  { name: "loss", head: "loss", number: true, value: (row) => row.loss },
-  { name: "seconds", head: "seconds", number: true, value: (row) => row.seconds },
-  { name: "rate", head: "samples/s", number: true, value: (row) => row.rate },
-  { name: "bytes", head: "bytes", number: true, value: (row) => row.bytes },
+  number("workers"),
+  ...metrics.map((metric) => ({ name: `metric ${metric}`, head: metric, value: (row) => row.metrics[metric] })),
+  ...[number("loss"), number("seconds"), number("rate", "samples/s"), number("bytes")],
   { name: "began", head: "began", text: (row) => row.began.replace("T", " ").replace("Z", "") },
 ];
 
@@ -40,21 +43,13 @@ function compare(column, down) {
 }
 
 function empty(id, shown) {
-  const element = document.createElement("tr");
-  element.dataset.run = id;
-  for (const column of shown) {
-    const cell = element.insertCell();
+  const element = make("tr", {}, ...shown.map((column) => {
+    const dot = () => make("button", { className: "dot", ariaLabel: `Show ${id} in the charts` });
+    const cell = make("td", { className: column.value ? "number" : "" }, ...(column.note ? [dot(), "", make("small")] : [""]));
     cell.dataset.column = column.name;
-    if (column.number) cell.className = "number";
-    cell.append("");
-    if (column.note) {
-      const dot = document.createElement("button");
-      dot.className = "dot";
-      dot.setAttribute("aria-label", `Show ${id} in the charts`);
-      cell.prepend(dot);
-      cell.append(document.createElement("small"));
-    }
-  }
+    return cell;
+  }));
+  element.dataset.run = id;
   return element;
 }
 
@@ -85,14 +80,10 @@ function drawHeads(shown, sorted, down, actions) {
   if (heads === mark) return;
   heads = mark;
   find("heads").replaceChildren(...shown.map((column) => {
-    const head = document.createElement("th");
-    const button = document.createElement("button");
-    button.textContent = column.head;
-    button.addEventListener("click", () => actions.sort(column.name));
-    if (column === sorted) head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const button = make("button", { textContent: column.head, onclick: () => actions.sort(column.name) });
+    const head = make("th", { className: column.value ? "number" : "" }, button);
+    if (column === sorted) head.ariaSort = down ? "descending" : "ascending";
     head.dataset.column = column.name;
-    if (column.number) head.className = "number";
-    head.append(button);
     return head;
   }));
 }
