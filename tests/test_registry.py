@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import make_dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,9 @@ import covey
 from covey import catalog, registry
 from covey.engines import handover
 from covey.errors import PlanError
-from covey.exchange.codecs.by_name import CODECS
+from covey.exchange.codecs.by_name import CODECS, WRAPPERS
 from covey.spec import Spec, parse
+from covey.systems import LATER, SYSTEMS
 from tests.worlds import mlp
 
 PLUGIN = "examples/plugins/own_strategies.py"
@@ -82,6 +85,21 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_line(text: str, said: str,
     with pytest.raises(PlanError) as error:
         registry.load(file)
     assert said in str(error.value) and str(error.value).startswith(str(file)) and "\n" not in str(error.value)
+
+
+TAKEN = {
+    **dict.fromkeys([*catalog.names(), *SYSTEMS, *LATER], "a strategy"),
+    **dict.fromkeys([*CODECS, *WRAPPERS, "pull"], "a codec"),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("method", ["strategy", "codec"])
+def test_every_word_of_a_spec_is_taken(name: str, method: str) -> None:
+    """Systems, and what goes around a codec, too."""
+    own = make_dataclass("Own", [], namespace={method: lambda self, *given: None})
+    with pytest.raises(PlanError, match=re.escape(f"there is {TAKEN[name]} '{name}' already")):
+        covey.register(name)(own)
 
 
 def test_two_files_cannot_have_one_name_but_one_may_be_loaded_twice(tmp_path: Path) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import covey
 from covey.errors import PlanError
+from covey.scoring import target_of
 from covey.target import Target, parse_target
+from tests.worlds import mlp
 
 
 @pytest.mark.parametrize(
@@ -78,3 +82,9 @@ def test_what_the_task_declares_or_the_operator_says_decides() -> None:
     assert parse_target("loss:20", {"loss": "higher"}) == Target("loss", 20, ">=")
     assert parse_target("perplexity<=20", {"perplexity": "higher"}).op == "<="
     assert parse_target("perplexity<=20", {}).op == "<="
+
+
+@pytest.mark.parametrize(("until", "meant"), [("accuracy>=1", 1.0), ("accuracy:1.0", 1.0), ("accuracy<=0", 0.0)])
+def test_the_ends_of_what_a_score_can_be_are_targets_too(until: str, meant: float) -> None:
+    data = torch.eye(3), torch.arange(3)
+    assert target_of(mlp(data=data, evaluate=covey.accuracy(data)), until).value == meant

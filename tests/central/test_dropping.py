@@ -27,6 +27,17 @@ def test_the_limit_is_what_all_but_a_share_keep_to() -> None:
     assert not dropping.enough([step[0], ()], patience), "half of the step is more than the most that may miss"
 
 
+@pytest.mark.parametrize(
+    ("most", "missing", "enough"), [(0.5, 4, True), (0.5, 5, False), (0.0, 0, True), (1.0, 8, True)]
+)
+def test_exactly_the_most_may_miss(most: float, missing: int, enough: bool) -> None:
+    """Of two workers' eight parts."""
+    dropping = Dropping(0.0, most, 4, warmup=1, window=2)
+    times = [tuple(range(4)), tuple(range(4))]
+    late = [times[0][: 4 - max(0, missing - 4)], times[1][: 4 - min(4, missing)]]
+    assert dropping.enough(late, Patience()) == enough
+
+
 def test_a_straggler_is_waited_for_until_the_limit_is_learned_and_then_for_a_part_of_its_batch() -> None:
     """Three workers of 10 ms and one of 100, in parts of 25: steps of 100 ms, and after 5 of them of 25."""
     task = quadratic(lr=0.5, dtype=torch.float32)

@@ -67,6 +67,15 @@ def test_of_equals_the_least_credit_and_then_the_largest_partition() -> None:
     assert search.found() == GRID[5]
 
 
+def test_the_first_step_of_a_trial_does_not_count() -> None:
+    """Transfers of the setting before may still be under way in it."""
+    search = TuningSearch(Forgetful(), GRID)  # type: ignore[arg-type]
+    for number, taken in ((2, [9.0, 0.1, 0.3, 0.1]), (9, [0.01, 0.15, 0.15, 0.15])):
+        search.steps += [[number, seconds] for seconds in taken]
+    assert search.seconds() == {2: 0.1, 9: 0.15}
+    assert search.found() == GRID[2]
+
+
 # -- in runs ----------------------------------------------------------------------------------------------------------
 
 BOTH = "bytescheduler(partition=auto, credit=auto)"

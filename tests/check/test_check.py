@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -21,7 +22,9 @@ from covey.exchange.codec import Codec, Coder, Seed
 from covey.exchange.codec_traits import CodecTraits
 from covey.exchange.codecs.by_name import CODECS
 from covey.model.flat import Form
-from tests.worlds import mlp
+from covey.strategy import Composition
+from covey.vector import Vector
+from tests.worlds import mlp, worker
 
 NUMBER = count()
 PLUGIN = Path("examples/plugins/own_strategies.py")
@@ -215,6 +218,7 @@ def test_a_restart_that_never_comes_about_is_named(monkeypatch: pytest.MonkeyPat
     assert same_after_a_restart("sandblaster").startswith("with 1 worker, no checkpoint came about")
 
 
+@pytest.mark.parametrize("depends", ["replica.model.mul_(1 + seen[0] * 1e-6)", "replica.weigh(1.0 + seen[0])"])
 @pytest.mark.parametrize(
     ("kept", "said"),
     [
@@ -222,11 +226,56 @@ def test_a_restart_that_never_comes_about_is_named(monkeypatch: pytest.MonkeyPat
         ("[0]", "so keep it with node.remember; what is remembered: worker: nothing"),
     ],
 )
-def test_a_strategy_that_forgets_something_at_a_restart_is_named(kept: str, said: str, tmp_path: Path) -> None:
+def test_a_strategy_that_forgets_something_at_a_restart_is_named(
+    kept: str, said: str, depends: str, tmp_path: Path
+) -> None:
+    """Something on which the model depends, or what the model counts in the scored mean."""
     counts = f"    seen = {kept}\n    for step in node.steps():\n        await replica.descend(node)\n"
-    grows = "        seen[0] += 1\n        replica.model.mul_(1 + seen[0] * 1e-6)\n"
+    grows = f"        seen[0] += 1\n        {depends}\n"
     registry.load(
         planted(tmp_path, ("    for step in node.steps():\n        await replica.descend(node)\n", counts + grows))
     )
     found = same_after_a_restart("shifting")
     assert found.endswith(said) and bool(found) == bool(said)
+
+
+class Flood(covey.Message):
+    """What nobody reads before its end."""
+
+    wire_name = "test_check.flood"
+
+    step: int
+    numbers: Vector
+
+
+async def flood(node: covey.Node, replica: covey.Replica, *, numbers: bool) -> None:
+    """Send to all others after each step, whatever becomes of it; read what they sent at the end."""
+    peers = [peer for peer in node.members(0) if peer != node.address]
+    for step in node.steps():
+        await replica.descend(node)
+        for peer in peers:
+            await node.send(peer, Flood(step, replica.model if numbers else Vector(())), paced=True)
+    for step in range(node.step):
+        await node.gather(Flood, peers, step=step)
+
+
+@dataclass(frozen=True)
+class Flooding:
+    numbers: bool = True
+
+    def strategy(self, workers: int) -> covey.Strategy:
+        def roles(workers: int, servers: int) -> list[covey.Role]:
+            program = partial(flood, numbers=self.numbers)
+            return [covey.Role(worker(rank), program, trains=True, scored=True) for rank in range(workers)]
+
+        bare = catalog.resolve("gosgd", workers)
+        return replace(bare, name="flooding", settings=asdict(self), roles=roles, composition=Composition())
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"), [("flooding", "bytes lie on a link"), ("flooding(numbers=false)", "messages lie on a link")]
+)
+def test_mailboxes_that_fill_while_a_worker_is_stuck_are_found(spec: str, said: str) -> None:
+    """What has come and is not read counts, not only what is on its way."""
+    covey.register("flooding")(Flooding)
+    assert said in laws.bounded(spec)

@@ -99,6 +99,22 @@ def test_drawing_leaves_the_global_random_numbers_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        *SAMPLERS.values(), RandomSampler(WHOLE, num_samples=9), RandomSampler(WHOLE, num_samples=40),
+        RandomSampler(WHOLE, generator=torch.Generator().manual_seed(3)),
+    ],
+    ids=[*SAMPLERS, "fewer", "more", "seeded"],
+)  # fmt: skip
+def test_a_sampler_in_a_loader_counts_as_one_of_the_task(sampler: Any) -> None:
+    """Only one that does nothing but shuffle is left out."""
+    inside = task(DataLoader(WHOLE, 4, sampler=sampler))
+    assert inside.sampler is sampler
+    assert passes(inside) == passes(task(WHOLE, sampler=sampler, batch_size=4))
+    assert [len(one) for one in passes(inside)] == [len(sampler)] * 2
+
+
 def test_a_resumed_pass_is_the_tail_of_the_whole() -> None:
     given = task(WHOLE, sampler=SAMPLERS["subset"], batch_size=3)
     assert labels(given, 0, 1, 5, first=2) == labels(given, 0, 1, 7)[2:]

@@ -75,9 +75,12 @@ def test_a_push_that_waits_keeps_the_statistics_it_came_with() -> None:
     assert close(scored(world), ((together + own[1][0]) / 2 + own[1][1]) / 2), "then worker 1 is alone"
 
 
-def test_a_worker_that_has_ended_counts_no_more() -> None:
+@pytest.mark.parametrize(
+    "spec", ["firecaffe", "allreduce", "allreduce(bucket=64)", "poseidon", "bytescheduler(exchange=allreduce)"]
+)
+def test_a_worker_that_has_ended_counts_no_more(spec: str) -> None:
     """Worker 0 has a fifth batch, of one sample."""
-    world = run(replace(task(65), model=in_pairs), "firecaffe", 2, epochs=1)
+    world = run(replace(task(65), model=in_pairs), spec, 2, epochs=1)
     expected = torch.cat([torch.zeros(3), torch.ones(3)]).double()
     for step in range(5):
         batches = [cloud(65)[0][world.deal.indices(rank, step)].view(-1, 3, 2) for rank in range(2 if step < 4 else 1)]
@@ -140,7 +143,7 @@ def test_only_the_first_server_gets_buffers() -> None:
     assert down == 3 * MODEL_BYTES, "workers keep their own buffers: nothing of them comes back"
 
 
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", [*catalog.names(), "bytescheduler(exchange=allreduce)"])
 def test_scored_statistics_are_those_of_the_data(name: str) -> None:
     """However often models or gradients meet, and though worker 0 has a last batch more, of one sample."""
     x, y = cloud(65)

@@ -14,6 +14,7 @@ from covey.data.shards import Shards
 from covey.errors import CoveyError, PlanError
 from covey.message import Address
 from covey.model import build
+from covey.model.batches import GROWTH, LARGEST_SCALE, LossScale
 from covey.model.randomness import seed_of, sow
 from covey.task import Task
 
@@ -159,6 +160,31 @@ def test_the_scale_is_part_of_a_replica() -> None:
     assert (second.batch_source.scale.scale, second.batch_source.scale.since) == (2.0**9, 1999)
     second.differentiate(0)
     assert (second.batch_source.scale.scale, second.batch_source.scale.since) == (2.0**10, 0), "2000 steps went well"
+
+
+@pytest.mark.parametrize(
+    ("before", "grad", "loss", "after"),
+    [
+        ((8.0, GROWTH - 1), 1.0, 1.0, (16.0, 0)),
+        ((8.0, GROWTH - 2), 1.0, 1.0, (8.0, GROWTH - 1)),
+        ((8.0, GROWTH - 1), torch.inf, 1.0, (4.0, 0)),
+        ((LARGEST_SCALE, GROWTH - 1), 1.0, 1.0, (LARGEST_SCALE, 0)),
+        ((1.0, 7), torch.inf, 1.0, (1.0, 7)),
+        ((8.0, 7), torch.nan, torch.nan, (8.0, 7)),
+    ],
+    ids=["doubles", "not yet", "overflow", "largest", "smallest", "lost"],
+)
+def test_one_step_of_the_scale(
+    before: tuple[float, int], grad: float, loss: float, after: tuple[float, int]
+) -> None:  # fmt: skip
+    """It doubles after so many steps in a row without an overflow, and halves at each; then they are counted anew."""
+    scale, weight = LossScale(), nn.Parameter(torch.zeros(2))
+    scale.restore({"scale": before[0], "since": before[1]})
+    weight.grad = torch.tensor([grad, 1.0])
+    settled = scale.settle(torch.tensor(loss), [weight])
+    assert (scale.scale, scale.since) == after
+    assert settled == (after[0] >= before[0])
+    assert float(weight.grad[1]) == (1 / before[0] if settled else 1.0), "gradients of a batch that counts are divided"
 
 
 def test_the_result_says_the_precision() -> None:

@@ -423,6 +423,16 @@ def test_a_stage_with_only_weights_of_another_is_refused() -> None:
         run(task(Ends), "allreduce with mesh(stage=2, cut=turn, tied=sum)", 2, steps=1)
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_layers_that_speak_with_other_workers_are_refused(nested: bool) -> None:
+    def model() -> nn.Module:
+        first = [nn.Flatten(), nn.Linear(64, 24), nn.SyncBatchNorm(24), nn.Tanh()]
+        return nn.Sequential(*([nn.Sequential(*first)] if nested else first), nn.Linear(24, 10))
+
+    with pytest.raises(PlanError, match="nn.SyncBatchNorm speaks with other workers"):
+        run(task(model), "bsp with mesh(stage=2)", 2, steps=1)
+
+
 def test_a_gradient_is_clipped_as_a_whole() -> None:
     clipped = task(clip_norm=0.3)
     tied = task(Tied, clip_norm=0.3)
