@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covey.checkpoint import KEEP, CheckpointDirectory, RoleState, RunRecord
+from covey.checkpoint.blocks import read_index
 from covey.errors import CheckpointError
 from covey.message import Address, Message
 from covey.model.named import members, named_numbers
@@ -238,6 +239,17 @@ def test_a_server_may_hold_several_slices_of_a_parameter(tmp_path: Path) -> None
     slices = {first: len(n) for (kind, name, _, first), (_, n) in found.items() if kind + name == "parameter0.weight"}
     assert slices == {1: 2, 5: 4}
     assert sum(key == "step" and name == "0.weight" for _, name, key, _ in found) == 1
+
+
+@pytest.mark.parametrize("start", [0, 1, 2, 3, 4])
+def test_blocks_that_overlap_are_refused_however_little(start: int) -> None:
+    first = {"kind": "buffer", "name": "a", "dtype": "int8", "shape": [3], "offset": 0, "size": 3}
+    both = [{**first, "name": "b", "offset": start}, first]
+    if start < 3:
+        with pytest.raises(ValueError, match="the blocks '[ab]' and '[ab]' overlap"):
+            read_index(both, 8)
+    else:
+        assert [block.name for block in read_index(both, 8)] == ["b", "a"]
 
 
 def test_a_checkpoint_of_the_format_before_is_read() -> None:

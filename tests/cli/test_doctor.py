@@ -13,7 +13,7 @@ from covey import doctor
 from covey.cli import app
 from covey.engines.entries import ENGINES, engine, mpi, spark
 from covey.engines.entries.lab import LabEngine
-from covey.engines.entries.trouble import Trouble
+from covey.engines.entries.trouble import State, Trouble
 from covey.errors import PlanError
 from covey.names import option
 
@@ -106,12 +106,13 @@ def test_a_child_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "zmq is broken here" in raised.value.fix
 
 
+@pytest.mark.parametrize("state", ["missing", "failed"])
 @pytest.mark.parametrize(("essential", "code"), [(True, 1), (False, 0)])
 def test_only_the_essential_decides(
-    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, essential: bool, code: int
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, essential: bool, code: int, state: State
 ) -> None:
     def broken() -> str:
-        raise Trouble("it is broken", "mend it")
+        raise Trouble("it is broken", "mend it", state)
 
     def surprising() -> str:
         raise RuntimeError("nobody expected this")

@@ -64,6 +64,13 @@ def test_rm_removes_what_has_ended(runner: CliRunner, tmp_path: Path) -> None:
     assert "removed" in told(runner, "rm", "bsp", "--runs", tmp_path) and not record.path.exists()
 
 
+def test_where_one_name_is_wrong_nothing_is_removed(runner: CliRunner, tmp_path: Path) -> None:
+    covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=1, runs=tmp_path)
+    record = named(tmp_path, "bsp")
+    done = runner.invoke(app, ["runs", "rm", "bsp", "nobody", "--runs", str(tmp_path)])
+    assert done.exit_code == 2 and "there is no record 'nobody'" in done.stderr and record.path.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

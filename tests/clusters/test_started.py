@@ -30,7 +30,7 @@ from covey.engines.mpirun import MpirunPlaces, environment, read_hosts
 from covey.engines.torchrun_agent import TorchrunPlaces
 from covey.engines.transport.keys import new_pair
 from covey.errors import PlanError
-from covey.run.clusters import host_only
+from covey.run.clusters import host_only, refuse_ranks
 from tests.worlds import mlp
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
@@ -76,6 +76,26 @@ def test_a_rank_gets_one_gpu(monkeypatch: pytest.MonkeyPatch, given: str, local:
     monkeypatch.setenv(GPUS, given)
     choose_gpu(local)
     assert os.environ[GPUS] == left
+
+
+@pytest.mark.parametrize(
+    ("started", "size"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_SIZE"), ({"PMI_RANK": "0"}, "PMI_SIZE"),
+        ({"RANK": "0", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}, "WORLD_SIZE"),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NODELIST": "n1"}, "SLURM_NTASKS"),
+    ],
+)  # fmt: skip
+def test_a_run_of_this_machine_is_refused_in_one_of_several_ranks_and_not_in_the_only_one(
+    monkeypatch: pytest.MonkeyPatch, started: dict[str, str], size: str
+) -> None:
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(size, "1")
+    refuse_ranks()
+    monkeypatch.setenv(size, "2")
+    with pytest.raises(PlanError, match="this is rank 0 of 2 of (mpi|torchrun), and each rank would start a run of"):
+        refuse_ranks()
 
 
 def test_machines_of_one_name_are_told_apart() -> None:

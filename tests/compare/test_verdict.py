@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -133,8 +134,12 @@ def test_a_target_that_nobody_reaches() -> None:
     assert whole.verdict == "No strategy reached accuracy>=0.9: best was b at 0.55"
     assert whole.winner is None and all(one.ratio is None for one in whole.strategies)
     assert "1x" not in shown(whole, 80)
-    lower = ran({"a": [MISSED], "b": [MISSED]}, until="loss<=0.1")
-    assert lower.verdict.startswith("No strategy reached loss<=0.1: best was a at ")
+    lower = ran({"a": [MISSED] * 2, "b": [MISSED] * 2}, until="loss<=0.1")
+    for run, loss in zip(lower.outcomes, (0.9, 0.7, 0.8, 1.0), strict=True):
+        assert run.result is not None
+        run.result.history = [{"seconds": 1.0, "samples": 9, "bytes": 0, "accuracy": 0.5, "loss": loss}]
+    conclude(lower, Rounds())
+    assert lower.verdict == "No strategy reached loss<=0.1: best was b at 0.7"
 
 
 def test_a_target_that_is_met_by_single_scores_only() -> None:
@@ -213,6 +218,17 @@ def test_a_dot_for_each_run_and_a_cross_for_those_that_missed() -> None:
     assert lines["b"].count("•") == 1 and lines["b"].count("·") == 2 and lines["b"].rstrip().endswith(" x")
 
 
+def test_dots_are_of_the_rate_that_counts() -> None:
+    whole = ran({"a": [1.0, 2.0, 4.0, 8.0, 16.0], "b": [3.0, 3.0, 3.0, 3.0, 3.0]})
+    for run in [run for run in whole.outcomes if run.spec == "a"]:
+        assert run.result is not None
+        worse = msgspec.structs.replace(run.result, reached=None, seconds=99.0)
+        whole.outcomes.append(ComparedRun(spec="a", rate=2.0, repeat=run.repeat, result=worse))
+    conclude(whole, Rounds())
+    line = next(line for line in shown(whole, 80).splitlines() if line.startswith("a "))
+    assert line.count("·") == 5 and " x" not in line
+
+
 # -- in virtual time --------------------------------------------------------------------------------------------------
 
 
@@ -243,6 +259,24 @@ def test_time_that_is_too_short_gives_one_round_and_says_so() -> None:
     whole = race("bsp,asynchronous", within="1ms")
     assert [run.repeat for run in whole.outcomes] == [0, 0]
     assert whole.verdict.startswith("No verdict: one run of each is not enough; give more time, such as within=")
+
+
+@pytest.mark.parametrize(("within", "rounds"), [("19s", 1), ("39s", 1), ("41s", 2), ("59s", 2), ("61s", 3)])
+def test_no_round_begins_that_would_not_be_over_in_time(
+    within: str, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run takes 10 seconds here, so each round of two takes 20."""
+    from covey.compare import running
+
+    now, real = [100.0], running.fit
+
+    def fit(*args: Any, **given: Any) -> Result:
+        now[0] += 10.0
+        return real(*args, **given)
+
+    monkeypatch.setattr(running, "fit", fit)
+    monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    assert len(seeds(race("bsp,asynchronous", within=within), "bsp")) == rounds
 
 
 def test_a_target_out_of_reach_is_tried_once() -> None:
@@ -342,6 +376,27 @@ def test_disturbed_runs_are_done_again_a_few_times(monkeypatch: pytest.MonkeyPat
     assert whole.verdict.startswith("No verdict: this machine was busy")
 
 
+def test_a_comparison_that_goes_on_does_disturbed_runs_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from covey.compare import running
+
+    real, ran, load = running.fit, [], [BUSY]
+
+    def fit(*args: Any, **given: Any) -> Result:
+        ran.append(given["seed"])
+        result: Result = real(*args, **given)
+        result.contention = load[0]
+        return result
+
+    monkeypatch.setattr(running, "fit", fit)
+    monkeypatch.setattr(running, "AGAIN", 0)
+    for contention, many in ((BUSY, 6), (QUIET, 6), (BUSY, 0)):
+        ran.clear()
+        load[0] = contention
+        whole = race("bsp,asynchronous", repeat=3, folder=tmp_path)
+        assert len(ran) == many and len(whole.outcomes) == 6
+    assert not any(run.disturbed for run in whole.outcomes), "what was quiet is not done again"
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -360,3 +415,11 @@ def test_what_cannot_be_done_is_refused_in_one_line(given: dict[str, Any], told:
     flags = [word for name, value in given.items() for word in (f"--{name}", str(value))]
     said = CliRunner().invoke(app, ["compare", DIGITS, "--simulate", *flags])
     assert said.exit_code == 2 and len(said.stderr.strip().splitlines()) == 1, said.stderr
+
+
+@pytest.mark.parametrize(("strategies", "code"), [("hogwild", 1), ("bsp,hogwild", 0), ("bsp", 0)])
+def test_the_exit_code_tells_whether_anything_could_be_run(strategies: str, code: int) -> None:
+    words = ["compare", DIGITS, "--strategies", strategies, "--simulate", "--steps", "2", "--no-record"]
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code == code, said.output
+    assert ("hogwild failed" in said.stdout) == ("hogwild" in strategies)

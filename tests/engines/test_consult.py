@@ -94,3 +94,25 @@ def test_a_question_that_nobody_answers_is_seen_in_the_picture() -> None:
     with pytest.raises(Stalled, match="worker 0 .a companion. waits for Word from worker 1.*worker 1 has ended"):
         perform(program, silent)
     assert not [thread for thread in enumerate_threads() if thread.name == "work"]
+
+
+@pytest.mark.parametrize("asked", [0.0, 0.25, 0.5, 0.75])
+def test_what_work_posts_after_a_question_comes_in_its_time(asked: float) -> None:
+    """Work takes 10 ms; three quarters of it are done at 7.5 ms, whenever it has asked."""
+    came: dict[int, float] = {}
+
+    async def program(node: Node, replica: Replica) -> None:
+        def work() -> None:
+            node.consult(exchange(node, node.rank), asked)
+            node.host.post(Word(7.0, sender=node.address), 0.75)
+
+        async def hears() -> None:
+            await node.receive(Word, sender=node.address)
+            came[node.rank] = await node.now()
+
+        await node.spawn(hears())
+        while node.training():
+            await node.compute(work, talks=True)
+
+    perform(program, program, cluster=INSTANT)
+    assert came == pytest.approx({0: 0.0075, 1: 0.0075})

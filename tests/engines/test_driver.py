@@ -130,6 +130,21 @@ def test_a_wait_is_shown_in_training_time(monkeypatch: pytest.MonkeyPatch) -> No
     assert [(word.waiting, word.since) for word in told] == [("Ping", 2.0)]
 
 
+def test_a_pause_of_all_processes_is_no_training_time_of_a_role(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-Z stops them all for 5 seconds; the launcher says so when they go on."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    watch = driver.metrics.watch
+    watch.start()
+    now[0] += 7.0
+    obey(driver, control.Skip(5.0))
+    assert watch.now() == pytest.approx(2.0)
+    now[0] += 1.0
+    assert watch.now() == pytest.approx(3.0)
+
+
 def test_a_role_that_goes_on_draws_on_and_has_its_mail(driver: Driver) -> None:
     drawn = driver.host.rng
     first = [drawn.random() for _ in range(5)]

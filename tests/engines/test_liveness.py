@@ -73,6 +73,11 @@ def test_no_patience_is_shorter_than_what_an_idle_role_needs() -> None:
     assert Silence[str](0.01).stall == liveness.SHORTEST
 
 
+def family(pid: int) -> list[int]:
+    """A process, its children, theirs, and so on."""
+    return [pid, *(one for child in liveness.children(pid) for one in family(child))]
+
+
 @contextmanager
 def running(code: str) -> Iterator[int]:
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
@@ -81,9 +86,8 @@ def running(code: str) -> Iterator[int]:
         process.stdout.readline()
         yield process.pid
     finally:
-        for child in liveness.children(process.pid):
-            os.kill(child, signal.SIGKILL)
-        process.kill()
+        for one in reversed(family(process.pid)):
+            os.kill(one, signal.SIGKILL)
         process.communicate()
 
 
@@ -124,6 +128,16 @@ def test_what_a_process_has_started_works_for_it_unless_it_is_stopped_itself() -
         while liveness.cpu(child) < until:
             time.sleep(0.01)
         assert liveness.sign(pid) == before
+
+
+@pytest.mark.parametrize("generations", [1, 2, 3])
+def test_however_far_down_something_computes_it_is_a_sign(generations: int) -> None:
+    code = SPIN
+    for _ in range(generations):
+        code = CHILD.format(code)
+    with running(code) as pid:
+        assert len(family(pid)) == 1 + generations and list(liveness.descendants(pid)) == family(pid)[1:]
+        assert changes(pid)
 
 
 def test_an_idle_process_gives_no_sign() -> None:

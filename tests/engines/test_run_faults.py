@@ -228,6 +228,15 @@ def test_it_gives_up_after_failures_in_a_row_without_a_new_checkpoint(tmp_path: 
         fit("bsp", faults=faults, **{**kept(tmp_path, every="10s"), "max_failures": 2})
 
 
+def test_failures_with_a_new_checkpoint_between_them_are_not_in_a_row(tmp_path: Path) -> None:
+    """Three kills, and of a row no more than one is survived."""
+    task, faults = mlp(sgd(momentum=0.5), samples=96), "; ".join(f"kill worker 1@{at}ms" for at in (110, 1210, 2310))
+    given = {**kept(tmp_path), "max_failures": 1}
+    result = covey.fit(task, "bsp", 4, engine="simulated", steps=40, cluster=UNEVEN, faults=faults, **given)
+    assert isinstance(result.membership, list)
+    assert [event.stalled for event in result.membership] == [1.0, 1.0, 1.0], "each is the first of its row"
+
+
 def test_it_survives_five_failures_in_a_row_with_longer_and_longer_pauses(tmp_path: Path) -> None:
     """Each attempt takes a second to start, besides its pause; the sixth failure ends the run."""
 

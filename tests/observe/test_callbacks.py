@@ -135,11 +135,21 @@ def test_one_whose_methods_nobody_calls_is_refused_with_the_nearest_name() -> No
 
 
 class Failing(covey.Callback):
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
     def scored(self, row: Any) -> None:
-        raise ValueError("no such table")
+        raise self.error
 
 
-def test_one_that_raises_is_dropped_with_one_line() -> None:
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("no such table"), "ValueError: no such table"), (SystemExit(2), "SystemExit(2)"),
+        (KeyboardInterrupt(), "KeyboardInterrupt()"),
+    ],
+)  # fmt: skip
+def test_one_that_raises_is_dropped_with_one_line(error: BaseException, told: str) -> None:
     said: list[str] = []
 
     class Watch:
@@ -151,9 +161,9 @@ def test_one_that_raises_is_dropped_with_one_line() -> None:
 
     other = Heard()
     result = covey.fit(
-        DIGITS, "bsp", 2, engine="simulated", epochs=3, callbacks=[Failing(), other], watcher=Watch()
+        DIGITS, "bsp", 2, engine="simulated", epochs=3, callbacks=[Failing(error), other], watcher=Watch()
     )  # fmt: skip
-    assert len(said) == 1 and said[0].startswith("Failing failed in scored: ValueError: no such table")
+    assert len(said) == 1 and said[0].startswith(f"Failing failed in scored: {told}")
     assert other.of("ended") == [(result, "")]
 
 

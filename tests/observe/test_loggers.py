@@ -7,6 +7,7 @@ import json
 import select
 import socket
 import struct
+import sys
 import threading
 import time
 import urllib.error
@@ -15,10 +16,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from math import isnan
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import covey
+from covey.observe.facts import RunFacts
 from covey.observe.loggers import BoundedServer, SteppedLogger, logger
 from covey.observe.progress import Progress
 from covey.run import launch
@@ -129,6 +132,25 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert {row["samples"]: row[name] for row in rows if name in row} == history(result, name)
     last = [row for row in rows if "train/bytes" in row][-1]
     assert {name: last[name] for name in totals(result)} == totals(result) and last["samples"] == result.samples
+
+
+@pytest.mark.parametrize("well", [True, False])
+def test_other_tools_are_told_whether_the_run_ended_well(well: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[object] = []
+    client = SimpleNamespace(
+        search_experiments=lambda **_: [], get_experiment_by_name=lambda _: SimpleNamespace(experiment_id="1"),
+        create_run=lambda *_, **__: SimpleNamespace(info=SimpleNamespace(run_id="7")), log_param=lambda *_: None,
+        set_terminated=lambda run, status: ends.append((run, status)),
+    )  # fmt: skip
+    finished = SimpleNamespace(finish=lambda *, exit_code: ends.append(exit_code))
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=lambda _: client))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: finished))
+    facts = RunFacts(task="t", strategy="s", taxonomy={}, engine="local", workers=1)
+    result = covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=1) if well else None
+    for one in map(logger, ("mlflow:there", "wandb")):
+        one.started(facts)
+        one.ended(result, "" if well else "worker 1 was lost")
+    assert ends == ([("7", "FINISHED"), 0] if well else [("7", "FAILED"), 1])
 
 
 def test_prometheus(port: int) -> None:

@@ -39,7 +39,9 @@ def test_the_samples_of_a_kept_score_tell_its_step(each_pass: int) -> None:
     """The last batch of a pass may be a single sample."""
     batch = 32
     samples = (each_pass - 1) * batch + 1
-    rule = ScoringSteps(each_pass=each_pass, samples=samples, scores=8, total=10**6)
-    for step in range(3 * each_pass + 1):
-        passes, inside = divmod(step, each_pass)
-        assert rule.at(passes * samples + inside * batch) == step
+    for skipped in (0, 1, each_pass, each_pass + 3):
+        rule = ScoringSteps(each_pass=each_pass, samples=samples, scores=8, total=10**6, skipped=skipped)
+        for step in range(3 * each_pass + 1):
+            passes, inside = divmod(step, each_pass)
+            found = rule.at(passes * samples + inside * batch)
+            assert found == max(0, step - skipped), "steps that were done with other workers are not counted again"

@@ -67,8 +67,12 @@ def test_only_the_kernel_of_a_notebook_has_a_display(monkeypatch: pytest.MonkeyP
             assert watcher is None
 
 
-def test_the_watcher_that_was_given_is_the_one() -> None:
+def test_the_watcher_that_was_given_is_the_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a notebook, too."""
     mine, _, _ = shown()
+    monkeypatch.setattr(notebook, "_display", lambda title: shown()[0])
+    with notebook.shown(None, "bsp") as watcher:
+        assert isinstance(watcher, notebook.NotebookDisplay) and watcher is not mine
     with notebook.shown(mine, "bsp") as watcher:
         assert watcher is mine
 

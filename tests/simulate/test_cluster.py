@@ -125,6 +125,12 @@ def test_an_empty_file_is_the_usual_cluster(tmp_path: Path) -> None:
     assert load(written(tmp_path, "")) == Cluster()
 
 
+def test_a_file_may_be_named_by_a_link(tmp_path: Path) -> None:
+    link = tmp_path / "link.toml"
+    link.symlink_to(Path(EXAMPLE).resolve())
+    assert load(link) == load(EXAMPLE)
+
+
 def test_kills_in_a_file(tmp_path: Path) -> None:
     assert load(written(tmp_path, '[kill]\n2 = "5s"\n"server 0" = "1m"')).kills == {"worker 2": 5.0, "server 0": 60.0}
 

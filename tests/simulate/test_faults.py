@@ -73,6 +73,9 @@ def test_seeds_files_and_texts(tmp_path: Path) -> None:
     file = tmp_path / "plan.txt"
     file.write_text("kill worker 1@5s\n# later\nstop 0#3 for 1s\n")
     assert read_faults(str(file)) == parse_faults("kill worker 1@5s; stop worker 0#3 for 1s")
+    link = tmp_path / "link.txt"
+    link.symlink_to(file)
+    assert read_faults(str(link)) == read_faults(str(file)), "a person who names a link means what it leads to"
 
 
 def test_a_seed_draws_the_same_plan_again_and_all_of_them_fit_their_run() -> None:

@@ -1,0 +1,49 @@
+"""A child dies with the process that forked it, however that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from covey.engines.process import liveness
+
+PARENT = """
+import socket, time
+from covey.engines.process.child_process import forked_child
+line, _ = socket.socketpair()
+print(forked_child(line, "covey: child", lambda: time.sleep(60)), flush=True)
+time.sleep(60)
+"""
+
+
+def until(true: object, seconds: float = 10.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if true():  # type: ignore[operator]
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_forked_child_dies_with_its_parent(number: signal.Signals) -> None:
+    process = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        assert until(lambda: Path(f"/proc/{child}/comm").read_text().strip() == "covey: child"), "it was not named"
+        process.send_signal(number)
+        process.wait()
+        assert until(lambda: liveness.state(child) in ("", "Z")), "it lives on"
+    finally:
+        process.kill()
+        process.communicate()
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
