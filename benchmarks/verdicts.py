@@ -55,6 +55,8 @@ def twins(slow: Path | None = None) -> dict[str, Any]:
         whole = compare(str(DIGITS), ",".join(NAMES), 2, until=TARGET)
     finally:
         running.fit = real
+    if whole.interrupted:
+        raise KeyboardInterrupt
     return {"winner": whole.winner, "verdict": whole.verdict}
 
 
