@@ -101,10 +101,11 @@ def test_the_models_of_a_meeting_move_both_or_one_is_lost(victim: int) -> None:
 
 
 @pytest.mark.parametrize("every", [7, pytest.param(2, marks=pytest.mark.full)])
-def test_two_neighbours_that_are_lost_at_once_take_the_model_of_a_third(every: int) -> None:
-    for first in range(0, 40, every):
+@pytest.mark.parametrize(("spec", "effects"), [("adpsgd", 40), ("gosgd(probability=0.01)", 12)])
+def test_two_neighbours_that_are_lost_at_once_take_the_model_of_a_third(spec: str, effects: int, every: int) -> None:
+    for first in range(0, effects, every):
         for second in range(max(0, first - 3), first + 4, 1 + every // 3):
-            found = Finished("adpsgd", [first], also={worker(0): [second]}, workers=4, cluster=INSTANT)
+            found = Finished(spec, [first], also={worker(0): [second]}, workers=4, cluster=INSTANT)
             assert len(found.outcome.membership) == 2, f"killed at effects {first} and {second}"
             assert all(tensor.isfinite().all() for tensor in found.weights.values())
 

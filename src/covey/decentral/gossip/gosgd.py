@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
+from covey.decentral.peer_lives import PeerLives
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.exchange.differences import model_gaps, model_wires, refuse_lagging
-from covey.membership import Joined
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
 from covey.servers.goodbye import Goodbye
-from covey.servers.standing import begin
 from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.topology import Graph
 from covey.vector import Vector
@@ -27,14 +26,6 @@ class Gossip(Message):
 
     model: Vector
     weight: float
-
-
-class AskGossip(Message):
-    """A worker that was born again asks for a model, and half of the weight that goes with it."""
-
-    wire_name = "gossip.ask"
-
-    counted = False
 
 
 class GossipLinks:
@@ -63,70 +54,46 @@ class GossipLinks:
         self.weight.value = total
         self.replica.weigh(total)
 
+    def take_in_all(self, node: Node) -> None:
+        while gossip := node.receive_nowait(Gossip):
+            self.take_in(gossip)
+
 
 async def worker(node: Node, replica: Replica, *, probability: float, graph: Graph, codec: Codec) -> None:
     """Take in all gossip that waits, step, and sometimes pass half of one's weight on (Blot et al. 2016)."""
-    talk = GossipLinks(node, replica, codec)
-    peers = {peer for peer in graph.neighbours(node.rank) if Address("worker", peer) not in node.life.ended}
-    for _ in node.steps() if await adopt(node, replica, talk, sorted(peers)) else ():
-        while gossip := node.receive_nowait(Gossip):  # all of it, or the queue of a slow worker grows without bound
-            talk.take_in(gossip)
-        while news := node.receive_nowait(Goodbye, Joined, AskGossip):
-            await hear(node, talk, peers, news)
+    talk, near = GossipLinks(node, replica, codec), graph.neighbours(node.rank)
+    lives, gone = PeerLives(node, replica, near, talk.weight), set[int]()
+    for _ in node.steps() if await lives.enter() else ():
+        talk.take_in_all(node)  # all of it, or the queue of a slow worker grows without bound
+        await lives.look()
+        gone = lives.through if lives.elastic else gone  # one that was born again is there again
+        while leaving := node.receive_nowait(Goodbye):
+            gone.add(leaving.sender.rank)
         replica.apply(await replica.gradient(node))
         await node.note("update")
         # one that has not taken what it was given gets no more: nobody waits for it, and no weight is lost on the way
-        ready = [peer for peer in sorted(peers) if node.room(Address("worker", peer))]
+        peers = [peer for peer in near if peer not in gone]
+        ready = [peer for peer in peers if node.room(Address("worker", peer))]
         if peers and node.rng.random() < probability and ready:
             peer = node.rng.choice(ready)
             await node.send(Address("worker", peer), talk.give(peer))
-    await part(node, talk, peers, graph)
-
-
-async def adopt(node: Node, replica: Replica, talk: GossipLinks, peers: Sequence[int]) -> bool:
-    """Begin; or in the place of a lost worker, with a peer's model and half of its weight. False: no peer is left.
-
-    The weight of the lost worker, and what was on its way to it, is lost: the scored mean is that of all others.
-    """
-    if not node.life.number:
-        return True
-    await node.note("lost shares")
-    if not peers:
-        return False
-    await begin(node, replica, node.life.step)
-    donor = Address("worker", peers[0])
-    await node.send(donor, AskGossip())
-    while not isinstance(found := await node.receive_any(Gossip, Joined), Gossip):
-        if found.sender == donor:  # it was lost itself, and does not know who asked
-            await node.send(donor, AskGossip())
-    talk.take_in(found)
-    return True
-
-
-async def hear(node: Node, talk: GossipLinks, peers: set[int], news: Message) -> None:
-    """A peer has left, was born again, or asks for a model in its new life."""
-    peer = news.sender.rank
-    if isinstance(news, Goodbye):
-        peers.discard(peer)
-    elif isinstance(news, Joined):
-        peers.add(peer)
+    if lives.elastic:
+        await lives.part()  # their farewells come after their last gossip
+        talk.take_in_all(node)
     else:
-        await node.send(news.sender, talk.give(peer))
+        await part(node, talk, {*near} - gone, near)
 
 
-async def part(node: Node, talk: GossipLinks, peers: set[int], graph: Graph) -> None:
+async def part(node: Node, talk: GossipLinks, peers: set[int], near: Sequence[int]) -> None:
     """Say farewell, and take in what still travels, until every peer has said farewell too."""
-    await node.broadcast([Address("worker", rank) for rank in graph.neighbours(node.rank)], Goodbye())
-    kinds = (Gossip, Goodbye, Joined, AskGossip) if node.life.elastic else (Gossip, Goodbye)
-    while (message := await node.receive_any(*kinds) if peers else node.receive_nowait(Joined)) is not None:
+    await node.broadcast([Address("worker", rank) for rank in near], Goodbye())
+    while peers:
+        message = await node.receive_any(Gossip, Goodbye)
         if isinstance(message, Gossip):
             talk.take_in(message)
-            continue
-        await hear(node, talk, peers, message)
-        if isinstance(message, Joined):
-            await node.send(message.sender, Goodbye())
-    while gossip := node.receive_nowait(Gossip):
-        talk.take_in(gossip)
+        else:
+            peers.discard(message.sender.rank)
+    talk.take_in_all(node)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
