@@ -171,10 +171,12 @@ def test_one_that_hangs_is_dropped_and_does_not_delay_the_end() -> None:
     said, free = list[str](), threading.Event()
 
     class Hanging(covey.Callback):
+        patience = 0.2
+
         def started(self, facts: Any) -> None:
             free.wait(30)
 
-    thread = CallbackThread(Hanging(), said.append, patience=0.2)
+    thread = CallbackThread(Hanging(), said.append)
     thread.call("started", None)
     begin = time.monotonic()
     thread.close()

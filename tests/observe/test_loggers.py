@@ -12,11 +12,12 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from math import isnan
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -110,6 +111,16 @@ def stored(file: Path) -> Iterator[bytes]:
             record = b""
 
 
+def whole(file: Path, read: Callable[[bytes], Any]) -> list[Any]:
+    """The records, when its process has written the last one: that may be after `finish` has returned."""
+    until = time.monotonic() + 30
+    while True:
+        found = [read(data) for data in stored(file)]
+        if any(record.HasField("exit") for record in found) or time.monotonic() > until:
+            return found
+        time.sleep(0.1)
+
+
 def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offline, with its own process and its own file."""
     pytest.importorskip("wandb")
@@ -119,8 +130,7 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run("wandb:digits")
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     rows, config, project = [], {}, ""
-    for data in stored(file):
-        record = records.Record.FromString(data)
+    for record in whole(file, records.Record.FromString):
         if record.HasField("run"):
             project = record.run.project
             config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}

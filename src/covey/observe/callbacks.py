@@ -18,7 +18,6 @@ from covey.observe.membership import MembershipEvent
 from covey.observe.progress import Progress, Row
 from covey.observe.result import Result
 
-PATIENCE = 10.0  # seconds that one call may take, and the end of the run waits
 MOST = 1000  # calls that wait
 
 
@@ -26,7 +25,7 @@ class Callback:
     """Hears of a run in the launcher's process; override what you need.
 
     Calls come one at a time, in their order, on a thread of the callback's own. One that raises, or takes longer than
-    10 seconds, is dropped with one line, and the run goes on.
+    its `patience` (10 seconds), is dropped with one line, and the run goes on.
 
     >>> class Best(covey.Callback):
     ...     top = 0.0
@@ -37,6 +36,8 @@ class Callback:
     >>> best.top == max(row["accuracy"] for row in result.history)
     True
     """
+
+    patience = 10.0  # seconds that one call may take, and the end of the run waits
 
     def started(self, facts: RunFacts) -> None:
         """The run is about to start: strategy, workers, settings, machine."""
@@ -75,8 +76,8 @@ def check_methods(callback: Callback) -> None:
 class CallbackThread:
     """A callback on its own thread; what goes wrong there is told by the next call, on the thread of the run."""
 
-    def __init__(self, callback: Callback, say: Callable[[str], None], patience: float = PATIENCE) -> None:
-        self.callback, self._say, self._patience = callback, say, patience
+    def __init__(self, callback: Callback, say: Callable[[str], None]) -> None:
+        self.callback, self._say, self._patience = callback, say, callback.patience
         self._calls: deque[tuple[str, tuple[Any, ...]]] = deque()
         self._changed = Condition()
         self._since: float | None = None  # when the call under way began

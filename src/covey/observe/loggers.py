@@ -171,7 +171,7 @@ class MlflowLogger(SteppedLogger):
 class WandbLogger(SteppedLogger):
     """A run of Weights & Biases; WHERE is the project."""
 
-    name = "--log wandb"
+    name, patience = "--log wandb", 60.0  # its own process starts first, and sends the rest at the end
 
     def __init__(self, where: str) -> None:
         super().__init__()
