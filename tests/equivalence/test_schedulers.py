@@ -193,6 +193,19 @@ def test_whoever_goes_on_has_the_rate_of_what_was_seen(name: str) -> None:
     assert groups[0]["lr"] == kept.optimizer.param_groups[0]["lr"]
 
 
+def test_a_rate_that_was_reduced_is_not_reduced_again_where_a_run_goes_on() -> None:
+    given = mlp(
+        sgd(1.0), samples=96, schedule_by="accuracy", evaluate=accuracy(cloud(96)),
+        scheduler=lambda optimizer: ReduceLROnPlateau(optimizer, mode="max", patience=0, factor=0.5),
+    )  # fmt: skip
+    steady, kept = (build.replica(given, Address("worker", 0), True, Shards(96, 2, 8, 0), 384) for _ in range(2))
+    for score in (0.5, 0.4, 0.3):
+        steady.progress.hear(score)
+    for _ in range(2):
+        kept.restore(steady.state())
+        assert kept.optimizer.param_groups[0]["lr"] == steady.optimizer.param_groups[0]["lr"] == 0.25
+
+
 PLATEAU = {"scheduler": ReduceLROnPlateau, "schedule_by": "accuracy"}
 OTHER = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 
 from torch.optim import Optimizer
@@ -43,7 +44,7 @@ class SteppedScheduler:
     def __init__(self, pace: SchedulePace, optimizer: Optimizer) -> None:
         self._pace, self._taken = pace, 0
         for group in optimizer.param_groups:  # of an optimizer that was kept, or has had a scheduler
-            group["lr"] = group.get("initial_lr", group["lr"])
+            group["lr"] = deepcopy(group.setdefault("initial_lr", deepcopy(group["lr"])))  # ReduceLROnPlateau sets none
         total = None if pace.budget is None else pace.steps(pace.budget)
         with in_task("scheduler(optimizer)"):
             self.scheduler = schedule.made(pace.make, optimizer, pace.by, total)
