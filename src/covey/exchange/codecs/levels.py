@@ -108,7 +108,7 @@ class TernGrad:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DoReFa:
-    """`bits` for each number, and one scale a layer (Zhou et al. 2016)."""
+    """Writes `bits` for each number, and one scale per layer (Zhou et al. 2016)."""
 
     bits: int = 6
     scope: Scope = "layer"

@@ -26,7 +26,7 @@ DENSE, SPARSE = 0, 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Qsgd:
-    """`levels` of the norm of a bucket, rounded by chance, in Elias codes (Alistarh et al. 2017)."""
+    """Rounds by chance to `levels` of the norm of a bucket, in Elias codes (Alistarh et al. 2017)."""
 
     levels: int = 7
     bucket: int = 512
