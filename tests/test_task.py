@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import traceback
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
+import covey
 from covey.errors import PlanError
 from covey.scoring import accuracy
 from covey.task import Task, load_task
@@ -230,3 +232,18 @@ def test_what_the_file_raises_surfaces_with_its_line(file: Path) -> None:
     last = traceback.extract_tb(caught.tb)[-1]
     assert (last.filename, last.line) == (str(file), "raise KeyError('mine')")
     assert not any("train" in name for name in set(sys.modules) - known)
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "bsp"])
+def test_a_model_that_all_roles_would_share_is_refused(strategy: str) -> None:
+    one = nn.Linear(4, 3)
+    with pytest.raises(PlanError, match=r"same model.*deepcopy"):
+        covey.fit(make(model=lambda: one), strategy, 2, engine="simulated", steps=1)
+    covey.fit(make(model=lambda: copy.deepcopy(one)), strategy, 2, engine="simulated", steps=1)
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "bsp", "local_sgd"])
+def test_an_optimizer_of_other_parameters_is_refused(strategy: str) -> None:
+    stray = make(optimizer=lambda _: torch.optim.SGD(nn.Linear(4, 3).parameters(), lr=0.1))
+    with pytest.raises(PlanError, match=r"not given.*lambda params"):
+        covey.fit(stray, strategy, 2, engine="simulated", steps=1)

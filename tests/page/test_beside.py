@@ -96,7 +96,7 @@ def test_the_page_and_the_run_survive_each_other(warm: Warm, tmp_path: Path) -> 
             (lost,) = rows(other)
         last = [event for event in events(runs) if isinstance(event, JournalMoment)][-1]
         assert 0 <= killed - last.at < 2, "at most the last second, and what a busy machine adds"
-        assert lost["samples"] >= last.samples >= after["samples"]
+        assert lost["samples"] >= max(last.samples, after["samples"])
 
 
 def test_a_comparison_is_shown_with_its_runs_and_its_page_ends_with_it(warm: Warm, tmp_path: Path) -> None:

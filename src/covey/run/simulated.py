@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import ParamSpec, TypeVar
+
+from torch import nn
 
 from covey import faults
 from covey.engines.process.role.saving import restore
@@ -84,6 +86,8 @@ def _train(
         best.watch(judge, partial(best.chosen, score))
     for role in asked.plan.roles:
         replicas[role.address] = make(role)
+    if score:
+        _refuse_shared([score.module, *(replica.module for replica in replicas.values())])
     for who, state in attempt.states.items():
         restore(replicas[who], state.replica)
     if asked.plan.elastic:
@@ -114,6 +118,16 @@ def _train(
         best.tell(result)
         _keep_models(result, score, given.output.save)
     return result
+
+
+def _refuse_shared(models: Sequence[nn.Module]) -> None:
+    """Refuse a task whose function gives the same model to several roles, which would all train it."""
+    parameters = [id(parameter) for model in models for parameter in model.parameters()]
+    if len({*parameters}) < len(parameters):
+        raise PlanError(
+            "Task: model() returned the same model, or parts of it, twice, and each role needs its own: make it inside "
+            "the function, as model=lambda: Net(), or return a copy, as model=lambda: copy.deepcopy(net)"
+        )
 
 
 def _keep_models(result: Result, score: ScoredModel, to: Place) -> None:
