@@ -58,6 +58,17 @@ def test_a_step_is_the_optimizers_and_zeroes_gradients() -> None:
     assert torch.equal(model.weight, plain.weight)  # type: ignore[arg-type]
 
 
+def test_a_step_without_any_gradient_warns() -> None:
+    model, optimizer = made()
+    with covey.join(model, optimizer) as member:
+        with pytest.warns(UserWarning, match=r"trains nothing.*backward"):
+            member.step(samples=4)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            backward(model)
+            member.step(samples=4)
+
+
 def test_accumulated_gradients_add_up() -> None:
     (model, optimizer), (plain, its) = made(), made()
     with covey.join(model, optimizer) as member:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.optim import Optimizer
 
 from covey.errors import PlanError
 from covey.run.own_loop.loading import Sizes, watch
@@ -132,3 +134,13 @@ def checked(samples: int) -> int:
 def watching(models: tuple[torch.nn.Module, ...], counts: LoaderCounts) -> list[Any]:
     """Count what the models are given, for loops whose batches come from elsewhere."""
     return watch(models, counts.looked)
+
+
+def warn_without_gradient(optimizer: Optimizer) -> None:
+    """Warn where a step would change nothing."""
+    if all(parameter.grad is None for group in optimizer.param_groups for parameter in group["params"]):
+        warnings.warn(
+            "member.step: no parameter of the optimizer has a gradient, so this step trains nothing; call "
+            "loss.backward() before it, with a loss that is not detached from the model",
+            stacklevel=3,
+        )

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from covey.data.shards import Shards
 from covey.errors import PlanError
-from covey.run.own_loop.counting import LoaderCounts, watching
+from covey.run.own_loop.counting import LoaderCounts, warn_without_gradient, watching
 from covey.run.own_loop.keeping import Stateful
 from covey.run.own_loop.loading import Loader, Sizes
 from covey.run.own_loop.position import Pass, Position, RunEnded
@@ -170,6 +170,7 @@ class Member:
         elif scaler is not None and overflowed(scaler, chosen, self._anywhere):
             self._counts.skip(samples)
         else:
+            warn_without_gradient(chosen)
             self._stepping = True
             self._take(loss, samples, chosen, max_norm)
             self._stepping = False
