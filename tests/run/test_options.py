@@ -164,7 +164,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"scores": 0, "until": "loss<=0.1"}, "asks for none"),
     ({"scores": 0, "best": "accuracy"}, "asks for none"),
     ({"scores": 2, "score_every": "3s"}, "not both"),
-    ({"score_every": "0s"}, "write for example"),
+    *(({"score_every": wrong}, "write for example '100 steps'") for wrong in ("0s", "10", "0 steps", "10 epochs", 10)),
     ({"patience": 2}, "name the metric"),
     ({"patience": 0, "best": "accuracy"}, "at least 1 is needed"),
     ({**TIMED, "until": "loss<=0.1"}, "trains nothing"),

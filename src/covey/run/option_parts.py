@@ -91,12 +91,18 @@ class BudgetOptions(OptionPart):
         """The seconds between two scores, where a time is asked for."""
         return None if self.score_every is None or self.score_steps else parse_duration(self.score_every)
 
+    def _score_every_is_readable(self) -> bool:
+        try:
+            return self.score_seconds != 0
+        except (PlanError, TypeError):  # no duration, or no text
+            return False
+
     def check(self) -> None:
         if self.score_every is not None and self.scores != 1:
             raise PlanError(
                 f"give {option('scores')} or {option('score_every')}, not both: each says how often to score the model"
             )
-        if self.score_seconds == 0:
+        if not self._score_every_is_readable():
             raise PlanError(f"{option('score_every', self.score_every)}: write for example '100 steps' or 30s")
         if self.patience is not None and self.best is None:
             raise PlanError(
