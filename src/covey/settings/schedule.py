@@ -44,10 +44,13 @@ class SteppedScheduler:
     def __init__(self, pace: SchedulePace, optimizer: Optimizer) -> None:
         self._pace, self._taken = pace, 0
         for group in optimizer.param_groups:  # of an optimizer that was kept, or has had a scheduler
-            group["lr"] = deepcopy(group.setdefault("initial_lr", deepcopy(group["lr"])))  # ReduceLROnPlateau sets none
+            group["lr"] = deepcopy(group.get("initial_lr", group["lr"]))
+        first = [deepcopy(group["lr"]) for group in optimizer.param_groups]
         total = None if pace.budget is None else pace.steps(pace.budget)
         with in_task("scheduler(optimizer)"):
             self.scheduler = schedule.made(pace.make, optimizer, pace.by, total)
+        for group, rate in zip(optimizer.param_groups, first, strict=True):
+            group.setdefault("initial_lr", rate)  # ReduceLROnPlateau sets none, and who goes on begins with it
         optimizer._opt_called = True  # type: ignore[attr-defined]  # a role may be here before its first step
 
     def reach(self, seen: int) -> None:
