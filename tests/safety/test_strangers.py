@@ -239,6 +239,7 @@ def test_of_too_many_connections_the_newest_are_broken_off() -> None:
         assert locked.clear(3) == 0
 
 
+@pytest.mark.alone
 def test_strangers_fill_no_memory() -> None:
     """180 of them, each with a megabyte before it proves anything, at each kind of door, with keys and without."""
     command = [sys.executable, "-m", "tests.safety.flooded"]
