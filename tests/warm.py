@@ -87,6 +87,7 @@ class Warm:
 
     def close(self) -> None:
         if self._process is not None:
+            self._line.shutdown(socket.SHUT_RDWR)  # also where a child of this process holds a copy of it
             self._line.close()
             self._process.wait(60)
 
