@@ -39,10 +39,10 @@ def made(make: MakeOptimizer, pairs: list[tuple[str, nn.Parameter]]) -> Optimize
     if not isinstance(optimizer, Optimizer):
         raise PlanError(f"task.optimizer must return a torch Optimizer; it returned a {type(optimizer).__name__}")
     given = {id(parameter) for _, parameter in pairs}
-    if any(id(parameter) not in given for group in optimizer.param_groups for parameter in group["params"]):
+    if not any(id(parameter) in given for group in optimizer.param_groups for parameter in group["params"]):
         raise PlanError(
-            "Task: the optimizer has parameters that it was not given, which nobody trains: make it of its argument, "
-            "as optimizer=lambda params: torch.optim.SGD(params, lr=0.1)"
+            "Task: the optimizer has none of the parameters that it was given, so it would train nothing: make it of "
+            "its argument, as optimizer=lambda params: torch.optim.SGD(params, lr=0.1)"
         )
     return optimizer
 
