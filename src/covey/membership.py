@@ -16,6 +16,9 @@ OnLoss = Literal["continue", "restart"]
 PAUSES = (0.0, 1.0, 2.0, 4.0)  # seconds before another try after failures in a row: the last one for all later ones
 
 
+_KEEP = f"keep runs like this one with {option('checkpoint', 'DIR')} and {option('on_failure', 'restart')}"
+
+
 class Life(NamedTuple):
     """What a role's program knows of its own existence: the first one, or one that replaces a lost one."""
 
@@ -39,9 +42,17 @@ class ViewChanged(Exception):
     """(To a program that waits for its peers in a round of all workers) One was born again: the round will not end."""
 
 
+ALL_LOST = "together with all other workers"
+
+
+def all_lost(who: Address) -> PeerLost:
+    """Why a run ends that loses, at once, all workers that have the model."""
+    return PeerLost(f"{who} was lost {ALL_LOST} that had the model; {_KEEP}", str(who))
+
+
 def model_lost(who: Address) -> PeerLost:
     """Why a run ends that loses the worker whose model is scored when nobody is left to take one from."""
-    return PeerLost(f"{who} was lost after all others had ended, and with it the model", str(who))
+    return PeerLost(f"{who} was lost after all others had ended, and with it the model; {_KEEP}", str(who))
 
 
 def pause(failures: int) -> float:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from covey.check.fault_log import FaultLog, total
 from covey.data.shards import Shards
+from covey.membership import ALL_LOST
 from covey.observe.result import Result
 from covey.registry import STRATEGIES
 from covey.run.request import Request
@@ -20,7 +21,6 @@ from covey.strategy import FaultTrait
 
 CLOSE = 1e-12  # how far float64 weights may lie apart where sums may have another order
 LOST_WITH_A_WORKER: tuple[FaultTrait, ...] = ("optimizers of their own", "models of their own")
-ALL_LOST = "together with all other workers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from covey.decentral.leaving import addresses
-from covey.errors import PeerLost
-from covey.membership import Joined
+from covey.membership import Joined, all_lost
 from covey.message import Address, Message
 from covey.model.replica import Replica
-from covey.names import option
 from covey.program import Memory, Node
 from covey.servers.standing import begin
 from covey.vector import Vector
@@ -117,11 +115,7 @@ class PeerLives:
             # Who says so in these lives had none, and hears no earlier life: so none of them can get one any more.
             nobody = all(told.get(rank) == self.lives for rank in self.others)
         if nobody and len(self.others) == self.node.workers - 1:
-            raise PeerLost(
-                f"{self.node.address} was lost together with all other workers that had a model; keep runs like "
-                f"this one with {option('checkpoint', 'DIR')} and {option('on_failure', 'restart')}",
-                str(self.node.address),
-            )
+            raise all_lost(self.node.address)
         return self.has_model  # those who have ended did so when all were through: nothing is left to do
 
     async def _ask(self, rank: int, told: dict[int, tuple[int, ...]]) -> None:

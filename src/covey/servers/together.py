@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from covey.errors import PeerLost
 from covey.exchange.collectives.sums import Group
-from covey.membership import Joined, ViewChanged
+from covey.membership import Joined, ViewChanged, all_lost
 from covey.message import KINDS, Address, Message
 from covey.model.replica import Replica
-from covey.names import option
 from covey.program import Node
 from covey.servers.packed_state import packed, unpacked
 from covey.servers.standing import skip_to
@@ -233,11 +231,7 @@ class Together:
         """Bring all to the furthest."""
         node, furthest = self.node, max(standings.values())
         if furthest < 0:
-            raise PeerLost(
-                f"{node.address} was lost together with all other workers that had the model; keep runs like this one "
-                f"with {option('checkpoint', 'DIR')} and {option('on_failure', 'restart')}",
-                str(node.address),
-            )
+            raise all_lost(node.address)
         late = [Address("worker", rank) for rank, done in sorted(standings.items()) if done < furthest]
         donor = Address("worker", min(rank for rank, done in standings.items() if done == furthest))
         if node.address in late:
