@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -158,3 +159,41 @@ def test_a_full_disk_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.Mo
         watcher=Watcher(), runs=False,
     )  # fmt: skip
     assert result.best_weights and any("could not be written" in line for line in said)
+
+
+def damage(place: str, best: Path) -> None:
+    model = best / "model.safetensors"
+    if place == "folder":
+        best.rename(best.with_name("elsewhere"))
+        best.symlink_to(best.with_name("elsewhere"))
+        return
+    kept = model.read_bytes()
+    model.unlink()
+    if place == "link":
+        (best / "other").write_bytes(kept)
+        model.symlink_to(best / "other")
+    elif place == "pipe":
+        os.mkfifo(model)
+    else:
+        model.write_bytes(kept[:-5] if place == "torn" else b"nonsense")
+
+
+@pytest.mark.parametrize("place", ["folder", "link", "pipe", "torn", "nonsense"])
+def test_what_lies_in_the_place_of_the_best_model_is_named_and_not_followed(place: str, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"engine": "simulated", "best": "quality", "runs": False, "epochs": 4}
+    first = task(evaluate=curve([0.1, 0.9], "quality"))
+    covey.fit(first, "bsp", 2, checkpoint=tmp_path, every="1us", until="quality>=0.5", **given)
+    damage(place, tmp_path / "best")
+    before = {file: file.read_bytes() for file in tmp_path.glob("elsewhere/*")}
+    said: list[str] = []
+
+    class Watcher:
+        def update(self, progress: object) -> None: ...
+        def say(self, line: str) -> None:
+            said.append(line)
+
+    second = task(evaluate=curve([0.3, 0.4], "quality"))
+    result = covey.fit(second, "bsp", 2, resume=tmp_path, watcher=Watcher(), **given)
+    assert [line for line in said if "the best model so far is not known" in line and "model.safetensors" in line]
+    assert isinstance(result.best, BestScore) and result.best.value < 0.5
+    assert before == {file: file.read_bytes() for file in tmp_path.glob("elsewhere/*")}

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 from safetensors import SafetensorError, safe_open
 
+from covey.checkpoint.files import opened
 from covey.decoding import WireFormat
-from covey.errors import PlanError, WireError
+from covey.errors import CheckpointError, PlanError, WireError
 from covey.model import scored
 from covey.model.scored import AVERAGED, ScoredModel
 from covey.names import option
@@ -91,6 +92,8 @@ class BestModel:
         if self.file is None:
             return
         try:
+            if self.file.parent.is_symlink():
+                raise OSError(f"{self.file.parent} is a link")
             scored.save(weights, self.file, {SCORE: json.dumps(msgspec.to_builtins(best))})
             self.file.chmod(0o600)
         except OSError as error:  # a full disk does not end the run
@@ -99,12 +102,17 @@ class BestModel:
     def _take_over(self, file: Path) -> None:
         """Go on with what an earlier run has kept, if that was by the same metric."""
         try:
-            with safe_open(file, "pt") as opened:
-                best = best_scores.read((opened.metadata() or {}).get(SCORE, "").encode(), file)
-        except (OSError, SafetensorError, WireError):
+            if file.parent.is_symlink():
+                raise CheckpointError(f"{file.parent} is a link")
+            with opened(file), safe_open(file, "pt") as found:
+                best = best_scores.read((found.metadata() or {}).get(SCORE, "").encode(), file)
+            weights = scored.read(file)
+        except FileNotFoundError:  # the earlier run kept none
             return
+        except (OSError, SafetensorError, WireError, CheckpointError) as error:
+            return self._say(f"the best model so far is not known: {file} cannot be read ({error})")
         if best.metric == self.metric:
-            self._keep(best, scored.read(file))
+            self._keep(best, weights)
 
 
 def _file(folder: Any) -> Path:
