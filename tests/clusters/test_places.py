@@ -126,7 +126,7 @@ def test_what_lives_with_the_launcher_is_born_of_its_shared_fork_server(room: Ro
     """So a second run in one process imports nothing on this machine, and sites have the time that the first took."""
     born: list[int] = []
     watch = Watch(trained(1), lambda: born.append(parent(parent(room.find("scorer 0")))))
-    on_two_sites(room, room.task(before_step=SLOW), stall="60s", watcher=watch)
+    on_two_sites(room, room.task(before_step=SLOW), stall="60s", watcher=watch, steps=200)
     (server,) = client.RUNNING
     assert born == [server.process.pid]
     assert 0 < client.import_seconds() < 300

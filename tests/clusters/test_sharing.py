@@ -44,11 +44,11 @@ def test_two_sites_sum_in_the_memory_of_their_machine(room: Room) -> None:
             held[who] = {(one.st_ino, one.st_size) for one in found}
 
     watch = Watch(trained(16), look)
-    result = on_two_sites(room, task, "allreduce", steps=12, watcher=watch)
+    result = on_two_sites(room, task, "allreduce", steps=60, watcher=watch)
     assert result.notes["native bytes"] == result.traffic.bytes > 0
     assert held["worker 0"] == held["worker 1"] == held["scorer 0"]
     assert sum(size > 1_000_000 for _, size in held["worker 0"]) >= 2  # both have their weights and gradients in it
-    assert not differing(result.weights, covey.fit(task, "allreduce", 2, steps=12, engine="simulated").weights)
+    assert not differing(result.weights, covey.fit(task, "allreduce", 2, steps=60, engine="simulated").weights)
     assert not [line for line in watch.said if "memory" in line]
 
 
@@ -101,7 +101,7 @@ def test_another_user_says_so_and_uses_sockets(room: Room) -> None:
     assert "native bytes" not in result.notes
     (line,) = [line for line in watch.said if "memory" in line]
     assert line.startswith("not all roles of this machine share memory (they run as different users)")
-    assert not differing(result.weights, covey.fit(task, "allreduce", 2, steps=12, engine="simulated").weights)
+    assert not differing(result.weights, covey.fit(task, "allreduce", 2, steps=60, engine="simulated").weights)
 
 
 @pytest.mark.full

@@ -164,6 +164,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"scores": 0, "until": "loss<=0.1"}, "asks for none"),
     ({"scores": 0, "best": "accuracy"}, "asks for none"),
     ({"scores": 2, "score_every": "3s"}, "not both"),
+    *(({name: wrong}, "whole number") for name in ("epochs", "steps", "scores") for wrong in (2.5, "2", True)),
     *(({"score_every": wrong}, "write for example '100 steps'") for wrong in ("0s", "10", "0 steps", "10 epochs", 10)),
     ({"patience": 2}, "name the metric"),
     ({"patience": 0, "best": "accuracy"}, "at least 1 is needed"),

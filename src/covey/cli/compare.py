@@ -56,7 +56,7 @@ class RoundFlags(options.FlagGroup):
 
     repeat: Annotated[
         int | None,
-        flag("--repeat", "N", "Run each with so many seeds. (usual: 5 to 15, until one is first)", options.RUN),
+        flag("--repeat", "N", "Run each with this many seeds. (usual: 5 to 15, until one is first)", options.RUN),
     ] = None
     within: Annotated[
         str | None, flag("--within", "TIME", "Begin no further round after it. (usual: 60s)", options.BUDGET)

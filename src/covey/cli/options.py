@@ -43,7 +43,7 @@ Seed = Annotated[int, flag("--seed", "SEED", "What all chance comes from.", RUN,
 Threads = Annotated[int | None, flag("--threads", "T", "Threads of torch in each role.", RUN, least=1)]
 LinkRate = Annotated[str | None, flag("--link-rate", "RATE", "What each link may carry, such as 50mbit.", RUN)]
 
-Steps = Annotated[int | None, flag("--steps", "S", "End a worker after so many steps of its own.", BUDGET, least=1)]
+Steps = Annotated[int | None, flag("--steps", "S", "End a worker after this many steps of its own.", BUDGET, least=1)]
 Until = Annotated[
     str | None, flag("--until", "TARGET", "End the run at 'accuracy>=0.9', or accuracy:0.9 unquoted.", BUDGET)
 ]
@@ -53,7 +53,7 @@ ScoreEvery = Annotated[
 ]
 Best = Annotated[str | None, flag("--best", "METRIC", "Also keep the model with the best score of this metric.", KEEP)]
 Patience = Annotated[
-    int | None, flag("--patience", "N", "End the run after so many scores that are not better.", BUDGET, least=1)
+    int | None, flag("--patience", "N", "End the run after this many scores that are not better.", BUDGET, least=1)
 ]
 
 Log = Annotated[
@@ -113,7 +113,7 @@ class BudgetFlags(FlagGroup):
     """How long to train, and how often to score."""
 
     epochs: Annotated[
-        int | None, flag("--epochs", "E", "End a worker after so many passes over its share.", BUDGET, least=1)
+        int | None, flag("--epochs", "E", "End a worker after this many passes over its share.", BUDGET, least=1)
     ] = None
     steps: Steps = None
     until: Until = None

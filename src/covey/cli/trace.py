@@ -15,7 +15,7 @@ from covey.errors import PlanError
 if TYPE_CHECKING:
     from covey.observe.recording import Recording
 
-Steps = Annotated[int, flag("--steps", "S", "End a worker after so many steps of its own.", options.BUDGET, least=1)]
+Steps = Annotated[int, flag("--steps", "S", "End a worker after this many steps of its own.", options.BUDGET, least=1)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,7 +68,7 @@ class StreamBatches(IterableDataset[Any]):
                 with draws:
                     items = self._items(now)
                     before = sum(self.shards.batch(self.rank, earlier) for earlier in range(number))
-                    self._take(items, before, now)
+                    self._check_count(sum(1 for _ in islice(items, before)), before, now)  # of earlier steps
             with draws:
                 batch = self._take(items, self.shards.batch(self.rank, step), now)
             yield from (collate(batch[first : first + self.most]) for first in range(0, len(batch), self.most))
@@ -93,12 +93,15 @@ class StreamBatches(IterableDataset[Any]):
 
     def _take(self, items: Iterator[Any], samples: int, epoch: int) -> list[Any]:
         batch = list(islice(items, samples))
-        if len(batch) < samples:
+        self._check_count(len(batch), samples, epoch)
+        return batch
+
+    def _check_count(self, came: int, samples: int, epoch: int) -> None:
+        if came < samples:
             raise PlanError(
                 f"len(data) is {self.shards.samples}, and the stream gave fewer items in pass {epoch} of worker "
                 f"{self.rank}: let it have as many as it says in every pass, or no length, and give steps=…"
             )
-        return batch
 
     def _check_end(self, items: Iterator[Any], draws: SeededDraws, epoch: int) -> None:
         with draws:

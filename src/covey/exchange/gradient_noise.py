@@ -35,7 +35,7 @@ class NoiseProbe:
         self.square = 0.0 if _is_timed(mine) else mine.norm() ** 2
 
     def met(self, mean: Vector, samples: int) -> None:
-        """The mean of all, of so many samples in all."""
+        """The mean of all, of this many samples together."""
         if not _is_timed(mean) and samples > self.samples:
             _tell(self.node, self.square, self.samples, mean.norm() ** 2, samples)
 

@@ -39,7 +39,7 @@ def shards(
     """How the task's data is dealt out; with `rows` every worker keeps its own.
 
     What is only timed may `stretch` it: as if every worker had whole batches, and one at least. Of a stream without a
-    length so many samples are `taken` in the run.
+    length this many samples are `taken` in the run.
     """
     if rows:
         if task.sampler is not None or task.drop_last:

@@ -99,7 +99,7 @@ class RoleOps(msgspec.Struct, frozen=True):
     rows: list[tuple[int, int, float, float]] = []
 
     def of(self, who: str, later: float = 0.0) -> Iterator[TorchOp]:
-        """The operations of this role, whose clock began so much later than others'."""
+        """The operations of this role, whose clock began `later` than others'."""
         for thread, name, begin, end in self.rows:
             if 0 <= thread < len(self.threads) and 0 <= name < len(self.names):
                 yield TorchOp(who, self.threads[thread], self.names[name], begin + later, end + later)
@@ -119,7 +119,7 @@ class RoleTimeline(msgspec.Struct):
     zero: float = 0.0
 
     def later(self, seconds: float) -> RoleTimeline:
-        """The same, by a clock that began so much earlier."""
+        """The same, by a clock that began this many seconds earlier."""
         if not seconds:
             return self
         spans = [msgspec.structs.replace(s, begin=s.begin + seconds, end=s.end + seconds) for s in self.spans]

@@ -155,7 +155,7 @@ def fit(
         ),
     )
     name = strategy if isinstance(strategy, str) else type(strategy).__name__
-    with notebook.shown(watcher, f"{name} · {workers} worker{'s' if workers > 1 else ''} · {engine}") as shown:
+    with notebook.shown(watcher, f"{name} · {workers} worker{'' if workers == 1 else 's'} · {engine}") as shown:
         return fit_with(task, strategy, workers, replace(given, output=replace(given.output, watcher=shown)))
 
 

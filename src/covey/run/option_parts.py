@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import ClassVar, Literal, get_args
 
 from covey.errors import PlanError
@@ -76,7 +77,7 @@ class BudgetOptions(OptionPart):
             raise PlanError(
                 f"{option('best', self.best)} needs scores, and {option('scores', 0)} asks for none: omit one of them"
             )
-        _at_least_one(
+        at_least_one(
             epochs=self.epochs, steps=self.steps, scores=self.scores or 1, confirm=self.confirm, patience=self.patience
         )
 
@@ -124,7 +125,7 @@ class ProcessOptions(OptionPart):
     profiled: bool = False  # record also what torch does
 
     def __post_init__(self) -> None:
-        _at_least_one(threads=self.threads)
+        at_least_one(threads=self.threads)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,7 +164,7 @@ class CheckpointOptions(OptionPart):
     def __post_init__(self) -> None:
         if self.on_failure not in get_args(OnFailure):
             raise PlanError(f"{option('on_failure', self.on_failure)}: use stop, restart or continue")
-        _at_least_one(max_failures=self.max_failures)
+        at_least_one(max_failures=self.max_failures)
 
     def check(self) -> None:
         if self.on_failure == "restart" and self.checkpoint is None:
@@ -245,7 +246,12 @@ def given_names(part: OptionPart) -> list[str]:
     return [name for name, (value, usual) in values.items() if (value or None) != (usual or None)]
 
 
-def _at_least_one(**numbers: int | None) -> None:
+def at_least_one(**numbers: int | None) -> None:
+    """Refuse what is no whole number from 1 up; None is none."""
     for name, value in numbers.items():
-        if value is not None and value < 1:
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise PlanError(f"{option(name, value)}: a whole number is needed, from 1 up")
+        if value < 1:
             raise PlanError(f"{option(name, value)}: at least 1 is needed")

@@ -24,7 +24,7 @@ from covey.observe.referee import Referee
 from covey.observe.scoring_steps import ScoringSteps
 from covey.run.best_model import preference
 from covey.run.checks import check_place, check_rebirth, check_schedule, check_stream
-from covey.run.option_parts import BudgetOptions
+from covey.run.option_parts import BudgetOptions, at_least_one
 from covey.run.options import Options
 from covey.run.saving import check_save
 from covey.scoring import target_of
@@ -78,6 +78,7 @@ def request(
     task: Task | str, strategy: str | Any, workers: int, given: Options, rows: RowInfo | None = None
 ) -> Request:
     """Check everything that can be checked before a process starts; `rows` replace the task's own data."""
+    at_least_one(workers=workers)
     spec = catalog.chosen(strategy, workers)
     chosen = catalog.resolve(spec, workers)
     check_save(given.output.save)

@@ -15,7 +15,7 @@ from covey.task.schedule import COUNTED, MakeScheduler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulePace:
-    """How a task's scheduler is made, and how often it has been stepped when the run has seen so many samples.
+    """How a task's scheduler is made, and how often it has been stepped when the run has seen this many samples.
 
     By epochs: once for each pass over the data. By batches: as often as one worker alone would have taken a step.
     """
@@ -54,7 +54,7 @@ class SteppedScheduler:
         optimizer._opt_called = True  # type: ignore[attr-defined]  # a role may be here before its first step
 
     def reach(self, seen: int) -> None:
-        """The run has seen so many samples."""
+        """The run has seen this many samples."""
         while self._taken < self._pace.steps(seen):
             self._taken += 1
             with in_task("scheduler.step()"):

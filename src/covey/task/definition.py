@@ -55,7 +55,7 @@ class Task:
         schedule_by: What the scheduler is stepped by: "epoch" (a pass of all workers together over the data), "batch"
             (as many samples as one worker has in a step) or, for ReduceLROnPlateau, a metric of the scores.
         ema: The decay of an exponential average of the weights and float buffers, taken after each update: 0.999 keeps
-            so much of the average before. It is scored, and returned, beside the model.
+            this much of the average before. It is scored, and returned, beside the model.
         clip_norm: The largest norm of a gradient that a step uses; larger ones are scaled down.
         loaders: The number of processes that load samples, for data that is not tensors.
         collate_fn: A function from a list of samples to a batch; by default torch's.
