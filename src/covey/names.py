@@ -39,12 +39,19 @@ def option(name: str, value: object = None) -> str:
 def meant(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: what may have been meant, or all there is where that is little."""
     names = list(known)
-    close = get_close_matches(name, names, n=NEAREST)
+    close = nearest(name, names)
     if len(names) <= FEW:
         return f"{f'; did you mean {close[0]!r}?' if close else '.'} There are: {', '.join(names)}"
     if close:
         return f"; did you mean {_either(close)}?"
     return f"; the nearest are {_either(get_close_matches(name, names, n=NEAREST, cutoff=0.0))}."
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The names that are spelt much alike, the most alike first; else those that begin so."""
+    names = list(known)
+    longer = [one for one in names if name and one.startswith(name)]
+    return get_close_matches(name, names, n=NEAREST) or longer[:NEAREST]
 
 
 def _either(names: list[str]) -> str:

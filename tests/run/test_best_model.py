@@ -123,7 +123,8 @@ def test_the_best_average_is_the_average() -> None:
 @pytest.mark.parametrize(
     ("settings", "options", "said"),
     [
-        ({}, {"best": "speed"}, "is more of it better, or less"),
+        ({}, {"best": "speed"}, r"is more of it better, or less.*'lower'}\)$"),
+        ({}, {"best": "acc"}, "is more of it better, or less.* or did you mean 'accuracy'[?]$"),
         ({"evaluate": None}, {"best": "norm"}, "no evaluate"),
         ({}, {"best": "ema_norm"}, "the task has no average"),
         ({}, {"best": "norm", "timing_only": True}, "trains nothing"),

@@ -17,6 +17,7 @@ from covey.faults import REPORT
 from tests.worlds import cloud, mlp
 
 X, Y = cloud(64)
+OTHER = nn.Linear(6, 3).double()
 
 
 class Pair(nn.Linear):
@@ -48,6 +49,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[CoveyError], str]] = {
     ),
     "a float": (scored(0.5), PlanError, r"Task: evaluate\(model\) must give numbers by name, .*, not float 0.5"),
     "nothing": (scored(None), PlanError, r"Task: evaluate\(model\) must give numbers by name, .*, not NoneType"),
+    "no metrics": (scored({}), PlanError, r"Task: evaluate\(model\) gave no number at all: .* at least one by name.*"),
+    "another model": (
+        {"loss": None, "step": lambda model, batch: OTHER(batch[0]).square().mean()}, PlanError,
+        r"Task: step\(model, batch\) gave a loss that depends on no parameter of the model: .*",
+    ),
     "a list": (scored({"all": [1.0, 2.0]}), PlanError, r"Task: .* one number for 'all', not a list of 2"),
     "our names": (scored({"samples": 3}), PlanError, r"Task: .* gives 'samples', which every line .*: rename it"),
     "device": (

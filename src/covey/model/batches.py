@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from covey.data.feed import Feed
+from covey.errors import PlanError
 from covey.faults import in_task
 from covey.model.randomness import seed_of, sow
 from covey.task import Task
@@ -169,6 +170,7 @@ class OwnBatches:
         self.next = -1
         self.last = True  # whether the backward under way is the last of its step
         self.scale = LossScale() if task.precision == "fp16" else None
+        self._reached = False  # whether a loss has had a gradient in the model
 
     def begin(self, step: int) -> None:
         """Forget what was drawn. Processes that load samples begin with those of this step, if they were needed."""
@@ -226,4 +228,15 @@ class OwnBatches:
             self.last = index == len(sizes) - 1
             backward(loss if scale == 1 else loss.float() * scale)
             losses.append(loss.detach())
+        self._reached = self._reached or self._reaches_model()
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def _reaches_model(self) -> bool:
+        """Refuse a first loss of something else: no parameter would ever learn anything, and nothing would say so."""
+        if any(parameter.grad is not None for parameter in self.parameters):
+            return True
+        source = "step(model, batch)" if self.task.step is not None else "loss(model(x), y)"
+        raise PlanError(
+            f"Task: {source} gave a loss that depends on no parameter of the model: compute it with the model that it "
+            "is given, not with another one"
+        )

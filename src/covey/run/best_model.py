@@ -15,12 +15,12 @@ from covey.decoding import WireFormat
 from covey.errors import CheckpointError, PlanError, WireError
 from covey.model import scored
 from covey.model.scored import AVERAGED, ScoredModel
-from covey.names import option
+from covey.names import nearest, option
 from covey.observe.referee import BestScore, Preference, Referee
 from covey.observe.result import Result
 from covey.run.option_parts import BudgetOptions
 from covey.run.options import Options
-from covey.target import direction
+from covey.target import KNOWN, direction
 from covey.task import Task
 
 FOLDER = "best"
@@ -39,9 +39,11 @@ def preference(task: Task, given: BudgetOptions) -> Preference | None:
         raise PlanError(f"{option('best', given.best)}: the task has no evaluate=…, so its models have no scores")
     way = direction(given.best, task.better)
     if way is None:
+        close = nearest(plain, [*task.better, *KNOWN])
+        other = f", or did you mean {close[0]!r}?" if close else ""
         raise PlanError(
             f"{option('best', given.best)}: is more of it better, or less? Declare it in the task: "
-            f"Task(…, better={{{given.best!r}: 'lower'}})"
+            f"Task(…, better={{{given.best!r}: 'lower'}}){other}"
         )
     return Preference(given.best, way, given.patience)
 

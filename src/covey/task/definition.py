@@ -114,7 +114,7 @@ class Task:
         if not isinstance(self.compile, bool) and self.compile not in torch.compiler.list_backends(()):
             raise PlanError(
                 f"Task: compile must be True, False or a backend of torch.compile, not {self.compile!r}: "
-                f"{', '.join(torch.compiler.list_backends())}"
+                f"{', '.join([*torch.compiler.list_backends(), 'aot_eager', 'eager'])}"
             )
         _check_better(self.better)
         if self.precision not in PRECISIONS:
@@ -253,6 +253,11 @@ def scores(found: object) -> dict[str, float]:
     if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
         raise PlanError(
             f"Task: evaluate(model) must give numbers by name, such as {{'accuracy': 0.9}}, not {describe(found)}"
+        )
+    if not found:
+        raise PlanError(
+            "Task: evaluate(model) gave no number at all: it must give at least one by name, such as "
+            "{'accuracy': 0.9}; without evaluate only the training loss is reported"
         )
     for name, value in found.items():
         if name in HISTORY:
