@@ -369,7 +369,54 @@ def test_bsp_and_allreduce_reach_the_target_within_one_score_of_each_other() -> 
 
 
 def test_the_command_scores_as_often_as_the_function() -> None:
-    assert signature(command).parameters["scores"].default == SCORES
+    scores = signature(command).parameters["scores"]
+    assert scores.default is None and f"(usual: {SCORES})" in scores.annotation.__metadata__[0].help
+
+
+def test_scores_by_steps_replace_those_by_passes() -> None:
+    whole = run("bsp", until=None, steps=20, score_every="5 steps")
+    assert whole.outcomes[0].result is not None
+    assert [row["samples"] for row in whole.outcomes[0].result.history] == [0, 320, 640, 960, 1280]
+    with pytest.raises(PlanError, match="give scores=… or score_every=…, not both"):
+        run("bsp", until=None, steps=20, score_every="5 steps", scores=4)
+
+
+def test_each_run_ends_when_it_gets_no_better_and_its_best_score_is_a_column() -> None:
+    depths = [3, 1, 2, 2, 2, 3, 2, 4, 4, 4]  # each run is scored once more at its end
+    task = mlp(evaluate=lambda model: {"height": float(-depths.pop(0))}, better={"height": "higher"})
+    whole = compare(
+        task, "bsp,asynchronous", 2, engine="simulated", steps=40, repeat=1, score_every="1 steps", best="height",
+        patience=2,
+    )  # fmt: skip
+    results = [run.result for run in whole.outcomes]
+    assert [result and result.stopped for result in results] == ["patience", "patience"]
+    found = rows(whole)
+    column = next(column for column in columns(found) if column.name == "best")
+    assert [row.figures["best"].value for row in found] == [-1, -2] and best(found, column, whole) == -1
+
+
+def test_the_rate_with_the_best_score_counts_not_that_with_the_best_end() -> None:
+    seen = [9, 5, 6, 9, 1, 8]
+    task = mlp(evaluate=lambda model: {"loss": float(seen.pop(0))})
+    whole = compare(
+        task, "bsp", 2, engine="simulated", steps=2, repeat=1, score_every="1 steps", best="loss", rates=(1.0, 2.0)
+    )
+    assert [(row.rate, row.figures["final"].value, row.figures["best"].value) for row in rows(whole)] == [(2.0, 8, 1)]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"patience": 3}, "name the metric, as best="),
+        ({"best": "height"}, "is more of it better, or less"),
+        ({"best": "acuracy"}, "is more of it better, .* did you mean 'accuracy'"),
+        ({"best": "top_accuracy"}, "names no metric .* did you mean 'accuracy'"),
+        ({"score_every": "often"}, "write for example '100 steps' or 30s"),
+    ],
+)
+def test_what_no_run_could_obey_is_refused_once(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(PlanError, match=why):
+        run("bsp,easgd", until=None, steps=2, **given)
 
 
 @pytest.mark.parametrize("engine", ["simulated", "local"])

@@ -79,6 +79,38 @@ def test_the_clocks_of_roles_agree(profile: list[Slice]) -> None:
     assert len(took) >= 60 and min(took) > 0, "an arrow that had to be straightened takes no time"
 
 
+LOOP = """
+import covey, torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with covey.join(model, optimizer) as member:
+    for (x,) in member.shard((torch.randn(96, 8),), batch_size=8):
+        loss = model(x).square().mean()
+        loss.backward()
+        member.step(loss)
+"""
+
+
+def test_a_script_with_its_own_loop_has_a_profile_too(warm: Warm, tmp_path: Path) -> None:
+    script, file = tmp_path / "loop.py", tmp_path / "profile.json"
+    script.write_text(LOOP)
+    done = warm.run(["-m", "covey", "launch", str(script), "--profile", str(file), "--no-record"], Path.cwd(), 120)
+    assert done.returncode == 0, done.stderr
+    found: list[Slice] = json.loads(file.read_text())["traceEvents"]
+    roles = {pid: name for (pid, _), name in named(found, "process_name").items()}
+    assert sorted(roles.values()) == ["server 0", "worker 0", "worker 1"]
+    threads = named(found, "thread_name")
+    for pid in (number for number, name in roles.items() if name.startswith("worker")):
+        steps = [one for one in found if one["pid"] == pid and one.get("cat") == "compute"]
+        layers = [one for one in found if one["pid"] == pid and one["name"] == "aten::addmm"]
+        each = [sum(inside(layer, step) for layer in layers) for step in steps]
+        assert each == [2] * 6 + [0], "in the last one the loop finds that it has no more batches"
+        assert {threads[one["pid"], one["tid"]] for one in layers} == {"torch: computing"}
+
+
 def test_virtual_time_has_no_profile() -> None:
     with pytest.raises(PlanError, match="profiled=… is for real processes, not for simulated"):
         fit("examples/digits.py", engine="simulated", profiled=True)

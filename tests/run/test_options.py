@@ -26,7 +26,7 @@ from tests.worlds import mlp
 
 OWN = {
     "epochs", "until", "scores", "score_every", "confirm", "best", "patience", "rate", "link_rate", "cluster",
-    "timing_only", "traced", "profiled", "instruments", "faults",
+    "timing_only", "traced", "instruments", "faults",
 }  # fmt: skip
 """What a script's own loop decides."""
 
@@ -168,6 +168,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     *(({"score_every": wrong}, "write for example '100 steps'") for wrong in ("0s", "10", "0 steps", "10 epochs", 10)),
     ({"patience": 2}, "name the metric"),
     ({"patience": 0, "best": "accuracy"}, "at least 1 is needed"),
+    ({"patience": 1.5, "best": "accuracy"}, "a whole number is needed"),
     ({**TIMED, "until": "loss<=0.1"}, "trains nothing"),
     ({**TIMED, "save": "model"}, "trains nothing"),
     ({**TIMED, "checkpoint": "kept"}, "nothing that could be kept"),

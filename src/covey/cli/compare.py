@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -67,10 +67,19 @@ class RoundFlags(options.FlagGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ManyScoresFlags(options.BudgetFlags):
+class ManyScoresFlags(options.OneRunFlags):
     """As of one run; the moment in which a target is reached must be known well."""
 
-    scores: options.Scores = 8
+    scores: Annotated[
+        int | None,
+        flag("--scores", "N", "Score the model so often in a pass over the data. (usual: 8)", options.BUDGET, least=1),
+    ] = None  # type: ignore[assignment]  # what nobody gives is left to the comparison
+    best: Annotated[
+        str | None, flag("--best", "METRIC", "Also show the best score of this metric in each run.", options.KEEP)
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        return {name: value for name, value in super().arguments().items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,6 +53,7 @@ def command(
     network: options.HostFlags,
     log: options.Log = None,
     record: options.RecordFlags,
+    profile: options.Profile = None,
     output: options.OutputFlags,
 ) -> None:
     """Run a script with its own training loop on every worker.
@@ -63,7 +64,7 @@ def command(
     """
     request = ShownRequest(
         strategy=team.strategy, workers=team.workers, engine=processes.engine, until=None, output=output,
-        files=keeping.files,
+        profile=profile, files=keeping.files,
     )  # fmt: skip
     own = arguments or []
     own = own[1:] if own[:1] == ["--"] else own
@@ -81,7 +82,7 @@ def command(
             request,
             lambda watcher: launch(
                 script, own, team.strategy, team.workers, servers=team.servers, steps=steps, command=request.command,
-                watcher=watcher, log=log or (), runs=kept_in, **processes.arguments(), **keeping.arguments(),
-                **network.arguments(),
+                watcher=watcher, log=log or (), runs=kept_in, profiled=profile is not None,
+                **processes.arguments(), **keeping.arguments(), **network.arguments(),
             ),
         )  # fmt: skip

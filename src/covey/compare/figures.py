@@ -38,6 +38,7 @@ class Column:
     best: Callable[[Sequence[float]], float] | None = min
     to_target: bool = False  # what it took until the target
     until: bool = False  # a cost of coming to the target: the least is no best where that was not reached
+    way: Callable[[Comparison], Better | None] | None = None  # of a score: in which direction it gets better
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,10 @@ def metric_of(result: Result) -> str:
     return named[0] if named else "loss"
 
 
+def _best(result: Result, _: Comparison) -> float | None:
+    return result.best.value if result.best else None
+
+
 def _per_second(result: Result, _: Comparison) -> float | None:
     return result.samples / result.seconds if result.seconds else None
 
@@ -98,10 +103,27 @@ def _energy(result: Result, whole: Comparison) -> float | None:
     return sum(whole.watts.values()) * _until(result) / 3.6e6 if whole.watts else None
 
 
+def wanted(whole: Comparison) -> Better | None:
+    """In which direction the metric that is aimed at gets better; None where nobody has said."""
+    if whole.until:
+        return "lower" if parse_target(whole.until).op == "<=" else "higher"
+    return next((direction(metric_of(result), whole.better) for result in _results(whole)), None)
+
+
+def preferred(whole: Comparison) -> Better | None:
+    """The same of the metric by which the best score of a run is known."""
+    return next((direction(result.best.metric, whole.better) for result in _results(whole) if result.best), None)
+
+
+def _results(whole: Comparison) -> list[Result]:
+    return [outcome.result for outcome in whole.outcomes if outcome.result is not None]
+
+
 COLUMNS = (
     Column(name="time to target", short="time", measure=_reached, kind="time", to_target=True),
     Column(name="samples to target", short="samples", measure=_samples, kind="count", to_target=True),
-    Column(name="final", short="final", measure=_final, kind="score", best=None),
+    Column(name="final", short="final", measure=_final, kind="score", way=wanted),
+    Column(name="best", short="best", measure=_best, kind="score", way=preferred),
     Column(name="sent", short="sent", measure=lambda result, _: result.traffic.bytes, kind="bytes"),
     Column(name="samples/s", short="per s", measure=_per_second, kind="count", best=max),
     Column(name="staleness", short="stale", measure=lambda result, _: result.staleness.mean, kind="number"),
@@ -135,16 +157,8 @@ def best(found: Sequence[StrategyRow], column: Column, whole: Comparison) -> flo
     """The best value of a column, if there is more than one to choose from."""
     fit = [row for row in found if not (column.until and whole.until) or "time to target" in row.figures]
     values = [row.figures[column.name].value for row in fit if column.name in row.figures]
-    chosen = column.best if column.kind != "score" else BEST[wanted(whole)]
+    chosen = BEST[column.way(whole)] if column.way else column.best
     return chosen(values) if chosen and len(values) > 1 else None
-
-
-def wanted(whole: Comparison) -> Better | None:
-    """In which direction the metric that is aimed at gets better; None where nobody has said."""
-    if whole.until:
-        return "lower" if parse_target(whole.until).op == "<=" else "higher"
-    results = (outcome.result for outcome in whole.outcomes if outcome.result is not None)
-    return next((direction(metric_of(result), whole.better) for result in results), None)
 
 
 def _row(whole: Comparison, mine: Sequence[ComparedRun], rate: float) -> StrategyRow:
@@ -166,7 +180,8 @@ def _row(whole: Comparison, mine: Sequence[ComparedRun], rate: float) -> Strateg
 
 def _merit(row: StrategyRow, whole: Comparison) -> tuple[float, float]:
     """Sorts the rates of one strategy: the soonest at the target, else the best score, else the least loss."""
-    soon, final, way = row.figures.get("time to target"), row.figures.get("final"), wanted(whole)
+    soon, kept = row.figures.get("time to target"), row.figures.get("best")
+    final, way = (kept, preferred(whole)) if kept else (row.figures.get("final"), wanted(whole))
     if way is None:
         last = [line for result in row.results for line in result.history[-1:]]
         losses = [loss for line in last if (loss := line.get("loss")) is not None]

@@ -21,6 +21,7 @@ from covey.names import option, task_file
 from covey.observe.facts import INSIDE, RunFacts
 from covey.observe.progress import Watcher
 from covey.run import fit
+from covey.run.best_model import preference
 from covey.run.clusters import engine_of
 from covey.run.options import options as options_of
 from covey.run.record import folder_of_runs, recording
@@ -54,12 +55,15 @@ def compare(
     done again. A SPEC that cannot be resolved, or that stands twice, is refused before anything starts, and a target
     that names no metric of the task with the first score; a strategy that fails as it runs is an outcome too.
     """
-    options = {"scores": SCORES, **({"confirm": CONFIRM} if until is not None else {}), **options}
+    often = {} if options.get("score_every") else {"scores": SCORES}
+    options = {**often, **({"confirm": CONFIRM} if until is not None else {}), **options}
     entered = entrants(strategies, workers, rates)
     plan = rounds(repeat, racing=until is not None and len({entrant.spec for entrant in entered}) > 1)
     limit = time_limit(repeat, within)
-    engine_of(options_of({**options, "until": until}))
+    checked = options_of({**options, "until": until})
+    engine_of(checked)
     loaded = load_task(task, told) if isinstance(task, str) else task
+    preference(loaded, checked.budget)
     until = _directed(until, loaded) if until else None
     cluster = options.get("cluster")
     whole = Comparison(
@@ -181,7 +185,7 @@ class RunningRace:
     def new(self, case: Case) -> ComparedRun:
         options, began = self.options, time.monotonic()
         if not self.warm:
-            unlike = ("epochs", "steps", "until", "confirm", "command", "runs")
+            unlike = ("epochs", "steps", "until", "confirm", "score_every", "best", "patience", "command", "runs")
             short = {name: value for name, value in options.items() if name not in unlike}
             _run(self.task, case, self.whole.workers, {**short, "steps": WARM, "runs": False})
             self.warm = True

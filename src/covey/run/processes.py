@@ -28,7 +28,6 @@ from covey.membership import Deaths
 from covey.model import build, scored
 from covey.names import option
 from covey.observe.membership import MembershipLog
-from covey.observe.recording import joined
 from covey.observe.result import Result, conclude
 from covey.run import roles
 from covey.run.best_model import BestModel
@@ -136,9 +135,7 @@ def _train(
         if supervisor.monitor.rebirths.log.events:
             result.tell_membership(supervisor.monitor.rebirths.log.events)
         if asked.traced:
-            ops = {str(who): word.ops for who, word in outcome.profiles.items()} or None
-            lanes, everybody = supervisor.roster.lanes, supervisor.roles
-            result.keep_recording(joined(lanes, everybody, result.strategy, result.engine, ops))
+            result.keep_recording(supervisor.recording(outcome, result.strategy, result.engine))
         unsaved = save_model(result, given.output.save)
         result.failures += supervisor.monitor.left()
     if unsaved:

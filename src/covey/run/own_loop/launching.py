@@ -80,6 +80,7 @@ def launch(
     watcher: Watcher | None = None,
     callbacks: Sequence[Callback] = (),
     log: Sequence[str] = (),
+    profiled: bool = False,
     runs: str | os.PathLike[str] | Literal[False] | None = None,
 ) -> Result:
     """Run a script on every role of a strategy; each calls `covey.join` where its training begins.
@@ -90,7 +91,7 @@ def launch(
         engine=engine,
         training=TrainingOptions(servers=servers, seed=seed),
         budget=BudgetOptions(steps=steps),
-        processes=ProcessOptions(threads=threads, stall=stall),
+        processes=ProcessOptions(threads=threads, stall=stall, profiled=profiled),
         network=NetworkOptions(hosts=hosts, place=place, interface=interface, insecure=insecure),
         checkpoints=CheckpointOptions(
             checkpoint=checkpoint, every=every, resume=resume, on_failure=on_failure, max_failures=max_failures
@@ -179,7 +180,7 @@ def _lead(
             score=False, before=BEFORE, model=file, checkpoints=checkpoints, alike=ALIKE,
             keep_every=interval(given.checkpoints), run=loop.run,
             stall=parse_duration(given.processes.stall), watcher=given.output.watcher, interrupt=interrupt,
-            lost=attempt.lost,
+            lost=attempt.lost, profiled=given.processes.profiled,
         )  # fmt: skip
         supervisor = attempt.supervisor = Supervisor(plan, board, processes, judge, wishes)
         if attempt.run is not None:
@@ -192,6 +193,8 @@ def _lead(
             contention=outcome.contention,
         )  # fmt: skip
         result.keep_weights(scored.read(file))
+        if given.processes.profiled:
+            result.keep_recording(supervisor.recording(outcome, result.strategy, result.engine))
         unsaved = save_model(result, given.output.save)
         supervisor.see_off()
     if unsaved:

@@ -66,7 +66,7 @@ class Loop:
             workers=len(self.plan.limits), servers=self.options.training.servers,
             limits=list(self.plan.limits), seed=self.options.training.seed, threads=self.threads, contacts=contacts,
             kept=str(kept.resolve()) if kept else "", checkpoint=self.options.checkpoints.checkpoint is not None,
-            world=self.world,
+            world=self.world, traced=self.options.processes.profiled, profiled=self.options.processes.profiled,
         )  # fmt: skip
 
 

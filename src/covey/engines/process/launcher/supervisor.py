@@ -22,6 +22,7 @@ from covey.engines.process.launcher.run_start import assemble, start, warm
 from covey.engines.process.launcher.run_wishes import ProcessOutcome, RunWishes
 from covey.engines.process.snapshot_parts import SCORER
 from covey.message import Address
+from covey.observe.recording import Recording, joined
 from covey.observe.referee import Referee
 from covey.strategy import Plan
 
@@ -180,6 +181,11 @@ class Supervisor:
             watch.now(), stopped, list(self.roster.tallies.values()), self.roster.meter.rows,
             self.monitor.notices.refused.lines(), contention, profiles,
         )  # fmt: skip
+
+    def recording(self, outcome: ProcessOutcome, strategy: str, engine: str) -> Recording:
+        """What each role did when; also what torch did, if that was asked for."""
+        ops = {str(who): word.ops for who, word in outcome.profiles.items()} or None
+        return joined(self.roster.lanes, self.roles, strategy, engine, ops)
 
     def see_off(self) -> None:
         """Wait until every process is gone: what a user's script does after the run may still fail."""
