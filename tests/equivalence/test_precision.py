@@ -15,7 +15,7 @@ from covey.errors import CoveyError, PlanError
 from covey.message import Address
 from covey.model import build
 from covey.model.batches import GROWTH, LARGEST_SCALE, LossScale
-from covey.model.randomness import seed_of, sow
+from covey.model.randomness import seed_of, seed_torch
 from covey.task import Task
 
 torch.manual_seed(5)
@@ -55,7 +55,7 @@ def by_hand(dtype: torch.dtype | None, scaler: Any = None, factor: float = 1.0) 
     deal = Shards(48, 1, 8, 0)
     for step in range(12):
         chosen = deal.indices(0, step)
-        sow(seed_of(0, 0, step))
+        seed_torch(seed_of(0, 0, step))
         with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
             loss = nn.functional.cross_entropy(model(X[chosen]), Y[chosen]) * factor
         optimizer.zero_grad()

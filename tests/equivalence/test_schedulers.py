@@ -18,7 +18,7 @@ from covey.data.shards import Shards
 from covey.errors import PlanError, UnknownMetric
 from covey.message import Address
 from covey.model import build
-from covey.model.randomness import seed_of, sow
+from covey.model.randomness import seed_of, seed_torch
 from covey.model.threads import one_thread
 from covey.scoring import accuracy
 from covey.task import Task
@@ -64,7 +64,7 @@ def plain_loop(task: Task, batch: int, epochs: int = EPOCHS, by: str = "batch", 
             for number in range(deal.steps(0)):
                 step = epoch * deal.steps(0) + number
                 chosen = deal.indices(0, step)
-                sow(seed_of(0, 0, step))
+                seed_torch(seed_of(0, 0, step))
                 optimizer.zero_grad()
                 task.forward(model, (x[chosen], y[chosen])).backward()
                 optimizer.step()

@@ -15,7 +15,7 @@ from covey import catalog
 from covey.data.shards import Shards
 from covey.errors import PlanError
 from covey.model import build
-from covey.model.randomness import seed_of, sow
+from covey.model.randomness import seed_of, seed_torch
 from covey.model.threads import one_thread
 from covey.scoring import accuracy
 from covey.task import Task
@@ -44,7 +44,7 @@ def by_hand(given: Task, batch: int, epochs: int = EPOCHS) -> dict[str, Tensor]:
         optimizer = given.optimizer(iter(list(model.named_parameters())))
         for step in range(epochs * deal.steps(0)):
             chosen = deal.indices(0, step)
-            sow(seed_of(0, 0, step))
+            seed_torch(seed_of(0, 0, step))
             optimizer.zero_grad()
             given.forward(model, (x[chosen], y[chosen])).backward()
             optimizer.step()

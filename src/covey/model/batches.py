@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from covey.data.feed import Feed
 from covey.errors import PlanError
 from covey.faults import in_task
-from covey.model.randomness import seed_of, sow
+from covey.model.randomness import seed_of, seed_torch
 from covey.task import Task
 from covey.vector import chunk
 
@@ -191,7 +191,7 @@ class OwnBatches:
         """The same on one of `parts` equal parts of any worker's batch: whoever computes it gets the same numbers."""
         numbers = self.deal.indices(rank, step)
         start, stop = chunk(len(numbers), parts, part)
-        sow(seed_of(self.deal.seed, rank, step, part))
+        seed_torch(seed_of(self.deal.seed, rank, step, part))
         if start == stop:
             for parameter in self.parameters:
                 parameter.grad = None
@@ -203,12 +203,12 @@ class OwnBatches:
         """`_backward` with the chance of this step; again with a smaller scale of the loss while gradients overflow."""
         seed = seed_of(self.deal.seed, self.rank, step)
         if self.scale is None:
-            sow(seed)
+            seed_torch(seed)
             return self._backward(batch, sizes)
         given = cache(batch)
         before = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
         while True:
-            sow(seed)
+            seed_torch(seed)
             loss = self._backward(given, sizes, self.scale.scale)
             if self.scale.settle(loss, self.parameters):
                 return loss

@@ -24,6 +24,7 @@ from covey.errors import PlanError
 from covey.faults import in_task
 from covey.message import Address
 from covey.model.batches import Batch, BatchSource, OwnBatches
+from covey.model.randomness import seed_torch
 from covey.model.replica import Replica
 from covey.model.replica_spec import ReplicaSpec, pace_of
 from covey.names import option
@@ -94,7 +95,7 @@ def device(task: Task, rank: int) -> torch.device | None:
 
 def model(task: Task, seed: int, rank: int = 0) -> nn.Module:
     """The task's model with the weights of this seed, the same on every role, on the device of this rank."""
-    torch.manual_seed(seed)
+    seed_torch(seed)
     with in_task("model()"):
         module = task.model()
     if not isinstance(module, nn.Module):
@@ -116,7 +117,7 @@ def _materialize(task: Task, module: nn.Module, seed: int, there: torch.device |
     if not isinstance(data, IterableDataset):
         alone = Shards(check_data(data), 1, min(2, check_data(data)), seed)
     batch = next(Feed(data, alone, 0, task.loading, device=there).start(0))
-    torch.manual_seed(seed)
+    seed_torch(seed)
     with torch.no_grad():
         module.eval()
         task.forward(module, batch)

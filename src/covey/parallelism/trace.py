@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from covey.errors import PlanError
+from covey.model.randomness import seed_torch
 from covey.parallelism.marks import MARKS, listening
 
 Inputs = tuple[Tensor, ...]
@@ -65,7 +66,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     """A model may be run here: its buffers and torch's random numbers are afterwards what they were."""
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.random.fork_rng(devices={p.device for p in model.parameters() if p.device.type == "cuda"}):
-        torch.manual_seed(0)
+        seed_torch(0)
         try:
             yield
         finally:

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from covey.data.feed import Feed
 from covey.data.shards import Shards
 from covey.model.batches import backward
-from covey.model.randomness import Chance, seed_of, sow
+from covey.model.randomness import Chance, seed_of, seed_torch
 from covey.parallelism.ends import Entrance, loss_of
 from covey.parallelism.stages import Stage
 from covey.parallelism.values import Value
@@ -113,7 +113,7 @@ class StageCompute:
     ) -> tuple[Values, Tensor]:
         """What the part gives, and the state of chance behind it; empty where nothing was drawn so far."""
         part = self.parts[chunk]
-        sow(self.microbatches.seed(micro))
+        seed_torch(self.microbatches.seed(micro))
         fresh = self.chance.state()
         if part.number == 0:
             values = self.ends.entrance(self.microbatches.batch(micro))
@@ -164,7 +164,7 @@ class StageCompute:
         if part.number < self.count - 1:
             return given
         state = self.chance.state()
-        sow(self.microbatches.seed(micro))  # what the task draws before it asks its model
+        seed_torch(self.microbatches.seed(micro))  # what the task draws before it asks its model
         batch = self.microbatches.batch(micro)
         loss = loss_of(self.microbatches.task, batch, self.ends.rebuild(given), lambda: self.chance.restore(state))
         self.losses[micro] = loss.detach()

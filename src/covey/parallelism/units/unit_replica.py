@@ -20,7 +20,7 @@ from covey.model.batches import BatchSource, backward
 from covey.model.build import data_of, device
 from covey.model.compute_shares import BACKWARD, FORWARD
 from covey.model.norm import NormGroup, together
-from covey.model.randomness import Chance, seed_of, sow
+from covey.model.randomness import Chance, seed_of, seed_torch
 from covey.model.replica import Replica
 from covey.model.replica_spec import ReplicaSpec
 from covey.model.scored import NOTHING, Snapshot
@@ -141,7 +141,7 @@ class UnitReplica(Replica):
     def start(self, step: int) -> None:
         """Forget the gradients of the last step; chance belongs to (seed, rank, step), as everywhere."""
         self.layout.clear()
-        sow(seed_of(self.feed.shards.seed, self.rank, step))
+        seed_torch(seed_of(self.feed.shards.seed, self.rank, step))
         self.fresh = self.drawn = self.chance.state()
 
     def _forward(self, step: int) -> Tensor:
