@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from covey.errors import CoveyError
+from covey.errors import CoveyError, PlanError
 
 OURS = Path(__file__).resolve().parent
 INSTALLED = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib"))
@@ -34,6 +34,19 @@ class in_task:
             about = self.about() if self.about else ""
             with suppress(AttributeError):  # an exception of the user's own may have no room for it
                 setattr(error, _MARK, f"{self.part}: {about}" if about else self.part)
+
+
+@contextmanager
+def refusing_task() -> Iterator[None]:
+    """(Before a run starts) A part of the task that raises without a line of the user's own is refused by its name."""
+    try:
+        yield
+    except CoveyError:
+        raise
+    except Exception as error:
+        if users_line(error) is not None:
+            raise
+        raise PlanError(f"Task: {words(error)}") from error
 
 
 def words(error: BaseException) -> str:

@@ -216,7 +216,7 @@ class Batches(BatchSampler):
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"data": DataLoader(Stream(), 4, drop_last=True)}, "data is a stream, .* omit drop_last"),
     ({"data": DataLoader(WHOLE, batch_sampler=Batches(SequentialSampler(WHOLE), 3, True))}, "batch_sampler of its"),
-    ({"data": DataLoader(WHOLE, batch_size=None)}, "a batch_sampler of its own, or none; .*covey.join"),
+    ({"data": DataLoader(WHOLE, batch_size=None)}, "makes no batches .batch_size=None.*covey.join"),
     ({"data": DataLoader(WHOLE, sampler=DistributedSampler(WHOLE, 2, 0))}, "DistributedSampler.* omit it"),
     ({"data": DataLoader(WHOLE, 4), "batch_size": 8}, "its own batch_size; give it there"),
     ({"data": DataLoader(WHOLE, 4), "loaders": 2}, "its own loaders"),
@@ -229,6 +229,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"data": WHOLE, "drop_last": 1}, "drop_last must be True or False"),
     ({"data": WHOLE, "batch_size": 0}, "batch_size must be a whole number of at least 1, not 0"),
 ]
+
+
+def test_torchs_own_batch_sampler_says_how_large_batches_are() -> None:
+    order = [3, 1, 4, 1, 5, 9, 2]
+    found = task(DataLoader(WHOLE, batch_sampler=BatchSampler(order, 3, True)))
+    assert (found.batch_size, found.drop_last) == (3, True) and labels(found, 0, 1, 2) == [[3, 1, 4], [1, 5, 9]]
+    shuffled = task(DataLoader(WHOLE, batch_sampler=BatchSampler(RandomSampler(WHOLE), 4, False)))
+    assert build.shards(shuffled, 3, 7) == Shards(23, 3, 4, 7)
+    with pytest.raises(PlanError, match="DistributedSampler"):
+        task(DataLoader(WHOLE, batch_sampler=BatchSampler(DistributedSampler(WHOLE, 2, 0), 4, False)))
 
 
 @pytest.mark.parametrize(("given", "words"), REFUSED, ids=lambda value: str(value)[:40])

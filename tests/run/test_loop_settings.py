@@ -181,7 +181,7 @@ def set_nan(optimizer: Optimizer) -> None:
     ("bsp", add_a_group, r"parameter groups changed after covey.join .sizes were \[4\], now \[4, 1\]"),
     ("allreduce", add_a_group, r"parameter groups changed after covey.join"),
     ("bsp", set_an_object, "'mask' of parameter group 0 is a dict, which cannot be told"),
-    ("easgd", set_nan, "'lr' of parameter group 0 to NaN"),
+    ("easgd", set_nan, "'lr' of parameter group 0 is NaN"),
 ])  # fmt: skip
 def test_a_setting_that_cannot_be_is_refused_by_name(
     spec: str, change: Callable[[Optimizer], None], words: str

@@ -13,6 +13,7 @@ from torch import Tensor
 from covey.data.seeded_draws import SeededDraws, mixed
 from covey.data.shards import Shards, permutation
 from covey.errors import PlanError
+from covey.faults import in_task
 
 
 class SizedSampler(Hashable, Protocol):
@@ -41,6 +42,8 @@ class SampledShards(Shards):
     ) -> SampledShards:  # fmt: skip
         given = cast(SizedSampler | None, sampler if isinstance(sampler, Hashable) else tuple(sampler))
         samples = held if given is None else len(given)
+        if not samples:
+            raise PlanError("Task: sampler has a length of 0: it must give at least one sample in a pass")
         if drop_last and not (samples := samples - samples % (workers * batch_size)):
             raise PlanError(
                 f"Task: drop_last leaves nothing of a pass, which has fewer than {workers} x {batch_size} samples: "
@@ -61,9 +64,9 @@ class SampledShards(Shards):
 @lru_cache(maxsize=8)
 def _drawn(sampler: SizedSampler, held: int, seed: int, epoch: int) -> Tensor:
     """What the sampler gives for a pass: the same in every process, as its chance comes from the seed and the pass."""
-    if hasattr(sampler, "set_epoch"):
-        sampler.set_epoch(epoch)
-    with SeededDraws(mixed(seed, epoch), [getattr(sampler, "generator", None)]):
+    with in_task("sampler"), SeededDraws(mixed(seed, epoch), [getattr(sampler, "generator", None)]):
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
         numbers = torch.tensor([int(number) for number in sampler], dtype=torch.long)
     if len(numbers) != len(sampler):
         raise PlanError(

@@ -10,6 +10,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from covey.errors import PlanError
+from covey.faults import in_task
+from covey.settings import check_rates
 
 ELEMENTWISE = {
     torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax,
@@ -35,7 +37,8 @@ def made(make: MakeOptimizer, pairs: list[tuple[str, nn.Parameter]]) -> Optimize
     """A task's optimizer over these parameters, or slices of them."""
     if not pairs:
         raise PlanError("a server would hold no parameter: use fewer servers")
-    optimizer = make(iter(pairs))
+    with in_task("optimizer(params)"):
+        optimizer = make(iter(pairs))
     if not isinstance(optimizer, Optimizer):
         raise PlanError(f"task.optimizer must return a torch Optimizer; it returned a {type(optimizer).__name__}")
     given = {id(parameter) for _, parameter in pairs}
@@ -44,6 +47,7 @@ def made(make: MakeOptimizer, pairs: list[tuple[str, nn.Parameter]]) -> Optimize
             "Task: the optimizer has none of the parameters that it was given, so it would train nothing: make it of "
             "its argument, as optimizer=lambda params: torch.optim.SGD(params, lr=0.1)"
         )
+    check_rates(optimizer)
     return optimizer
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from torch.optim import Optimizer
 
 from covey.faults import in_task
-from covey.settings import SchedulePace, SteppedScheduler
+from covey.settings import SchedulePace, SteppedScheduler, check_rate
 
 
 class TrainingProgress:
@@ -75,4 +75,6 @@ class TrainingProgress:
         """The factor of the learning rate, by the share of the budget that was seen before this step."""
         share = min(1.0, self.seen / self._budget) if self._budget else 0.0
         with in_task("rate(progress)"):
-            return float(self._rate(share)) if self._rate else 1.0
+            rate = float(self._rate(share)) if self._rate else 1.0
+        check_rate(f"Task: rate({share:g}), the factor on the learning rate,", rate)
+        return rate

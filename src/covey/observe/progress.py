@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -44,6 +44,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     links: dict[str, dict[str, int]] = {}  # bytes that each role has sent to each other so far
 
 
+@runtime_checkable
 class Watcher(Protocol):
     """Shows a run to a person; called from the launcher's own thread, several times a second."""
 

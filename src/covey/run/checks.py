@@ -12,6 +12,7 @@ from covey import catalog
 from covey.data.shards import Shards
 from covey.data.streams import StreamShards
 from covey.errors import PlanError, UnknownMetric
+from covey.faults import refusing_task
 from covey.model import build
 from covey.model.replica_spec import pace_of
 from covey.names import option
@@ -57,8 +58,9 @@ def check_schedule(task: Task, chosen: Strategy, given: Options, deal: Shards, t
     pace = pace_of(task, deal, total)
     if pace is None or given.virtual.timing_only:
         return
-    optimizer = build.optimizer(task)
-    scheduler = pace.start(optimizer).scheduler
+    with refusing_task():
+        optimizer = build.optimizer(task)
+        scheduler = pace.start(optimizer).scheduler
     if chosen.terms.accept:
         chosen.terms.accept(optimizer)  # some schedulers set the momentum
     if isinstance(scheduler, ReduceLROnPlateau):

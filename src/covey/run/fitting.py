@@ -34,10 +34,12 @@ from covey.simulate import Cluster
 from covey.simulate.faults import FaultPlan
 from covey.spec import parse_call
 from covey.task import Task
+from covey.task.arguments import checked
 
 RUNNERS: Mapping[str, Callable[[Request], Result]] = {"local": local, "simulated": simulated}
 
 
+@checked("covey.fit")
 def fit(
     task: Task | str,
     strategy: str | Any = "bsp",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral
 from typing import ClassVar, Literal, get_args
@@ -15,10 +15,12 @@ from covey.names import option
 from covey.observe.callbacks import Callback
 from covey.observe.instruments import Instrument
 from covey.observe.progress import Watcher
-from covey.simulate import Cluster, parse_duration
+from covey.simulate import Cluster, parse_duration, parse_rate
 from covey.simulate.faults import FaultPlan, read_faults
+from covey.target import parse_target
 
 STEPS = re.compile(r"([1-9][0-9]*) ?steps?")
+SEEDS = 1 << 63
 Kind = Literal["local", "cluster", "simulated"]
 OnFailure = Literal["stop", "restart", "continue"]
 
@@ -51,6 +53,9 @@ class TrainingOptions(OptionPart):
     def __post_init__(self) -> None:
         if not 0 < self.rate < math.inf:
             raise PlanError(f"rate {self.rate}: the factor on the task's learning rate must be more than 0")
+        if not 0 <= self.seed < SEEDS:
+            raise PlanError(f"{option('seed', self.seed)}: a whole number from 0 to 2**63 - 1 is needed")
+        readable("link_rate", self.link_rate or None, parse_rate)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +82,7 @@ class BudgetOptions(OptionPart):
             raise PlanError(
                 f"{option('best', self.best)} needs scores, and {option('scores', 0)} asks for none: omit one of them"
             )
+        readable("until", self.until or None, parse_target)
         at_least_one(
             epochs=self.epochs, steps=self.steps, scores=self.scores or 1, confirm=self.confirm, patience=self.patience
         )
@@ -126,6 +132,7 @@ class ProcessOptions(OptionPart):
 
     def __post_init__(self) -> None:
         at_least_one(threads=self.threads)
+        readable("stall", self.stall, parse_duration)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,6 +172,7 @@ class CheckpointOptions(OptionPart):
         if self.on_failure not in get_args(OnFailure):
             raise PlanError(f"{option('on_failure', self.on_failure)}: use stop, restart or continue")
         at_least_one(max_failures=self.max_failures)
+        readable("every", None if self.every == "auto" else self.every, parse_duration)
 
     def check(self) -> None:
         if self.on_failure == "restart" and self.checkpoint is None:
@@ -244,6 +252,15 @@ def given_names(part: OptionPart) -> list[str]:
     """The options that differ from their defaults."""
     values = {one.name: (getattr(part, one.name), one.default) for one in fields(part)}  # type: ignore[arg-type]
     return [name for name, (value, usual) in values.items() if (value or None) != (usual or None)]
+
+
+def readable(name: str, text: str | None, read: Callable[[str], object]) -> None:
+    """Refuse a text that cannot be read, and say of which option it is; None is none."""
+    try:
+        if text is not None:
+            read(text)
+    except PlanError as error:
+        raise PlanError(f"{option(name, text)}: {error}") from None
 
 
 def at_least_one(**numbers: int | None) -> None:

@@ -27,6 +27,7 @@ from covey.run.option_parts import (
     given_names,
     option_names,
 )  # fmt: skip
+from covey.task.arguments import check_kind, kinds
 
 FOR: Mapping[frozenset[Kind], str] = {
     REAL: "real processes",
@@ -51,6 +52,8 @@ class Options:
     output: OutputOptions = field(default_factory=OutputOptions)
 
     def __post_init__(self) -> None:
+        if not self.engine.strip():
+            raise PlanError(f"{option('engine', self.engine)}: name an engine, such as local or simulated")
         if self.virtual.timing_only and (self.budget.until or self.budget.best or self.output.save):
             raise PlanError(
                 f"{option('timing_only', True)} trains nothing: use {option('steps')} or {option('epochs')}, without "
@@ -90,6 +93,7 @@ def options(given: Mapping[str, Any]) -> Options:
         if name not in known and name != "engine":
             raise PlanError(f"there is no option {name!r}{meant(name, ['engine', *known])}")
         if name in known:
+            check_kind(option(name), value, kinds(PARTS[known[name]])[name])
             parts[known[name]][name] = value
     engine = {"engine": given["engine"]} if "engine" in given else {}
     return Options(**engine, **{part: PARTS[part](**values) for part, values in parts.items()})  # type: ignore[arg-type]

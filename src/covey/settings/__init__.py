@@ -8,7 +8,7 @@ from covey.settings.gradients import skipping
 from covey.settings.history import Agreement, History, SettingsChange
 from covey.settings.loop import FIRST, LoopSettings
 from covey.settings.schedule import SchedulePace, SteppedScheduler
-from covey.settings.values import Settings, SettingsUpdate, after, changed, read
+from covey.settings.values import Settings, SettingsUpdate, after, changed, check_rate, check_rates, read
 
 __all__ = [
     "FIRST",
@@ -22,6 +22,8 @@ __all__ = [
     "SteppedScheduler",
     "after",
     "changed",
+    "check_rate",
+    "check_rates",
     "read",
     "skipping",
 ]

@@ -18,6 +18,7 @@ from covey.settings.values import (
     SettingsUpdate,
     after,
     changed,
+    check_rates,
     check_size,
     lasting,
     read,
@@ -87,6 +88,7 @@ class LoopSettings:
         now, last = read(self.live, clip, absent), self.own.last
         if last is None or now != last.settings:
             check_size(now)
+            check_rates(self.live)
             for check in self.checks:
                 check(self.live)
             self.put(step, now)

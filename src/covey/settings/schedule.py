@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from covey.errors import PlanError
 from covey.faults import in_task
+from covey.settings.values import check_rates
 from covey.task import schedule
 from covey.task.schedule import COUNTED, MakeScheduler
 
@@ -59,6 +60,7 @@ class SteppedScheduler:
             self._taken += 1
             with in_task("scheduler.step()"):
                 self.scheduler.step()
+            check_rates(self.scheduler.optimizer)
 
     def hear(self, score: float) -> None:
         """The model was scored."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isnan
+from math import inf, isnan
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,6 +25,7 @@ LARGEST = 1 << 62
 MOST_PARAMETERS = 1 << 20
 MOST_BYTES = 256 << 10
 SIMPLE = (bool, int, float, str)
+ROUNDING = 1e-12  # by which a schedule that ends at 0 may miss it
 
 
 class Settings(NamedTuple):
@@ -95,13 +96,26 @@ def _number(number: int, key: str, value: Any) -> Number:
     if single:
         value = value.item()
     if isinstance(value, float) and isnan(value):
-        raise PlanError(f"the loop set {key!r} of parameter group {number} to NaN")
+        raise PlanError(f"{key!r} of parameter group {number} is NaN: a number is needed")
     if isinstance(value, float) or (isinstance(value, int) and -LARGEST < value < LARGEST):
         return value
     raise PlanError(
         f"{key!r} of parameter group {number} is a {type(value).__name__}, which cannot be told to the roles that step "
         f"the optimizer: settings are numbers, strings, None, or lists of up to {LONGEST} numbers"
     )
+
+
+def check_rate(what: str, rate: float) -> None:
+    """Refuse a learning rate, or a factor on one, that is NaN, infinite or negative, by name."""
+    if not -ROUNDING <= rate < inf:
+        raise PlanError(f"{what} is {rate:g}: a number from 0 up is needed")
+
+
+def check_rates(optimizer: Optimizer) -> None:
+    """Refuse an optimizer with such a learning rate."""
+    for number, group in enumerate(optimizer.param_groups):
+        if isinstance(rate := group.get("lr"), int | float | Tensor):
+            check_rate(f"the learning rate of parameter group {number}", float(rate))
 
 
 def changed(step: int, now: Settings, before: Settings | None) -> SettingsUpdate:

@@ -11,8 +11,10 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from torch.utils.data.distributed import DistributedSampler
 
 from covey.errors import PlanError
+from covey.task.arguments import describe
 
 Data = Dataset[Any] | tuple[Tensor, ...]
+MOST = 1 << 31  # samples of a batch, batches of a step, processes that load: more are a mistake
 LOADER_SETTINGS = ("pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor")
 
 
@@ -61,16 +63,21 @@ def _is_map_style(data: Any) -> bool:
     return numbered and not isinstance(data, Tensor | Mapping | str | bytes)
 
 
-def check_loader(loader: DataLoader[Any]) -> None:
-    """Refuse a DataLoader whose samples covey cannot deal out itself."""
-    own = "a loop of your own can use it: covey.join and member.loader"
-    if type(loader.batch_sampler) is not BatchSampler:
-        raise PlanError(f"Task: the DataLoader makes its batches by a batch_sampler of its own, or none; {own}")
-    if isinstance(loader.sampler, DistributedSampler):
+def check_loader(loader: DataLoader[Any]) -> BatchSampler:
+    """What makes its batches; refused where covey cannot deal out its samples itself."""
+    batches = loader.batch_sampler
+    if type(batches) is not BatchSampler:
+        made = "no batches (batch_size=None)" if batches is None else "its batches by a batch_sampler of its own class"
+        raise PlanError(
+            f"Task: the DataLoader makes {made}, and covey deals out single samples: give it a batch_size and a "
+            "sampler, or use it in a loop of your own, with covey.join and member.loader"
+        )
+    if isinstance(batches.sampler, DistributedSampler):
         raise PlanError(
             "Task: the DataLoader has a DistributedSampler, which divides the data already: omit it, covey gives each "
             "worker its share of the plain loader (shuffle=True, or the sampler that you want)"
         )
+    return batches
 
 
 def check_stream_settings(settings: Mapping[str, Any]) -> None:
@@ -84,26 +91,16 @@ def check_stream_settings(settings: Mapping[str, Any]) -> None:
         )
 
 
-def order_of(loader: DataLoader[Any]) -> Iterable[int] | None:
-    """The loader's sampler; None where it only shuffles, as covey does by itself, or has a stream."""
-    sampler = loader.sampler
-    if isinstance(loader.dataset, IterableDataset):
+def order_of(data: Data, sampler: Iterable[int]) -> Iterable[int] | None:
+    """A loader's sampler; None where it only shuffles, as covey does by itself, or has a stream."""
+    if isinstance(data, IterableDataset):
         return None
     if type(sampler) is not RandomSampler:
         return sampler
-    plain = not sampler.replacement and sampler.generator is None and len(sampler) == len(loader.dataset)  # type: ignore[arg-type]
+    plain = not sampler.replacement and sampler.generator is None and len(sampler) == len(data)  # type: ignore[arg-type]
     return None if plain else sampler
 
 
 def settings_of(loader: DataLoader[Any]) -> dict[str, Any]:
     """What else a loader says about the processes that load, where it says something."""
     return {name: value for name in LOADER_SETTINGS if (value := getattr(loader, name))}
-
-
-def describe(value: object) -> str:
-    """A value in a few words, for a message."""
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)}" + (f" on {value.device}" if value.device.type != "cpu" else "")
-    if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
-    return f"{type(value).__name__} {value!r:.60}" if isinstance(value, int | float | str) else type(value).__name__

@@ -12,13 +12,14 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from covey.errors import PlanError
 from covey.faults import in_task
+from covey.task.arguments import check_call, check_fields, describe
 from covey.task.data import (
+    MOST,
     Data,
     Loading,
     check_data,
     check_loader,
     check_stream_settings,
-    describe,
     order_of,
     settings_of,
 )  # fmt: skip
@@ -28,6 +29,12 @@ from covey.task.schedule import MakeScheduler, check_scheduler
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 HISTORY = ("seconds", "samples", "bytes")  # names that the lines of a result's history have for themselves
 Score = Callable[[nn.Module], Mapping[str, float]]
+CALLED_WITH = {
+    "model": (), "optimizer": ("params",), "loss": ("output", "y"), "step": ("model", "batch"), "evaluate": ("model",),
+    "rate": ("progress",), "collate_fn": ("samples",),
+}  # fmt: skip
+"""What functions of a task are given."""
+
 
 
 class NotGiven(int):
@@ -103,13 +110,7 @@ class Task:
     callbacks: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
-        self._check_factories()
-        self._check_loss()
-        self._check_data()
-        for name in ("loss", "step", "evaluate", "rate", "collate_fn"):
-            if getattr(self, name) is not None:
-                _check_callable(name, getattr(self, name))
-        check_scheduler(self.scheduler, self.schedule_by)
+        self._check_functions()
         check_device(self.device)
         if not isinstance(self.compile, bool) and self.compile not in torch.compiler.list_backends(()):
             raise PlanError(
@@ -117,15 +118,15 @@ class Task:
                 f"{', '.join([*torch.compiler.list_backends(), 'aot_eager', 'eager'])}"
             )
         _check_better(self.better)
-        if self.precision not in PRECISIONS:
-            raise PlanError(f"Task: precision must be one of {', '.join(PRECISIONS)}, not {self.precision!r}")
-        _check_count("batch_size", self.batch_size, least=1)
-        _check_count("accumulate", self.accumulate, least=1)
-        _check_count("loaders", self.loaders, least=0)
-        for name in ("warm", "drop_last"):
-            if not isinstance(getattr(self, name), bool):
-                raise PlanError(f"Task: {name} must be True or False, not {getattr(self, name)!r}")
-        if self.ema is not None and not (isinstance(self.ema, float) and 0 < self.ema < 1):
+        check_fields("Task", self, omit=("data",))
+        for name, arguments in CALLED_WITH.items():
+            check_call("Task", name, getattr(self, name), arguments)
+        self._check_data()
+        for name, least in (("batch_size", 1), ("accumulate", 1), ("loaders", 0)):
+            if not least <= getattr(self, name) < MOST:
+                raise PlanError(f"Task: {name} must be a whole number of at least {least}, not {getattr(self, name)!r}")
+            object.__setattr__(self, name, int(getattr(self, name)))  # one of numpy's cannot be told to other roles
+        if self.ema is not None and not 0 < self.ema < 1:
             raise PlanError(f"Task: ema must be a number between 0 and 1, such as 0.999, not {self.ema!r}")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise PlanError(f"Task: clip_norm must be more than 0, not {self.clip_norm!r}; None clips nothing")
@@ -172,32 +173,19 @@ class Task:
             loss = self.loss(output, y)
         return _scalar("loss(model(x), y)", loss)
 
-    def _check_factories(self) -> None:
-        if isinstance(self.model, nn.Module):
-            made = f"lambda: {type(self.model).__name__}(…)"
-            raise PlanError(f"Task: model must build a fresh model for each worker, so give a function: model={made}")
-        if isinstance(self.optimizer, torch.optim.Optimizer):
-            made = f"lambda params: torch.optim.{type(self.optimizer).__name__}(params, …)"
-            raise PlanError(f"Task: optimizer must be a function of the parameters: optimizer={made}")
-        _check_callable("model", self.model)
-        _check_callable("optimizer", self.optimizer)
-
     def _check_data(self) -> None:
         """Refuse data that cannot be dealt out; what a DataLoader says becomes the task's own."""
         if isinstance(self.data, DataLoader):
-            check_loader(self.data)
+            batches = check_loader(self.data)
             found = {
-                "batch_size": self.data.batch_size, "loaders": self.data.num_workers, "drop_last": self.data.drop_last,
-                "collate_fn": self.data.collate_fn, "sampler": order_of(self.data),
+                "batch_size": batches.batch_size, "loaders": self.data.num_workers, "drop_last": batches.drop_last,
+                "collate_fn": self.data.collate_fn, "sampler": order_of(self.data.dataset, batches.sampler),
             }  # fmt: skip
             for name, value in found.items():
                 given = getattr(self, name)
                 if not isinstance(given, NotGiven) and given not in (None, False, value):
                     raise PlanError(f"Task: the DataLoader has its own {name}; give it there, not to the Task as well")
                 object.__setattr__(self, name, value)
-        for name in ("batch_size", "loaders"):
-            if isinstance(getattr(self, name), NotGiven):
-                object.__setattr__(self, name, int(getattr(self, name)))
         if self.dataset is None:
             return
         if isinstance(self.dataset, IterableDataset):
@@ -211,17 +199,20 @@ class Task:
                 f"not {describe(self.sampler)}"
             )
 
-    def _check_loss(self) -> None:
+    def _check_functions(self) -> None:
+        """Refuse what a person may take for the function that is wanted."""
+        if isinstance(self.model, nn.Module):
+            made = f"lambda: {type(self.model).__name__}(…)"
+            raise PlanError(f"Task: model must build a fresh model for each worker, so give a function: model={made}")
+        if isinstance(self.optimizer, torch.optim.Optimizer):
+            made = f"lambda params: torch.optim.{type(self.optimizer).__name__}(params, …)"
+            raise PlanError(f"Task: optimizer must be a function of the parameters: optimizer={made}")
         if (self.loss is None) == (self.step is None):
             given = "neither was" if self.loss is None else "both were"
             raise PlanError(f"Task: give either loss=f(output, y) or step=f(model, batch); {given} given")
         if isinstance(self.loss, type):
             raise PlanError(f"Task: loss is a class; give an instance of it: loss={self.loss.__name__}()")
-
-
-def _check_callable(name: str, value: object) -> None:
-    if not callable(value):
-        raise PlanError(f"Task: {name} must be a function, not {describe(value)}")
+        check_scheduler(self.scheduler, self.schedule_by)
 
 
 def _check_better(better: object) -> None:
@@ -230,11 +221,6 @@ def _check_better(better: object) -> None:
             f"Task: better must say of metrics whether higher or lower is better, as {{'perplexity': 'lower'}}, "
             f"not {better!r:.80}"
         )
-
-
-def _check_count(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise PlanError(f"Task: {name} must be a whole number of at least {least}, not {value!r}")
 
 
 def _scalar(source: str, loss: object) -> Tensor:

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from covey.errors import PlanError
 from covey.reminders import reminded
-from covey.task.data import describe
+from covey.task.arguments import describe
 from covey.task.definition import Task
 
 TASK_MODULE = "covey_task_"  # how the modules are called that `load_task` makes of files

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from covey.errors import PlanError
+from covey.task.arguments import check_call
 
 COUNTED = ("epoch", "batch")
 """What schedulers are stepped by, besides a metric."""
@@ -37,6 +38,7 @@ def check_scheduler(make: Any, by: Any) -> None:
             f"Task: scheduler is given the optimizer, and the number of its steps in the run where it has a parameter "
             f"`steps`; it also wants {', '.join(wanted)}: give them in a lambda"
         )
+    check_call("Task", "scheduler", make, ["optimizer"], ["steps"] if "steps" in _parameters(make) else [])
 
 
 def made(make: MakeScheduler, optimizer: Optimizer, by: str, steps: int | None) -> LRScheduler:

@@ -75,7 +75,7 @@ def test_a_script_names_as_many_as_were_kept(named: int) -> None:
 def test_what_cannot_be_saved_is_refused() -> None:
     with pytest.raises(PlanError, match="keep .Counter.: the state cannot be saved: it contains a object; use numbers"):
         keeping().add([Counter(object())])
-    with pytest.raises(PlanError, match="keep .list.: it has no state_dict"):
+    with pytest.raises(PlanError, match="keep takes objects with state_dict and load_state_dict, not a list of 0"):
         keeping().add([[]])  # type: ignore[list-item]
     keeping(saves=False).add([Counter(object())])
 

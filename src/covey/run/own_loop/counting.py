@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from covey.errors import PlanError
 from covey.run.own_loop.loading import Sizes, watch
+from covey.task.arguments import describe
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class LoaderCounts:
     def add(self, samples: int | None) -> None:
         """One of several batches of a step is through, of as many samples as the loop says or models were given."""
         self._told = self._told or samples is not None
-        self._given, self._looked = self._given + (self._looked if samples is None else checked(samples)), 0
+        self._given, self._looked = self._given + (self._looked if samples is None else samples), 0
 
     @property
     def weight(self) -> float:
@@ -125,10 +126,12 @@ def _sum(counts: Iterable[int | None]) -> int | None:
     return None if None in found else sum(filter(None, found))
 
 
-def checked(samples: int) -> int:
-    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 0:
-        raise PlanError(f"member.step(samples={samples!r}): give the number of samples of this worker's batch")
-    return samples
+def check_counted(loss: object, samples: int | None) -> None:
+    """Refuse a step that is not of one loss, or of fewer samples than none."""
+    if isinstance(loss, Tensor) and loss.numel() != 1:
+        raise PlanError(f"member.step: loss must be one number, not {describe(loss)}")
+    if samples is not None and samples < 0:
+        raise PlanError(f"member.step: samples must be the number of samples of this worker's batch, not {samples}")
 
 
 def watching(models: tuple[torch.nn.Module, ...], counts: LoaderCounts) -> list[Any]:

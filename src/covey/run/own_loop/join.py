@@ -14,7 +14,7 @@ from covey.engines.process.role.role_process import RoleLines, play
 from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PlanError
 from covey.model.scored import ScoredModel
-from covey.run.option_parts import CheckpointOptions, NetworkOptions, ProcessOptions, TrainingOptions
+from covey.run.option_parts import CheckpointOptions, NetworkOptions, ProcessOptions, TrainingOptions, at_least_one
 from covey.run.options import Options
 from covey.run.own_loop import joined_role as here
 from covey.run.own_loop import world
@@ -26,10 +26,12 @@ from covey.run.own_loop.worker_member import WorkerMember
 from covey.run.roles import score_for
 from covey.spec import parse, unknown
 from covey.systems import SYSTEMS
+from covey.task.arguments import checked
 
 USUAL = "bsp"  # the strategy, as for covey run and covey launch
 
 
+@checked("covey.join")
 def join(
     model: nn.Module | Sequence[nn.Module],
     optimizer: Optimizer | Sequence[Optimizer],
@@ -115,6 +117,7 @@ def check_launched(joined: JoinedRole, strategy: str | None, given: Options) -> 
 
 def check_alone(strategy: str | None, given: Options) -> None:
     """One worker exchanges nothing, so its strategy need only exist; what a run would keep is not kept."""
+    at_least_one(servers=given.training.servers)
     known = [*catalog.names(), *SYSTEMS]
     if strategy and (call := parse(strategy).strategy).name not in known:
         raise unknown(strategy, call.at, "strategy", call.name, known)

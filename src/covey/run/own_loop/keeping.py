@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -19,8 +19,10 @@ from covey.decoding import UNREADABLE
 from covey.errors import CheckpointError, PlanError
 from covey.observe.tally import MOST
 from covey.run.own_loop.position import Position, SavedPosition
+from covey.task.arguments import describe
 
 
+@runtime_checkable
 class Stateful(Protocol):
     """A scheduler, a GradScaler, or anything else whose state a run must not lose."""
 
@@ -45,6 +47,7 @@ class LoopState:
     def add(self, things: Iterable[Stateful]) -> None:
         """Keep these too; where the loop is back already where it was, they get their state back at once."""
         for thing in things:
+            check_stateful("keep", thing)
             if self.saves:
                 check_state(thing)
             self.keep.append(thing)
@@ -127,12 +130,14 @@ def _reading() -> Iterator[None]:
         raise CheckpointError(f"what the checkpoint holds of the script's loop does not fit: {why}") from None
 
 
+def check_stateful(place: str, thing: object) -> None:
+    """Refuse what has no state to keep."""
+    if not isinstance(thing, Stateful):
+        raise PlanError(f"{place} takes objects with state_dict and load_state_dict, not {describe(thing)}")
+
+
 def check_state(thing: Stateful) -> None:
     """Refuse what a checkpoint could not hold."""
-    if not hasattr(thing, "state_dict") or not hasattr(thing, "load_state_dict"):
-        raise PlanError(
-            f"keep ({type(thing).__name__}): it has no state_dict, or no load_state_dict: name an object with both"
-        )
     try:
         check_keepable(thing.state_dict())
     except CheckpointError as error:

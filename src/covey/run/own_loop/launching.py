@@ -39,6 +39,7 @@ from covey.run.option_parts import (
     OutputOptions,
     ProcessOptions,
     TrainingOptions,
+    at_least_one,
 )
 from covey.run.options import Options
 from covey.run.own_loop import joined_role
@@ -49,11 +50,13 @@ from covey.run.restarting import Attempt, Restarts, interval
 from covey.run.saving import check_save, save_model
 from covey.simulate import parse_duration
 from covey.spec import parse_call
+from covey.task.arguments import checked
 
 BEFORE = "importing torch, or in the script before covey.join"
 ALIKE = "every role runs the script up to covey.join, and must draw the same weights: call torch.manual_seed first"
 
 
+@checked("covey.run.launch")
 def launch(
     script: str | os.PathLike[str],
     arguments: Sequence[str],
@@ -106,6 +109,7 @@ def launch_with(
 ) -> Result:
     """The same, with the options in one."""
     path = Path(script).resolve()
+    at_least_one(workers=workers)
     if parse_call(asked.engine).name == "simulated":
         raise PlanError(
             f"{option('engine', 'simulated')}: a script's own loop takes real time; covey simulate FILE.py:task "

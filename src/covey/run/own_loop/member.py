@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import current_thread
 from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from covey.data.shards import Shards
 from covey.errors import PlanError
-from covey.run.own_loop.counting import LoaderCounts, warn_without_gradient, watching
-from covey.run.own_loop.keeping import Stateful
+from covey.run.own_loop.counting import LoaderCounts, check_counted, warn_without_gradient, watching
+from covey.run.own_loop.guard import LoopGuard
+from covey.run.own_loop.keeping import Stateful, check_stateful
 from covey.run.own_loop.loading import Loader, Sizes
 from covey.run.own_loop.position import Pass, Position, RunEnded
 from covey.run.own_loop.scaling import overflowed
 from covey.run.own_loop.sharding import ShardEpochs
+from covey.run.own_loop.trained import chosen_optimizer, models_and_optimizers, parameters_of
+from covey.settings import check_rates
+from covey.task.arguments import checked, number, truth
 from covey.task.data import Data, check_data
 
 Agreement = Literal["any", "all", "mean"]
@@ -37,35 +39,27 @@ class Member:
     def __init__(
         self, model: nn.Module | Sequence[nn.Module], optimizer: Optimizer | Sequence[Optimizer], workers: int = 1
     ) -> None:
-        self.models = (model,) if isinstance(model, nn.Module) else tuple(model)
-        self.optimizers = (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
-        if any(isinstance(each, DistributedDataParallel) for each in self.models):
-            raise PlanError(
-                "the model is wrapped in DistributedDataParallel, which exchanges gradients itself: give covey.join "
-                "the plain model, and the strategy does that"
-            )
+        self.models, self.optimizers = models_and_optimizers(model, optimizer)
         self._epoch = 0
         self._counts = LoaderCounts(workers, self._parameters)
-        self._hooks: list[Any] = []
-        self._loop = current_thread()
-        self._begun = self._stepping = False
+        self._guard = LoopGuard()
+        self._begun = False
         self._more = False  # whether this batch is one of several of a step, and not the last
         self._max_norm: float | None = None
         self._position = Position()
 
     def __enter__(self) -> Member:
         self._zero_grad(self.optimizers)
-        self._hooks = watching(self.models, self._counts)
-        self._hooks += [optimizer.register_step_pre_hook(self._check_step) for optimizer in self.optimizers]
+        self._guard.begin(self.optimizers, watching(self.models, self._counts))
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool | None:
-        for hook in self._hooks:
-            hook.remove()
+        self._guard.end()
         return isinstance(error, RunEnded)
 
     # -- data ---------------------------------------------------------------------------------------------------------
 
+    @checked("member.shard", omit=("data",))
     def shard(self, data: Data, batch_size: int = 32) -> Iterable[Any]:
         """Return this worker's share of the data in batches; each iteration over it is one epoch.
 
@@ -76,7 +70,7 @@ class Member:
         >>> len(list(member.shard((torch.randn(64, 8),), batch_size=16)))
         4
         """
-        return ShardEpochs(self, data, Shards(check_data(data), self.workers, batch_size, self.seed))
+        return ShardEpochs(self, data, Shards(check_data(data, "member.shard"), self.workers, batch_size, self.seed))
 
     def loader(self, loader: DataLoader[Any]) -> Loader:
         """Return this worker's share of a loader, in batches of the loader's size; each iteration is one epoch.
@@ -89,6 +83,7 @@ class Member:
         """
         return Loader(self, loader)
 
+    @checked("member.epochs")
     def epochs(self, count: int) -> Iterator[int]:
         """Return the numbers of the epochs; after a resume, only of those that are not complete.
 
@@ -98,6 +93,8 @@ class Member:
         >>> list(member.epochs(3))
         [0, 1, 2]
         """
+        if count < 0:
+            raise PlanError(f"member.epochs: count must be at least 0, not {count}")
         return self._position.epochs(count)
 
     @property
@@ -128,6 +125,7 @@ class Member:
 
     def _begin_pass(self) -> Pass | None:
         """(Of loaders) Another pass over data, in the same order on all workers; None if it was over already."""
+        self._guard.check("member.loader and member.shard")
         found = self._position.begin(self._epoch)
         if found is not None:
             self._epoch = found.order + 1
@@ -143,6 +141,7 @@ class Member:
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
+    @checked("member.step")
     def step(
         self, loss: Tensor | float | None = None, *, samples: int | None = None, optimizer: Optimizer | None = None,
         scaler: GradScaler | None = None,
@@ -159,6 +158,8 @@ class Member:
         >>> loss.backward()
         >>> member.step(loss)
         """
+        self._guard.check("member.step")
+        check_counted(loss, samples)
         if not self._begun:
             self._begin_steps()
         if self._more:
@@ -171,9 +172,8 @@ class Member:
             self._counts.skip(samples)
         else:
             warn_without_gradient(chosen)
-            self._stepping = True
-            self._take(loss, samples, chosen, max_norm)
-            self._stepping = False
+            with self._guard.stepping():
+                self._take(loss, samples, chosen, max_norm)
         self._zero_grad([chosen])
         for each in self.optimizers:
             each._opt_called = True  # type: ignore[attr-defined]  # or schedulers warn where servers step
@@ -190,12 +190,13 @@ class Member:
         ...         (model(x).square().mean() / 4).backward()
         ...         member.step()
         """
-        before, self._more = self._more, more
+        before, self._more = self._more, truth("member.accumulate: more", more)
         try:
             yield
         finally:
             self._more = before
 
+    @checked("member.clip")
     def clip(self, max_norm: float) -> None:
         """Clip the gradient of the next step.
 
@@ -205,7 +206,7 @@ class Member:
         >>> member.clip(1.0)
         """
         if not max_norm > 0:
-            raise PlanError(f"member.clip({max_norm!r}): the largest norm must be more than 0")
+            raise PlanError(f"member.clip: max_norm must be more than 0, not {max_norm}")
         self._max_norm = float(max_norm)
 
     def agree(self, value: Any, how: Agreement = "any") -> Any:
@@ -220,7 +221,9 @@ class Member:
         """
         if how not in ("any", "all", "mean"):
             raise PlanError(f"member.agree(how={how!r}): use 'any', 'all' or 'mean'")
-        return float(value) if how == "mean" else bool(value)
+        self._guard.check("member.agree")
+        take = number if how == "mean" else truth
+        return take(f"member.agree(…, how={how!r}): value", value)
 
     def keep(self, *things: Stateful) -> None:
         """Save the state of these objects in checkpoints, too; call it before the first step.
@@ -230,6 +233,8 @@ class Member:
 
         >>> member.keep(torch.optim.lr_scheduler.ConstantLR(optimizer))
         """
+        for thing in things:
+            check_stateful("member.keep", thing)
         if self._begun:
             raise PlanError("member.keep was called after the first member.step: call it before the training loop")
 
@@ -244,14 +249,6 @@ class Member:
         """Forget the gradients of what these optimizers step."""
         for optimizer in optimizers:
             optimizer.zero_grad()
-
-    def _check_step(self, optimizer: Optimizer, *_: Any) -> None:
-        """Refuse a step that passes by the strategy."""
-        if current_thread() is self._loop and not self._stepping:
-            raise PlanError(
-                "the loop called optimizer.step(), which bypasses the other workers: call member.step(loss), or "
-                "member.step(loss, scaler=scaler) instead of scaler.step(optimizer)"
-            )
 
     def _anywhere(self, here: bool) -> bool:
         """Whether something is so on any worker that has to skip a step with this one."""
@@ -271,20 +268,7 @@ class Member:
     ) -> None:
         """Use the gradient."""
         self._counts.begin()
+        check_rates(chosen)
         if max_norm is not None:
             nn.utils.clip_grad_norm_(parameters_of(chosen), max_norm)
         chosen.step()
-
-
-def chosen_optimizer(optimizers: Sequence[Optimizer], named: Optimizer | None) -> Optimizer:
-    """The one that steps now: the only one, or the one that the loop names."""
-    if named is None and len(optimizers) > 1:
-        raise PlanError("the run has several optimizers: say which one steps now, member.step(optimizer=…)")
-    if named is not None and not any(named is each for each in optimizers):
-        raise PlanError("member.step(optimizer=…): this optimizer was not given to covey.join")
-    return named or optimizers[0]
-
-
-def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
-    """All that it steps."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

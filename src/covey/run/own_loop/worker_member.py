@@ -26,7 +26,8 @@ from covey.run.own_loop.joined_role import JoinedRole
 from covey.run.own_loop.keeping import Stateful
 from covey.run.own_loop.loading import Sizes
 from covey.run.own_loop.loop_turns import LoopTurns
-from covey.run.own_loop.member import Agreement, Member, parameters_of
+from covey.run.own_loop.member import Agreement, Member
+from covey.run.own_loop.trained import parameters_of
 from covey.run.own_loop.written_weights import WRITTEN, WrittenWeights
 
 UNDIVIDED = (
@@ -108,9 +109,7 @@ class WorkerMember(Member):
 
     def agree(self, value: Any, how: Agreement = "any") -> Any:
         own = super().agree(value, how)
-        if not self._turns.mine:
-            if not self._turns.over:
-                raise PlanError("member.agree: call it inside `with covey.join(…) as member`")
+        if not self._turns.mine:  # the run has ended
             return own
         found = self._vote(f"member.agree(…, how={how!r})", how, float(own))
         return own if found is None else type(own)(found)
@@ -124,8 +123,6 @@ class WorkerMember(Member):
         self, loss: Tensor | float | None, samples: int | None, chosen: Optimizer, max_norm: float | None
     ) -> None:
         if not self._turns.mine:
-            if not self._turns.over:
-                raise PlanError("member.step: call it inside `with covey.join(…) as member`")
             return self._counts.begin()  # the run has ended; loops over loaders end by themselves
         if name := self._written.check():
             self._warn("written", WRITTEN.format(name=name))
