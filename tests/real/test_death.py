@@ -109,4 +109,4 @@ def test_a_launcher_that_dies_before_its_roles_have_a_parent_leaves_nothing(room
     )
     launcher = room.start(room.path / "launcher.py")
     assert finish(launcher)[0] == -signal.SIGKILL
-    assert room.left() == []
+    room.wait_empty()
