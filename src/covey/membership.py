@@ -26,6 +26,7 @@ class Life(NamedTuple):
     step: int = 0  # the last in which its predecessor was seen
     ended: Collection[Address] = frozenset()  # whose programs were through when it began
     elastic: bool = False  # whether lost workers of this run are born again
+    leased: bool = False  # whether workers come and go, and each batch is done by whoever holds its lease
 
 
 class Joined(Message):
@@ -34,6 +35,14 @@ class Joined(Message):
     wire_name = "membership.joined"
 
     life: int
+
+    counted = False
+
+
+class Departed(Message):
+    """(From the engine) The sender is gone, and its seat is empty: what came before this is all that it sent."""
+
+    wire_name = "membership.departed"
 
     counted = False
 
@@ -53,6 +62,15 @@ def all_lost(who: Address) -> PeerLost:
 def model_lost(who: Address) -> PeerLost:
     """Why a run ends that loses the worker whose model is scored when nobody is left to take one from."""
     return PeerLost(f"{who} was lost after all others had ended, and with it the model; {_KEEP}", str(who))
+
+
+def too_few(who: Address, cause: str, left: int, least: int) -> PeerLost:
+    """Why a run ends in which workers come and go."""
+    return PeerLost(
+        f"{who} {cause}, and {left} worker{'s are' if left != 1 else ' is'} left where at least {least} are to train: "
+        f"ask for fewer with {option('workers', 'MIN:MAX')}",
+        str(who),
+    )
 
 
 def pause(failures: int) -> float:

@@ -21,7 +21,7 @@ from covey.engines.virtual.link_faults import LinkFaults
 from covey.engines.virtual.virtual_actor import MessageInFlight
 from covey.model.replica import Replica
 from covey.servers.together import Together
-from covey.simulate.faults import parse_faults
+from covey.simulate.faults import OF_SEATS, parse_faults
 
 SEEDS, PARTS = 200, 8
 
@@ -188,3 +188,14 @@ def test_messages_of_a_broken_round_that_are_not_dropped_are_found(monkeypatch: 
     monkeypatch.setattr(Together, "_forget", lambda self: None)
     case = FaultCase("allreduce", 3, elastic=True)
     assert any(tried(case, seed).broken for seed in range(12))
+
+
+@pytest.mark.xdist_group("fault seeds")
+@pytest.mark.parametrize("strategy", ["bsp", "ssp", "asynchronous"])
+def test_seeds_in_which_workers_come_and_go(strategy: str) -> None:
+    joined = 0
+    for seed in range(12):
+        finding = tried(FaultCase(strategy, 3, servers=1 + seed % 2, elastic=True, least=1), seed)
+        assert not finding.broken, str(finding)
+        joined += any(fault.kind in OF_SEATS for fault in finding.plan.faults)
+    assert joined > 3

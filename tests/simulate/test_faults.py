@@ -9,7 +9,7 @@ import pytest
 
 from covey.errors import PlanError
 from covey.simulate.cluster_file import load
-from covey.simulate.faults import FORMS, Fault, FaultPlan, RehearsedRun, draw, parse_faults, read_faults, reduced
+from covey.simulate.faults import DRAWN, FORMS, Fault, FaultPlan, RehearsedRun, draw, parse_faults, read_faults, reduced
 
 ROLES = ["worker 0", "worker 1", "server 0"]
 RUN = RehearsedRun(
@@ -84,7 +84,7 @@ def test_a_seed_draws_the_same_plan_again_and_all_of_them_fit_their_run() -> Non
     for plan in plans:
         plan.check(ROLES, ROLES[:2])
         assert parse_faults(str(plan)) == plan
-    assert {fault.kind for plan in plans for fault in plan.faults} == set(FORMS)
+    assert {fault.kind for plan in plans for fault in plan.faults} == set(DRAWN)
 
 
 def test_a_plan_is_reduced_to_the_faults_that_matter() -> None:

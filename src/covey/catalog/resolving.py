@@ -89,7 +89,8 @@ def resolve(spec: str | Spec | Any, workers: int) -> Strategy:
         strategy: Strategy = settings.strategy(workers, **({"codec": codec} if codec else {}), **given)
         _check_outside(spec, strategy)
         made_of = Composition(codec=codec or dense, over=given.get("over"))
-        strategy = compose.fitting(replace(strategy, composition=made_of, on_loss=entry.on_loss), codec)
+        strategy = replace(strategy, composition=made_of, on_loss=entry.on_loss, ranges=entry.ranges)
+        strategy = compose.fitting(strategy, codec)
         strategy = _placed(spec, entry, strategy, workers)
     except SpecError:
         raise

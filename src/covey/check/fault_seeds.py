@@ -23,7 +23,8 @@ from covey.run.options import options
 from covey.run.request import request
 from covey.run.simulated import simulated
 from covey.simulate import Cluster, Seconds
-from covey.simulate.faults import FaultKind, FaultPlan, RehearsedRun, draw, reduced
+from covey.simulate.faults import DRAWN, OF_SEATS, FaultKind, FaultPlan, RehearsedRun, draw, reduced
+from covey.spec.worker_range import WorkerRange
 from covey.task import Task
 
 STEPS = 12
@@ -53,6 +54,7 @@ class FaultCase:
     seed: int = 0
     cluster: Cluster = field(default=UNEVEN, hash=False)
     elastic: bool = False  # lost workers are born again, and nothing is kept
+    least: int = field(default=0, kw_only=True)  # workers, where they come and go
     command: str = field(default="", compare=False)  # the command line that asked for seeds of it
 
     def small(self) -> Task:
@@ -116,11 +118,11 @@ def record_of(case: FaultCase, plan: FaultPlan, limit: float, every: float = 0.0
         given = {"engine": "simulated", "seed": case.seed, "servers": case.servers, "cluster": case.cluster}
         given |= {"steps": case.steps, "epochs": case.epochs, "instruments": [log], "faults": plan}
         if case.elastic:
-            given |= {"on_failure": "continue", "max_failures": 9}
+            given |= {"on_failure": "continue", "max_failures": 2 if case.least else 9}
         elif every:
             kept = {"checkpoint": Path(folder), "every": f"{every:.9f}s", "on_failure": "restart", "max_failures": 9}
             given |= kept
-        asked = request(task, case.strategy, case.workers, options(given))
+        asked = request(task, case.strategy, WorkerRange(case.workers, case.least).asked, options(given))
         record = FaultRecord(asked=asked, plan=plan, log=log, watched=case.task is None)
         try:
             with log.watching() if declares(asked, "forces cancel") else nullcontext():
@@ -149,7 +151,8 @@ def tried(case: FaultCase, seed: int) -> SeedFinding:
     run = RehearsedRun(
         seconds=calm.result.seconds, effects=known, trainers=trainers, links=list(calm.log.links)
     )  # fmt: skip
-    plan = draw(seed, run, SURVIVED) if case.elastic else draw(seed, run)
+    kinds = (*SURVIVED, *OF_SEATS) if case.least else SURVIVED if case.elastic else DRAWN
+    plan = draw(seed, run, kinds)
     record, found = examined(case, plan)
     least = reduced(plan, lambda fewer: bool(examined(case, fewer)[1])) if found else plan
     return SeedFinding(seed, case, plan, found, least, record.log.restarts)

@@ -16,7 +16,7 @@ from covey.membership import ALL_LOST
 from covey.observe.result import Result
 from covey.registry import STRATEGIES
 from covey.run.request import Request
-from covey.simulate.faults import Fault, FaultPlan
+from covey.simulate.faults import OF_SEATS, Fault, FaultPlan
 from covey.strategy import FaultTrait
 
 CLOSE = 1e-12  # how far float64 weights may lie apart where sums may have another order
@@ -71,7 +71,7 @@ def replicas_are_equal(calm: FaultRecord, record: FaultRecord) -> list[str]:
     asked = record.asked
     trainers = [role for role in asked.plan.roles if role.trains]
     alike = not declares(asked, "compressed models") and not asked.strategy.composition.mesh
-    if not record.watched or not alike or not all(role.one_batch for role in trainers):
+    if not record.watched or not alike or not all(role.one_batch for role in trainers) or asked.plan.least:
         return []
     steps = _steps(asked.deal, max(limit or 0 for limit in asked.plan.limits))
     differing = [step for step, found in _digests(record, steps).items() if len(found) > 1]
@@ -93,6 +93,8 @@ def weights_are_those_without_faults(calm: FaultRecord, record: FaultRecord) -> 
     if not record.asked.strategy.in_step or not declared or calm.result is None or record.result is None:
         return []
     if record.asked.plan.elastic and any(declares(record.asked, trait) for trait in LOST_WITH_A_WORKER):
+        return []
+    if any(fault.kind in OF_SEATS for fault in record.plan.faults):  # fewer workers make smaller global batches
         return []
     exact = declares(record.asked, "same bits")
     for name, there in calm.result.weights.items():

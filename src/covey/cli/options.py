@@ -33,6 +33,9 @@ Plugins = Annotated[
     list[Path] | None, flag("--plugin", "FILE", "A file that registers strategies, codecs or engines of yours.", RUN)
 ]
 Workers = Annotated[int, flag("--workers", "N", "How many workers train.", RUN, least=1)]
+WorkersOrRange = Annotated[
+    str, flag("--workers", "N|MIN:MAX", "How many workers train, or a range in which they come and go.", RUN)
+]
 Servers = Annotated[
     int | None, flag("--servers", "K", "How many servers hold the parameters, where there are any.", RUN, least=1)
 ]
@@ -90,6 +93,13 @@ class TeamFlags(FlagGroup):
     plugin: Plugins = None
     workers: Workers = 2
     servers: Servers = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangingTeamFlags(TeamFlags):
+    """The same, where workers may come and go."""
+
+    workers: WorkersOrRange = "2"  # type: ignore[assignment]  # a flag of its own
 
 
 @dataclass(frozen=True, kw_only=True)

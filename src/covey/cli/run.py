@@ -8,13 +8,14 @@ from covey.cli.options import grouped, teller
 from covey.cli.progress.page import Beside, page_beside
 from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, train
 from covey.engines.entries import only_hosts
+from covey.spec.worker_range import parse_workers
 
 
 @grouped
 def command(
     *,
     task: options.Task,
-    team: options.TeamFlags,
+    team: options.ChangingTeamFlags,
     processes: options.ProcessFlags,
     link_rate: options.LinkRate = None,
     budget: options.OneRunFlags,
@@ -47,8 +48,8 @@ def command(
             train(
                 request,
                 lambda watcher: fit(
-                    task, team.strategy, team.workers, servers=team.servers, link_rate=link_rate, faults=faults,
-                    command=request.command, watcher=watcher, log=log or (), runs=kept_in,
+                    task, team.strategy, parse_workers(team.workers).asked, servers=team.servers, link_rate=link_rate,
+                    faults=faults, command=request.command, watcher=watcher, log=log or (), runs=kept_in,
                     profiled=profile is not None, **processes.arguments(),
                     **budget.arguments(), **keeping.arguments(), **network.arguments(),
                 ),

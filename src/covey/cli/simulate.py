@@ -14,6 +14,7 @@ from covey.cli.errors import explained
 from covey.cli.options import Voice, flag
 from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, train
 from covey.errors import PlanError
+from covey.spec.worker_range import parse_workers
 
 if TYPE_CHECKING:
     from covey.check.fault_seeds import FaultCase
@@ -79,8 +80,8 @@ class SimulatedTeamFlags(options.FlagGroup):
     strategy: options.Strategy = "bsp"
     plugin: options.Plugins = None
     workers: Annotated[
-        int | None,
-        flag("--workers", "N", "How many workers train. (usual: those of --cluster, else 2)", options.RUN, least=1),
+        str | None,
+        flag("--workers", "N|MIN:MAX", "How many workers train. (usual: those of --cluster, else 2)", options.RUN),
     ] = None
     servers: options.Servers = None
     seed: options.Seed = 0
@@ -110,11 +111,12 @@ def command(
     manner, strategy = output.voice, team.strategy
     with explained(manner):
         imagined = cluster.described()
-        workers = team.workers or (imagined.workers if imagined else None) or 2
+        asked = team.workers if team.workers is not None else (imagined.workers if imagined else None) or 2
+        workers = parse_workers(asked)
         if imagined is not None:
-            imagined.check(workers)
+            imagined.check(workers.most)
         request = ShownRequest(
-            strategy=strategy, workers=workers, engine="simulated", until=budget.until, output=output,
+            strategy=strategy, workers=asked, engine="simulated", until=budget.until, output=output,
             files=keeping.files,
         )  # fmt: skip
         kept_in = record.folder
@@ -137,15 +139,16 @@ def command(
             with importing(manner):
                 from covey.check.fault_seeds import FaultCase
             epochs = budget.epochs or (None if budget.steps else EPOCHS)
-            elastic, world = keeping.on_failure == "continue", imagined or Cluster()
+            elastic, world = keeping.on_failure == "continue" or workers.least > 0, imagined or Cluster()
             case = FaultCase(
-                strategy, workers, task, budget.steps, epochs, team.servers, team.seed, world, elastic, request.command
+                strategy, workers.most, task, budget.steps, epochs, team.servers, team.seed, world, elastic,
+                request.command, least=workers.least,
             )  # fmt: skip
             return try_seeds(case, seeds, manner)
         train(
             request,
             lambda watcher: fit(
-                task, strategy, workers, servers=team.servers, engine="simulated", seed=team.seed,
+                task, strategy, workers.asked, servers=team.servers, engine="simulated", seed=team.seed,
                 link_rate=team.link_rate, cluster=imagined, timing_only=timing_only, faults=faults,
                 command=request.command, watcher=watcher, log=log or (), runs=kept_in, **budget.arguments(),
                 **keeping.arguments(),

@@ -19,6 +19,7 @@ from covey.cli.errors import INTERRUPTED
 from covey.cli.options import KeepFlags, OutputFlags, Voice
 from covey.errors import PlanError, SaveError
 from covey.reminders import reminded
+from covey.spec.worker_range import parse_workers
 from covey.target import parse_target
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class ShownRequest:
     """What was asked for, as far as it is shown."""
 
     strategy: str
-    workers: int
+    workers: int | str
     engine: str
     until: str | None
     output: OutputFlags
@@ -49,7 +50,7 @@ class ShownRequest:
 
     @property
     def title(self) -> str:
-        many = "" if self.workers == 1 else "s"
+        many = "" if str(self.workers) == "1" else "s"
         return f"{self.strategy} · {self.workers} worker{many} · {self.engine}"
 
 
@@ -67,6 +68,7 @@ def refuse_early(
         raise PlanError("--json - and --profile - are both to be the output: name a file for one of them")
     if save := request.files.get("model"):
         atomic_file.check(save, f"--save {save}", "model.safetensors", makes_folders=True)
+    parse_workers(request.workers)
     parse(request.strategy)
     parse_call(request.engine)
     if request.until is not None:

@@ -134,6 +134,7 @@ class BatchSource:
 
     own: Callable[[int], Batch] | None = None  # of a step; a role that does not train has none
     chosen: Callable[[int, int, int, int], Batch] | None = None  # of a part of any worker's: (rank, step, part, parts)
+    leased: Callable[[int, int], Batch] | None = None  # of any seat: (seat, number)
     samples: Callable[[int, int], int] = lambda rank, step: 1  # in the batch of (rank, step)
     steps: Callable[[int], int] = lambda rank: 1  # batches in a pass of this rank over its data
     weight: Callable[[], float] | None = None  # of the batch under way, where only the loop that has it knows
@@ -187,6 +188,15 @@ class OwnBatches:
         sizes = [min(most, samples - first) for first in range(0, samples, most)]
         return Batch(self._differentiate(lambda index: next(self.batches) if index else batch, sizes, step), samples)
 
+    def of(self, seat: int, number: int) -> Batch:
+        """The same on a batch of any seat, with the chance that its own worker would have."""
+        if seat == self.rank:
+            return self(number)
+        pieces = self.deal.indices(seat, number).split(self.task.batch_size)
+        sizes = [*map(len, pieces)]
+        loss = self._differentiate(lambda index: self.feed.take(pieces[index]), sizes, number, seat)
+        return Batch(loss, sum(sizes))
+
     def part(self, rank: int, step: int, part: int, parts: int) -> Batch:
         """The same on one of `parts` equal parts of any worker's batch: whoever computes it gets the same numbers."""
         numbers = self.deal.indices(rank, step)
@@ -199,9 +209,11 @@ class OwnBatches:
         pieces = numbers[start:stop].split(self.task.batch_size)
         return Batch(self._backward(lambda index: self.feed.take(pieces[index]), [*map(len, pieces)]), stop - start)
 
-    def _differentiate(self, batch: Callable[[int], Any], sizes: Sequence[int], step: int) -> Tensor:
+    def _differentiate(
+        self, batch: Callable[[int], Any], sizes: Sequence[int], step: int, seat: int | None = None
+    ) -> Tensor:
         """`_backward` with the chance of this step; again with a smaller scale of the loss while gradients overflow."""
-        seed = seed_of(self.deal.seed, self.rank, step)
+        seed = seed_of(self.deal.seed, self.rank if seat is None else seat, step)
         if self.scale is None:
             seed_torch(seed)
             return self._backward(batch, sizes)

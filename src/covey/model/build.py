@@ -179,8 +179,9 @@ def replica(
         feed = Feed(data_of(task), deal, who.rank, task.loading, task.batch_size, device(task, who.rank))
         source = OwnBatches(task, module, feed)
         samples = replace(
-            samples, own=source, chosen=source.part, begin=source.begin, scale=source.scale, last=lambda: source.last
-        )
+            samples, own=source, chosen=source.part, leased=source.of, begin=source.begin, scale=source.scale,
+            last=lambda: source.last,
+        )  # fmt: skip
     return Replica(
         module, task.optimizer, samples,
         rate=task.rate, budget=budget, clip_norm=task.clip_norm, pace=pace_of(task, deal, budget),
@@ -216,10 +217,12 @@ def stand_in(shapes: Shapes, who: Address, trains: bool, deal: Shards) -> Replic
     """A replica without numbers, for runs that are only timed."""
     source: Callable[[int], Batch] | None = partial(_timed, deal, who.rank) if trains else None
     chosen = partial(_timed_part, deal) if trains else None
+    leased = partial(_timed, deal) if trains else None
     still = partial(FrozenOptimizer, lr=0.0)
     return Replica(
-        ShapesOnly(shapes), still, BatchSource(own=source, chosen=chosen, samples=deal.batch, steps=deal.steps)
-    )
+        ShapesOnly(shapes), still,
+        BatchSource(own=source, chosen=chosen, leased=leased, samples=deal.batch, steps=deal.steps),
+    )  # fmt: skip
 
 
 def _timed(deal: Shards, rank: int, step: int) -> Batch:

@@ -8,13 +8,16 @@ from typing import Literal
 
 import msgspec
 
+EventKind = Literal["restart", "rebirth", "leave", "join"]
+"""All started again; a lost worker was replaced; one went and its seat is empty; one came to an empty seat."""
+
 
 class MembershipEvent(msgspec.Struct, kw_only=True):
     """A change of who takes part: what happened to whom, and for how many seconds training stood still."""
 
     seconds: float  # of training, when it happened
     view: int  # the number of the membership that follows
-    event: Literal["restart", "rebirth"]
+    event: EventKind
     who: str
     cause: str
     workers: int
@@ -32,7 +35,7 @@ class MembershipLog:
     events: list[MembershipEvent] = field(default_factory=list)
 
     def add(
-        self, event: Literal["restart", "rebirth"], who: str, cause: str, *, seconds: float, workers: int,
+        self, event: EventKind, who: str, cause: str, *, seconds: float, workers: int,
         stalled: float = 0.0,
     ) -> MembershipEvent:  # fmt: skip
         made = MembershipEvent(

@@ -30,6 +30,17 @@ class GradientAge(int):
         return made
 
 
+class AcceptedSamples(int):
+    """How many samples of a worker that is gone count, and whose they are; others do again what else it did."""
+
+    of: Address
+
+    def __new__(cls, samples: int, of: Address) -> AcceptedSamples:
+        made = super().__new__(cls, samples)
+        made.of = of
+        return made
+
+
 class Tally(msgspec.Struct, kw_only=True):
     """One role's account.
 
@@ -185,7 +196,8 @@ class Teller(Instrument):
             tally.aged[whose] = tally.aged.get(whose, 0) + 1
         elif kind == "update":
             tally.updates += int(value)
-        elif kind == "resumed":
+        elif kind == "resumed" or isinstance(value, AcceptedSamples):
+            tally = self.of(value.of) if isinstance(value, AcceptedSamples) else tally
             self.samples += int(value) - tally.samples
             tally.resume(int(value))
         elif kind == "memory":

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from covey import catalog
+from covey.data.partitions import Partitions
 from covey.data.shards import Shards
 from covey.data.streams import StreamShards
 from covey.errors import PlanError, UnknownMetric
@@ -17,7 +18,9 @@ from covey.model import build
 from covey.model.replica_spec import pace_of
 from covey.names import option
 from covey.run.options import Options
-from covey.strategy import Role, Strategy
+from covey.simulate.faults import OF_SEATS, FaultPlan
+from covey.spec.worker_range import WorkerRange
+from covey.strategy import Plan, Role, Strategy
 from covey.target import direction
 from covey.task import Task
 
@@ -99,6 +102,40 @@ def check_rebirth(chosen: Strategy, roles: Sequence[Role], given: Options) -> bo
             f"{option('checkpoint', 'DIR')}"
         )
     return True
+
+
+def check_range(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Options) -> None:
+    """Refuse a range of workers for a run in which they cannot come and go, with what would work."""
+    if not workers.least:
+        return
+    fixed, why = f"or use a number, as {option('workers', workers.most)}", ""
+    if not chosen.ranges:
+        able = [name for name, entry in catalog.STRATEGIES.items() if entry.ranges]
+        why = f"the workers of {chosen.name} cannot come and go; use {', '.join(able)}"
+    elif chosen.terms.chooses:
+        why = f"{chosen.text} skips samples, and a range deals out every one: omit epoch"
+    elif isinstance(deal, StreamShards | Partitions):
+        why = "a worker that takes over needs the samples by number: use data with len(data) and data[i]"
+    elif given.engine != "simulated":
+        why = "a range is for the engine simulated"
+    if why:
+        raise PlanError(f"{option('workers', workers)}: {why}; {fixed}")
+
+
+def check_seats(faults: FaultPlan, plan: Plan) -> None:
+    """Refuse workers that come and go where their number is fixed, and a beginning with too few."""
+    seats = [fault for fault in faults.faults if fault.kind in OF_SEATS]
+    if seats and not plan.least:
+        raise PlanError(
+            f"'{seats[0]}': the number of workers of this run is fixed: use a range, as "
+            f"{option('workers', f'1:{len(plan.limits)}')}"
+        )
+    begin = len(plan.limits) - len(faults.absent)
+    if seats and begin < plan.least:
+        raise PlanError(
+            f"{option('faults', faults)}: the run would begin with {begin} workers, and at least {plan.least} are to "
+            "train: let fewer join later"
+        )
 
 
 def _why_not(chosen: Strategy, roles: Sequence[Role]) -> str:

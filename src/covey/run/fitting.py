@@ -28,11 +28,12 @@ from covey.run.option_parts import (
 )
 from covey.run.options import Options
 from covey.run.processes import local
-from covey.run.request import Request, facts, request
+from covey.run.request import Request, facts, implied, request
 from covey.run.simulated import simulated
 from covey.simulate import Cluster
 from covey.simulate.faults import FaultPlan
 from covey.spec import parse_call
+from covey.spec.worker_range import parse_workers
 from covey.task import Task
 from covey.task.arguments import checked
 
@@ -43,7 +44,7 @@ RUNNERS: Mapping[str, Callable[[Request], Result]] = {"local": local, "simulated
 def fit(
     task: Task | str,
     strategy: str | Any = "bsp",
-    workers: int = 2,
+    workers: int | str = 2,
     *,
     servers: int | None = None,
     engine: str = "local",
@@ -91,7 +92,7 @@ def fit(
         task: A `covey.Task`, or the file of one: "train.py" or "train.py:name".
         strategy: A strategy with its settings and codecs, such as "ssp(bound=3) + int8", or an object of your own with
             a method `strategy(workers)` that gives a `covey.Strategy`.
-        workers: The number of workers.
+        workers: The number of workers, or a range in which they come and go, such as "2:8" (docs/elastic.md).
         servers: The number of servers, for strategies that have servers.
         engine: "local", "simulated", "torchrun", "mpi", "ray", "spark", "lab(hosts=…)", or one of your own.
         epochs: End each worker after this number of passes over its shard.
@@ -157,19 +158,20 @@ def fit(
         ),
     )
     name = strategy if isinstance(strategy, str) else type(strategy).__name__
-    with notebook.shown(watcher, f"{name} · {workers} worker{'' if workers == 1 else 's'} · {engine}") as shown:
+    with notebook.shown(watcher, f"{name} · {workers} worker{'' if workers in (1, '1') else 's'} · {engine}") as shown:
         return fit_with(task, strategy, workers, replace(given, output=replace(given.output, watcher=shown)))
 
 
-def fit_with(task: Task | str, strategy: str | Any, workers: int, given: Options) -> Result:
+def fit_with(task: Task | str, strategy: str | Any, workers: int | str, given: Options) -> Result:
     """The same, with the options in one."""
+    given = implied(given, parse_workers(workers))
     engine = engine_of(given)
     if engine is None:
         name = parse_call(given.engine).name
         if name == "local":
             refuse_ranks()
         return heard(request(task, strategy, workers, given), name, RUNNERS[name])
-    if host_only(engine, task, strategy, workers, given.training.rate):
+    if host_only(engine, task, strategy, parse_workers(workers).most, given.training.rate):
         raise SystemExit(0)
     with refusing(engine):
         return heard(request(task, strategy, workers, given), given.engine, lambda asked: on_cluster(asked, engine))

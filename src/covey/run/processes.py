@@ -178,7 +178,7 @@ def _work(
         threads=asked.threads, budget=asked.budget, contacts=contacts, rows=asked.rows, samples=asked.deal.samples,
         kept=str(kept.resolve()) if kept else "",
         warm=warm, traced=asked.traced, profiled=asked.options.processes.profiled,
-        elastic=asked.plan.elastic, allowance=asked.plan.allowance,
+        elastic=asked.plan.elastic, least=asked.plan.least, allowance=asked.plan.allowance,
         recut=run.strategy if run and not same_cut(run.strategy, asked.strategy.text) else "",
     )  # fmt: skip
 

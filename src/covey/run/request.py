@@ -23,13 +23,14 @@ from covey.observe.progress import Row
 from covey.observe.referee import Referee
 from covey.observe.scoring_steps import ScoringSteps
 from covey.run.best_model import preference
-from covey.run.checks import check_place, check_rebirth, check_schedule, check_stream
-from covey.run.option_parts import BudgetOptions, at_least_one
+from covey.run.checks import check_place, check_range, check_rebirth, check_schedule, check_stream
+from covey.run.option_parts import BudgetOptions
 from covey.run.options import Options
 from covey.run.saving import check_save
 from covey.scoring import target_of
 from covey.simulate import parse_rate
 from covey.spec import Spec
+from covey.spec.worker_range import WorkerRange, parse_workers
 from covey.strategy import Plan, Strategy
 from covey.target import Target, parse_target
 from covey.task import Task, load_task
@@ -75,10 +76,11 @@ def threads_each(workers: int) -> int:
 
 
 def request(
-    task: Task | str, strategy: str | Any, workers: int, given: Options, rows: RowInfo | None = None
+    task: Task | str, strategy: str | Any, many: int | str, given: Options, rows: RowInfo | None = None
 ) -> Request:
     """Check everything that can be checked before a process starts; `rows` replace the task's own data."""
-    at_least_one(workers=workers)
+    team = parse_workers(many)
+    workers, given = team.most, implied(given, team)
     spec = catalog.chosen(strategy, workers)
     chosen = catalog.resolve(spec, workers)
     check_save(given.output.save)
@@ -110,6 +112,7 @@ def request(
     taken = None if steps is None else steps * replicas * task.step_size
     deal = build.shards(task, replicas, given.training.seed, rows, stretch=stretch, taken=taken)
     check_stream(chosen, deal)
+    check_range(chosen, deal, team, given)
     spec, chosen = _cut(spec, chosen, task, workers, deal, given)
     roles = chosen.layout(workers, given.training.servers)
     limits = budgets(deal, given.budget)
@@ -121,8 +124,9 @@ def request(
     seed = given.training.seed
     elastic = check_rebirth(chosen, roles, given)
     plan = Plan(
-        roles=tuple(roles), limits=each, lockstep=chosen.lockstep, seed=seed, allowance=allowance, elastic=elastic
-    )
+        roles=tuple(roles), limits=each, lockstep=chosen.lockstep, seed=seed, allowance=allowance, elastic=elastic,
+        least=team.least,
+    )  # fmt: skip
     servers = sum(role.address.role == "server" for role in roles)
     if task.clip_norm is not None:
         chosen.check_clip(servers)
@@ -132,6 +136,20 @@ def request(
         task=task, name=name, spec=spec, strategy=chosen, plan=plan, deal=deal, servers=servers, budget=total,
         target=target, options=given, rows=rows, callbacks=callbacks,
     )  # fmt: skip
+
+
+def implied(given: Options, workers: WorkerRange) -> Options:
+    """The options of a run; one with a range of workers goes on without those that it loses."""
+    if not workers.least:
+        return given
+    if given.checkpoints.on_failure == "restart":
+        raise PlanError(
+            f"{option('workers', workers)} goes on without a lost worker, and {option('on_failure', 'restart')} starts "
+            f"all of them again: omit it, or use a number, as {option('workers', workers.most)}"
+        )
+    checkpoints = replace(given.checkpoints, on_failure="continue")
+    checkpoints.check()
+    return replace(given, checkpoints=checkpoints)
 
 
 def _check_mesh(chosen: Strategy, task: Task, given: Options, rows: RowInfo | None) -> None:
@@ -213,6 +231,7 @@ def _scoring_steps(asked: Request, skipped: Sequence[int]) -> ScoringSteps | Non
     budget, limits = asked.options.budget, [limit for limit in asked.plan.limits if limit is not None]
     together = asked.strategy.in_step and not asked.strategy.terms.chooses
     together = together and not (asked.plan.elastic and any(role.together for role in asked.plan.roles))
+    together = together and not asked.plan.least
     if not together or not budget.scores or budget.score_seconds or not limits or len(set(skipped)) > 1:
         return None
     before = skipped[0] if skipped else 0

@@ -53,6 +53,7 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
     traced: bool = False
     profiled: bool = False
     elastic: bool = False  # lost workers are born again
+    least: int = 0  # workers, where they come and go
     allowance: float | None = None
     kept: str = ""
     checkpoint: bool = False  # the run writes checkpoints
@@ -78,7 +79,7 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
         roles = tuple(chosen.layout(self.workers, self.servers))
         return Plan(
             roles=roles, limits=tuple(self.limits), lockstep=chosen.lockstep, in_step=chosen.in_step,
-            seed=self.seed, traced=self.traced, profiled=self.profiled, elastic=self.elastic,
+            seed=self.seed, traced=self.traced, profiled=self.profiled, elastic=self.elastic, least=self.least,
             allowance=self.allowance, sites=self.contacts.machines,
         )  # fmt: skip
 

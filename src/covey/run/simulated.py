@@ -28,6 +28,7 @@ from covey.observe.recording import Recorder, joined
 from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
 from covey.run.best_model import BestModel
+from covey.run.checks import check_seats
 from covey.run.kept import same_cut
 from covey.run.option_parts import failures_survived, planned
 from covey.run.processes import checkpoints_of, kept_run, run_record
@@ -50,6 +51,7 @@ def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None]
     names = {role.address: str(role.address) for role in asked.plan.roles}
     plan = planned(given.fault_plan.faults)
     plan.check(list(names.values()), [names[role.address] for role in asked.plan.roles if role.trains])
+    check_seats(plan, asked.plan)
     full = next((fault for fault in plan.faults if fault.kind == "disk full"), None)
     if full and given.checkpoints.checkpoint is None:
         raise PlanError(
@@ -91,7 +93,8 @@ def _train(
     for who, state in attempt.states.items():
         restore(replicas[who], state.replica)
     if asked.plan.elastic:
-        attempt.rebirth = Rebirth(make, failures_survived(given.checkpoints), given.output.say, asked.left)
+        most, least = failures_survived(given.checkpoints), asked.plan.least
+        attempt.rebirth = Rebirth(make, most, given.output.say, asked.left, least)
     built(replicas)
     watching = [ProgressWatch(given.output.watcher, judge, asked.budget)] if given.output.watcher else []
     scoring = _of("scorer 0", score.score) if score and asked.task.evaluate and given.budget.scores else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from covey.membership import Joined
+from covey.membership import Departed, Joined
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.model.scored import NOTHING
@@ -44,11 +44,19 @@ class ServerProgram:
                 self.gone.add(message.sender)
                 self.finished.add(message.sender)
                 await self.left(message.sender)
+            elif isinstance(message, Departed):
+                self.gone.add(message.sender)
+                await self.departed(message.sender)
             elif isinstance(message, Joined | AskStanding):
                 await self.tell_standing(message)
             else:
                 await self.hears[type(message)](message)
             await self.settle()
+
+    @property
+    def team(self) -> int:
+        """The number of workers."""
+        return self.node.workers
 
     @property
     def over(self) -> bool:
@@ -59,7 +67,8 @@ class ServerProgram:
         """What to do next; nothing when all clients have left, and none of them was born again since."""
         elastic = self.node.life.elastic
         if not self.over:
-            return await self.node.receive_any(*self.hears, Goodbye, *((Joined, AskStanding) if elastic else ()))
+            news = (Joined, Departed, AskStanding) if elastic else ()
+            return await self.node.receive_any(*self.hears, Goodbye, *news)
         return self.node.receive_nowait(Joined) if elastic else None
 
     async def tell_standing(self, message: Joined | AskStanding) -> None:
@@ -81,6 +90,11 @@ class ServerProgram:
 
     async def left(self, who: Address) -> None:
         """A client has said goodbye; after a restart it may say so twice."""
+
+    async def departed(self, who: Address) -> None:
+        """A client is gone without a goodbye, and its seat is empty."""
+        self.forget_requests(who.rank)
+        await self.left(who)
 
     async def settle(self) -> None:
         """Do what has become possible."""
@@ -104,4 +118,4 @@ class ServerProgram:
         if self.first and self.replica.buffers.parts:
             counts = counts or [1.0] * len(pushed)
             mean = mean_(self.replica.buffers.clone(), pushed, counts)
-            self.replica.buffers.lerp_(mean, min(1.0, sum(counts) / self.node.workers))
+            self.replica.buffers.lerp_(mean, min(1.0, sum(counts) / self.team))

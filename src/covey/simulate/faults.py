@@ -15,7 +15,9 @@ from covey.errors import PlanError, WireError
 from covey.simulate.cluster import Host, parse_host
 from covey.simulate.units import AT_ONCE, Seconds, parse_duration
 
-FaultKind = Literal["kill", "stop", "notice", "partition", "delay", "drop", "duplicate", "slow", "disk full"]
+FaultKind = Literal[
+    "kill", "stop", "notice", "partition", "delay", "drop", "duplicate", "slow", "disk full", "leave", "join"
+]  # fmt: skip
 
 FORMS: Mapping[FaultKind, str] = {
     "kill": "kill worker 1@5s",
@@ -27,10 +29,14 @@ FORMS: Mapping[FaultKind, str] = {
     "duplicate": "duplicate worker 1 -> server 0@5s",
     "slow": "slow worker 1@5s for 2s by 4x",
     "disk full": "disk full@5s for 2s",
+    "leave": "leave worker 1@5s",
+    "join": "join worker 1@8s",
 }
 """How each kind of fault is written; `#37` in place of `@5s` means the role's 37th effect."""
 
 ON_LINKS: frozenset[FaultKind] = frozenset({"delay", "drop", "duplicate"})
+OF_SEATS: tuple[FaultKind, ...] = ("leave", "join")  # where workers come and go
+DRAWN: tuple[FaultKind, ...] = tuple(kind for kind in FORMS if kind not in OF_SEATS)
 SILENCE = Seconds(30.0)  # after which a role that cannot be heard counts as lost
 
 _FAULT = re.compile(
@@ -65,6 +71,10 @@ class Fault:
         for host in self.who:
             if host not in roles:
                 raise PlanError(f"'{self}': there is no such role; this run has {', '.join(roles)}")
+        if self.kind in OF_SEATS and self.who[0] not in trainers:
+            raise PlanError(f"'{self}': only workers come and go: name one of {', '.join(trainers)}")
+        if self.kind == "join" and self.at is None:
+            raise PlanError(f"'{self}': who is not there has no effects: give a time, as in '{FORMS['join']}'")
         if self.kind == "slow" and self.who[0] not in trainers:
             raise PlanError(f"'{self}': only workers compute batches; slow one of {', '.join(trainers)}")
         if self.kind == "partition" and set(self.who) == set(roles):
@@ -82,6 +92,15 @@ class FaultPlan:
 
     def __bool__(self) -> bool:
         return bool(self.faults)
+
+    @property
+    def absent(self) -> list[Host]:
+        """Those who join before they leave: their seats are empty when the run begins."""
+        first: dict[Host, Fault] = {}
+        for fault in sorted(self.faults, key=lambda fault: (fault.at is None, fault.at or 0.0)):
+            if fault.kind in OF_SEATS:
+                first.setdefault(fault.who[0], fault)
+        return [host for host, fault in first.items() if fault.kind == "join"]
 
     def check(self, roles: Collection[Host], trainers: Collection[Host]) -> None:
         """Refuse a plan that does not fit the roles of a run."""
@@ -187,14 +206,14 @@ class RehearsedRun:
     links: Sequence[tuple[Host, Host]] = field(default_factory=list)  # that carried messages
 
 
-def draw(seed: int, run: RehearsedRun, among: Iterable[FaultKind] = FORMS) -> FaultPlan:
+def draw(seed: int, run: RehearsedRun, among: Iterable[FaultKind] = DRAWN) -> FaultPlan:
     """One to four faults of these kinds for this run; the same seed and run give the same plan.
 
     Where not all kinds are drawn from, only workers are killed.
     """
     chance, kinds = Random(f"faults/{seed}"), [kind for kind in among if run.links or kind not in ON_LINKS]
     plan = FaultPlan(tuple(_drawn(chance, run, chance.choice(kinds)) for _ in range(chance.randint(1, 4))))
-    some = len(kinds) < len(FORMS) - len(ON_LINKS)
+    some = not {*DRAWN} - ON_LINKS <= {*kinds}
     return plan if not some else FaultPlan(tuple(_of_worker(fault, run, chance) for fault in plan.faults))
 
 
@@ -211,12 +230,14 @@ def _drawn(chance: Random, run: RehearsedRun, kind: FaultKind) -> Fault:
         who = chance.choice(run.links)
     elif kind == "slow":
         who = (chance.choice(run.trainers),)
+    elif kind in OF_SEATS:  # the first worker stays
+        who = (chance.choice(run.trainers[1:] or run.trainers),)
     elif kind == "partition" and len(roles) > 2:
         who = tuple(chance.sample(roles, chance.randint(1, len(roles) - 1)))
     elif kind == "disk full":
         who = ()
     at, effect = Seconds(round(run.seconds * chance.random(), 6)), chance.random() < 0.5
-    number = chance.randint(1, max(1, run.effects[who[0]])) if who and effect else None
+    number = chance.randint(1, max(1, run.effects[who[0]])) if who and effect and kind != "join" else None
     lasting = kind in ("stop", "notice", "partition", "slow", "disk full")
     by = {"delay": float(length), "slow": float(chance.randint(2, 8))}.get(kind, 0.0)
     return Fault(

@@ -48,6 +48,7 @@ class Entry:
         timelines: SPECs whose first steps are kept as pictures in tests/golden/strategies.
         test: The test of covey that tells it from every other strategy: a file in tests, and a function.
         on_loss: What a run can do when it loses a worker: "continue" without it, or "restart".
+        ranges: Whether the number of its workers may change while a run goes on.
         unadvised: Why `covey advise` does not consider it, if so.
         fault_traits: What checks of its runs with faults have to know of it.
     """
@@ -69,6 +70,7 @@ class Entry:
     timelines: tuple[str, ...] = ()
     test: str = ""
     on_loss: OnLoss = "restart"
+    ranges: bool = False
     unadvised: str = ""
     fault_traits: frozenset[FaultTrait] = frozenset()
 

@@ -85,6 +85,7 @@ class Plan:
     seed: int = 0
     window: int = 64 << 20
     elastic: bool = False  # a lost worker is born again
+    least: int = 0  # workers, where they come and go; 0: their number is fixed
     traced: bool = False  # every role writes down what it does
     profiled: bool = False  # and what torch does
     allowance: float | None = None  # bytes per second that may leave on each link
@@ -98,6 +99,10 @@ class Plan:
                 f"{option('on_failure', 'continue')}: layers of nn.SyncBatchNorm wait for all workers in the middle of "
                 f"a step, which a lost one cannot repeat alone; use {option('on_failure', 'restart')}, or nn.BatchNorm"
             )
+
+    def steps_of(self, rank: int) -> int | None:
+        """After how many steps a worker ends; None: when no batch is left, or when it is told to."""
+        return None if self.least else self.limits[rank]
 
     def role(self, address: Address) -> Role:
         return next(role for role in self.roles if role.address == address)

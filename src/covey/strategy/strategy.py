@@ -94,6 +94,7 @@ class Strategy:
         composition: The codec, the topology and the mesh of the SPEC. covey fills it in.
         on_loss: What a run can do when it loses a worker: "continue" while it is born again, or "restart".
         rigid: Why a lost worker cannot be born again with these settings, if that is so.
+        ranges: Whether the number of workers may change while a run goes on.
 
     >>> place = covey.Taxonomy(
     ...     optimization="decentral", architecture="peers", scheduling="asynchronous", exchange="none", topology="none"
@@ -117,6 +118,7 @@ class Strategy:
     composition: Composition = Composition()
     on_loss: OnLoss = "restart"
     rigid: str = ""
+    ranges: bool = False
 
     def replicas(self, workers: int) -> int:
         """How many copies of the model this many workers hold: each has its share of the data."""

@@ -63,6 +63,11 @@ class Board:
         for table in (self.clocks, self.times, self.credits):
             table.pop(rank, None)
 
+    def enter(self, rank: int, clock: int) -> None:
+        """A worker begins to train, as one that is so far."""
+        self.least = None
+        self.clocks[rank] = clock
+
     def _set(self, rank: int, clock: int) -> None:
         if clock != self.clocks[rank] == self.least:
             self.least = None

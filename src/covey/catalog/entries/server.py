@@ -32,7 +32,7 @@ ENTRIES: Mapping[str, Entry] = {
         use="Equal machines on a fast network; the reference for all others.",
         mathematics=MEAN_GRADIENT,
         traffic=BOTH_WAYS, timelines=("bsp",),
-        on_loss="continue",
+        on_loss="continue", ranges=True,
         fault_traits=frozenset({"same bits"}),
         test="central/test_parameter_server.py::test_bsp_takes_the_time_of_the_slowest_and_the_weights_of_any",
     ),
@@ -43,7 +43,7 @@ ENTRIES: Mapping[str, Entry] = {
         "waits exactly as `bsp` does and, with plain SGD and equal batches, ends with the same weights.",
         tries=("ssp(bound=1)",),
         traffic=BOTH_WAYS, timelines=("ssp(bound=1)",),
-        on_loss="continue",
+        on_loss="continue", ranges=True,
         test="central/test_parameter_server.py::test_ssp_reads_reach_the_bound_and_ticks_one_more",
     ),
     "bounded_delay": Entry(
@@ -60,14 +60,14 @@ ENTRIES: Mapping[str, Entry] = {
         details="`momentum=0.9` is the total momentum: asynchrony contributes 1 - 1/n of it, and the optimizer gets "
         "the rest, which may be negative.",
         traffic=BOTH_WAYS, timelines=("asynchronous",),
-        on_loss="continue",
+        on_loss="continue", ranges=True,
         test="central/test_parameter_server.py::test_asynchronous_workers_of_equal_speed_are_stale_by_all_the_others",
     ),
     "dssp": Entry(
         Dssp, "Zhao et al. 2019", codecs="pushes", measures=True, placed=True,
         use="As `ssp`, where no single bound suits the whole run.",
         traffic=BOTH_WAYS, timelines=("dssp(low=0, extra=2)",),
-        on_loss="continue",
+        on_loss="continue", ranges=True,
         test="central/test_rules_at_work.py"
         "::test_dssp_goes_beyond_its_low_bound_where_that_saves_waiting_and_ssp_does_not",
     ),
@@ -94,7 +94,7 @@ ENTRIES: Mapping[str, Entry] = {
         details="The correction is the gradient's own square times that way, so servers keep what each worker was "
         "given. `strength` is 0.04, or 2 with `adaptive=true`, unless given.",
         traffic=BOTH_WAYS, timelines=("dc_asgd",),
-        on_loss="continue",
+        on_loss="continue", ranges=True,
         test="central/test_rules_at_work.py::test_compensation_uses_what_this_worker_was_given",
     ),
     "value_bound": Entry(

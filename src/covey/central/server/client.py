@@ -20,6 +20,8 @@ from covey.vector import Vector
 class Servers(PieceClient):
     """The servers as a worker, or a proxy, sees them: each holds one piece of the parameters."""
 
+    answers: type[Params] = Params
+
     def __init__(self, node: Node, replica: Replica, addresses: Sequence[Address], codec: Codec = dense) -> None:
         super().__init__(node, replica, addresses, codec, named=addresses)
         self.versions = [0] * len(addresses)
@@ -35,9 +37,10 @@ class Servers(PieceClient):
         step = self.node.step
         await self.ask(step)
         for index, address in enumerate(self.servers):
-            params = await self.back.receive(Params, index, self.place(index), address, step)
+            params = await self.back.receive(self.answers, index, self.place(index), address, step)
             self.versions[index] = params.version
             self.over = max(self.over, params.over)
+            self.answered(index, params)
 
     def take(self, index: int, params: Params) -> None:
         """Take over what a server gives: parameters, or how they have changed since it gave them last."""
@@ -52,10 +55,17 @@ class Servers(PieceClient):
         await self.choose(grad)
         for index, address in enumerate(self.servers):
             wire = self.encode(index, grad.cut(self.pieces[index]))
-            push = Push(self.node.step, self.versions[index], samples, wire, self.buffers(index))
+            push = self.parcel(Push(self.node.step, self.versions[index], samples, wire, self.buffers(index)))
             await self.replica.updates.inform(self.node, address)
             await self.node.send(address, push, loan=True)
         await self.ended()
+
+    def answered(self, index: int, params: Params) -> None:
+        """A server has answered a pull."""
+
+    def parcel(self, push: Push) -> Push:
+        """What travels with a gradient."""
+        return push
 
     async def choose(self, grad: Vector) -> None:
         """With `auto`: find out, once, what this gradient and all later ones are to travel as."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from covey.central.server.client import worker
 from covey.central.server.compensation import compensation
+from covey.central.server.leased import any_worker
+from covey.central.server.leased_shard import any_shard
 from covey.central.server.proxies import grouped, takes_sums
 from covey.central.server.shard import Shard, ShardPolicy
 from covey.central.server.tokens import TokenShard
@@ -62,9 +63,9 @@ def parameter_server(
     gate, gather = keeping.rule.gate, keeping.rule.gather
 
     def roles(workers: int, servers: int) -> list[Role]:
-        work = partial(worker, servers=addresses(servers), codec=keeping.codec, clip=not gather.averages)
+        work = partial(any_worker, servers=addresses(servers), codec=keeping.codec, clip=not gather.averages)
         policy = TokenShard if gate.holds_by == "reads" else Shard
-        tend = partial(serve, policy, clients=range(workers), keeping=keeping)
+        tend = partial(serve, partial(any_shard, policy), clients=range(workers), keeping=keeping)
         return workers_and_servers(workers, work, servers, tend, one_batch=gather.everyone)
 
     if ending := keeping.ending:

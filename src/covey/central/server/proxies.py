@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from covey.central.server.client import Servers, worker
-from covey.central.server.shard import Params, Push, Shard, ShardPolicy
+from covey.central.server.shard import Params, Pull, Push, Shard, ShardPolicy
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.model.scored import NOTHING
@@ -83,8 +83,8 @@ class Proxy(Shard):
             await self.above.ask(self.clock)
         await super().answer()
 
-    def current(self, step: int) -> Params:
-        return Params(step, min(self.above.versions), self.params, min(self.clocks))
+    def current(self, pull: Pull) -> Params:
+        return Params(pull.step, min(self.above.versions), self.params, min(self.clocks))
 
 
 async def proxy(

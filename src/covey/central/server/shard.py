@@ -236,7 +236,7 @@ class Shard(PieceServer):
                 continue
             pull = self.parked.pop(rank)
             await self.node.note("lead", self.board.clocks[rank] - self.board.slowest)
-            answer = self.current(pull.step)
+            answer = self.current(pull)
             answer.params, answer.whole = self.give(rank, answer.version)
             if self.correction:
                 self.correction.gave(rank, self.pulls.of(rank, self.params))
@@ -247,7 +247,7 @@ class Shard(PieceServer):
 
     async def answer_again(self, pull: Pull) -> None:
         """Give the parameters that the step began with: another server lacks its gradient, which must be the same."""
-        answer = self.current(pull.step)
+        answer = self.current(pull)
         if answer.version > pull.step:  # where parameters are lent, updates are counted as steps are
             assert self.before is not None and answer.version == pull.step + 1, "no worker is two steps behind a server"
             answer.version, answer.params = pull.step, self.before
@@ -257,10 +257,10 @@ class Shard(PieceServer):
         """Of an answer, among those that wait for this server's link (Mai et al. 2015: MLNet)."""
         return self.board.urgency(rank, self.node.workers) if self.keeping.lagging_first else 0
 
-    def current(self, step: int) -> Params:
+    def current(self, pull: Pull) -> Params:
         """The answer to a pull: the parameters as they are."""
         over = self.epochs.over if self.epochs else 0
-        return Params(step, self.board.version, self.params, self.board.slowest, over)
+        return Params(pull.step, self.board.version, self.params, self.board.slowest, over)
 
 
 def epoch_of(replica: Replica, workers: int) -> list[list[int]]:

@@ -72,7 +72,7 @@ class VirtualEngine:
         self._together = GroupSums(cluster, self._agenda, self._watch, self._wake, formulas_from)
         self._world = VirtualWorld(plan, self._agenda, self._wires, self._actors, self._deliver)
         for role in plan.roles:
-            who, life = role.address, Life(elastic=attempt.rebirth is not None)
+            who, life = role.address, Life(elastic=attempt.rebirth is not None, leased=plan.least > 0)
             self._actors[who] = VirtualActor(role, replicas[who], self._world, life, attempt.states.get(who))
         self._lives = VirtualLives(
             self._agenda, self._actors, self._wires, attempt.rebirth, self._replaced, self._begin, self._deliver,
@@ -90,7 +90,7 @@ class VirtualEngine:
         self._scores.attach(self._perform)
         self._lives.watch(self._perform)
         parts = EngineParts(
-            self._agenda, self._actors, self._wires, self._computing, teller, self._advance, self._lives.lose
+            self._agenda, self._actors, self._wires, self._computing, teller, self._advance, self._lives
         )
         attempt.attach(parts, self._perform, cluster.kills)
 
@@ -117,7 +117,7 @@ class VirtualEngine:
             self._begin(actor)
         try:
             with interruptible(lambda: self._agenda.at(self._agenda.now, self._scores.stop, "interrupted")):
-                while self._open:
+                while self._open > len(self._lives.empty):
                     if self._agenda.still:
                         self._attempt.check_lost()
                         raise Stalled(picture(self._agenda.now, self._actors))
@@ -204,7 +204,8 @@ class VirtualEngine:
 
     def _arrived(self, flight: MessageInFlight, _: Any = None) -> None:
         actor, message, sender = flight.link.receiver, flight.message, flight.link.sender.address
-        if actor.ended or self._actors[sender] is not flight.link.sender:
+        late = self._actors[sender] is not flight.link.sender or sender in self._lives.empty
+        if actor.ended or late:
             self._wires.dropped(flight)
         else:
             self._wires.laid(flight.link, message)

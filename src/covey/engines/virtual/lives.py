@@ -13,7 +13,7 @@ from covey.engines.virtual.stall import clock, obituary
 from covey.engines.virtual.virtual_actor import WAIT, RoleProgram, VirtualActor
 from covey.engines.virtual.virtual_links import VirtualLinks
 from covey.errors import PeerLost
-from covey.membership import Deaths, Joined, Life, ViewChanged
+from covey.membership import Deaths, Departed, Joined, Life, ViewChanged, too_few
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.observe.membership import MembershipEvent, MembershipLog
@@ -31,6 +31,7 @@ class Rebirth:
     most: int = 2
     say: Callable[[str], None] = lambda line: None
     told: Callable[[MembershipEvent], None] | None = None  # hears of each loss at once
+    least: int = 0  # workers, where a seat may stay empty
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +46,7 @@ class VirtualLives:
     begin: Callable[[VirtualActor], None]
     deliver: Callable[[VirtualActor, Message], None]
     advance: Callable[[RoleProgram, Any], None]
+    empty: set[Address] = field(default_factory=set)  # seats that nobody takes for now
     deaths: Deaths = field(init=False)
     log: MembershipLog = field(init=False)
 
@@ -80,20 +82,63 @@ class VirtualLives:
         actor = self.actors[who]
         if self.rebirth is None or not actor.role.trains:
             raise PeerLost(how or obituary(self.agenda.now, actor, self.actors), actor.name)
-        pause = self.deaths.note(who, actor.pace.step, "was killed")
-        actor.end()
-        actor.lost = True
-        actor.replica.weigh(0.0)  # nothing of it is scored
+        try:
+            pause = self.deaths.note(who, actor.pace.step, "was killed")
+        except PeerLost:
+            if not self.rebirth.least:
+                raise
+            return self.leave(who, f"was killed {self.rebirth.most + 1} times without a new step")
+        self._gone(actor)
         many = sum(other.role.trains for other in self.actors.values())
         self.log.add("rebirth", actor.name, "was killed", seconds=self.agenda.now, workers=many, stalled=pause)
         self.agenda.at(self.agenda.now + pause, self._born, actor, self.agenda.now)
 
-    def _born(self, lost: VirtualActor, since: float) -> None:
+    def leave(self, who: Address, cause: str = "left") -> None:
+        """A worker goes, and its seat stays empty until somebody joins."""
+        assert self.rebirth is not None
+        actor = self.actors[who]
+        left = self.workers - (who not in self.empty)
+        if left < self.rebirth.least:
+            raise too_few(who, f"{cause} at {clock(self.agenda.now)}", left, self.rebirth.least)
+        self.vacate(actor)
+        self.log.add("leave", actor.name, cause, seconds=self.agenda.now, workers=self.workers)
+        self.rebirth.say(f"{who} {cause} at {clock(self.agenda.now)}; {self.workers} workers go on")
+
+    def vacate(self, actor: VirtualActor) -> None:
+        """Nobody is in this seat: all others hear of it after what its last worker sent and they have had."""
+        self._gone(actor)
+        self.empty.add(actor.address)
+        self.wires.replaced(actor)
+        for address, other in self.actors.items():
+            if address != actor.address and not other.ended:
+                self.deliver(other, Departed(sender=actor.address))
+
+    def join(self, who: Address) -> None:
+        """A new worker takes an empty seat."""
+        lost = self.actors[who]
+        self.empty.discard(who)
+        self.deaths.lives[who] = self.deaths.lives.get(who, 0) + 1
+        self.log.add("join", lost.name, "joined", seconds=self.agenda.now, workers=self.workers)
+        self._born(lost, None)
+
+    @property
+    def workers(self) -> int:
+        """Seats that are taken, or will be in a moment."""
+        return sum(actor.role.trains and who not in self.empty for who, actor in self.actors.items())
+
+    def _gone(self, actor: VirtualActor) -> None:
+        actor.end()
+        actor.lost = True
+        actor.replica.weigh(0.0)  # nothing of it is scored
+
+    def _born(self, lost: VirtualActor, since: float | None) -> None:
         assert self.rebirth is not None
         who, now = lost.address, self.agenda.now
+        if who in self.empty or self.actors[who] is not lost:
+            return  # its seat was given up meanwhile
         ended = frozenset(address for address, other in self.actors.items() if other.ended and not other.lost)
         step = max(0, lost.pace.step, lost.life.step)  # one that was lost before it could begin knows of the one before
-        life = Life(self.deaths.lives[who], step, ended, elastic=True)
+        life = Life(self.deaths.lives[who], step, ended, elastic=True, leased=self.rebirth.least > 0)
         actor = self.make(lost, self.rebirth.replica(lost.role), life)
         actor.pace.stop_at = lost.pace.stop_at
         self.actors[who] = actor
@@ -102,5 +147,8 @@ class VirtualLives:
             if address != who and not other.ended:
                 self.deliver(other, Joined(life.number, sender=who))
                 self._break_off(other)
-        self.rebirth.say(f"{who} was killed at {clock(since)}; born again after {clock(now - since)}")
+        if since is None:
+            self.rebirth.say(f"{who} joined at {clock(now)}; {self.workers} workers go on")
+        else:
+            self.rebirth.say(f"{who} was killed at {clock(since)}; born again after {clock(now - since)}")
         self.begin(actor)

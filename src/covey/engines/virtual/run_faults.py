@@ -14,7 +14,7 @@ from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.computing import Computing
 from covey.engines.virtual.keeping import RunKeeper
 from covey.engines.virtual.link_faults import Armed, LinkFaults
-from covey.engines.virtual.lives import Rebirth
+from covey.engines.virtual.lives import Rebirth, VirtualLives
 from covey.engines.virtual.stall import clock, obituary
 from covey.engines.virtual.virtual_actor import WAIT, RoleProgram, VirtualActor
 from covey.engines.virtual.virtual_links import VirtualLinks
@@ -40,7 +40,7 @@ class EngineParts:
     computing: Computing
     teller: Teller
     advance: Callable[[RoleProgram, Any], None]
-    lose: Callable[[Address, str], None]
+    lives: VirtualLives
 
     def perform(self, pending: Performing, _: Any = None) -> None:
         """Perform an effect that was held up, and let its program go on."""
@@ -79,6 +79,8 @@ class RunFaults:
         self._names = {actor.name: actor.address for actor in parts.actors.values()}
         trainers = [actor.name for actor in parts.actors.values() if actor.role.trains]
         self.plan.check(list(self._names), trainers)
+        for name in self.plan.absent:
+            parts.agenda.at(parts.agenda.now, self._begin_empty, name)
         self._frozen: dict[VirtualActor, float] = {}  # until when
         self._owed: dict[RoleProgram, float] = {}  # seconds for which its compute stood still
         self._queues: dict[VirtualActor, deque[Performing]] = {}
@@ -118,7 +120,7 @@ class RunFaults:
 
     def _count(self, actor: VirtualActor) -> None:
         for fault in self._at_effect.pop((actor.name, self.counts[actor.name]), ()):
-            if fault.kind == "kill":
+            if fault.kind in ("kill", "leave"):
                 self._frozen[actor] = math.inf  # it does nothing more; the engine hears of it when it is out of here
                 self._parts.agenda.at(self._parts.agenda.now, self._strike, fault)
             else:
@@ -142,7 +144,7 @@ class RunFaults:
         if actor.ended:
             self.told.append(f"{fault}: {actor.name} had ended before")
         else:
-            self._parts.lose(actor.address, obituary(self._parts.agenda.now, actor, self._parts.actors))
+            self._parts.lives.lose(actor.address, obituary(self._parts.agenda.now, actor, self._parts.actors))
 
     def _notice(self, fault: Fault, actor: VirtualActor) -> None:
         """Keep the run while the role is still there, if that is possible in time."""
@@ -155,7 +157,23 @@ class RunFaults:
         if actor.ended:
             self.told.append(f"{fault}: {actor.name} had ended before")
         else:
-            self._parts.lose(actor.address, f"{actor.name} left at {clock(self._parts.agenda.now)}, after a notice")
+            how = f"{actor.name} left at {clock(self._parts.agenda.now)}, after a notice"
+            self._parts.lives.lose(actor.address, how)
+
+    def _begin_empty(self, name: str, _: Any) -> None:
+        self._parts.lives.vacate(self._actor(name))
+
+    def _depart(self, fault: Fault, actor: VirtualActor) -> None:
+        if actor.address in self._parts.lives.empty or (actor.ended and not actor.lost):
+            self.told.append(f"{fault}: {actor.name} was not there")
+        else:
+            self._parts.lives.leave(actor.address)
+
+    def _join(self, fault: Fault, actor: VirtualActor) -> None:
+        if actor.address in self._parts.lives.empty:
+            self._parts.lives.join(actor.address)
+        else:
+            self.told.append(f"{fault}: {actor.name} was there")
 
     def _stop(self, fault: Fault, actor: VirtualActor) -> None:
         agenda = self._parts.agenda
@@ -201,7 +219,7 @@ class RunFaults:
 
 STRIKES: Mapping[str, Callable[[RunFaults, Fault, Any], None]] = {
     "kill": RunFaults._kill, "notice": RunFaults._notice, "stop": RunFaults._stop, "partition": RunFaults._partition,
-    "slow": RunFaults._slow, "disk full": RunFaults._fill,
+    "slow": RunFaults._slow, "disk full": RunFaults._fill, "leave": RunFaults._depart, "join": RunFaults._join,
 }  # fmt: skip
 
 

@@ -43,8 +43,9 @@ class ScoredStates:
         handlers[Compute] = look
 
     def now(self) -> list[Snapshot]:
-        """The model as it is."""
-        return [_part(self._actors[role.address]) for role in self._shown]
+        """The model as it is; one that is lost shows no counters."""
+        parts = [(role, self._actors[role.address]) for role in self._shown]
+        return [_part(actor) for role, actor in parts if role.scored or not actor.lost]
 
     def spread(self, score: float | None) -> None:
         """Let all roles know the last score, where a scheduler follows it."""

@@ -148,7 +148,7 @@ class VirtualActor:
         self.replica, self.world = replica, world
         self.mailbox = Mailbox(lambda message: links.taken(self, message))
         self._begun = kept.done if kept else None  # the step with which it goes on
-        self.pace = Pace(plan.limits[role.address.rank] if role.trains else None, self._begun or 0)
+        self.pace = Pace(plan.steps_of(role.address.rank) if role.trains else None, self._begun or 0)
         self.step = self.pace.step
         self.memories = Remembered(role.address, kept)
         self.life, self.lost = life, False

@@ -30,10 +30,10 @@ class RoleHost:
         self, plan: Plan, role: Role, compute_thread: ComputeThread, links: ZmqTransport, kept: RoleState | None
     ) -> None:
         self.plan, self.role, self.compute_thread, self.links, self.kept = plan, role, compute_thread, links, kept
-        self.pace = Pace(plan.limits[role.address.rank] if role.trains else 0, kept.done if kept else 0)
+        self.pace = Pace(plan.steps_of(role.address.rank) if role.trains else 0, kept.done if kept else 0)
         self.mailbox = Mailbox(links.taken)
         self.sums: SharedSum | None = None
-        self.life = Life(links.life, elastic=plan.elastic)
+        self.life = Life(links.life, elastic=plan.elastic, leased=plan.least > 0)
         again = f"life {links.life}" if links.life else ""
         self.rng = chance(plan.seed, role.alias or role.address, again)
         self.memories = Remembered(role.address, kept)

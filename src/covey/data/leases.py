@@ -1,0 +1,122 @@
+"""Who does which batch, where workers come and go? Every batch of a run is done once, by whoever holds its lease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+
+class Lease(NamedTuple):
+    """One batch: of whose share of the data, and its number there, counted from 0 across epochs."""
+
+    seat: int
+    number: int
+
+
+class BatchSet:
+    """Batches of all seats; those of one seat come mostly in order, so that few are remembered one by one."""
+
+    def __init__(self, seats: int) -> None:
+        self.before = [0] * seats  # all of each seat's batches with smaller numbers are in it
+        self.others: set[Lease] = set()
+
+    def __contains__(self, lease: Lease) -> bool:
+        return lease.number < self.before[lease.seat] or lease in self.others
+
+    def add(self, lease: Lease) -> bool:
+        """Whether it was not in it."""
+        if lease in self:
+            return False
+        self.others.add(lease)
+        while (following := Lease(lease.seat, self.before[lease.seat])) in self.others:
+            self.others.remove(following)
+            self.before[lease.seat] += 1
+        return True
+
+
+class Ledger:
+    """The batches of a run, and who has which. A worker does those of its own seat, and in turn those of empty seats.
+
+    Its last two leases may be unknown to some server: of a worker that is gone these are given to others again, and a
+    server that has had one drops the second.
+
+    Args:
+        limits: The number of batches of each seat in the run.
+        steps: The same in an epoch.
+        size: The number of samples of a seat's batch.
+    """
+
+    def __init__(self, limits: Sequence[int], steps: Sequence[int], size: Callable[[int, int], int]) -> None:
+        self.limits, self.steps, self.size = limits, steps, size
+        self.next = [0] * len(limits)  # the first batch of each seat that nobody was given
+        self.done = [0] * len(limits)  # samples that each worker was given and did not give back
+        self.held: list[dict[int, Lease]] = [{} for _ in limits]  # by the worker's step: its last two
+        self.returned: set[Lease] = set()
+        self.empty: set[int] = set()
+        self.closed = False  # the run ends early: nothing more is given
+
+    @property
+    def open(self) -> bool:
+        """Whether there is a batch that any worker may have."""
+        return not self.closed and any(True for _ in self._spare())
+
+    def take(self, worker: int, step: int) -> Lease | None:
+        """The batch of a worker's step; the same when it asks again. None: there is none now."""
+        held = self.held[worker]
+        if step not in held:
+            lease = None if self.closed else min(self._offered(worker), key=self._turn(worker), default=None)
+            if lease is None:
+                return None
+            self._give(worker, lease)
+            held[step] = lease
+        for old in [number for number in held if number < step - 1]:
+            del held[old]
+        return held[step]
+
+    def before(self, worker: int, step: int) -> int:
+        """The samples that a worker has done before this step."""
+        later = (lease for number, lease in self.held[worker].items() if number >= step)
+        return self.done[worker] - sum(self.size(*lease) for lease in later)
+
+    def settle(self, worker: int) -> None:
+        """Every server has all that this worker was given."""
+        self.held[worker].clear()
+
+    def leave(self, worker: int, known: Callable[[Lease], bool]) -> None:
+        """A worker is gone: others get what it had, but for what is known to be done."""
+        for lease in self.held[worker].values():
+            if not known(lease):
+                self.returned.add(lease)
+                self.done[worker] -= self.size(*lease)
+        self.settle(worker)
+        self.empty.add(worker)
+
+    def join(self, worker: int) -> None:
+        """A seat is taken again: what is left of its batches is its worker's."""
+        self.empty.discard(worker)
+
+    def _give(self, worker: int, lease: Lease) -> None:
+        if lease in self.returned:
+            self.returned.remove(lease)
+        else:
+            self.next[lease.seat] += 1
+        self.done[worker] += self.size(*lease)
+
+    def _offered(self, worker: int) -> Iterator[Lease]:
+        if worker not in self.empty and self.next[worker] < self.limits[worker]:
+            yield Lease(worker, self.next[worker])
+        yield from self._spare()
+
+    def _spare(self) -> Iterator[Lease]:
+        yield from self.returned
+        for seat in self.empty:
+            if self.next[seat] < self.limits[seat]:
+                yield Lease(seat, self.next[seat])
+
+    def _turn(self, worker: int) -> Callable[[Lease], tuple[int, int, bool, int]]:
+        """An epoch is done before the next one, and all seats advance alike; of equals one's own comes first."""
+
+        def turn(lease: Lease) -> tuple[int, int, bool, int]:
+            return *divmod(lease.number, self.steps[lease.seat]), lease.seat != worker, lease.seat
+
+        return turn
