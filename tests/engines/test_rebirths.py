@@ -7,8 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from covey.engines.process import control
 from covey.engines.process.launcher.rebirths import Rebirths, Renewal
 from covey.engines.process.launcher.roster import RoleRecord
+from covey.engines.process.snapshot_parts import SCORER
+from covey.errors import PeerLost
 from covey.membership import Deaths
 from covey.message import Address
 from covey.observe.membership import MembershipEvent
@@ -68,3 +71,57 @@ def test_a_life_that_dies_before_it_begins_is_an_event_of_its_own(
     ]
     assert first.stalled > 0 and second.stalled > 0 and last.stalled == 0, "the third life has not begun yet"
     assert [event.stalled for event in told] == [0.0, 0.0, 0.0], "it is told at once"
+
+
+Ranged = tuple[Rebirths, list[Any], list[Address]]
+OTHERS = [Address("worker", 0), Address("worker", 2), Address("server", 0)]
+
+
+@pytest.fixture
+def ranged(rebirths: Rebirths) -> Ranged:
+    """One of three workers, two of which must stay; what all roles are told, and who is to join."""
+    told: list[Any] = []
+    joins: list[Address] = []
+    rebirths.roster.roles = [WHO, *OTHERS]
+    rebirths.roster.trainers = [WHO, *OTHERS[:2]]
+    rebirths.board = cast(Any, SimpleNamespace(tell=lambda roles, word: told.append((list(roles), word))))
+    rebirths.renewal = Renewal(
+        Deaths(1), lambda who, lives: f"ipc://next-{lives[who]}", None, 2, "ipc://nobody-", lambda empty: joins
+    )
+    return rebirths, told, joins
+
+
+def test_a_worker_that_is_told_to_leave_leaves_its_seat_empty(ranged: Ranged) -> None:
+    rebirths, told, _ = ranged
+    assert rebirths.lost(WHO, "exited with signal 15, SIGTERM", heard())
+    assert not rebirths.seats and rebirths.empty == {WHO} and rebirths.present([WHO]) == []
+    assert rebirths.roster.seen[WHO].ended, "nobody waits for it"
+    listeners, word = told[0]
+    assert listeners == [*OTHERS, SCORER]
+    assert word == control.Install(WHO, 1, "ipc://nobody-1.1", empty=True)
+    assert [(event.event, event.workers) for event in rebirths.log.events] == [("leave", 2)]
+
+
+def test_one_that_dies_too_often_leaves_its_seat_empty(ranged: Ranged) -> None:
+    rebirths, _, _ = ranged
+    for _ in range(2):
+        assert rebirths.lost(WHO, KILLED, heard())
+    assert [event.event for event in rebirths.log.events] == ["rebirth", "leave"] and not rebirths.seats
+    assert "its death number 2 without a new step" in rebirths.log.events[-1].cause
+
+
+def test_below_the_smaller_number_the_run_ends(ranged: Ranged) -> None:
+    rebirths, _, _ = ranged
+    rebirths.empty.add(OTHERS[0])
+    with pytest.raises(PeerLost, match="worker 1 was told to leave, and 1 worker is left where at least 2"):
+        rebirths.lost(WHO, "exited with signal 15, SIGTERM", heard())
+
+
+def test_whoever_joins_is_a_life_after_the_one_that_went(ranged: Ranged) -> None:
+    rebirths, told, joins = ranged
+    rebirths.lost(WHO, "exited with signal 15, SIGTERM", heard())
+    joins.append(WHO)
+    rebirths.advance(heard(), [], 2.5)
+    assert not rebirths.empty and rebirths.seats[WHO].life == 2 and not rebirths.roster.seen[WHO].ended
+    assert told[-1] == ([*OTHERS, SCORER], control.Install(WHO, 2, "ipc://next-2"))
+    assert rebirths.log.events[-1].event == "join" and rebirths.log.events[-1].seconds == 2.5

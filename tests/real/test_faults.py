@@ -47,7 +47,7 @@ def test_a_stopped_role_goes_on(room: Room) -> None:
 @pytest.mark.parametrize(
     ("faults", "told"),
     [
-        ("drop worker 0 -> worker 1@1s", "only kill and stop are possible, by signals"),
+        ("drop worker 0 -> worker 1@1s", "only kill, stop, leave, join are possible, by signals"),
         ("disk full@1s for 1s", "use covey simulate"),
         ("kill worker 1#7", "effects are counted only in virtual time; give a time"),
         ("kill worker 7@1s", "no such role; this run has worker 0, worker 1"),

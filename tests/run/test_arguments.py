@@ -201,7 +201,7 @@ WORDS: dict[str, tuple[Callable[[], Any], str]] = {
         "Task: model is called as model(), and the one given is model(in_features: int, out_features: int, bias: bool "
         "= True, device=None, dtype=None) -> None: give model=lambda: …",
     ),
-    "workers in quotes": (lambda: fitted(workers="2"), "covey.fit: workers must be a whole number, not str '2'"),
+    "a seed in quotes": (lambda: fitted(seed="2"), "covey.fit: seed must be a whole number, not str '2'"),
     "no callback": (
         lambda: fitted(callbacks=[covey.Callback(), 3]),
         "covey.fit: callbacks must be a list (each a covey.Callback), not a list of 2 with int 3",

@@ -47,6 +47,34 @@ def interruptible(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class JoinRequests:
+    """How many workers a person has asked for that are to take empty seats."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+
+    def taken(self, most: int) -> int:
+        """How many of them come now, if there is room for so many; others are forgotten."""
+        asked, self.count = min(self.count, most), 0
+        return asked
+
+
+@contextmanager
+def asked_to_join(requests: JoinRequests) -> Iterator[None]:
+    """Inside, each SIGUSR1 asks for a worker. (Where somebody else hears it, this does nothing.)"""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGUSR1) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGUSR1, requests)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+
+
 @contextmanager
 def suspendable(pass_on: Callable[[signal.Signals], None]) -> Iterator[None]:
     """On Ctrl-Z `pass_on` SIGSTOP, stop, and `pass_on` SIGCONT when this process goes on.

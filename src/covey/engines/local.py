@@ -13,7 +13,7 @@ from types import TracebackType
 import msgspec
 import zmq
 
-from covey.engines.interrupt import suspendable
+from covey.engines.interrupt import JoinRequests, asked_to_join, suspendable
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.forking.fork_server import RoleJob
@@ -30,8 +30,11 @@ from covey.strategy import Role
 class LocalProcesses:
     """All roles of a run, on this machine."""
 
-    def __init__(self, warm: str, threads: int = 1, stall: float = STALL, faults: SignalFaults | None = None) -> None:
-        self.faults = faults
+    def __init__(
+        self, warm: str, threads: int = 1, stall: float = STALL, faults: SignalFaults | None = None,
+        joins: JoinRequests | None = None,
+    ) -> None:  # fmt: skip
+        self.faults, self.joins = faults, joins
         self.processes = RoleProcesses(warm, start=partial(forked_by_server, threads), stall=stall)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.wakeups = (self.processes.line.fileno(),)
@@ -44,6 +47,8 @@ class LocalProcesses:
 
     def __enter__(self) -> LocalProcesses:
         self.stack.enter_context(suspendable(self._suspend))
+        if self.joins:
+            self.stack.enter_context(asked_to_join(self.joins))
         return self
 
     @property
@@ -78,6 +83,12 @@ class LocalProcesses:
         self.contacts = msgspec.structs.replace(self.contacts, book=book, lives=known)
         self.processes.renew(who, self.pack(self.contacts))
         return endpoint
+
+    def joining(self, empty: Sequence[Address]) -> list[Address]:
+        """Which of the empty seats are to be taken now: by the plan of faults, or because a person asked."""
+        planned = self.faults.joining(empty) if self.faults else []
+        others = [who for who in empty if who not in planned]
+        return [*planned, *others[: self.joins.taken(len(others))]] if self.joins else planned
 
     def exits(self) -> list[tuple[Address, str]]:
         if not self.faults:

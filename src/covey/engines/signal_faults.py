@@ -13,7 +13,8 @@ from covey.errors import PlanError
 from covey.message import Address
 from covey.simulate.faults import Fault, FaultPlan
 
-BY_SIGNALS = ("kill", "stop")
+BY_SIGNALS = ("kill", "stop", "leave", "join")
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "leave": signal.SIGTERM}
 KILLED = signal.SIGKILL.name
 
 
@@ -26,7 +27,7 @@ class SignalFaults:
         for fault in plan.faults:
             if fault.kind not in BY_SIGNALS:
                 raise PlanError(
-                    f"'{fault}': on real processes only {' and '.join(BY_SIGNALS)} are possible, by signals; links, "
+                    f"'{fault}': on real processes only {', '.join(BY_SIGNALS)} are possible, by signals; links, "
                     "disks and speeds are real ones: use covey simulate for the others"
                 )
             if fault.at is None:
@@ -49,16 +50,25 @@ class SignalFaults:
             self._stopped.remove((until, pid))
             if pid in pids.values():
                 _send(pid, signal.SIGCONT)
-        for at, fault in [one for one in self._waiting if one[0] <= now]:
+        for at, fault in [one for one in self._waiting if one[0] <= now and one[1].kind != "join"]:
             who = next((role for role in pids if str(role) == fault.who[0]), None)
             if who is None:
                 continue  # it has ended, or starts again and is struck when it is there
             self._waiting.remove((at, fault))
-            _send(pids[who], signal.SIGKILL if fault.kind == "kill" else signal.SIGSTOP)
+            _send(pids[who], SIGNALS[fault.kind])
             if fault.kind == "kill":
                 self._killed[who] = fault
             if fault.kind == "stop":
                 self._stopped.append((now + fault.lasts, pids[who]))
+
+    def joining(self, empty: Sequence[Address]) -> list[Address]:
+        """Which of these seats somebody is to take now."""
+        now = time.monotonic() - self._since if self._since is not None else -1.0
+        due = {fault.who[0]: (at, fault) for at, fault in self._waiting if fault.kind == "join" and at <= now}
+        found = [who for who in empty if str(who) in due]
+        for who in found:
+            self._waiting.remove(due[str(who)])
+        return found
 
     def told(self, who: Address, how: str) -> str:
         """How a role ended, in words: a planned kill is called that."""

@@ -116,8 +116,8 @@ def check_range(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Opt
         why = f"{chosen.text} skips samples, and a range deals out every one: omit epoch"
     elif isinstance(deal, StreamShards | Partitions):
         why = "a worker that takes over needs the samples by number: use data with len(data) and data[i]"
-    elif given.engine != "simulated":
-        why = "a range is for the engine simulated"
+    elif given.engine not in ("local", "simulated"):
+        why = "a range is for the engines local and simulated"
     if why:
         raise PlanError(f"{option('workers', workers)}: {why}; {fixed}")
 

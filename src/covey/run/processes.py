@@ -13,7 +13,7 @@ import msgspec
 
 from covey.checkpoint import CheckpointDirectory, RunRecord
 from covey.engines import handover
-from covey.engines.interrupt import Interrupt, interruptible
+from covey.engines.interrupt import Interrupt, JoinRequests, interruptible
 from covey.engines.local import LocalProcesses
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.control_lines import Switchboard
@@ -32,6 +32,7 @@ from covey.observe.result import Result, conclude
 from covey.run import roles
 from covey.run.best_model import BestModel
 from covey.run.changed_plan import PLAN, ChangedPlan, changed, check_parts
+from covey.run.checks import check_seats
 from covey.run.kept import changed_settings, mesh_of, same_cut, settings_of, uncut
 from covey.run.option_parts import CheckpointOptions, failures_survived, planned
 from covey.run.request import Request, facts, referee
@@ -62,9 +63,11 @@ def local(asked: Request) -> Result:
     """Roles as processes of this machine."""
     stall = parse_duration(asked.options.processes.stall)
     plan, everybody = planned(asked.options.fault_plan.faults), [role.address for role in asked.plan.roles]
+    check_seats(plan, asked.plan)
     faults = SignalFaults(plan, [*everybody, SCORER]) if plan else None
+    joins = JoinRequests() if asked.plan.least else None
     result = on_processes(
-        asked, "local", lambda asked, warm, handed: LocalProcesses(warm, asked.threads, stall, faults)
+        asked, "local", lambda asked, warm, handed: LocalProcesses(warm, asked.threads, stall, faults, joins)
     )  # fmt: skip
     result.failures += faults.unmet if faults else []
     return result
@@ -163,7 +166,10 @@ def _renewal(asked: Request, processes: StartableProcesses) -> Renewal | None:
     if not asked.plan.elastic:
         return None
     assert isinstance(processes, LocalProcesses), "other engines refuse to go on after a loss"
-    return Renewal(Deaths(failures_survived(asked.options.checkpoints)), processes.renew, asked.left)
+    return Renewal(
+        Deaths(failures_survived(asked.options.checkpoints)), processes.renew, asked.left, asked.plan.least,
+        f"ipc://{processes.directory}/nobody-", processes.joining,
+    )  # fmt: skip
 
 
 def _work(

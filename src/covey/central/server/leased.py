@@ -57,7 +57,7 @@ class BatchesLeft(Message):
 
     wire_name = "leased.left"
 
-    over: int
+    over: bool
 
     counted = False
 
@@ -83,9 +83,9 @@ class EntryStep(Message):
 
     life: int
     step: int
-    pushed: int
+    pushed: bool
     entries: int
-    over: int
+    over: bool
     buffers: Vector
 
     counted = False

@@ -21,7 +21,6 @@ class ControlMessage(msgspec.Struct, frozen=True, tag=True):
 
 
 # -- from a role to its launcher
-
 class Bound(ControlMessage, frozen=True):
     """The role hears at this endpoint."""
 
@@ -171,9 +170,10 @@ class Installed(ControlMessage, frozen=True):
 
 
 class Resumed(ControlMessage, frozen=True):
-    """A worker that was born again goes on after this number of its samples."""
+    """A worker that was born again goes on after this number of its samples; `who`: so many count of one that went."""
 
     samples: int
+    who: Address | None = None
 
 
 class Scored(ControlMessage, frozen=True):
@@ -183,7 +183,6 @@ class Scored(ControlMessage, frozen=True):
 
 
 # -- from the launcher to a role
-
 class Endpoints(ControlMessage, frozen=True):
     """The endpoint of every role, by name."""
 
@@ -200,11 +199,12 @@ class Go(ControlMessage, frozen=True):
 
 
 class Install(ControlMessage, frozen=True):
-    """A role was born again: speak to this life, at this endpoint, and hear no earlier one."""
+    """A role was born again, or is gone (`empty`): speak to this life, at this endpoint, and hear no earlier one."""
 
     who: Address
     life: int
     endpoint: str
+    empty: bool = False
 
 
 class Undo(ControlMessage, frozen=True):

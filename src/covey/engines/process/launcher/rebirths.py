@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,8 @@ from covey.engines.process import control
 from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.roster import RoleRecord, Roster
 from covey.engines.process.snapshot_parts import SCORER
-from covey.membership import Deaths
+from covey.errors import PeerLost
+from covey.membership import Deaths, too_few
 from covey.message import Address
 from covey.observe.membership import MembershipEvent, MembershipLog
 from covey.observe.progress import Phase
@@ -37,6 +39,9 @@ class Renewal:
     deaths: Deaths
     start: Callable[[Address, Mapping[Address, int]], str]
     told: Callable[[MembershipEvent], None] | None = None  # hears of each loss at once
+    least: int = 0  # workers, where a seat may stay empty
+    nowhere: str = ""  # the beginning of endpoints where nobody is
+    joining: Callable[[Sequence[Address]], list[Address]] = lambda empty: []  # which of these seats are to be taken now
 
 
 @dataclass(slots=True)
@@ -64,6 +69,7 @@ class Rebirths:
         self.seats: dict[Address, EmptySeat] = {}
         self.endpoints: dict[Address, str] = {}  # of all that were born again
         self.finished: set[Address] = set()  # lost after the end of their programs: nobody needs them
+        self.empty: set[Address] = set()  # of workers that went: these are among them until somebody joins
         self.log = MembershipLog(renewal.told if renewal else None)
         self.seconds = 0.0  # of training so far
         self.begun = False  # training: a worker that is lost before is not replaced
@@ -84,21 +90,64 @@ class Rebirths:
         if seen.ended:
             self.finished.add(who)
             return True
-        pause = self.renewal.deaths.note(who, self.roster.tallies[who].samples, how)
+        number = how.removeprefix(BY_SIGNAL).split(",")[0]
+        if self.renewal.least and int(number) == signal.SIGTERM:
+            return self._leave(who, "was told to leave")
+        try:
+            pause = self.renewal.deaths.note(who, self.roster.tallies[who].samples, how)
+        except PeerLost as lost:
+            if not self.renewal.least:
+                raise
+            return self._leave(who, str(lost).removeprefix(f"{who} ").split(";")[0])
         step = max(0, seen.step)
         if before := self.seats.get(who):  # its next life died before it could begin
             step = max(step, before.step)
             before.event.stalled = now - before.died
-        cause = f"killed by signal {how.removeprefix(BY_SIGNAL).split(',')[0]}"
-        event = self.log.add("rebirth", str(who), cause, seconds=self.seconds, workers=len(self.roster.trainers))
+        event = self.log.add(
+            "rebirth", str(who), f"killed by signal {number}", seconds=self.seconds, workers=self.workers
+        )
         self.seats[who] = EmptySeat(who, self.renewal.deaths.lives[who], event, step, now, now + pause)
         self.roster.seen[who] = RoleRecord(heard=now, step=seen.step)
         return True
 
+    @property
+    def workers(self) -> int:
+        """Seats that are taken, or will be in a moment."""
+        return len(self.roster.trainers) - len(self.empty)
+
+    def _leave(self, who: Address, cause: str) -> bool:
+        """A worker is gone, and its seat stays empty until somebody joins."""
+        assert self.renewal is not None
+        left = self.workers - 1
+        if left < self.renewal.least:
+            raise too_few(who, cause, left, self.renewal.least)
+        self.seats.pop(who, None)
+        self.empty.add(who)
+        self.finished.add(who)
+        self.roster.seen[who] = RoleRecord(heard=time.monotonic(), step=self.roster.seen[who].step, ended=True)
+        life = self.renewal.deaths.lives[who] = self.renewal.deaths.lives.get(who, 0) + 1
+        self.log.add("leave", str(who), cause, seconds=self.seconds, workers=left)
+        listeners = [other for other in (*self.roster.roles, SCORER) if other not in self.finished]
+        self.endpoints[who] = f"{self.renewal.nowhere}{who.rank}.{life}"
+        self._install(who, listeners)
+        self.say(f"{who} {cause}; {left} workers go on")
+        return True
+
+    def _join(self, who: Address) -> None:
+        """A new worker takes an empty seat."""
+        assert self.renewal is not None
+        now = time.monotonic()
+        self.empty.remove(who)
+        self.finished.remove(who)
+        life = self.renewal.deaths.lives[who] = self.renewal.deaths.lives[who] + 1
+        event = self.log.add("join", str(who), "joined", seconds=self.seconds, workers=self.workers)
+        self.roster.seen[who] = RoleRecord(heard=now)
+        self.seats[who] = EmptySeat(who, life, event, 0, now, now)
+
     def hear(self, by: Address, word: control.Installed | control.Resumed) -> None:
         """A role speaks to a new life, or goes on as one."""
         if isinstance(word, control.Resumed):
-            return self.roster.tallies[by].resume(word.samples)
+            return self.roster.tallies[word.who or by].resume(word.samples)
         seat = self.seats.get(word.who)
         if seat and seat.life == word.life:
             seat.told[by] = word
@@ -109,6 +158,9 @@ class Rebirths:
         A new life is given the orders that the other workers have.
         """
         self.seconds = seconds
+        if self.renewal and self.empty and heard.phase == "training":
+            for who in self.renewal.joining(sorted(self.empty)):
+                self._join(who)
         for seat in list(self.seats.values()):
             if not seat.forked and time.monotonic() >= seat.due:
                 self._fork(seat)
@@ -133,7 +185,8 @@ class Rebirths:
 
     def _install(self, who: Address, listeners: Sequence[Address]) -> None:
         assert self.renewal is not None
-        self.board.tell(listeners, control.Install(who, self.renewal.deaths.lives[who], self.endpoints[who]))
+        life, empty = self.renewal.deaths.lives[who], who in self.empty
+        self.board.tell(listeners, control.Install(who, life, self.endpoints[who], empty))
 
     def _enter(self, seat: EmptySeat, orders: Sequence[control.Downward]) -> None:
         ended = [who for who, word in seat.told.items() if word.ended]
@@ -143,4 +196,6 @@ class Rebirths:
             self.board.tell([seat.who], order)
         seat.event.stalled = time.monotonic() - seat.died
         del self.seats[seat.who]
+        if seat.event.event == "join":
+            return self.say(f"{seat.who} joined; {self.workers} workers go on")
         self.say(f"{seat.who} died ({seat.event.cause}); born again after {seat.event.stalled:.1f} s")

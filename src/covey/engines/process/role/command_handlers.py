@@ -13,7 +13,7 @@ from covey.engines.process.role.driver import Driver
 from covey.engines.process.role.saving import state_of, write_aside
 from covey.engines.process.snapshot_parts import SCORER, part
 from covey.engines.transport.zmq import ZmqTransport
-from covey.membership import Joined, ViewChanged
+from covey.membership import Departed, Joined, ViewChanged
 from covey.model.named import named_numbers
 from covey.program import Receive
 
@@ -39,7 +39,7 @@ def install(driver: Driver, word: control.Install) -> None:
     """Speak to another life of a role; programs hear of it after all that the earlier one sent."""
     unread = [message for message in driver.host.mailbox.waiting if message.sender == word.who]
     if driver.links.renew(word.who, word.life, word.endpoint, unread) and not driver.programs.ended:
-        driver.deliver(Joined(word.life, sender=word.who))
+        driver.deliver(Departed(sender=word.who) if word.empty else Joined(word.life, sender=word.who))
         if driver.host.breakable:
             break_off(driver)
     driver.line.tell(installed(driver.links, word, driver.programs.ended))

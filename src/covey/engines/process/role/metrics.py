@@ -18,7 +18,7 @@ from covey.model.batches import Losses
 from covey.model.replica import Replica
 from covey.observe import usage
 from covey.observe.recording import RecordingTeller
-from covey.observe.tally import Teller
+from covey.observe.tally import AcceptedSamples, Teller
 from covey.program import Collective
 from covey.settings import LoopSettings
 
@@ -71,6 +71,8 @@ class Metrics:
     def noted(self, kind: str, value: float) -> None:
         if kind == "resumed":
             return self.line.tell(control.Resumed(int(value)))
+        if isinstance(value, AcceptedSamples):
+            return self.line.tell(control.Resumed(int(value), value.of))
         self.teller.noted(self.watch.now(), self.me, kind, value)
 
     def sampled(self, kind: str, value: float) -> None:

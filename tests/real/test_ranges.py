@@ -1,0 +1,77 @@
+"""Workers that come and go on real processes: `--workers MIN:MAX`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+import torch
+
+import covey
+from covey.errors import PeerLost
+from covey.observe.progress import Progress
+from tests.real.harness import Room, fit
+
+AT_STEP = "time.sleep(0.005)"
+
+
+class Guide:
+    """Has workers leave and join, each time after the run has come so many samples further and has said so."""
+
+    def __init__(self, room: Room, *orders: str, every: int = 60) -> None:
+        self.room, self.orders, self.every = room, list(orders), every
+        self.next, self.said, self.lines = every, list[str](), 0
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+    def update(self, now: Progress) -> None:
+        if self.orders and now.phase == "training" and now.samples >= self.next and len(self.said) >= self.lines:
+            order = self.orders.pop(0)
+            if order == "join":
+                os.kill(os.getpid(), signal.SIGUSR1)
+            else:
+                kind, _, who = order.partition(" ")
+                self.room.kill(who, signal.SIGTERM if kind == "leave" else signal.SIGKILL)
+            self.next, self.lines = now.samples + self.every, len(self.said) + 1
+
+
+def check(result: covey.Result, guide: Guide, events: list[str], samples: int) -> None:
+    assert not guide.orders and isinstance(result.membership, list)
+    assert [f"{event.event} {event.who}" for event in result.membership] == events
+    assert result.samples == samples and result.failures == []
+    assert all(tensor.isfinite().all() for tensor in result.weights.values())
+
+
+@pytest.mark.parametrize(("strategy", "servers"), [("bsp", 2), ("asynchronous", 1), ("ssp", 2)])
+def test_workers_leave_and_join_and_no_sample_is_lost(room: Room, strategy: str, servers: int) -> None:
+    guide = Guide(room, "leave worker 1", "kill worker 0", "join")
+    task = room.task(before_step=AT_STEP)
+    result = fit(task, strategy, "1:3", servers=servers, steps=60, watcher=guide)
+    plain = fit(task, strategy, 3, servers=servers, steps=60)
+    check(result, guide, ["leave worker 1", "rebirth worker 0", "join worker 1"], plain.samples)
+    workers = [event.workers for event in result.membership]  # type: ignore[union-attr]
+    assert workers == [2, 2, 3]
+    assert "worker 1 was told to leave; 2 workers go on" in guide.said
+    assert "worker 1 joined; 3 workers go on" in guide.said
+
+
+def test_a_range_without_changes_is_its_largest_number(room: Room) -> None:
+    task = room.task()
+    ranged, fixed = fit(task, "bsp", "1:2", steps=30), fit(task, "bsp", 2, steps=30)
+    assert ranged.samples == fixed.samples
+    assert all(torch.equal(ranged.weights[name], fixed.weights[name]) for name in fixed.weights)
+
+
+def test_the_last_worker_that_may_not_leave_ends_the_run(room: Room) -> None:
+    with pytest.raises(PeerLost, match="worker 1 was told to leave, and 1 worker is left where at least 2"):
+        fit(room.task(before_step=AT_STEP), "bsp", "2:2", steps=900, watcher=Guide(room, "leave worker 1"))
+
+
+def test_a_plan_has_workers_leave_and_join(room: Room) -> None:
+    given: dict[str, Any] = {"faults": "leave worker 1@0.2s; join worker 1@0.6s"}
+    result = fit(room.task(before_step="time.sleep(0.02)"), "bsp", "1:2", steps=120, **given)
+    assert isinstance(result.membership, list)
+    assert [event.event for event in result.membership] == ["leave", "join"] and result.failures == []
