@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from covey.engines.process.control import Downward, How, Left, Report, RoleEnded, SampleOrder, Vote, VoteResult
-from covey.engines.process.launcher.own_loops import OwnLoops
+from covey.engines.process.launcher.own_loops import SHARD, OwnLoops
 from covey.errors import PlanError
 from covey.message import Address
 from covey.observe.tally import Tally
@@ -94,6 +94,18 @@ def test_and_so_is_one_of_whom_is_heard_later() -> None:
         room.loops.hear(TWO, Left(steps=3, votes=0))
 
 
+def test_loops_of_unequal_lengths_are_named_when_the_last_one_ends() -> None:
+    """Also where no report came between the two: a short run would end in silence."""
+    room = Room()
+    room.loops.hear(TWO, Left(steps=3, votes=0))
+    room.loops.hear(ONE, Left(steps=3, votes=0))
+    with pytest.raises(PlanError, match=r"worker 2 left .* after 3 steps, and worker 0 after 5.*amounts of data"):
+        room.loops.hear(ZERO, Left(steps=5, votes=0))
+    free = Room(in_step=False)
+    for who, steps in ((ZERO, 3), (ONE, 5), (TWO, 4)):
+        free.loops.hear(who, Left(steps=steps, votes=0))
+
+
 def test_where_nobody_waits_the_others_go_on() -> None:
     room = Room(in_step=False)
     room.loops.hear(TWO, Left(steps=3, votes=0))
@@ -127,6 +139,18 @@ def test_loaders_that_draw_differently_are_named() -> None:
     with pytest.raises(PlanError, match="the loader of worker 1 draws different samples from that of worker 0"):
         room.loops.hear(ONE, SampleOrder(1, "c"))
     assert list(room.loops.orders) == [1], "what all have told is forgotten"
+
+
+def test_shards_of_other_data_are_named() -> None:
+    for first, second in (("24", "8"), ("8", "24")):
+        room = Room()
+        room.loops.hear(ZERO, SampleOrder(0, f"{SHARD} {first} samples in batches of 4"))
+        with pytest.raises(PlanError, match=rf"worker 1 takes .* {second} samples .* worker 0 .* {first} samples"):
+            room.loops.hear(ONE, SampleOrder(0, f"{SHARD} {second} samples in batches of 4"))
+    room = Room()
+    room.loops.hear(ZERO, SampleOrder(0, "a"))
+    with pytest.raises(PlanError, match=r"from member\.shard with 8 .* from member\.loader"):
+        room.loops.hear(ONE, SampleOrder(0, f"{SHARD} 8 samples in batches of 4"))
 
 
 def test_a_stall_names_who_has_left() -> None:

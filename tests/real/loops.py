@@ -55,7 +55,7 @@ class Alone:
         self.epoch += 1
         return Pass(Position(), 0, self.epoch - 1)
 
-    def _reads(self, order: int, fingerprint: str) -> None:
+    def _reads(self, order: int, fingerprint: str, loader: Any = None) -> None:
         pass
 
     def _pulled(self, sizes: Sizes) -> bool:

@@ -214,6 +214,31 @@ def test_who_leaves_is_named_at_once_and_a_loop_that_sees_all_data_is_warned_of(
     assert len([line for line in watcher.said if "neither from member.loader nor from member.shard" in line]) == 1
 
 
+@pytest.mark.parametrize(
+    ("leave", "samples", "words"),
+    [
+        ("member.step(samples=64)", "samples=64", "worker 1 calls member.step after 5 steps without any gradient"),
+        pytest.param(
+            "pass", "samples=3 if member.rank else None",
+            r"worker 1 waits in member.step\(…, samples=…\).*same arguments", marks=pytest.mark.full,
+        ),
+    ],
+)  # fmt: skip
+def test_what_one_worker_does_otherwise_is_named(room: Room, leave: str, samples: str, words: str) -> None:
+    text = LEAVING.format(leave=leave, samples=samples)
+    if "None" in samples:
+        text = text.replace("for step in range(8):", "for step, _ in enumerate(member.shard((x, y), 2)):")
+    with pytest.raises(PlanError, match=words):
+        launch(room.script(text), [], "bsp", 2, threads=1, stall="600s")
+
+
+@pytest.mark.full
+def test_a_script_that_never_begins_its_block_is_told(room: Room) -> None:
+    text = LEAVING.split("with covey", maxsplit=1)[0] + "member = covey.join(model, optimizer)\nsys.exit(0)\n"
+    with pytest.raises(PlanError, match="no block began: write `with covey.join"):
+        launch(room.script(text), [], "allreduce", 2, threads=1)
+
+
 @pytest.mark.full
 def test_and_so_is_one_whose_others_wait_in_a_sum(room: Room) -> None:
     text = LEAVING.format(leave="break", samples="")

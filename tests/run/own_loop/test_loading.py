@@ -42,7 +42,7 @@ class Reader:
         self.epoch += 1
         return Pass(Position(), 0, self.epoch - 1, self.skip)
 
-    def _reads(self, order: int, fingerprint: str) -> None:
+    def _reads(self, order: int, fingerprint: str, loader: Any = None) -> None:
         self.orders.append(fingerprint)
 
     def _pulled(self, sizes: Sizes) -> bool:

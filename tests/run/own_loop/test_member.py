@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import covey
 from covey.data.seeded_draws import seed_all
 from covey.errors import PlanError
-from covey.run.own_loop.counting import LoaderCounts, StepSamples
+from covey.run.own_loop.counting import LoaderCounts, StepSamples, lacks_gradient
 from covey.run.own_loop.loading import Sizes
 from covey.run.own_loop.member import Member
 from covey.run.own_loop.settings import replica_of
@@ -61,8 +61,9 @@ def test_a_step_is_the_optimizers_and_zeroes_gradients() -> None:
 def test_a_step_without_any_gradient_warns() -> None:
     model, optimizer = made()
     with covey.join(model, optimizer) as member:
-        with pytest.warns(UserWarning, match=r"trains nothing.*backward"):
+        with pytest.warns(UserWarning, match=r"trains nothing.*backward") as warned:
             member.step(samples=4)
+        assert warned[0].filename == __file__, "the line of the loop is shown"
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             backward(model)
@@ -340,7 +341,7 @@ def test_layers_that_normalize_together_know_the_samples_before_the_step(
     member.workers = 2
     member._replica = SimpleNamespace(compute=SimpleNamespace(norms=[object()]))
     member._vote = lambda *given: 8.0
-    counted = StepSamples(mine=told, everybody=everybody, divided=True, alike=everybody is not None)
+    counted = StepSamples(mine=told, everybody=everybody, divided=True, told=True, alike=everybody is not None)
     with pytest.raises(PlanError, match=r"SyncBatchNorm.*drop_last=True") if refused else contextlib.nullcontext():
         member._weigh(optimizer, counted)
 
@@ -381,3 +382,67 @@ def test_from_join_on_each_worker_draws_its_own() -> None:
         found.append((random.random(), float(np.random.rand()), float(torch.rand(()))))
         Member.__exit__(member, None, None, None)
     assert all(len({draws[kind] for draws in found}) == 3 for kind in range(3))
+
+
+class TellsEpoch:
+    """A sampler that orders its samples by the epoch that it is told."""
+
+    epoch = 0
+
+    def __init__(self, shuffle: bool = True) -> None:
+        self.shuffle = shuffle
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 12
+
+    def __iter__(self) -> Any:
+        return iter(np.random.RandomState(self.epoch if self.shuffle else 0).permutation(12).tolist())
+
+
+@pytest.mark.parametrize(("told", "shuffle"), [(True, True), (False, False), (False, True)])
+def test_a_sampler_is_told_the_epoch_by_the_loop_or_covey_warns_once(told: bool, shuffle: bool) -> None:
+    sampler: Any = TellsEpoch(shuffle)
+    loader, orders = DataLoader(range(12), 4, sampler=sampler), []  # type: ignore[arg-type]
+    with warnings.catch_warnings(record=True) as warned, covey.join(*made()) as member:
+        warnings.simplefilter("always")
+        for epoch in range(4):
+            if told:
+                sampler.set_epoch(epoch)
+            orders.append([number for batch in member.loader(loader) for number in batch.tolist()])
+            with torch.no_grad():
+                list(member.loader(loader))
+    assert (orders[0] == orders[1]) is not (told and shuffle)
+    assert len([one for one in warned if "set_epoch" in str(one.message)]) == (not told and shuffle)
+
+
+def test_a_pass_that_only_looks_changes_no_order_of_those_that_train() -> None:
+    """One worker may validate alone, and all still train on one order."""
+
+    def orders(validates: bool) -> list[list[float]]:
+        found = []
+        with covey.join(*made()) as member:
+            for _ in range(3):
+                found += [batch[:, 0].tolist() for (batch,) in member.shard((X,), 5)]
+                loader = DataLoader(TensorDataset(X), 5, shuffle=True)
+                found += [batch[:, 0].tolist() for (batch,) in member.loader(loader)]
+                if validates:
+                    with torch.no_grad():
+                        assert len(list(member.shard((X,), 5))) == len(list(member.loader(DataLoader(X, 5)))) == 3
+        with torch.no_grad():
+            assert len(list(member.shard((X,), 5))) == 3, "also behind the block"
+        return found
+
+    assert orders(True) == orders(False)
+
+
+def test_what_needs_a_gradient_and_has_none() -> None:
+    model, optimizer = made()
+    assert lacks_gradient(optimizer)
+    model.weight.grad = torch.zeros_like(model.weight)  # type: ignore[arg-type, assignment]
+    assert not lacks_gradient(optimizer)
+    model.requires_grad_(False)
+    model.weight.grad = None
+    assert not lacks_gradient(optimizer), "what is frozen needs none"

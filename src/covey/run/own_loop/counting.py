@@ -25,6 +25,7 @@ class StepSamples:
     mine: int
     everybody: int | None  # None: the others must be asked
     divided: bool
+    told: bool  # by the loop
     alike: bool  # every batch of it counts the same on all workers
 
 
@@ -108,7 +109,7 @@ class LoaderCounts:
             )
         everybody = self._everybody if self._batches and mine == self._mine else None
         alike = everybody is None or self._alike or len(self._batches) == 1
-        counted = StepSamples(mine, everybody, bool(self._batches) or self._told, alike)
+        counted = StepSamples(mine, everybody, bool(self._batches) or self._told, self._told, alike)
         self._last = counted if self._batches else None
         self.begin()
         return counted
@@ -139,11 +140,17 @@ def watching(models: tuple[torch.nn.Module, ...], counts: LoaderCounts) -> list[
     return watch(models, counts.looked)
 
 
+def lacks_gradient(optimizer: Optimizer) -> bool:
+    """Whether something needs a gradient, and nothing has one."""
+    trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    return bool(trained) and all(parameter.grad is None for parameter in trained)
+
+
 def warn_without_gradient(optimizer: Optimizer) -> None:
     """Warn where a step would change nothing."""
     if all(parameter.grad is None for group in optimizer.param_groups for parameter in group["params"]):
         warnings.warn(
             "member.step: no parameter of the optimizer has a gradient, so this step trains nothing; call "
             "loss.backward() before it, with a loss that is not detached from the model",
-            stacklevel=3,
+            stacklevel=4,  # the line of the loop, behind the check of its arguments
         )

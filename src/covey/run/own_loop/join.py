@@ -91,6 +91,7 @@ def join(
     if joined.joined:
         raise PlanError("covey.join was called a second time: one run has one training loop")
     joined.joined = True
+    joined.entered = joined.me == SCORER or not joined.plan.role(joined.me).trains
     if joined.me == SCORER:
         with RoleLines(joined.me, joined.work.contacts) as lines:
             score_for(lines, joined.plan, ScoredModel(one_model(model), None))

@@ -33,7 +33,7 @@ class JoinedRole:
     ) -> None:
         self.work, self.strategy, self.me, self.leave = work, strategy, me, leave
         self.plan = work.plan(strategy)
-        self.joined = False
+        self.joined = self.entered = False  # covey.join was called, and the role begun: a worker's with its block
 
     @cached_property
     def kept(self) -> RoleState | None:
@@ -85,7 +85,7 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
     try:
         run_script(path, work)
     except SystemExit as leaving:
-        if JOINED.joined:
+        if JOINED.entered:
             raise
         ended = f"called sys.exit({leaving.code!r}) before"
     except Exception as error:
@@ -93,6 +93,9 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
     if not JOINED.joined:
         missing = PlanError(f"{path} {ended} covey.join: put it around the training loop")
         tell_failure(me, work.contacts, missing)
+    elif not JOINED.entered:
+        outside = PlanError(f"{path} called covey.join, but no block began: write `with covey.join(…) as member:`")
+        tell_failure(me, work.contacts, outside)
 
 
 def run_script(path: str, work: RoleWork) -> None:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -18,6 +19,10 @@ from covey.data.seeded_draws import SeededDraws, mixed
 from covey.errors import PlanError
 from covey.run.own_loop.position import Pass
 
+REPEATED = (
+    "two passes over a loader began with the same samples: its sampler has a method set_epoch, which covey does not "
+    "call in a loop of your own; call sampler.set_epoch(epoch) before each pass, as in a plain loop"
+)
 AT_ONCE = 4096  # sample numbers that are drawn in one go, because changing generators takes its time
 
 
@@ -39,8 +44,8 @@ class LoaderWorker(Protocol):
         """Another pass over data; None if it was over when the run was kept from which this one goes on."""
         ...
 
-    def _reads(self, order: int, fingerprint: str) -> None:
-        """This is how the samples of a pass begin."""
+    def _reads(self, order: int, fingerprint: str, loader: DataLoader[Any] | None = None) -> None:
+        """This is how the samples of a pass begin, where they come from a loader of its."""
         ...
 
     def _pulled(self, sizes: Sizes) -> bool:
@@ -68,7 +73,7 @@ class SampleShare:
     def __iter__(self) -> Iterator[Any]:
         for number, batches in enumerate(self.rounds()):
             if number == 0:
-                self.reader._reads(self.epoch, fingerprint(batches))
+                self.reader._reads(self.epoch, fingerprint(batches), self.loader)
             if number < self.skip:
                 continue
             counts = [len(batch) if isinstance(batch, Sequence) else None for batch in batches]
@@ -225,6 +230,20 @@ def check(loader: object, workers: int) -> None:
             "the loader has a DistributedSampler, which divides the data already: omit it, member.loader gives each "
             "worker its share of the plain loader (shuffle=True, or the sampler that you want)"
         )
+
+
+class PassBeginnings:
+    """How the last pass over each loader began: a sampler that nobody tells the epoch gives the same order again."""
+
+    def __init__(self) -> None:
+        self._last: WeakKeyDictionary[DataLoader[Any], str] = WeakKeyDictionary()
+
+    def repeats(self, loader: DataLoader[Any], fingerprint: str) -> bool:
+        """Whether this pass begins like the last one, over a sampler that should have been told."""
+        inside = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+        counts = any(hasattr(one, "set_epoch") and getattr(one, "shuffle", True) for one in inside)
+        before, self._last[loader] = self._last.get(loader), fingerprint
+        return counts and bool(fingerprint) and before == fingerprint
 
 
 def fingerprint(batches: Sequence[Any]) -> str:

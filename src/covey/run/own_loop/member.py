@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import Tensor, is_grad_enabled, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -16,11 +18,11 @@ from covey.errors import PlanError
 from covey.run.own_loop.counting import LoaderCounts, check_counted, warn_without_gradient, watching
 from covey.run.own_loop.guard import LoopGuard
 from covey.run.own_loop.keeping import Stateful, check_stateful
-from covey.run.own_loop.loading import Loader, Sizes
+from covey.run.own_loop.loading import REPEATED, Loader, PassBeginnings, Sizes
 from covey.run.own_loop.position import Pass, Position, RunEnded
 from covey.run.own_loop.scaling import overflowed
 from covey.run.own_loop.sharding import ShardEpochs
-from covey.run.own_loop.trained import chosen_optimizer, models_and_optimizers, parameters_of
+from covey.run.own_loop.trained import all_parameters, chosen_optimizer, models_and_optimizers, parameters_of
 from covey.settings import check_rates
 from covey.task.arguments import checked, number, truth
 from covey.task.data import Data, check_data
@@ -34,19 +36,18 @@ class Member:
     In a script that runs alone, each step is the optimizer's.
     """
 
-    rank, workers, seed = 0, 1, 0
+    rank, workers, seed, _epoch = 0, 1, 0, 0
 
     def __init__(
         self, model: nn.Module | Sequence[nn.Module], optimizer: Optimizer | Sequence[Optimizer], workers: int = 1
     ) -> None:
         self.models, self.optimizers = models_and_optimizers(model, optimizer)
-        self._epoch = 0
-        self._counts = LoaderCounts(workers, self._parameters)
+        self._counts = LoaderCounts(workers, partial(all_parameters, self.optimizers))
         self._guard = LoopGuard()
-        self._begun = False
-        self._more = False  # whether this batch is one of several of a step, and not the last
+        self._begun = self._more = False  # more: this batch is one of several of a step, and not the last
         self._max_norm: float | None = None
         self._position = Position()
+        self._beginnings, self._warned = PassBeginnings(), set[str]()
 
     def __enter__(self) -> Member:
         self._zero_grad(self.optimizers)
@@ -125,14 +126,23 @@ class Member:
 
     def _begin_pass(self) -> Pass | None:
         """(Of loaders) Another pass over data, in the same order on all workers; None if it was over already."""
-        self._guard.check("member.loader and member.shard")
+        if is_grad_enabled():
+            self._guard.check("member.loader, member.shard")
         found = self._position.begin(self._epoch)
-        if found is not None:
+        if found is not None and found.counted:  # one that only looks changes no order of those that train
             self._epoch = found.order + 1
         return found
 
-    def _reads(self, order: int, fingerprint: str) -> None:
+    def _reads(self, order: int, fingerprint: str, loader: DataLoader[Any] | None = None) -> None:
         """(Of loaders) This is how the samples of a pass begin."""
+        if loader is not None and is_grad_enabled() and self._beginnings.repeats(loader, fingerprint):
+            self._warn("epoch", REPEATED)
+
+    def _warn(self, about: str, text: str) -> None:
+        """Say it once."""
+        if about not in self._warned:
+            warnings.warn(text, stacklevel=2)
+        self._warned.add(about)
 
     def _pulled(self, sizes: Sizes) -> bool:
         """(Of loaders) A batch is about to be given to the loop."""
@@ -237,9 +247,6 @@ class Member:
             check_stateful("member.keep", thing)
         if self._begun:
             raise PlanError("member.keep was called after the first member.step: call it before the training loop")
-
-    def _parameters(self) -> Iterable[nn.Parameter]:
-        return (parameter for optimizer in self.optimizers for parameter in parameters_of(optimizer))
 
     def _begin_steps(self) -> None:
         """(At the first step)"""

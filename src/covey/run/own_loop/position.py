@@ -41,6 +41,11 @@ class Pass:
         self.position, self.number, self.order, self.given = position, number, order, skip
         self.skip = skip
 
+    @property
+    def counted(self) -> bool:
+        """Whether it trains."""
+        return self.number >= 0
+
     def __enter__(self) -> Pass:
         return self
 
@@ -111,7 +116,7 @@ class Position:
 
         So the batches whose gradients add up to one step are of one round.
         """
-        if one.number < 0:
+        if not one.counted:
             return
         self.batch_index = one.given
         alone = self.leading is None or self.leading.number not in self.under_way

@@ -8,6 +8,7 @@ from typing import Any
 
 from covey.data.feed import Feed
 from covey.data.shards import Shards
+from covey.engines.process.launcher.own_loops import SHARD
 from covey.run.own_loop.loading import LoaderWorker, Sizes
 from covey.task.data import Data
 
@@ -27,6 +28,7 @@ class ShardEpochs:
         deal, rank, begun = self.deal, self.member.rank, self.member._begin_pass()
         if begun is None:
             return
+        self.member._reads(begun.order, f"{SHARD} {deal.samples} samples in batches of {deal.batch_size}")
         first = begun.order * deal.steps(rank) + begun.skip
         with begun:
             for number, batch in enumerate(islice(self.feed.start(first), len(self) - begun.skip), begun.skip):

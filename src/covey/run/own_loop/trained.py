@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -34,6 +34,11 @@ def chosen_optimizer(optimizers: Sequence[Optimizer], named: Optimizer | None) -
     if named is not None and not any(named is each for each in optimizers):
         raise PlanError("member.step(optimizer=…): this optimizer was not given to covey.join")
     return named or optimizers[0]
+
+
+def all_parameters(optimizers: Sequence[Optimizer]) -> Iterator[nn.Parameter]:
+    """All that one of them steps."""
+    return (parameter for optimizer in optimizers for parameter in parameters_of(optimizer))
 
 
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from covey.data.seeded_draws import seed_all
 from covey.engines.process import control
@@ -21,7 +22,7 @@ from covey.errors import PlanError
 from covey.model.optimizers import Combined
 from covey.model.randomness import seed_of
 from covey.model.replica import Replica
-from covey.run.own_loop.counting import StepSamples
+from covey.run.own_loop.counting import StepSamples, lacks_gradient
 from covey.run.own_loop.joined_role import JoinedRole
 from covey.run.own_loop.keeping import Stateful
 from covey.run.own_loop.loading import Sizes
@@ -61,7 +62,6 @@ class WorkerMember(Member):
         self._compute_thread: ComputeThread | None = None
         self._verdicts: SimpleQueue[float | None] = SimpleQueue()  # None: the run is over
         self._votes = 0
-        self._warned: set[str] = set()
         self._written = WrittenWeights(replica.layout)
         replica.batch_source = replace(
             replica.batch_source, own=self._turns.compute, weight=lambda: self._counts.weight, loop=self._keeping.state
@@ -99,8 +99,9 @@ class WorkerMember(Member):
         super()._begin_steps()
         self._keeping.check()
 
-    def _reads(self, order: int, fingerprint: str) -> None:
-        if fingerprint:
+    def _reads(self, order: int, fingerprint: str, loader: DataLoader[Any] | None = None) -> None:
+        super()._reads(order, fingerprint, loader)
+        if fingerprint and torch.is_grad_enabled():
             self._tell(control.SampleOrder(order, fingerprint))
 
     def _pulled(self, sizes: Sizes) -> bool:
@@ -127,6 +128,12 @@ class WorkerMember(Member):
         if name := self._written.check():
             self._warn("written", WRITTEN.format(name=name))
         counted = self._counts.take(samples)
+        if self._one_batch and counted.mine and lacks_gradient(chosen):
+            raise PlanError(
+                f"worker {self.rank} calls member.step after {self.steps - 1} steps without any gradient, and the mean "
+                "over all workers would be too small: call loss.backward() before it on every worker, with a loss that "
+                "is not detached from the model"
+            )
         if not counted.divided and not self.rank:
             self._warn("undivided", UNDIVIDED)
         set_aside = self._set_aside(chosen)
@@ -152,7 +159,8 @@ class WorkerMember(Member):
         """Let this gradient count by its samples where programs take the mean of all workers'."""
         everybody = counted.everybody
         if everybody is None:
-            everybody = round(self._vote("member.step", "sum", float(counted.mine)) or counted.mine)
+            about = "member.step(…, samples=…)" if counted.told else "member.step with a batch of the loop's own"
+            everybody = round(self._vote(about, "sum", float(counted.mine)) or counted.mine)
         if not everybody:
             raise PlanError("member.step: no worker has a sample in this step")
         weight = counted.mine * self.workers / everybody
@@ -184,6 +192,7 @@ class WorkerMember(Member):
     # -- what the loop says to the launcher ---------------------------------------------------------------------------
 
     def _open(self) -> RoleLines:
+        self._seat.entered = True
         self._lines = RoleLines(self._seat.me, self._seat.work.contacts)
         self._lines.line.loop = self._heard
         return self._lines
@@ -208,7 +217,6 @@ class WorkerMember(Member):
         return self._verdicts.get()
 
     def _warn(self, about: str, text: str) -> None:
-        """Say it once."""
         if about not in self._warned and self.workers > 1:
             self._tell(control.Notice(text))
         self._warned.add(about)

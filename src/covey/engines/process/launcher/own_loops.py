@@ -15,10 +15,12 @@ COUNT: dict[control.How, Callable[[Sequence[float]], float]] = {
     "sum": sum,
 }
 TOGETHER = (
-    'let all stop together: `if member.agree(done, how="any"): break`; or use a strategy that waits for nobody, such '
-    "as easgd or asynchronous. A loop that skips a batch takes a step fewer than the others for the same number of "
-    "batches, so let all skip it: `if member.agree(not torch.isfinite(loss).item()): continue`"
+    "all must take equally many steps. If workers have different amounts of data, take batches from member.loader(…) "
+    "or member.shard(…) over all of the data, which give each equally many. To stop early, stop together: "
+    '`if member.agree(done, how="any"): break`; to skip a batch, let all skip it: `if member.agree(not '
+    "torch.isfinite(loss).item()): continue`. Or use a strategy that waits for nobody, such as easgd or asynchronous"
 )
+SHARD = "member.shard with"  # begins the fingerprint of a pass that has no sampler, and says what it has
 EQUALLY = "all workers must call it equally often before they leave"
 
 
@@ -40,6 +42,7 @@ class OwnLoops:
         if isinstance(word, control.SampleOrder):
             return self.compare(who, word)
         if isinstance(word, control.Left):
+            self.check_equal(who, word)
             self.left[who] = word
         else:
             self.check_alike(who, word)
@@ -79,6 +82,15 @@ class OwnLoops:
                         f"{vote.about} after {vote.steps}: {TOGETHER if self.in_step else EQUALLY}"
                     )
 
+    def check_equal(self, who: Address, word: control.Left) -> None:
+        """Where workers wait for one another, none has taken more steps than another that has left."""
+        for gone, left in self.left.items():
+            if self.in_step and word.steps != left.steps:
+                raise PlanError(
+                    f"{gone} left its training loop after {left.steps} steps, and {who} after {word.steps}, under a "
+                    f"strategy whose workers wait for one another: {TOGETHER}"
+                )
+
     def check_step(self, who: Address) -> None:
         """Where workers wait for one another, none takes a step that another will not take."""
         if not self.in_step or who in self.left or who in self.over:
@@ -94,7 +106,8 @@ class OwnLoops:
                 if who not in votes and self.given[who] > vote.steps:
                     raise PlanError(
                         f"{voter} waits in {vote.about} after {vote.steps} steps, and {who} went on to the next step "
-                        "without it: all workers must call it at the same place of the loop"
+                        "without it: all workers must make the same calls, with the same arguments, at the same place "
+                        "of the loop"
                     )
 
     def close_votes(self) -> None:
@@ -113,11 +126,19 @@ class OwnLoops:
         """All loaders must go through the samples in one order, of which each worker takes its share."""
         told = self.orders.setdefault(order.number, {})
         for other, theirs in told.items():
-            if theirs != order.fingerprint:
+            if theirs == order.fingerprint:
+                continue
+            both = order.fingerprint, theirs
+            if any(SHARD in each for each in both):
+                mine, yours = (each if SHARD in each else "member.loader" for each in both)
                 raise PlanError(
-                    f"the loader of {who} draws different samples from that of {other}, so their shares would overlap: "
-                    "its sampler and generator must be made the same way on all workers, without the rank or the time"
+                    f"{who} takes its batches from {mine}, and {other} in the same pass from {yours}: give all workers "
+                    "all of the data, and the same batch_size; member.shard gives each its share"
                 )
+            raise PlanError(
+                f"the loader of {who} draws different samples from that of {other}, so their shares would overlap: "
+                "its sampler and generator must be made the same way on all workers, without the rank or the time"
+            )
         told[who] = order.fingerprint
         if len(told) == len(self.workers):
             del self.orders[order.number]
