@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from covey.cli.tables.result import bar, by_kind, print_result
+from covey.observe.membership import MembershipEvent
 from covey.observe.referee import TargetReached
 from covey.observe.result import Result, TimeShares
 from tests.cli.conftest import ResultMaker
@@ -99,3 +101,16 @@ def test_what_auto_chose_is_said(result: ResultMaker) -> None:
     off = printed(result(notes={"codec dense": 4, **times}))
     assert "codec      auto found none that pays: plain numbers, 400 ms an exchange" in off
     assert "codec " not in printed(result())
+
+
+def test_who_came_and_went_is_shown(result: ResultMaker) -> None:
+    found, event = result(), partial(MembershipEvent, view=1, who="worker 1", cause="", stalled=0.0)
+    found.tell_membership(
+        [
+            event(event="leave", seconds=2.0, workers=3), event(event="join", seconds=9.5, workers=4),
+            event(event="rebirth", seconds=11.0, workers=4),
+        ]
+    )  # fmt: skip
+    shown = " ".join(printed(found).split())
+    assert "restarts 1; " in shown
+    assert "workers worker 1 left after 2 s (3 workers); worker 1 joined after 9.5 s (4 workers)" in shown

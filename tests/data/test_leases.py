@@ -26,6 +26,8 @@ def test_who_asks_again_gets_the_same_batch() -> None:
     assert book.take(0, 0) == book.take(0, 0) == Lease(0, 0)
     assert book.take(0, 1) == Lease(0, 1) and book.take(0, 0) == Lease(0, 0), "a server may lack its last but one"
     assert book.before(0, 0) == 0 and book.before(0, 1) == 8 and book.before(0, 2) == 16
+    book.settle(0, before=1)
+    assert book.held[0] == {1: Lease(0, 1)}
 
 
 def test_batches_of_an_empty_seat_come_in_their_turn() -> None:

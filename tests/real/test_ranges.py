@@ -45,8 +45,10 @@ def check(result: covey.Result, guide: Guide, events: list[str], samples: int) -
     assert all(tensor.isfinite().all() for tensor in result.weights.values())
 
 
-@pytest.mark.parametrize(("strategy", "servers"), [("bsp", 2), ("asynchronous", 1), ("ssp", 2)])
-def test_workers_leave_and_join_and_no_sample_is_lost(room: Room, strategy: str, servers: int) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "servers"), [("bsp", 2), ("asynchronous", 1), ("ssp", 2), ("easgd(period=2)", None)]
+)
+def test_workers_leave_and_join_and_no_sample_is_lost(room: Room, strategy: str, servers: int | None) -> None:
     guide = Guide(room, "leave worker 1", "kill worker 0", "join")
     task = room.task(before_step=AT_STEP)
     result = fit(task, strategy, "1:3", servers=servers, steps=60, watcher=guide)

@@ -37,8 +37,8 @@ class BatchSet:
 class Ledger:
     """The batches of a run, and who has which. A worker does those of its own seat, and in turn those of empty seats.
 
-    Its last two leases may be unknown to some server: of a worker that is gone these are given to others again, and a
-    server that has had one drops the second.
+    A lease is held until it is settled: until all that its worker made of it is where it does not go with the worker.
+    Of one that is gone, others get what it held.
 
     Args:
         limits: The number of batches of each seat in the run.
@@ -50,7 +50,7 @@ class Ledger:
         self.limits, self.steps, self.size = limits, steps, size
         self.next = [0] * len(limits)  # the first batch of each seat that nobody was given
         self.done = [0] * len(limits)  # samples that each worker was given and did not give back
-        self.held: list[dict[int, Lease]] = [{} for _ in limits]  # by the worker's step: its last two
+        self.held: list[dict[int, Lease]] = [{} for _ in limits]  # by the worker's step
         self.returned: set[Lease] = set()
         self.empty: set[int] = set()
         self.closed = False  # the run ends early: nothing more is given
@@ -69,8 +69,6 @@ class Ledger:
                 return None
             self._give(worker, lease)
             held[step] = lease
-        for old in [number for number in held if number < step - 1]:
-            del held[old]
         return held[step]
 
     def before(self, worker: int, step: int) -> int:
@@ -78,9 +76,10 @@ class Ledger:
         later = (lease for number, lease in self.held[worker].items() if number >= step)
         return self.done[worker] - sum(self.size(*lease) for lease in later)
 
-    def settle(self, worker: int) -> None:
-        """Every server has all that this worker was given."""
-        self.held[worker].clear()
+    def settle(self, worker: int, before: int | None = None) -> None:
+        """What this worker was given, before this step if one is named, does not go with it."""
+        for old in [step for step in self.held[worker] if before is None or step < before]:
+            del self.held[worker][old]
 
     def leave(self, worker: int, known: Callable[[Lease], bool]) -> None:
         """A worker is gone: others get what it had, but for what is known to be done."""

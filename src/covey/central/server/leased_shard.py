@@ -51,6 +51,7 @@ class LeasedShard(Shard):
         if self.first and (lease := self.ledger.take(rank, pull.step)):
             answer.seat, answer.number = lease
             answer.done = self.ledger.before(rank, pull.step)
+            self.ledger.settle(rank, pull.step - 1)  # who asks has heard from all servers after its last but one
         return answer
 
     async def take(self, push: Push) -> None:

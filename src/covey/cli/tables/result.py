@@ -14,6 +14,7 @@ from rich.text import Text
 
 from covey.cli.progress.run_history import number
 from covey.observe import choices
+from covey.observe.membership import MembershipEvent
 from covey.observe.progress import Row
 from covey.observe.result import Result, TimeShares
 from covey.simulate.units import format_bytes, format_duration
@@ -21,6 +22,7 @@ from covey.target import Target, parse_target
 
 BAR = 16  # characters of a role's bar
 ROLES = 16  # more roles than this are shown by their kind
+CHANGES = 6  # of the workers that are there: as many are shown
 _SHADES = (("compute", "█", "#", "green"), ("exchange", "▒", "=", "yellow"), ("waiting", "░", ".", "red"))
 
 
@@ -55,13 +57,32 @@ def _facts(result: Result, target: Target | None, files: Mapping[str, Path | Non
         yield "codec", Text(chosen)
     if result.staleness.mean is not None:
         yield "staleness", Text(f"mean {result.staleness.mean:.2f}, max {result.staleness.max}")
-    if result.membership and result.goodput:
-        yield "restarts", Text(f"{len(result.membership)}; {result.goodput.ratio:.1%} of the work counts")
+    yield from _membership(result)
     for failure in result.failures:
         yield "failure", Text(failure, "red")
     for name, path in files.items():
         if path is not None and str(path) != "-":
             yield name, Text(str(path))
+
+
+def _membership(result: Result) -> Iterable[tuple[str, Text]]:
+    if not result.membership or not result.goodput:
+        return
+    restarts = sum(event.event in ("restart", "rebirth") for event in result.membership)
+    yield "restarts", Text(f"{restarts}; {result.goodput.ratio:.1%} of the work counts")
+    if changes := _changes(result.membership):
+        yield "workers", Text(changes)
+
+
+def _changes(events: Iterable[MembershipEvent]) -> str:
+    """Who came and went, and how many workers there were then."""
+    words = {"leave": "left", "join": "joined"}
+    told = [
+        f"{event.who} {words[event.event]} after {format_duration(event.seconds)} ({event.workers} workers)"
+        for event in events
+        if event.event in words
+    ]
+    return "; ".join(told[:CHANGES]) + (f"; and {len(told) - CHANGES} more" if len(told) > CHANGES else "")
 
 
 def _who(result: Result) -> str:

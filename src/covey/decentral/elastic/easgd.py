@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 import torch
 
+from covey.decentral.elastic.centre import MASTER, Centre, CentreMaster, Elastic, ElasticForce, ReadCentre, Trend, move
+from covey.decentral.elastic.leased_easgd import LeasingMaster, leased_worker
 from covey.decentral.written_settings import written
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
-from covey.exchange.differences import model_coder, model_gaps, model_wires, refuse_carrying
-from covey.message import Address, Message
+from covey.exchange.differences import refuse_carrying
+from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node
 from covey.servers.goodbye import Goodbye
@@ -21,51 +23,15 @@ from covey.servers.standing import rejoin
 from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.vector import Vector
 
-MASTER = Address("master", 0)
 Mode = Literal["asynchronous", "synchronous", "round_robin"]
-
-
-class ReadCentre(Message):
-    """A worker asks for the centre."""
-
-    wire_name = "elastic.read"
-
-
-class Centre(Message):
-    wire_name = "elastic.centre"
-
-    model: Vector
-
-
-class Elastic(Message):
-    """The force between a worker and the centre; both move by it, in opposite directions."""
-
-    wire_name = "elastic.elastic"
-
-    force: Vector
-
-
-class ElasticForce:
-    """How a worker's force comes about and travels. What a codec does not tell of it is there again next time."""
-
-    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
-        self.replica = replica
-        self.gaps = model_gaps(node, replica, codec, whole=True)
-        self.coder = model_coder(node, replica, codec, "force")
-        self.memory = node.remember("codec", self.coder.memory)
-
-    def force(self, centre: Vector, pull: float) -> tuple[Vector, Vector]:
-        """The force, by which both sides move, and what travels of it."""
-        wire, self.memory.value = self.coder.encode(self.gaps.hear(centre) * -pull, self.memory.value)
-        force = self.coder.decode(wire)
-        self.gaps.moved(force)
-        return force, wire
 
 
 async def worker(
     node: Node, replica: Replica, *, period: int, pull: float, momentum: float, adapt: bool, codec: Codec
 ) -> None:  # fmt: skip
     """Every `period` steps measure the force at the weights before the gradient, and move both sides by it."""
+    if node.life.leased:
+        return await leased_worker(node, replica, pull=pull, momentum=momentum, adapt=adapt, codec=codec)
     velocity = node.remember("velocity", replica.flat.map(torch.zeros_like) if momentum else Vector(())).value
     elastic_force = ElasticForce(node, replica, codec)
     trend = Trend(node.remember("trend", [pull, 0.0, 0.0, 0.0]).value, pull, ceiling=1.9 / (node.workers + 1))
@@ -81,66 +47,12 @@ async def worker(
         if momentum:
             await node.save_point()  # before which nothing may have moved
             replica.flat.add_(velocity.mul_(momentum))  # Algorithm 2: the gradient is taken where momentum leads
-        grad = await replica.gradient(node)
-        if momentum:
-            before = replica.flat.clone()
-            # 1 - momentum: a steady gradient moves the model as fast as without momentum
-            replica.apply(grad, scale=1 - momentum)
-            velocity.add_(replica.flat - before)  # the optimizer's step alone: the force is no part of it
-        else:
-            replica.apply(grad)
+        move(replica, await replica.gradient(node), velocity, momentum)
         await node.note("update")
         trend.add(replica.batch.loss)
         if force is not None:
             replica.model.add_(force, alpha=-1)
     await node.send(MASTER, Goodbye())
-
-
-class Trend:
-    """DeepSpark's pull (Kim et al. 2016): where the loss does not fall by 1 % from one exchange to the next, it rises
-    by a tenth, up to what is still stable; where the loss falls again, it goes back to where it began.
-
-    `kept` survives a restart: the pull, sum and number of the losses since the last exchange, their mean before it.
-    """
-
-    def __init__(self, kept: list[float], base: float, ceiling: float) -> None:
-        self.kept, self.base, self.ceiling = kept, base, max(base, ceiling)
-
-    def add(self, loss: float) -> None:
-        self.kept[1] += loss
-        self.kept[2] += 1
-
-    def pull(self) -> float:
-        pull, total, count, before = self.kept
-        if count:
-            mean = total / count
-            stalls = before > 0 and mean > 0.99 * before
-            pull = min(self.ceiling, 1.1 * pull) if stalls else self.base
-            self.kept[:] = [pull, 0.0, 0.0, mean]
-        return pull
-
-
-class CentreMaster(ServerProgram):
-    """Hands out the centre, and moves it by each force as it comes."""
-
-    def __init__(self, node: Node, replica: Replica, *, codec: Codec) -> None:
-        super().__init__(node, replica)
-        self.decode = model_coder(node, replica, codec, "force").decode
-        self.told = model_wires(node, replica, codec, "told", "force")
-        self.hears = {ReadCentre: self.read, Elastic: self.move}
-
-    async def read(self, read: ReadCentre) -> None:
-        await self.show(read.sender)
-
-    async def show(self, to: Address) -> None:
-        model = self.replica.model
-        await self.node.send(to, Centre(self.told.tell(model, to.rank)))
-
-    async def move(self, elastic: Elastic) -> None:
-        force = self.decode(elastic.force)
-        self.replica.model.add_(force)
-        self.replica.moved()
-        self.told.moved(force, elastic.sender.rank)
 
 
 class OrderlyMaster(CentreMaster):
@@ -173,6 +85,13 @@ class OrderlyMaster(CentreMaster):
             self.round[0] += not self.waiting
 
 
+def free_master(node: Node, replica: Replica, *, codec: Codec, period: int) -> ServerProgram:
+    """A master that waits for nobody, in a run of a fixed number of workers or in one to which they come and go."""
+    if node.life.leased:
+        return LeasingMaster(node, replica, codec=codec, period=period)
+    return CentreMaster(node, replica, codec=codec)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Easgd:
     """Elastic averaging: each worker and the centre are drawn towards each other (Zhang et al. 2015)."""
@@ -199,7 +118,8 @@ class Easgd:
                 worker, period=self.period, pull=pull, momentum=self.momentum, adapt=self.adapt, codec=codec
             )  # fmt: skip
             orderly = partial(OrderlyMaster, period=self.period, together=self.mode == "synchronous")
-            tend = partial(serve, CentreMaster if self.mode == "asynchronous" else orderly, codec=codec)
+            free = partial(free_master, period=self.period)
+            tend = partial(serve, free if self.mode == "asynchronous" else orderly, codec=codec)
             return [
                 *(Role(Address("worker", rank), work, trains=True) for rank in range(workers)),
                 Role(MASTER, tend, scored=True),
