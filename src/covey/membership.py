@@ -13,10 +13,10 @@ from covey.names import option
 OnLoss = Literal["continue", "restart"]
 """What a run can do when it loses a worker: go on while the worker is born again, or start again."""
 
+MEMBERSHIP = "membership."
+"""How names begin of what only runs remember in which workers are born again: checkpoints of other runs lack it."""
+
 PAUSES = (0.0, 1.0, 2.0, 4.0)  # seconds before another try after failures in a row: the last one for all later ones
-
-
-_KEEP = f"keep runs like this one with {option('checkpoint', 'DIR')} and {option('on_failure', 'restart')}"
 
 
 class Life(NamedTuple):
@@ -36,7 +36,7 @@ class Joined(Message):
 
     life: int
 
-    counted = False
+    counted = kept = False
 
 
 class Departed(Message):
@@ -51,17 +51,14 @@ class ViewChanged(Exception):
     """(To a program that waits for its peers in a round of all workers) One was born again: the round will not end."""
 
 
-ALL_LOST = "together with all other workers"
-
-
 def all_lost(who: Address) -> PeerLost:
     """Why a run ends that loses, at once, all workers that have the model."""
-    return PeerLost(f"{who} was lost {ALL_LOST} that had the model; {_KEEP}", str(who))
+    return PeerLost(f"{who} was lost together with all other workers that had the model", str(who))
 
 
 def model_lost(who: Address) -> PeerLost:
     """Why a run ends that loses the worker whose model is scored when nobody is left to take one from."""
-    return PeerLost(f"{who} was lost after all others had ended, and with it the model; {_KEEP}", str(who))
+    return PeerLost(f"{who} was lost after all others had ended, and with it the model", str(who))
 
 
 def too_few(who: Address, cause: str, left: int, least: int) -> PeerLost:

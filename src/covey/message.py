@@ -59,6 +59,9 @@ class Message(msgspec.Struct, kw_only=True):
     finite: ClassVar[bool] = True
     """Whether NaN and infinite numbers in it are refused, which would spoil whatever they are added to."""
 
+    kept: ClassVar[bool] = True
+    """Whether a checkpoint keeps it while it lies unread; what only tells who was born again means nothing later."""
+
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         name = cls.__dict__.get("wire_name")

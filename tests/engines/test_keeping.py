@@ -20,12 +20,23 @@ from tests.test_checkpoint import run, state
 ROLES = [Address("worker", 0), Address("worker", 1), Address("server", 0)]
 
 
+class Lives:
+    """In which life each role is, and who was lost after its last step."""
+
+    def __init__(self) -> None:
+        self.lives, self.finished = dict.fromkeys(ROLES, 0), set[Address]()
+
+    def life(self, who: Address) -> int:
+        return self.lives[who]
+
+
 class Answers:
     """What roles have answered, as a monitor of them collects it."""
 
     def __init__(self) -> None:
         self.board = SimpleNamespace(tell=lambda roles, word: None)
         self.roster = SimpleNamespace(roles=ROLES)
+        self.rebirths = Lives()
         self.inbox: dict[type, dict[Address, Any]] = {control.Copied: {who: control.Copied() for who in ROLES}}
 
     def collect(self, kind: type, roles: Iterable[Address]) -> dict[Address, Any]:
@@ -60,3 +71,36 @@ def test_a_checkpoint_counts_when_every_role_has_written(failed: Address | None,
             assert kept.all() == [] == told and sorted(os.listdir(kept.directory)) == [".lock"], "nothing is left of it"
             why = f"could not keep the run in {kept.directory}: {failed}: No space left on device; training goes on"
             assert said[0].startswith(why) and len(said) == 1
+
+
+@pytest.mark.parametrize("had_written", [True, False])
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_role_that_is_lost_while_it_writes_drops_the_checkpoint_and_one_that_had_written_does_not(
+    had_written: bool, ended: bool, tmp_path: Path
+) -> None:
+    """Nobody waits for the lost one, and what the others write is removed when the last of them is through."""
+    said, answers, lost = list[str](), Answers(), ROLES[1]
+    monitor: Any = answers
+    with CheckpointDirectory(tmp_path / "kept") as kept:
+        keeper = CheckpointKeeper(kept, Interval(5.0), monitor, said.append)
+        keeper.copy(run)
+        saved = answers.inbox[control.Saved] = {lost: control.Saved()} if had_written else {}
+        if ended:
+            answers.rebirths.finished.add(lost)
+        else:
+            answers.rebirths.lives[lost] += 1
+        for who in ROLES:
+            state().write(keeper._place, who)
+            assert keeper.writing and not keeper._commit
+            if who != lost:
+                saved[who] = control.Saved()
+                keeper.look()
+        keeper.complete()
+        assert len(kept.all()) == had_written and len(said) == 1
+        why = f"could not keep the run in {kept.directory}: {lost} was lost before it had written its state"
+        assert said[0].startswith("kept the run in" if had_written else why)
+        keeper.interval.begin(-99.0, 0)
+        assert keeper.due() != ended and keeper.due() != ended
+        over = f"{lost} was lost after its last step: training goes on, and no other checkpoint is taken"
+        assert said[1:] == [over] * ended
+        keeper.close()

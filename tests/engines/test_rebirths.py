@@ -14,7 +14,7 @@ from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PeerLost
 from covey.membership import Deaths
 from covey.message import Address
-from covey.observe.membership import MembershipEvent
+from covey.observe.membership import MembershipEvent, MembershipLog
 
 WHO = Address("worker", 1)
 KILLED = "exited with signal 9, SIGKILL"
@@ -31,7 +31,7 @@ def rebirths(told: list[MembershipEvent]) -> Rebirths:
         trainers=[WHO], roles=[WHO], seen={WHO: RoleRecord(heard=0.0, step=7)},
         tallies={WHO: SimpleNamespace(samples=32)},
     )  # fmt: skip
-    renewal = Renewal(Deaths(9), lambda who, lives: "ipc://nowhere", told.append)
+    renewal = Renewal(Deaths(9), lambda who, lives: "ipc://nowhere", MembershipLog(told.append))
     rebirths = Rebirths(roster, cast(Any, None), renewal, print)
     rebirths.begun = True
     return rebirths

@@ -168,7 +168,6 @@ def test_own_loops_are_refused(room: Room) -> None:
         ("bsp with mesh(stage=2)", {"engine": "simulated"}, "omit 'with mesh"),
         ("bsp", {"engine": "ray"}, 'for the engines local and simulated, not for ray: use on_failure="restart"'),
         ("bsp", {"engine": "mpi"}, "local, ray or lab"),
-        ("bsp", {"checkpoint": "kept"}, "goes without checkpoint=… and resume=…"),
         ("bsp", {"max_failures": 0}, "max_failures=0: at least 1"),
     ],
 )

@@ -156,8 +156,6 @@ def test_how_often_to_keep_needs_a_place() -> None:
 TIMED = {"timing_only": True}
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"on_failure": "restart"}, "needs checkpoint="),
-    ({"on_failure": "continue", "checkpoint": "kept"}, "goes without checkpoint=… and resume=…"),
-    ({"on_failure": "continue", "resume": "kept"}, "goes without checkpoint=… and resume=…"),
     ({"max_failures": 3}, "counts failures that a run survives"),
     ({"every": "5s", "resume": "kept"}, "say where with checkpoint="),
     ({"epochs": 1, "steps": 1}, "not both"),

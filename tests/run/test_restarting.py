@@ -52,14 +52,15 @@ def test_what_was_lost_since_the_newest_checkpoint_is_repeated(
     checkpoints: Any = Checkpoints()
     given = options({"on_failure": "restart", "checkpoint": "kept"})
     restarts = Restarts(given, checkpoints, Interrupt(), 2)
-    begun, result = list[Path | None](), SimpleNamespace(samples=200, membership=None, goodput=None)
+    begun, told = list[Path | None](), list[Any]()
+    result = SimpleNamespace(samples=200, tell_membership=lambda *given: told.extend(given))
 
     def train(attempt: Attempt) -> Any:
         samples, kept = attempts[len(begun)] if len(begun) < len(attempts) else (200, None)
         begun.append(attempt.kept)
         attempt.supervisor = SimpleNamespace(  # type: ignore[assignment]
             clock=SimpleNamespace(watch=SimpleNamespace(now=lambda: 5.0), stood_still=0.5),
-            roster=SimpleNamespace(samples=samples),
+            roster=SimpleNamespace(trained=samples),
             referee=SimpleNamespace(furthest=samples),
         )
         if kept is not None:
@@ -69,8 +70,8 @@ def test_what_was_lost_since_the_newest_checkpoint_is_repeated(
         return result
 
     assert restarts.run(Attempt(), train) is result  # type: ignore[comparison-overlap]
-    assert result.goodput is not None and (result.goodput.accepted, result.goodput.repeated) == (200, repeated)
-    assert [(event.who, event.stalled, event.view) for event in result.membership or ()] == [
+    assert told[1] == repeated
+    assert [(event.who, event.stalled, event.view) for event in told[0]] == [
         ("worker 1", 0.5, number + 1) for number in range(len(attempts))
     ]
 

@@ -53,8 +53,8 @@ class FaultCase:
     servers: int | None = None
     seed: int = 0
     cluster: Cluster = field(default=UNEVEN, hash=False)
-    elastic: bool = False  # lost workers are born again, and nothing is kept
-    least: int = field(default=0, kw_only=True)  # workers, where they come and go
+    elastic: bool = False  # lost workers are born again; only what else goes wrong starts the run again
+    least: int = field(default=0, kw_only=True)  # workers, where they come and go, and nothing is kept
     command: str = field(default="", compare=False)  # the command line that asked for seeds of it
 
     def small(self) -> Task:
@@ -103,25 +103,30 @@ class SeedFinding:
 
 
 def case_of(seed: int) -> FaultCase:
-    """The strategy and the number of workers of a seed; seeds near each other share runs without faults."""
+    """The strategy and the number of workers of a seed; seeds near each other share runs without faults.
+
+    Of the strategies that can go on after a loss, half do so.
+    """
     name = Random(f"case/{seed}").choice(catalog.names())
     chance = Random(f"workers/{name}/{seed // SHARING}")
     workers = 1 << chance.randint(1, 2) if name == "butterfly" else chance.choice((2, 3, 4))
-    return FaultCase(FASTER.get(name) or catalog.STRATEGIES[name].example or name, workers)
+    spec = FASTER.get(name) or catalog.STRATEGIES[name].example or name
+    chosen = catalog.resolve(spec, workers)
+    able = chosen.on_loss == "continue" and not chosen.rigid
+    return FaultCase(spec, workers, elastic=able and chance.random() < 0.5)
 
 
 def record_of(case: FaultCase, plan: FaultPlan, limit: float, every: float = 0.0) -> FaultRecord:
-    """Run it with these faults; `every` seconds a checkpoint is kept, from which it restarts."""
+    """Run it with these faults; `every` seconds a checkpoint is kept, from which it starts again."""
     log = FaultLog(limit)
     task = log.watched(case.small()) if case.task is None else case.task
     with TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         given = {"engine": "simulated", "seed": case.seed, "servers": case.servers, "cluster": case.cluster}
         given |= {"steps": case.steps, "epochs": case.epochs, "instruments": [log], "faults": plan}
-        if case.elastic:
-            given |= {"on_failure": "continue", "max_failures": 2 if case.least else 9}
-        elif every:
-            kept = {"checkpoint": Path(folder), "every": f"{every:.9f}s", "on_failure": "restart", "max_failures": 9}
-            given |= kept
+        if case.elastic or every:
+            given |= {"on_failure": "continue" if case.elastic else "restart", "max_failures": 2 if case.least else 9}
+        if every and not case.least:
+            given |= {"checkpoint": Path(folder), "every": f"{every:.9f}s"}
         asked = request(task, case.strategy, WorkerRange(case.workers, case.least).asked, options(given))
         record = FaultRecord(asked=asked, plan=plan, log=log, watched=case.task is None)
         try:
@@ -151,8 +156,7 @@ def tried(case: FaultCase, seed: int) -> SeedFinding:
     run = RehearsedRun(
         seconds=calm.result.seconds, effects=known, trainers=trainers, links=list(calm.log.links)
     )  # fmt: skip
-    kinds = (*SURVIVED, *OF_SEATS) if case.least else SURVIVED if case.elastic else DRAWN
-    plan = draw(seed, run, kinds)
+    plan = draw(seed, run, (*SURVIVED, *OF_SEATS) if case.least else DRAWN)
     record, found = examined(case, plan)
     least = reduced(plan, lambda fewer: bool(examined(case, fewer)[1])) if found else plan
     return SeedFinding(seed, case, plan, found, least, record.log.restarts)

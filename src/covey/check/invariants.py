@@ -12,7 +12,6 @@ from torch import Tensor
 
 from covey.check.fault_log import FaultLog, total
 from covey.data.shards import Shards
-from covey.membership import ALL_LOST
 from covey.observe.result import Result
 from covey.registry import STRATEGIES
 from covey.run.request import Request
@@ -42,9 +41,8 @@ def declares(asked: Request, trait: FaultTrait) -> bool:
 
 
 def ends(calm: FaultRecord, record: FaultRecord) -> list[str]:
-    """One that is not kept may end when nobody is left who has the model; it says so."""
-    gone = record.asked.plan.elastic and ALL_LOST in record.why
-    return [record.why] if record.result is None and not gone else []
+    """Whatever is lost, the run goes on or starts again."""
+    return [record.why] if record.result is None else []
 
 
 def samples_count_once(calm: FaultRecord, record: FaultRecord) -> list[str]:

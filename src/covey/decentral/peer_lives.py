@@ -23,7 +23,7 @@ class AskModel(Message):
 
     lives: tuple[int, ...]
 
-    counted = False
+    counted = kept = False
 
 
 class GivenModel(Message):
@@ -34,7 +34,7 @@ class GivenModel(Message):
     model: Vector
     weight: float
 
-    counted = False
+    counted = kept = False
 
 
 class NoModel(Message):
@@ -44,7 +44,7 @@ class NoModel(Message):
 
     lives: tuple[int, ...]
 
-    counted = False
+    counted = kept = False
 
 
 class Farewell(Message):
@@ -54,7 +54,7 @@ class Farewell(Message):
 
     life: int
 
-    counted = False
+    counted = kept = False
 
 
 async def _nothing(rank: int) -> None:

@@ -14,7 +14,7 @@ from covey.decentral.peer_lives import PeerLives
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Memory, Node
-from covey.servers.standing import begin
+from covey.servers.standing import begin, remembered
 
 UNKNOWN = -1  # in place of a step: the sender is a new life, and does not know yet
 NEVER = 1 << 62  # from one that has ended
@@ -48,13 +48,20 @@ class StepShares(Generic[S]):
         self.node, self.replica, self.kind = node, replica, kind
         self.peers = PeerLives(node, replica, sorted(near), weight, self._born)
         self.elastic = self.peers.elastic
-        self.next = UNKNOWN if node.life.number else 0  # the step of which it sends its share next
-        self._came: dict[int, dict[int, S]] = {rank: {} for rank in range(node.workers)}  # by sender and step
-        self._newest = dict.fromkeys(range(node.workers), -1)  # of what came from each
-        # where the shares of each begin that still come
-        self._begins = {**dict.fromkeys(range(node.workers), 0), **{who.rank: NEVER for who in node.life.ended}}
-        self._held: dict[int, S] = {}  # the share of this step, by receiver
+        ranks = range(node.workers)
+        self._next = remembered(node, "next", UNKNOWN if node.life.number else node.step + 1)
+        came: dict[int, dict[int, S]] = {rank: {} for rank in ranks}
+        self._came = remembered(node, "came", came).value  # by sender and step
+        self._newest = remembered(node, "newest", dict.fromkeys(ranks, -1)).value  # of what came from each
+        begins = {**dict.fromkeys(ranks, 0), **{who.rank: NEVER for who in node.life.ended}}
+        self._begins = remembered(node, "begins", begins).value  # where the shares of each begin that still come
+        self._held: dict[int, S] = {}  # the share of this step, by receiver; between two steps there is none
         self._lacked: dict[int, int] = {}  # what others lack of a new life's predecessor, until it knows where to go on
+
+    @property
+    def next(self) -> int:
+        """The step of which it sends its share next."""
+        return self._next.value
 
     async def enter(self) -> bool:
         """Begin; or in the place of a lost worker, where that was. False: who has a model has ended."""
@@ -65,7 +72,7 @@ class StepShares(Generic[S]):
         while not self._lacked.keys() >= set(self.peers.others):
             await self._hear(await self._word())
         # some may have the share of this step already: they drop the second one
-        self.next = max(self.node.life.step, max(self._lacked.values()) - 1)
+        self._next.value = max(self.node.life.step, max(self._lacked.values()) - 1)
         await begin(self.node, self.replica, self.next)
         await self.node.broadcast(addresses(self.peers.others), ShareStanding(self.next, 0))
         return True
@@ -78,7 +85,7 @@ class StepShares(Generic[S]):
 
     def sent(self, step: int) -> None:
         """This one's shares of this step have left."""
-        self.next = step + 1
+        self._next.value = step + 1
 
     async def gather(self, ranks: Sequence[int], step: int) -> list[S]:
         """The shares of a step, in this order, without those that were lost."""
@@ -107,7 +114,7 @@ class StepShares(Generic[S]):
         if not self.elastic:
             return await self._unread(rank, newest, due)
         await self.look()
-        while max(self._newest[rank], self._begins[rank] - 1) < due:
+        while max(newest, self._newest[rank], self._begins[rank] - 1) < due:
             await self._hear(await self._word())
         came = self._came[rank]
         found = [came[step] for step in sorted(came) if step > newest]

@@ -105,10 +105,10 @@ class Result(RunFacts, kw_only=True, dict=True):
     def keep_ema(self, averages: dict[str, Any]) -> None:
         self.__dict__["_ema"] = averages
 
-    def tell_membership(self, events: list[MembershipEvent]) -> None:
-        """Who came and went, in a run in which somebody did."""
+    def tell_membership(self, events: list[MembershipEvent], repeated: int) -> None:
+        """Who came and went, in a run in which somebody did; what earlier attempts had done in vain."""
         self.membership = events
-        self.goodput = Goodput.of(self.samples, int(self.notes.get(REPEATED) or 0))
+        self.goodput = Goodput.of(self.samples, repeated + int(self.notes.get(REPEATED) or 0))
 
     @property
     def recording(self) -> Recording | None:

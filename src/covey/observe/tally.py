@@ -85,6 +85,11 @@ class Tally(msgspec.Struct, kw_only=True):
         self.samples = samples
 
     @property
+    def trained(self) -> int:
+        """Samples in all, also those that did not count."""
+        return self.samples + int(self.notes.get(REPEATED, 0))
+
+    @property
     def exchange(self) -> float:
         return max(0.0, self.seconds - self.compute - max(0.0, self.waiting))
 

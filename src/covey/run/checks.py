@@ -118,6 +118,8 @@ def check_range(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Opt
         why = "a worker that takes over needs the samples by number: use data with len(data) and data[i]"
     elif given.engine not in ("local", "simulated"):
         why = "a range is for the engines local and simulated"
+    elif given.checkpoints.checkpoint or given.checkpoints.resume:
+        why = f"who holds which batch is not kept: omit {option('checkpoint')} and {option('resume')}"
     if why:
         raise PlanError(f"{option('workers', workers)}: {why}; {fixed}")
 

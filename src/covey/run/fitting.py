@@ -114,7 +114,8 @@ def fit(
         every: The interval between checkpoints, such as "10m"; "auto" keeps their cost below 3.5 % of the time.
         resume: Continue from the newest checkpoint in this folder.
         on_failure: "stop" ends a run that loses a process; "restart" starts it again from its newest checkpoint;
-            "continue" replaces a lost worker while the others go on.
+            "continue" replaces a lost worker while the others go on, and with `checkpoint` starts again where that
+            is not possible.
         max_failures: The number of failures in a row that such a run survives without a new checkpoint (5), or a new
             step of that worker (2).
         faults: What is to go wrong, such as "kill worker 1@5s" (docs/faults.md); on "local" and "simulated".

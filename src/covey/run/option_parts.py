@@ -180,11 +180,6 @@ class CheckpointOptions(OptionPart):
                 f"{option('on_failure', 'restart')} needs {option('checkpoint', 'DIR')}: the run starts again from its "
                 "newest checkpoint"
             )
-        if self.on_failure == "continue" and (self.checkpoint or self.resume):
-            raise PlanError(
-                f"{option('on_failure', 'continue')} goes without {option('checkpoint')} and {option('resume')}, or "
-                f"use {option('on_failure', 'restart')}"
-            )
         if self.max_failures is not None and self.on_failure == "stop":
             raise PlanError(
                 f"{option('max_failures', self.max_failures)} counts failures that a run survives: add "
@@ -237,10 +232,15 @@ class OutputOptions(OptionPart):
             self.watcher.say(line)
 
 
-def failures_survived(given: CheckpointOptions) -> int:
-    """How many failures in a row, without progress between them, a run survives."""
-    most, usual = given.max_failures, {"stop": 0, "restart": 5, "continue": 2}
-    return usual[given.on_failure] if most is None else most
+def deaths_survived(given: CheckpointOptions) -> int:
+    """How many deaths of a worker in a row, without a new step between them, a run survives while it goes on."""
+    return given.max_failures or 2
+
+
+def restarts_survived(given: CheckpointOptions) -> int:
+    """How many failures in a row, without a new checkpoint between them, a run survives by starting again."""
+    most = given.max_failures or 5
+    return most if given.on_failure != "stop" and given.checkpoint is not None else 0
 
 
 def option_names(part: OptionPart | type[OptionPart]) -> list[str]:

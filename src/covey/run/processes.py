@@ -34,7 +34,7 @@ from covey.run.best_model import BestModel
 from covey.run.changed_plan import PLAN, ChangedPlan, changed, check_parts
 from covey.run.checks import check_seats
 from covey.run.kept import changed_settings, mesh_of, same_cut, settings_of, uncut
-from covey.run.option_parts import CheckpointOptions, failures_survived, planned
+from covey.run.option_parts import CheckpointOptions, deaths_survived, planned
 from covey.run.request import Request, facts, referee
 from covey.run.restarting import Attempt, Restarts, interval
 from covey.run.roles import RoleWork
@@ -77,13 +77,14 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     """Train with the processes of an engine."""
     given = asked.options
     here = run_record(asked)
-    kept, run = kept_run(given.checkpoints, here)
+    kept, run = kept_run(given.checkpoints, here, rigid=asked.plan.elastic)
     checkpoints = checkpoints_of(given.checkpoints, asked.kept)
     interrupt, best = Interrupt(), BestModel.of(given)
     restarts = Restarts(given, checkpoints, interrupt, len(asked.plan.limits), log=MembershipLog(asked.left))
     with checkpoints or nullcontext(), interruptible(interrupt):
         return restarts.run(
-            Attempt(kept, run), lambda attempt: _train(asked, name, muster, here, checkpoints, interrupt, attempt, best)
+            Attempt(kept, run, log=restarts.failures.log),
+            lambda attempt: _train(asked, name, muster, here, checkpoints, interrupt, attempt, best),
         )
 
 
@@ -103,8 +104,9 @@ def _train(
     warm = asked.task.warm and attempt.lost is None  # after a failure the clock runs while the run starts again
 
     def pack(contacts: Contacts) -> bytes:
-        # a worker that is born again has nothing but its place: such runs are not kept, nor resumed
-        work = _work(asked, plan, contacts, attempt.kept, run, warm and not contacts.lives)
+        # one that is born again takes what it must know from the others, who have come further than the checkpoint
+        kept = None if contacts.lives else attempt.kept
+        work = _work(asked, plan, contacts, kept, run, warm and not contacts.lives)
         inherits = change.scored if change else []
         return msgspec.msgpack.encode(msgspec.structs.replace(work, skipped=skipped, inherits=inherits))
 
@@ -117,7 +119,7 @@ def _train(
             checkpoints=checkpoints, keep_every=interval(given.checkpoints),
             run=here, stall=parse_duration(given.processes.stall), budget=asked.budget, watcher=given.output.watcher,
             interrupt=interrupt, lost=attempt.lost, profiled=given.processes.profiled,
-            renewal=_renewal(asked, processes),
+            renewal=_renewal(asked, processes, attempt.log),
         )  # fmt: skip
         supervisor = attempt.supervisor = Supervisor(plan, board, processes, judge, wishes)
         best.watch(judge, lambda: best.written(supervisor.scoring.write_last, file.with_name("best.safetensors")))
@@ -135,8 +137,6 @@ def _train(
         if asked.task.ema is not None:
             result.keep_ema(scored.read(scored.averages_beside(file)))
         best.tell(result)
-        if supervisor.monitor.rebirths.log.events:
-            result.tell_membership(supervisor.monitor.rebirths.log.events)
         if asked.traced:
             result.keep_recording(supervisor.recording(outcome, result.strategy, result.engine))
         unsaved = save_model(result, given.output.save)
@@ -162,12 +162,12 @@ def _shortened(plan: Plan, skipped: Sequence[int]) -> Plan:
     return replace(plan, limits=tuple(None if limit is None else limit - done for limit, done in pairs))
 
 
-def _renewal(asked: Request, processes: StartableProcesses) -> Renewal | None:
+def _renewal(asked: Request, processes: StartableProcesses, log: MembershipLog) -> Renewal | None:
     if not asked.plan.elastic:
         return None
     assert isinstance(processes, LocalProcesses), "other engines refuse to go on after a loss"
     return Renewal(
-        Deaths(failures_survived(asked.options.checkpoints)), processes.renew, asked.left, asked.plan.least,
+        Deaths(deaths_survived(asked.options.checkpoints)), processes.renew, log, asked.plan.least,
         f"ipc://{processes.directory}/nobody-", processes.joining,
     )  # fmt: skip
 

@@ -1,10 +1,10 @@
-"""`--on-failure restart`: a run that lost a process starts again from its newest checkpoint."""
+"""A run that lost a process, and cannot go on without it, starts again from its newest checkpoint."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from covey.checkpoint import CheckpointDirectory, RunRecord
@@ -14,9 +14,10 @@ from covey.engines.process.launcher.supervisor import Supervisor
 from covey.errors import CheckpointError, PeerLost
 from covey.membership import pause
 from covey.names import option
-from covey.observe.membership import Goodput, MembershipLog
+from covey.observe.membership import MembershipLog
 from covey.observe.result import Result
-from covey.run.option_parts import CheckpointOptions, failures_survived
+from covey.observe.tally import REPEATED
+from covey.run.option_parts import CheckpointOptions, restarts_survived
 from covey.run.options import Options
 from covey.simulate import parse_duration
 
@@ -29,6 +30,7 @@ class Attempt:
     run: RunRecord | None = None
     lost: LostAttempt | None = None
     supervisor: Supervisor | None = None  # once its processes have started
+    log: MembershipLog = field(default_factory=MembershipLog)  # of all attempts
 
 
 Kept = tuple[Path | None, RunRecord | None]
@@ -41,14 +43,16 @@ class FailureCount:
     def __init__(
         self, given: CheckpointOptions, checkpoints: CheckpointDirectory | None, workers: int, log: MembershipLog
     ) -> None:
-        most = failures_survived(given)
-        self.most = most if given.on_failure == "restart" else 0  # failures in a row that it survives
+        self.most = restarts_survived(given)  # failures in a row
+        self.elastic = given.on_failure == "continue"
         self.checkpoints, self.workers, self.log = checkpoints, workers, log
         self.failed = 0  # in a row, without a new checkpoint
         self.repeated = 0  # samples that were lost with an attempt, and are trained on again
 
     def newest(self, before: Kept, lost: PeerLost) -> Kept:
         """The newest checkpoint; where none can be read, the loss ends the run."""
+        if not self.most and self.elastic:
+            raise PeerLost(f"{lost}; with {option('checkpoint', 'DIR')} such a run starts again by itself", lost.who)
         if not self.most:
             raise lost
         if self.checkpoints is None or not self.checkpoints.all():
@@ -69,16 +73,16 @@ class FailureCount:
         return pause(self.failed)
 
     def note(self, lost: PeerLost, seconds: float, samples: int, run: RunRecord | None, stalled: float = 0.0) -> None:
-        """The attempt had trained for this long, on this many samples; the next one goes on from this record."""
+        """The attempt had trained for this long, on this many samples in all; the next goes on from this record."""
         tallies = run.progress.get("tallies", []) if run else []
-        self.repeated += max(0, samples - sum(each.get("samples", 0) for each in tallies))
+        kept = sum(each.get("samples", 0) + int(each.get("notes", {}).get(REPEATED, 0)) for each in tallies)
+        self.repeated += max(0, samples - kept)
         self.log.add("restart", lost.who, str(lost), seconds=seconds, workers=self.workers, stalled=stalled)
 
     def tell(self, result: Result) -> None:
         """Let the result say what was lost, if anything was."""
         if self.log.events:
-            result.membership = self.log.events
-            result.goodput = Goodput.of(result.samples, self.repeated)
+            result.tell_membership(self.log.events, self.repeated)
 
 
 class Restarts:
@@ -111,19 +115,20 @@ class Restarts:
         kept, run = self.failures.newest((attempt.kept, attempt.run), lost)
         wait = self.failures.count(lost, new=kept != attempt.kept)
         ended, before = attempt.supervisor, attempt.lost.clock if attempt.lost else 0.0
-        clock, samples = (max(before, ended.clock.watch.now()), ended.roster.samples) if ended else (before, 0)
+        clock, samples = (max(before, ended.clock.watch.now()), ended.roster.trained) if ended else (before, 0)
         self.failures.note(lost, clock, samples, run)
         told = ended.referee.furthest if ended else attempt.lost.scored if attempt.lost else -1
         self.given.output.say(
             f"{lost}; the run starts again from {kept or 'its beginning'}{f' in {wait:g} s' if wait else ''}"
         )
         self._wait(wait)
-        return Attempt(kept, run, LostAttempt(moment=moment, clock=clock, scored=told))
+        return Attempt(kept, run, LostAttempt(moment=moment, clock=clock, scored=told), log=self.failures.log)
 
     def _count_pause(self, attempt: Attempt) -> None:
         """How long the run stood still before this attempt trained."""
-        if self.failures.log.events and attempt.supervisor:
-            self.failures.log.events[-1].stalled = attempt.supervisor.clock.stood_still
+        if attempt.lost and attempt.supervisor:
+            restarts = [event for event in self.failures.log.events if event.event == "restart"]
+            restarts[-1].stalled = attempt.supervisor.clock.stood_still
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds

@@ -30,7 +30,7 @@ from covey.observe.result import Result, conclude
 from covey.run.best_model import BestModel
 from covey.run.checks import check_seats
 from covey.run.kept import same_cut
-from covey.run.option_parts import failures_survived, planned
+from covey.run.option_parts import deaths_survived, planned
 from covey.run.processes import checkpoints_of, kept_run, run_record
 from covey.run.request import Request, facts
 from covey.run.saving import Place, save_model
@@ -93,8 +93,8 @@ def _train(
     for who, state in attempt.states.items():
         restore(replicas[who], state.replica)
     if asked.plan.elastic:
-        most, least = failures_survived(given.checkpoints), asked.plan.least
-        attempt.rebirth = Rebirth(make, most, given.output.say, asked.left, least)
+        most, least = deaths_survived(given.checkpoints), asked.plan.least
+        attempt.rebirth = Rebirth(make, most, given.output.say, attempt.log, least)
     built(replicas)
     watching = [ProgressWatch(given.output.watcher, judge, asked.budget)] if given.output.watcher else []
     scoring = _of("scorer 0", score.score) if score and asked.task.evaluate and given.budget.scores else None
@@ -111,8 +111,6 @@ def _train(
     result = conclude(
         facts(asked, "simulated"), judge, outcome.tallies.values(), seconds=outcome.seconds, stopped=outcome.stopped
     )
-    if outcome.membership:
-        result.tell_membership(outcome.membership)
     for recorder in recorders:
         everybody = [role.address for role in asked.plan.roles]
         result.keep_recording(joined([recorder.lane], everybody, result.strategy, "simulated"))

@@ -45,6 +45,7 @@ class VirtualRestarts:
         virtual, asked = self.asked.options.virtual, self.asked.options.checkpoints
         log, workers = MembershipLog(self.asked.left), len(self.asked.plan.limits)
         self.failures = FailureCount(asked, self.checkpoints, workers, log)
+        self.failures.elastic &= not self.asked.plan.least  # those cannot be kept
         kills = virtual.cluster.kills if virtual.cluster else {}
         plan = FaultPlan((*self.plan.faults, *killing(kills).faults))
         self.faults = RunFaults(plan) if plan else None
@@ -69,7 +70,7 @@ class VirtualRestarts:
             return result
 
     def _attempt(self, kept: Path | None, run: RunRecord | None, clock: float, judge: Referee) -> VirtualAttempt:
-        attempt = VirtualAttempt(clock=clock, faults=self.faults)
+        attempt = VirtualAttempt(clock=clock, faults=self.faults, log=self.failures.log)
         if kept is not None and run is not None:
             attempt.states = {role.address: RoleState.read(kept, role.address) for role in self.asked.plan.roles}
             try:
@@ -118,7 +119,8 @@ class VirtualRestarts:
         assert attempt.parts is not None, "an attempt that lost a role has begun"
         now = attempt.parts.agenda.now
         waits = STARTING + self.failures.count(lost, new=not same)
-        self.failures.note(lost, now, attempt.parts.teller.samples, run, stalled=waits)
+        samples = sum(tally.trained for tally in attempt.parts.teller.tallies.values())
+        self.failures.note(lost, now, samples, run, stalled=waits)
         self._say(f"{lost}; the run starts again from {'a checkpoint' if run else 'its beginning'}", keep=False)
         for instrument in self.asked.options.virtual.instruments:
             instrument.restarted(now + waits)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from covey.membership import MEMBERSHIP
 from covey.message import Address, Message
 from covey.model.replica import Replica
-from covey.program import Node
+from covey.program import Memory, Node
 from covey.vector import Vector
+
+T = TypeVar("T")
 
 LEFT = -1  # in place of a step, to one that has already said goodbye
 UNKNOWN = -2  # from one that keeps no account of steps: the engine knows where its client was last seen
@@ -20,7 +24,7 @@ class AskStanding(Message):
 
     life: int
 
-    counted = False
+    counted = kept = False
 
 
 class ClientStanding(Message):
@@ -32,7 +36,12 @@ class ClientStanding(Message):
     step: int
     buffers: Vector
 
-    counted = False
+    counted = kept = False
+
+
+def remembered(node: Node, name: str, value: T) -> Memory[T]:
+    """A value that survives a restart where workers are born again; the checkpoint of another run gives this one."""
+    return node.remember(MEMBERSHIP + name, value) if node.life.elastic else Memory(value)
 
 
 async def rejoin(node: Node, replica: Replica, servers: Sequence[Address], *stale: type[Message]) -> bool:

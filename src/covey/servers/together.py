@@ -16,7 +16,7 @@ from covey.message import KINDS, Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
 from covey.servers.packed_state import packed, unpacked
-from covey.servers.standing import skip_to
+from covey.servers.standing import remembered, skip_to
 from covey.vector import Vector
 
 
@@ -29,7 +29,7 @@ class RoundStanding(Message):
     done: int
     ended: tuple[int, ...]
 
-    counted = False
+    counted = kept = False
 
 
 class RoundClosed(Message):
@@ -39,7 +39,7 @@ class RoundClosed(Message):
 
     lives: tuple[int, ...]
 
-    counted = False
+    counted = kept = False
 
 
 class PeerState(Message):
@@ -49,7 +49,7 @@ class PeerState(Message):
 
     state: Vector
 
-    counted = False
+    counted = kept = False
 
 
 class PeerReady(Message):
@@ -57,7 +57,7 @@ class PeerReady(Message):
 
     wire_name = "together.ready"
 
-    counted = False
+    counted = kept = False
 
 
 class Parting(Message):
@@ -67,7 +67,7 @@ class Parting(Message):
 
     step: int
 
-    counted = False
+    counted = kept = False
 
 
 LASTING = frozenset({Joined, RoundStanding, RoundClosed})
@@ -89,11 +89,16 @@ class Together:
     def __init__(self, node: Node, state: CommonState) -> None:
         self.node, self.state = node, state
         self.elastic = node.life.elastic
-        self.done = -1 if node.life.number else 0  # steps up to the last round; -1: it does not know
+        self._done = remembered(node, "done", -1 if node.life.number else node.step + 1)
         self.group: Group = ()  # of the last round
         self.lives = tuple(node.life.number if rank == node.rank else 0 for rank in range(node.workers))
         self.ended = {who.rank for who in node.life.ended}
         self.open = False  # a round was done since all were last known to be equally far
+
+    @property
+    def done(self) -> int:
+        """How many steps are done up to the last round; -1: it does not know."""
+        return self._done.value
 
     @property
     def peers(self) -> list[Address]:
@@ -126,7 +131,7 @@ class Together:
         while True:
             try:
                 await act()
-                self.done, self.open = step + 1, True
+                self._done.value, self.open = step + 1, True
                 return True
             except ViewChanged:
                 for vector, numbers in zip(touched, before, strict=True):
@@ -237,7 +242,7 @@ class Together:
         if node.address in late:
             given = await node.receive(PeerState, sender=donor)
             self.state.take(unpacked(given.state, donor), born_again=self.done < 0)
-            self.done = furthest
+            self._done.value = furthest
             await node.broadcast(self.peers, PeerReady())
         elif node.address == donor and late:
             await node.broadcast(late, PeerState(packed(self.state.give())))

@@ -20,6 +20,7 @@ from covey.servers.goodbye import Goodbye
 from covey.servers.pieces import PieceServer
 from covey.servers.roles import addresses, workers_and_servers
 from covey.servers.server_program import serve
+from covey.servers.standing import LEFT
 from covey.strategy import Description, Role, ServerPlan, Strategy, Taxonomy
 
 
@@ -56,7 +57,7 @@ class TableServer(PieceServer):
         await self.node.send(who, Goodbye())
 
     def next_step(self, rank: int) -> int:
-        return self.clocks.done[rank]
+        return self.clocks.done.get(rank, LEFT)  # one that had left before a restart
 
     def forget_requests(self, rank: int) -> None:
         self.parked.pop(rank, None)

@@ -24,7 +24,7 @@ from covey.program import Node
 from covey.servers.pieces import PieceServer
 from covey.servers.roles import addresses, workers_and_servers
 from covey.servers.server_program import serve
-from covey.servers.standing import complete
+from covey.servers.standing import UNKNOWN, complete, remembered
 from covey.strategy import KEEP, Description, Role, ServerPlan, Strategy, Taxonomy
 from covey.vector import Vector
 
@@ -67,7 +67,9 @@ class DownpourShard(PieceServer):
         self.version = node.remember("version", [0]).value
         self.squares = node.remember("squares", self.params.map(torch.zeros_like)).value if step.adagrad else None
         self.caches = [KeyCache() for _ in range(node.workers)]
-        self.accepted: dict[int, int] = {}  # the last step that each worker has pushed, where lost ones are replaced
+        # the last step that each worker has pushed, where lost ones are replaced; a rigid run has not kept it
+        lacking = dict.fromkeys(range(node.workers), UNKNOWN - 1) if self.version[0] else {}
+        self.accepted = remembered(node, "accepted", lacking).value
         if step.adagrad:
             keys = {key for group in replica.optimizer.param_groups for key in group} - {"params", "lr"}
             replica.updates.pin(

@@ -17,6 +17,7 @@ from covey.observe.tally import GradientAge
 from covey.program import Node
 from covey.servers.pieces import PieceServer
 from covey.servers.roles import addresses
+from covey.servers.standing import LEFT
 from covey.synchronization import Board, Ending, Epochs, GatherChoice, Rule, WaitingGradient
 from covey.vector import Vector
 
@@ -144,7 +145,7 @@ class Shard(PieceServer):
         return self.node.life.elastic and message.step < self.board.clocks[message.sender.rank]
 
     def next_step(self, rank: int) -> int:
-        return self.board.clocks[rank]
+        return self.board.clocks.get(rank, LEFT)  # one that had left before a restart
 
     def forget_requests(self, rank: int) -> None:
         self.parked.pop(rank, None)

@@ -12,6 +12,7 @@ from covey.program import Node
 from covey.servers.clients import PieceClient
 from covey.servers.pulls import Received
 from covey.servers.roles import addresses
+from covey.servers.standing import remembered
 from covey.vector import Vector
 
 
@@ -58,11 +59,16 @@ class Store(PieceClient):
         super().__init__(node, replica, addresses(count), codec)
         self.sieve, self.caches = sieve, [KeyCache() for _ in self.servers]
         self.versions = node.remember("versions", [0] * count).value
-        self.fetched = not node.life.number  # a new life has no parameters but the initial ones
+        self._fetched = remembered(node, "fetched", not node.life.number)  # a new life has only the initial parameters
         self.received = Received(node, self.forms, codec)
 
+    @property
+    def fetched(self) -> bool:
+        """Whether this life has parameters of the servers."""
+        return self._fetched.value
+
     async def fetch(self) -> None:
-        step, self.fetched = self.node.step, True
+        step, self._fetched.value = self.node.step, True
         await self.node.broadcast(self.servers, FetchParameters(step))
         for index, shard in enumerate(self.servers):
             fetched = await self.received.receive(Fetched, index, self.place(index), shard, step)

@@ -10,6 +10,7 @@ from torch import Tensor
 from covey.decentral.averaging.optimizer_state import Momentum
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.standing import remembered
 from covey.vector import Vector
 
 
@@ -20,18 +21,19 @@ class MeanModel:
 
     def __init__(self, node: Node, replica: Replica, momentum: Momentum) -> None:
         self.replica, self.momentum, self.elastic = replica, momentum, node.life.elastic
-        self.kept: dict[str, Any] = {}
-        self.keep()
+        self._kept = remembered(node, "mean", dict[str, Any]())
+        if not self._kept.value:  # the run begins
+            self.keep()
 
     def keep(self) -> None:
         """An average is done."""
         if self.elastic:
-            self.kept = {"model": self.replica.model.clone(), "others": _cloned(self.replica)}
+            self._kept.value = {"model": self.replica.model.clone(), "others": _cloned(self.replica)}
             if self.momentum == "average":
-                self.kept["optimizer"] = deepcopy(self.replica.optimizer.state_dict())
+                self._kept.value["optimizer"] = deepcopy(self.replica.optimizer.state_dict())
 
     def give(self) -> dict[str, Any]:
-        return self.kept
+        return self._kept.value
 
     def take(self, state: dict[str, Any], born_again: bool) -> None:
         """One that was only late keeps its optimizer's state as far as it is its own."""
@@ -52,16 +54,17 @@ class BlockState:
 
     def __init__(self, node: Node, replica: Replica, block: dict[str, Vector], momentum: Momentum) -> None:
         self.replica, self.block, self.momentum, self.elastic = replica, block, momentum, node.life.elastic
-        self.others: dict[str, Tensor] = {}
-        self.keep()
+        self._others = remembered(node, "counters", dict[str, Tensor]())
+        if not self._others.value:  # the run begins
+            self.keep()
 
     def keep(self) -> None:
         """A block is over."""
         if self.elastic:
-            self.others = _cloned(self.replica)
+            self._others.value = _cloned(self.replica)
 
     def give(self) -> dict[str, Any]:
-        return {"block": self.block, "others": self.others}
+        return {"block": self.block, "others": self._others.value}
 
     def take(self, state: dict[str, Any], born_again: bool) -> None:
         for name, vector in self.block.items():

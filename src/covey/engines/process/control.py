@@ -38,6 +38,7 @@ class RoleReady(ControlMessage, frozen=True):
 
     fingerprint: str
     parameters: int
+    done: int = 0  # steps, where it goes on from a checkpoint
 
 
 class Started(ControlMessage, frozen=True):

@@ -246,6 +246,8 @@ class VirtualEngine:
         self._watch.noted(self._agenda.now, thread.actor.address, effect.kind, effect.value)
         if effect.kind == "samples":
             self._scores.noted_samples()
+        elif effect.kind == "resumed":
+            thread.actor.settled = True
 
     def _spawn(self, thread: RoleProgram, effect: Spawn) -> None:
         self._agenda.at(self._agenda.now, self._advance, thread.actor.open(effect.program, main=False))

@@ -14,6 +14,7 @@ from covey.message import Address
 from covey.observe.tally import Teller
 from covey.program import Receive, Sleep
 
+AGAIN = 8  # tries in an interval, while a lost worker is being replaced
 Pending = tuple[RoleProgram, Callable[[RoleProgram, Any], Any], Any]
 Write = Callable[[Mapping[Address, RoleState], float, Teller], None]
 
@@ -38,7 +39,8 @@ class RunKeeper:
     def __init__(self, every: float, lockstep: bool, write: Write) -> None:
         self._every, self._lockstep, self._write = every, lockstep, write
         self._held: dict[VirtualActor, Pending] = {}
-        self._keeping = False
+        self._keeping = self._waiting = False
+        self._cast: dict[Address, VirtualActor] = {}  # who was there when it began to keep
         self._then: list[Callable[[], None]] = []
 
     def attach(self, engine: KeptEngine) -> None:
@@ -53,8 +55,15 @@ class RunKeeper:
     def begin(self, then: Callable[[], None] | None = None) -> None:
         """Have every worker stand before a step; `then` is called when the run is kept, or cannot be."""
         self._then += [then] if then else []
-        if self._keeping:
-            return
+        if not self._keeping and not self._waiting:
+            self._begin()
+
+    def _begin(self, _: Any = None, __: Any = None) -> None:
+        """Begin, or after some time, when all know each other again."""
+        self._waiting = not self._settled()
+        if self._waiting:
+            return self._agenda.from_outside(self._agenda.now + self._every / AGAIN, self._begin, None)
+        self._cast = dict(self._engine.actors)
         paces = [actor.pace for actor in self._trainers() if not actor.pace.over(actor.pace.step)]
         foremost = max((pace.next for pace in paces), default=0)
         for pace in paces:
@@ -72,6 +81,14 @@ class RunKeeper:
         self._engine.links.awaited(thread.actor)
         return True
 
+    def _settled(self) -> bool:
+        """Whether nobody is lost, and every new life knows where it goes on."""
+        return all(not actor.lost and (actor.ended or actor.settled) for actor in self._engine.actors.values())
+
+    def _broken_off(self) -> bool:
+        """Whether somebody was lost meanwhile: then nothing is kept."""
+        return any(actor.lost or self._engine.actors[who] is not actor for who, actor in self._cast.items())
+
     def _trainers(self) -> list[VirtualActor]:
         return [actor for actor in self._engine.actors.values() if actor.role.trains and not actor.ended]
 
@@ -82,6 +99,9 @@ class RunKeeper:
 
     def _look(self, _: Any = None, __: Any = None) -> None:
         """Write if nothing moves; else look again after the next event."""
+        if self._broken_off():
+            self._release()
+            return self.begin()
         late = self._late()
         if not late and self._quiet():
             if self._engine.links.faults is not None:

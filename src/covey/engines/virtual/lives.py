@@ -16,7 +16,7 @@ from covey.errors import PeerLost
 from covey.membership import Deaths, Departed, Joined, Life, ViewChanged, too_few
 from covey.message import Address, Message
 from covey.model.replica import Replica
-from covey.observe.membership import MembershipEvent, MembershipLog
+from covey.observe.membership import MembershipLog
 from covey.program import Effect, Receive
 from covey.strategy import Role
 
@@ -30,7 +30,7 @@ class Rebirth:
     replica: Callable[[Role], Replica]
     most: int = 2
     say: Callable[[str], None] = lambda line: None
-    told: Callable[[MembershipEvent], None] | None = None  # hears of each loss at once
+    log: MembershipLog = field(default_factory=MembershipLog)  # of the run, in all its attempts
     least: int = 0  # workers, where a seat may stay empty
 
 
@@ -51,7 +51,7 @@ class VirtualLives:
     log: MembershipLog = field(init=False)
 
     def __post_init__(self) -> None:
-        self.log = MembershipLog(self.rebirth.told if self.rebirth else None)
+        self.log = self.rebirth.log if self.rebirth else MembershipLog()
         self.deaths = Deaths(self.rebirth.most if self.rebirth else 0)
 
     def opened(self, actor: VirtualActor) -> Coroutine[Effect[Any], Any, None]:
@@ -137,7 +137,8 @@ class VirtualLives:
         if who in self.empty or self.actors[who] is not lost:
             return  # its seat was given up meanwhile
         ended = frozenset(address for address, other in self.actors.items() if other.ended and not other.lost)
-        step = max(0, lost.pace.step, lost.life.step)  # one that was lost before it could begin knows of the one before
+        # one that was lost before it could begin knows of the one before, or of the checkpoint
+        step = max(0, lost.pace.step, lost.life.step, lost.begun or 0)
         life = Life(self.deaths.lives[who], step, ended, elastic=True, leased=self.rebirth.least > 0)
         actor = self.make(lost, self.rebirth.replica(lost.role), life)
         actor.pace.stop_at = lost.pace.stop_at

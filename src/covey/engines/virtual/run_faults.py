@@ -20,6 +20,7 @@ from covey.engines.virtual.virtual_actor import WAIT, RoleProgram, VirtualActor
 from covey.engines.virtual.virtual_links import VirtualLinks
 from covey.errors import PeerLost
 from covey.message import Address
+from covey.observe.membership import MembershipLog
 from covey.observe.tally import Tally, Teller
 from covey.program import Compute
 from covey.simulate import Host, Seconds
@@ -233,6 +234,7 @@ class VirtualAttempt:
     faults: RunFaults | None = None
     keeper: RunKeeper | None = None
     rebirth: Rebirth | None = None  # how lost workers are replaced
+    log: MembershipLog = field(default_factory=MembershipLog)  # of all attempts
     parts: EngineParts | None = None  # once it has begun
 
     def attach(self, parts: EngineParts, handlers: dict[type, Act], kills: Mapping[Host, Seconds]) -> None:

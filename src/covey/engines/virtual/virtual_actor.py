@@ -135,8 +135,9 @@ class VirtualActor:
     """The host of one role in virtual time."""
 
     __slots__ = (
-        "_begun", "address", "compute", "ended", "heard", "held", "host", "life", "links", "lost", "machine",
-        "mailbox", "memories", "name", "node", "pace", "replica", "role", "step", "threads", "waiting", "world",
+        "address", "begun", "compute", "ended", "heard", "held", "host", "life", "links", "lost", "machine",
+        "mailbox", "memories", "name", "node", "pace", "replica", "role", "settled", "step", "threads", "waiting",
+        "world",
     )  # fmt: skip
 
     def __init__(
@@ -147,11 +148,12 @@ class VirtualActor:
         self.host = self.machine = str(role.home)  # traffic is counted between hosts; links join machines
         self.replica, self.world = replica, world
         self.mailbox = Mailbox(lambda message: links.taken(self, message))
-        self._begun = kept.done if kept else None  # the step with which it goes on
-        self.pace = Pace(plan.steps_of(role.address.rank) if role.trains else None, self._begun or 0)
+        self.begun = kept.done if kept else None  # the step with which it goes on
+        self.pace = Pace(plan.steps_of(role.address.rank) if role.trains else None, self.begun or 0)
         self.step = self.pace.step
         self.memories = Remembered(role.address, kept)
         self.life, self.lost = life, False
+        self.settled = not life.number  # a new life knows where it goes on
         rng = chance(plan.seed, role.alias or role.address, f"life {life.number}" if life.number else "")
         self.node = Node(role.address, plan.limits, self, rng, plan.seed)
         self.compute = ActorCompute(chance(plan.seed, role.address, "jitter"))
@@ -218,7 +220,7 @@ class VirtualActor:
         return self.world.links.room(self, to)
 
     def remember(self, name: str, value: T) -> Memory[T]:
-        return self.memories.remember(name, value, begun=self._begun is None or self.pace.step >= self._begun)
+        return self.memories.remember(name, value, begun=self.begun is None or self.pace.step >= self.begun)
 
     def measure(self, kind: str, value: float) -> None:
         self.world.links.measured(self.address, kind, value)

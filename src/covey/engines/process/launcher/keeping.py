@@ -32,10 +32,11 @@ class CheckpointKeeper:
         self.checkpoints, self.interval, self.monitor, self.say = checkpoints, interval, monitor, say
         self.last = False  # no other checkpoint follows
         self._run: RunRecord | None = None  # of the one that is being written
+        self._lives: dict[Address, int] = {}  # in which roles copied their state for it
         self._folder: AbstractContextManager[Path] | None = None
         self._place = Path()
         self._commit: Thread | None = None
-        self._told, self._why = "", ""
+        self._told, self._why, self._told_over = "", "", False
         self._final: Path | None = None  # where the newest is, if it could be written
 
     @property
@@ -47,7 +48,22 @@ class CheckpointKeeper:
         return self._run is not None
 
     def due(self) -> bool:
-        return not self.writing and self.interval.due(time.monotonic())
+        return not self.writing and not self._over() and self.interval.due(time.monotonic())
+
+    def _over(self) -> bool:
+        """Whether nothing can be kept any more, as a worker was lost after its last step, with its state."""
+        rebirths = self.monitor.rebirths
+        if rebirths.finished and not self._told_over:
+            self._told_over = True
+            lost = ", ".join(map(str, sorted(rebirths.finished)))
+            self.say(f"{lost} was lost after its last step: training goes on, and no other checkpoint is taken")
+        return bool(rebirths.finished)
+
+    def _gone(self) -> list[Address]:
+        """The roles that were lost before they had written what they had copied."""
+        rebirths, saved = self.monitor.rebirths, self.monitor.inbox.setdefault(control.Saved, {})
+        lost = [who for who in self.roles if who in rebirths.finished or rebirths.life(who) != self._lives[who]]
+        return [who for who in lost if who not in saved]
 
     def copy(self, record: Callable[[], RunRecord]) -> None:
         """Have every role copy its state, and begin to write the copy. Nothing may move until this returns."""
@@ -58,6 +74,7 @@ class CheckpointKeeper:
         except OSError as error:
             self._folder, why = None, str(error)
         if self._folder:
+            self._lives = {who: self.monitor.rebirths.life(who) for who in self.roles}
             self.monitor.board.tell(self.roles, control.Save(str(self._place)))
             self.monitor.collect(control.Copied, self.roles)
             self._run = record()
@@ -70,10 +87,11 @@ class CheckpointKeeper:
 
     def look(self) -> None:
         """Commit when all roles have written; report when that is done. Never waits."""
-        saved = self.monitor.inbox.get(control.Saved, {})
-        if self._run and not self._commit and all(address in saved for address in self.roles):
-            words = self.monitor.collect(control.Saved, self.roles)
-            self._why = next((f"{who}: {word.why}" for who, word in words.items() if word.why), "")
+        if self._run and not self._commit and not self._awaited():
+            lost, box = self._gone(), self.monitor.inbox[control.Saved]
+            words = {who: box.pop(who) for who in self.roles if who in box}
+            whys = [f"{who}: {word.why}" for who, word in words.items() if word.why]
+            self._why = next(iter(whys + [f"{who} was lost before it had written its state" for who in lost]), "")
             self.interval.wrote(sum(word.seconds for word in words.values()))
             self._commit = Thread(target=self._finish, args=(self._run,), name="checkpoint", daemon=True)
             self._commit.start()
@@ -87,14 +105,18 @@ class CheckpointKeeper:
 
     def complete(self) -> None:
         """Wait until what was copied is written."""
-        saved = self.monitor.inbox.setdefault(control.Saved, {})
         while self.writing:
             if not self._commit:
-                self.monitor.wait_for(lambda: [address for address in self.roles if address not in saved])
+                self.monitor.wait_for(self._awaited)
             self.look()
             if self._commit:
                 self._commit.join(0.02)
                 self.monitor.pump(0)
+
+    def _awaited(self) -> list[Address]:
+        """Who is still writing."""
+        saved, gone = self.monitor.inbox.setdefault(control.Saved, {}), self._gone()
+        return [who for who in self.roles if who not in saved and who not in gone]
 
     def close(self) -> None:
         """The run is over, however: what is written but for the commit is committed, what is not is removed."""

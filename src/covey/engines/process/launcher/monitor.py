@@ -164,6 +164,8 @@ class Monitor:
 
 def failure(address: Address, word: control.ProgramRaised) -> CoveyError:
     """The error that a role's last word stands for."""
+    if word.refusal == PeerLost.__name__:
+        return PeerLost(word.error, str(address))
     if word.refusal in REFUSALS:
         return REFUSALS[word.refusal](word.error)
     return RoleFailed(f"{address} failed: {word.error}\n\n{word.traceback}".rstrip())

@@ -17,18 +17,21 @@ class Quiescence:
         self.monitor, self.board, self.roster = monitor, monitor.board, monitor.roster
         self.lockstep = lockstep  # whether workers wait for one another at every step
 
-    def hold(self, on_the_way: Callable[[int], None] = lambda step: None) -> None:
+    def hold(self, on_the_way: Callable[[int], None] = lambda step: None) -> bool:
         """Have every worker wait before its next step: a common one where they wait for one another.
 
         A worker of a quorum may wait for gradients of others that hold already: those then do a step more. What has to
-        be done before they come to a common step is done `on_the_way` to it.
+        be done before they come to a common step is done `on_the_way` to it. False: a worker was lost.
         """
-        steps = self.where()
+        steps, rebirths = self.where(), self.monitor.rebirths
+        if not rebirths.settled:
+            return False
         if self.lockstep and steps:
             steps = dict.fromkeys(steps, max(steps.values()))
         self.hold_at(steps)
         on_the_way(max(steps.values(), default=0))
-        self.monitor.wait_for(lambda: self.missing(steps))
+        self.monitor.wait_for(lambda: self.missing(steps) if rebirths.settled else [])
+        return rebirths.settled
 
     def hold_at(self, steps: dict[Address, int]) -> None:
         for address, step in steps.items():

@@ -19,8 +19,8 @@ from covey.observe.membership import MembershipEvent, MembershipLog
 from covey.observe.progress import Phase
 
 BY_SIGNAL = "exited with signal "
-REPLACED_IN = ("training", "scoring", "stopping")  # phases of a run
-ENTERED_IN = ("training", "stopping")  # while the model is scored nobody computes
+REPLACED_IN = ("training", "scoring", "saving", "stopping")  # phases of a run
+ENTERED_IN = ("training", "stopping")  # while the model is scored, or kept, nobody computes
 
 
 class HeardWords(Protocol):
@@ -38,7 +38,7 @@ class Renewal:
 
     deaths: Deaths
     start: Callable[[Address, Mapping[Address, int]], str]
-    told: Callable[[MembershipEvent], None] | None = None  # hears of each loss at once
+    log: MembershipLog = field(default_factory=MembershipLog)  # of the run, in all its attempts
     least: int = 0  # workers, where a seat may stay empty
     nowhere: str = ""  # the beginning of endpoints where nobody is
     joining: Callable[[Sequence[Address]], list[Address]] = lambda empty: []  # which of these seats are to be taken now
@@ -70,7 +70,9 @@ class Rebirths:
         self.endpoints: dict[Address, str] = {}  # of all that were born again
         self.finished: set[Address] = set()  # lost after the end of their programs: nobody needs them
         self.empty: set[Address] = set()  # of workers that went: these are among them until somebody joins
-        self.log = MembershipLog(renewal.told if renewal else None)
+        self.entered: set[Address] = set()  # that have begun, and do not know yet where they go on
+        self.first: dict[Address, int] = {}  # the step with which each role began, if not with 0
+        self.log = renewal.log if renewal else MembershipLog()
         self.seconds = 0.0  # of training so far
         self.begun = False  # training: a worker that is lost before is not replaced
 
@@ -78,14 +80,25 @@ class Rebirths:
         """Those of the roles that are there to be asked something."""
         return [who for who in roles if who not in self.seats and who not in self.finished]
 
+    @property
+    def settled(self) -> bool:
+        """Whether nobody is lost, and every new life knows where it goes on."""
+        return not self.seats and all(self.roster.seen[who].ended for who in self.entered)
+
+    def life(self, who: Address) -> int:
+        """In which life a role is, or is about to be."""
+        return self.renewal.deaths.lives.get(who, 0) if self.renewal else 0
+
     def lost(self, who: Address, how: str, heard: HeardWords) -> bool:
         """Note the end of a process; whether the run goes on without it, for a while or for good."""
         able = who in self.roster.trainers and how.startswith(BY_SIGNAL)
         if self.renewal is None or not self.begun or not able or heard.phase not in REPLACED_IN:
             return False
         heard.hear()  # its last words
-        for box in heard.inbox.values():
-            box.pop(who, None)
+        for kind, box in heard.inbox.items():
+            if kind is not control.Saved:  # what is written stays so
+                box.pop(who, None)
+        self.entered.discard(who)
         seen, now = self.roster.seen[who], time.monotonic()
         if seen.ended:
             self.finished.add(who)
@@ -99,7 +112,7 @@ class Rebirths:
             if not self.renewal.least:
                 raise
             return self._leave(who, str(lost).removeprefix(f"{who} ").split(";")[0])
-        step = max(0, seen.step)
+        step = max(0, seen.step, self.first.get(who, 0))
         if before := self.seats.get(who):  # its next life died before it could begin
             step = max(step, before.step)
             before.event.stalled = now - before.died
@@ -147,6 +160,7 @@ class Rebirths:
     def hear(self, by: Address, word: control.Installed | control.Resumed) -> None:
         """A role speaks to a new life, or goes on as one."""
         if isinstance(word, control.Resumed):
+            self.entered.discard(word.who or by)
             return self.roster.tallies[word.who or by].resume(word.samples)
         seat = self.seats.get(word.who)
         if seat and seat.life == word.life:
@@ -196,6 +210,7 @@ class Rebirths:
             self.board.tell([seat.who], order)
         seat.event.stalled = time.monotonic() - seat.died
         del self.seats[seat.who]
+        self.entered.add(seat.who)
         if seat.event.event == "join":
             return self.say(f"{seat.who} joined; {self.workers} workers go on")
         self.say(f"{seat.who} died ({seat.event.cause}); born again after {seat.event.stalled:.1f} s")

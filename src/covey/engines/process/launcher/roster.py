@@ -68,6 +68,11 @@ class Roster:
         return sum(tally.samples for tally in self.tallies.values())
 
     @property
+    def trained(self) -> int:
+        """Samples in all, also those that did not count."""
+        return sum(tally.trained for tally in self.tallies.values())
+
+    @property
     def bytes(self) -> int:
         return sum(sum(tally.bytes.values()) for tally in self.tallies.values())
 

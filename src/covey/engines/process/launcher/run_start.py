@@ -22,6 +22,7 @@ def assemble(monitor: Monitor, alike: str) -> int:
     for address in roles:
         if ready[address].fingerprint != ready[roles[0]].fingerprint:
             raise PlanError(f"{address} built different initial weights from {roles[0]}: {alike}")
+    monitor.rebirths.first = {who: word.done for who, word in ready.items()}
     return max(ready[address].parameters for address in roles)
 
 

@@ -96,7 +96,7 @@ class Supervisor:
                 self.score()
         elif self.wishes.score and self.referee.due(self.roster.samples, self.clock.watch.now()):
             self.score()
-        elif self.keeper and self.keeper.due():
+        elif self.keeper and self.keeper.due() and self.monitor.rebirths.settled:
             self.keep(self.keeper)
 
     def begin(self, parameters: int) -> None:
@@ -131,31 +131,45 @@ class Supervisor:
     def score_before(self, step: int) -> None:
         """Workers that are sent to a step may pause on their way: score them there."""
         pauses, trainers = self.scoring.pauses, list(self.roster.trainers)
-        while pauses.step is not None and pauses.step < step:
-            self.monitor.wait_for(lambda: [] if pauses.begun and not pauses.missing() else trainers)
-            self.score()
+        rebirths = self.monitor.rebirths
 
-    def keep(self, keeper: CheckpointKeeper, go_on: bool = True) -> None:
-        """Bring every role to a common point, let the links drain, copy; then train on, or end there."""
+        def missing() -> list[Address]:
+            there = pauses.begun and not pauses.missing()
+            return [] if there or not rebirths.settled else trainers
+
+        while pauses.step is not None and pauses.step < step and rebirths.settled:
+            self.monitor.wait_for(missing)
+            if rebirths.settled:
+                self.score()
+
+    def keep(self, keeper: CheckpointKeeper, go_on: bool = True) -> bool:
+        """Bring every role to a common point, let the links drain, copy; then train on, or end there.
+
+        False: a worker was lost on the way, so that all go on as they were, and nothing is kept.
+        """
         before, self.monitor.phase = self.monitor.phase, "saving"
+        rebirths, kept = self.monitor.rebirths, False
         keeper.complete()
         keeper.last = not go_on
         begun = time.monotonic()
-        self.quiescence.hold(self.score_before)
-        self.quiescence.drain()
-        self.clock.watch.stop()
-        keeper.copy(lambda: self.recorder.record(self.clock.watch.now()))
-        self.monitor.board.tell(self.roles, control.Release(train=go_on))
+        if self.quiescence.hold(self.score_before) and self.quiescence.drain(lambda: not rebirths.settled):
+            self.clock.watch.stop()
+            keeper.copy(lambda: self.recorder.record(self.clock.watch.now()))
+            kept = True
+        self.monitor.board.tell(rebirths.present(self.roles), control.Release(train=go_on or not kept))
         self.clock.watch.start()
-        keeper.stood_still(time.monotonic() - begun)
+        if kept:
+            keeper.stood_still(time.monotonic() - begun)
         self.monitor.phase = before
+        return kept
 
     def stop(self) -> None:
         """Have the workers end: a run that is interrupted and kept, where it was kept; else each after its step."""
         self.ending.begun, self.monitor.phase = True, "stopping"
         if self.ending.reason == "interrupted" and self.keeper:
-            self.keep(self.keeper, go_on=False)  # an interrupted run with checkpoints can continue from here
-            return self.scoring.pauses.cancel()
+            # an interrupted run with checkpoints can continue from here; a lost worker has to come back first
+            self.ending.begun = self.keep(self.keeper, go_on=False)
+            return self.scoring.pauses.cancel() if self.ending.begun else None
         self.scoring.pauses.cancel()
         self.ending.send_last_steps()
 

@@ -58,8 +58,8 @@ class RoleLines:
         """Report to the launcher what takes this role's time before it is ready."""
         self.line.tell(control.Doing(what))
 
-    def ready(self, parameters: int, fingerprint: str = "") -> None:
-        self.line.tell(control.RoleReady(fingerprint, parameters))
+    def ready(self, parameters: int, fingerprint: str = "", done: int = 0) -> None:
+        self.line.tell(control.RoleReady(fingerprint, parameters, done))
 
     def open(self, window: int, model: int) -> ZmqTransport:
         """The links to the peers; `model` is the size of what is trained, in bytes, to which messages are held."""
@@ -131,7 +131,7 @@ def play(
     if warm:
         with discarded(replica, kept.done if kept else 0):
             warming = driver(plan.shortened(WARM), None)
-            lines.ready(replica.flat.numel, first)
+            lines.ready(replica.flat.numel, first, kept.done if kept else 0)
             drive(warming, serve)
         if warming.quit != "undone":
             return
@@ -139,7 +139,7 @@ def play(
         inherit()
     real = driver(plan, kept)
     align(real, plan)
-    lines.ready(replica.flat.numel, first)
+    lines.ready(replica.flat.numel, first, kept.done if kept else 0)
     drive(real, serve)
 
 

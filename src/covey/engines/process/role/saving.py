@@ -47,7 +47,7 @@ def state_of(host: SavedHost, replica: Replica, *, held: bool, seconds: float) -
     return RoleState.of(
         done=pace.step if begun else pace.next, seconds=seconds,
         memories=host.memories.values(), replica={**replica.state(), **own}, rng=host.rng,
-        mailbox=host.mailbox.waiting,
+        mailbox=[message for message in host.mailbox.waiting if message.kept],
     )  # fmt: skip
 
 
