@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,13 +14,20 @@ import torch
 
 import covey
 from covey.checkpoint import directory
+from covey.engines.mailbox import Mailbox
+from covey.engines.pace import Pace
+from covey.engines.process.role.saving import state_of
+from covey.engines.remembered import Remembered
 from covey.engines.virtual.keeping import RunKeeper
 from covey.errors import CheckpointError, PeerLost
-from covey.membership import MEMBERSHIP
+from covey.membership import MEMBERSHIP, Life
+from covey.model import build
+from covey.run.options import options
+from covey.run.request import request
 from covey.simulate import Cluster
 from covey.simulate.faults import parse_faults
 from tests.engines.test_rebirth import FAMILIES
-from tests.worlds import CLUSTER, INSTANT, mlp, sgd
+from tests.worlds import CLUSTER, INSTANT, mlp, sgd, worker
 
 STEPS = 6
 DOWNPOUR = ("downpour(push=2, fetch=2)", 1)
@@ -172,3 +181,16 @@ def test_other_workers_or_strategies_are_refused(tmp_path: Path) -> None:
     fit("bsp", checkpoint=tmp_path, every="10ms")
     with pytest.raises(CheckpointError, match="is of a run with strategy 'bsp', this one has 'allreduce'"):
         fit("allreduce", resume=tmp_path)
+
+
+@pytest.mark.parametrize(("life", "ended", "done"), [(1, True, STEPS), (1, False, 0), (0, True, 0)])
+def test_a_worker_that_was_born_again_with_nothing_left_to_do_has_done_all_its_steps(
+    life: int, ended: bool, done: int
+) -> None:
+    """Else a resumed run would do them once more. One whose own loop ended early keeps its number of steps."""
+    task = mlp(sgd())
+    asked = request(task, "bsp", 2, options({"engine": "simulated", "steps": STEPS}))
+    replica = build.replica(task, worker(1), True, asked.deal, asked.budget, None)
+    memories, mailbox = Remembered(worker(1)), Mailbox(lambda message: None)
+    host = SimpleNamespace(pace=Pace(STEPS), mailbox=mailbox, memories=memories, rng=Random(1), life=Life(life))
+    assert state_of(host, replica, held=False, ended=ended, seconds=1.0).done == done

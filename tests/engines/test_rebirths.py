@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -57,6 +58,49 @@ def test_a_worker_that_had_done_all_its_steps_is_neither_missed_nor_replaced(reb
     rebirths.roster.seen[WHO].ended = True
     assert rebirths.lost(WHO, KILLED, heard())
     assert not rebirths.seats and not rebirths.log.events and rebirths.present([WHO]) == []
+
+
+def test_a_life_that_dies_before_it_knows_where_it_goes_on_does_not_take_its_place_back_to_the_beginning(
+    rebirths: Rebirths,
+) -> None:
+    rebirths.board = cast(Any, SimpleNamespace(tell=lambda roles, word: None))
+    assert rebirths.lost(WHO, KILLED, heard())
+    seat = rebirths.seats[WHO]
+    seat.told[Address("server", 0)] = SimpleNamespace(ended=False, floor=0)  # type: ignore[assignment]
+    rebirths._enter(seat, [])
+    assert not rebirths.settled
+    rebirths.roster.seen[WHO].step = -1  # as its first report says
+    assert rebirths.lost(WHO, KILLED, heard()) and rebirths.seats[WHO].step == 7
+
+
+def test_a_new_life_is_never_told_that_another_is_where_a_dead_one_was() -> None:
+    """Both are lost; the first is ready while the second, for the second time, still has to be forked."""
+    other, told = Address("worker", 0), list[tuple[Address, Any]]()
+    both = [other, WHO]
+    roster: Any = SimpleNamespace(
+        trainers=both, roles=both, seen={who: RoleRecord(heard=0.0, step=7) for who in both},
+        tallies={who: SimpleNamespace(samples=32) for who in both},
+    )  # fmt: skip
+    board: Any = SimpleNamespace(tell=lambda roles, word: told.extend((who, word) for who in roles))
+    begun = list[dict[Address, int]]()
+
+    def start(who: Address, lives: Mapping[Address, int]) -> str:
+        begun.append(dict(lives))
+        return f"{who} in life {lives[who]}"
+
+    rebirths = Rebirths(roster, board, Renewal(Deaths(9), start), print)
+    rebirths.begun, words = True, heard()
+    for who in (WHO, WHO, other):
+        assert rebirths.lost(who, KILLED, words)
+        rebirths.advance(words, [], 0.0)
+    assert begun == [{WHO: 1}, {WHO: 1, other: 1}], "of its second life the other knows nothing yet"
+    assert rebirths.seats[other].forked and not rebirths.seats[WHO].forked, "its second death costs a pause"
+    words.inbox[control.RoleReady] = {other: control.RoleReady("", 1)}
+    rebirths.advance(words, [], 0.0)
+    rebirths.seats[WHO].due = 0.0
+    rebirths.advance(words, [], 0.0)
+    known = [(word.life, word.endpoint) for who, word in told if who == other and isinstance(word, control.Install)]
+    assert all(endpoint == f"worker 1 in life {life}" for life, endpoint in known) and known[-1][0] == 2
 
 
 def test_a_life_that_dies_before_it_begins_is_an_event_of_its_own(

@@ -141,7 +141,7 @@ class RunKeeper:
     def _states(self) -> dict[Address, RoleState]:
         now = self._agenda.now
         return {
-            address: state_of(actor, actor.replica, held=actor in self._held, seconds=now)
+            address: state_of(actor, actor.replica, held=actor in self._held, ended=actor.ended, seconds=now)
             for address, actor in self._engine.actors.items()
         }
 

@@ -71,7 +71,7 @@ class Rebirths:
         self.finished: set[Address] = set()  # lost after the end of their programs: nobody needs them
         self.empty: set[Address] = set()  # of workers that went: these are among them until somebody joins
         self.entered: set[Address] = set()  # that have begun, and do not know yet where they go on
-        self.first: dict[Address, int] = {}  # the step with which each role began, if not with 0
+        self.first: dict[Address, int] = {}  # the step at which each role began, in its present life
         self.log = renewal.log if renewal else MembershipLog()
         self.seconds = 0.0  # of training so far
         self.begun = False  # training: a worker that is lost before is not replaced
@@ -180,7 +180,7 @@ class Rebirths:
                 self._fork(seat)
             if seat.forked and not seat.ready and heard.inbox.get(control.RoleReady, {}).pop(seat.who, None):
                 seat.ready = True
-                for who in self.endpoints.keys() - {seat.who}:
+                for who in self.endpoints.keys() - self._unborn - {seat.who}:
                     self._install(who, [seat.who])
             if seat.ready and heard.phase in ENTERED_IN and all(who in seat.told for who in self._listeners(seat)):
                 self._enter(seat, orders)
@@ -188,13 +188,20 @@ class Rebirths:
     def _fork(self, seat: EmptySeat) -> None:
         assert self.renewal is not None
         seat.forked = True
-        self.endpoints[seat.who] = self.renewal.start(seat.who, self.renewal.deaths.lives)
+        # a life that has no process yet is not known: where it will be heard is told when that is known
+        lives = {who: life - (who in self._unborn) for who, life in self.renewal.deaths.lives.items()}
+        self.endpoints[seat.who] = self.renewal.start(seat.who, lives)
         building = {who for who, other in self.seats.items() if not other.ready}  # these are told when they are ready
         self._install(seat.who, [who for who in self._listeners(seat) if who not in building])
 
+    @property
+    def _unborn(self) -> set[Address]:
+        """The lost ones that have no new process yet: their endpoints are those of the dead."""
+        return {who for who, seat in self.seats.items() if not seat.forked}
+
     def _listeners(self, seat: EmptySeat) -> list[Address]:
         """Who must speak to the new life before it enters: all that have a process."""
-        gone = {who for who, other in self.seats.items() if not other.forked} | self.finished | {seat.who}
+        gone = self._unborn | self.finished | {seat.who}
         return [who for who in (*self.roster.roles, SCORER) if who not in gone]
 
     def _install(self, who: Address, listeners: Sequence[Address]) -> None:
@@ -211,6 +218,7 @@ class Rebirths:
         seat.event.stalled = time.monotonic() - seat.died
         del self.seats[seat.who]
         self.entered.add(seat.who)
+        self.first[seat.who] = seat.step  # its own reports begin before it knows
         if seat.event.event == "join":
             return self.say(f"{seat.who} joined; {self.workers} workers go on")
         self.say(f"{seat.who} died ({seat.event.cause}); born again after {seat.event.stalled:.1f} s")

@@ -138,7 +138,8 @@ def save(driver: Driver, word: control.Save) -> None:
     driver.report(now=True)  # what the launcher keeps must be as new as what the role keeps
     driver.metrics.watch.stop()
     held, seconds = driver.programs.held is not None, driver.metrics.watch.now()
-    copy = state_of(driver.host, driver.replica, held=held, seconds=seconds).copied(named_numbers)
+    ended = driver.programs.ended
+    copy = state_of(driver.host, driver.replica, held=held, ended=ended, seconds=seconds).copied(named_numbers)
     write_aside(copy, Path(word.directory), driver.host.me, driver.line)
     driver.line.tell(control.Copied())
 

@@ -16,6 +16,7 @@ from covey.engines.process import control
 from covey.engines.process.control_lines import RoleLine
 from covey.engines.remembered import Remembered
 from covey.errors import CheckpointError
+from covey.membership import Life
 from covey.message import Address
 from covey.model.named import members
 from covey.model.replica import Replica
@@ -32,12 +33,17 @@ class SavedHost(Protocol):
     def memories(self) -> Remembered: ...
     @property
     def rng(self) -> Random: ...
+    @property
+    def life(self) -> Life: ...
 
 
-def state_of(host: SavedHost, replica: Replica, *, held: bool, seconds: float) -> RoleState:
+def state_of(host: SavedHost, replica: Replica, *, held: bool, ended: bool, seconds: float) -> RoleState:
     """The role between two steps: nothing computes, and what was sent to it lies in its mailbox."""
     pace = host.pace
     begun = held or pace.over(pace.step)  # it has asked for this step, and not done it
+    done = pace.step if begun else pace.next
+    if ended and host.life.number and pace.limit is not None:
+        done = pace.limit  # it may have been born again when nothing was left to do
     own: dict[str, Any] = {
         "piece": replica.trained, "optimizer_class": type(replica.optimizer).__name__, "members": members(replica),
         **replica.shown.state(),
@@ -45,7 +51,7 @@ def state_of(host: SavedHost, replica: Replica, *, held: bool, seconds: float) -
     if replica.batch_source.loop:
         own["loop"] = replica.batch_source.loop()
     return RoleState.of(
-        done=pace.step if begun else pace.next, seconds=seconds,
+        done=done, seconds=seconds,
         memories=host.memories.values(), replica={**replica.state(), **own}, rng=host.rng,
         mailbox=[message for message in host.mailbox.waiting if message.kept],
     )  # fmt: skip
