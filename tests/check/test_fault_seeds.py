@@ -154,7 +154,7 @@ def test_a_run_that_does_not_end_is_named() -> None:
 def test_a_failing_seed_says_how_to_see_it_again_and_which_faults_matter(planting: pytest.MonkeyPatch) -> None:
     forget_optimizer(planting)
     plan = parse_faults("slow worker 0@10ms for 20ms by 2x; kill worker 1@75ms; delay worker 0 -> server 0@5ms by 9ms")
-    planting.setattr(fault_seeds, "draw", lambda seed, run: plan)
+    planting.setattr(fault_seeds, "draw", lambda seed, run, kinds: plan)
     told = str(tried(FaultCase("bsp", 4), 17))
     assert "seed 17: bsp, 4 workers" in told and "away from the run without faults" in told
     assert "again: python -m benchmarks.faults --seeds 17" in told

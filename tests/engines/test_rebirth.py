@@ -107,7 +107,7 @@ def test_global_sums_go_on_when_two_workers_are_lost_at_once_or_one_while_all_me
             assert again.equals(rigid.scored), f"killed at effects {first} and {first + 1 + second % 7}"
 
 
-def test_when_all_workers_are_lost_at_once_the_run_ends_and_says_what_would_have_helped() -> None:
+def test_when_all_workers_are_lost_at_once_the_run_cannot_go_on() -> None:
     with pytest.raises(PeerLost, match="worker . was lost together with all other workers that had the model"):
         Finished("allreduce", [9], also={worker(0): [9], worker(2): [9]}, cluster=INSTANT)
 

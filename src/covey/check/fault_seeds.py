@@ -30,6 +30,7 @@ from covey.task import Task
 STEPS = 12
 CHECKPOINTS = 3  # about, in a run without faults
 SURVIVED: tuple[FaultKind, ...] = ("kill", "stop", "partition", "delay", "slow")  # by a run that is not kept
+OFTEN: tuple[FaultKind, ...] = ("kill",) * 4  # more of these where a lost worker is born again
 SHARING = 200  # seeds in a row in which a strategy has the same number of workers
 UNEVEN = Cluster(compute=Seconds(0.01), jitter=0.3)
 FASTER = {
@@ -156,7 +157,8 @@ def tried(case: FaultCase, seed: int) -> SeedFinding:
     run = RehearsedRun(
         seconds=calm.result.seconds, effects=known, trainers=trainers, links=list(calm.log.links)
     )  # fmt: skip
-    plan = draw(seed, run, (*SURVIVED, *OF_SEATS) if case.least else DRAWN)
+    kept = (*DRAWN, *OFTEN) if case.elastic else DRAWN
+    plan = draw(seed, run, (*SURVIVED, *OF_SEATS) if case.least else kept)
     record, found = examined(case, plan)
     least = reduced(plan, lambda fewer: bool(examined(case, fewer)[1])) if found else plan
     return SeedFinding(seed, case, plan, found, least, record.log.restarts)

@@ -296,6 +296,5 @@ Downward = (
     Endpoints | Go | Install | Undo | Freeze | Thaw | Skip | AskNextStep | Hold | Release | Stop | CountMessages
     | TakeSnapshot | Save | Score | VoteResult | Quit
 )  # fmt: skip
-
 upward: WireFormat[Upward] = WireFormat("word up the control line", Upward)
 downward: WireFormat[Downward] = WireFormat("word down the control line", Downward)
