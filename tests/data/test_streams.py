@@ -124,9 +124,10 @@ def apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("workers", [1, 2])
-def test_it_trains_as_the_plain_loop(workers: int) -> None:
-    found = covey.fit(task(Counted()), "allreduce", workers, engine="simulated", epochs=3)
+def test_it_trains_as_the_plain_loop(workers: int, engine: str) -> None:
+    found = covey.fit(task(Counted()), "allreduce", workers, engine=engine, epochs=3, runs=False)
     assert found.samples == 150
     assert apart(found.weights, by_hand(3 * -(-50 // (8 * workers)), 8 * workers)) <= (0 if workers == 1 else 1e-12)
 

@@ -85,6 +85,16 @@ def test_fp16_is_the_plain_loop_with_a_scaler() -> None:
     assert apart(found, by_hand(torch.bfloat16)) > 0
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("factor", [1.0, 2.0**10], ids=["", "overflow"])
+def test_processes_are_the_plain_loop_too(precision: str, factor: float) -> None:
+    """A loss that overflows in the first batch is computed again, where a scaler would skip that step."""
+    found = covey.fit(task(precision, factor), "allreduce", 1, epochs=2, threads=1, runs=False).weights
+    scale = torch.amp.GradScaler("cpu", init_scale=2.0**6) if precision == "fp16" else None
+    alone = by_hand(torch.float16 if scale else torch.bfloat16, scale, factor)
+    assert apart(found, alone) == 0
+
+
 def test_gradients_that_are_too_small_for_fp16_count() -> None:
     without, exact = by_hand(torch.float16, factor=SMALL), by_hand(None, factor=SMALL)
     found = trained(task("fp16", SMALL))
