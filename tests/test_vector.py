@@ -147,3 +147,10 @@ def test_a_step_that_raises_leaves_the_module_on_its_working_copy() -> None:
     with pytest.raises(ZeroDivisionError), working.aside():
         raise ZeroDivisionError
     assert module.weight.data_ptr() == place
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_the_quick_norm_is_the_norm_within_single_precision(dtype: torch.dtype) -> None:
+    parts = [torch.full((100_000,), 3.0, dtype=dtype), torch.full((70_000,), -2.0, dtype=dtype)]
+    assert Vector(parts).quick_norm() == pytest.approx(Vector(parts).norm(), rel=1e-5)
+    assert Vector([]).quick_norm() == 0

@@ -96,6 +96,11 @@ class Vector:
         """The Euclidean norm over all parts."""
         return math.sqrt(sum(part.double().square().sum().item() for part in self.parts))
 
+    def quick_norm(self) -> float:
+        """The same in single precision and without a copy, for what is only reported."""
+        each = [torch.linalg.vector_norm(part, dtype=_at_least_single(part.dtype)).item() for part in self.parts]
+        return math.sqrt(sum(float(norm) ** 2 for norm in each))
+
     def shorten_(self, most: float, norm: float | None = None) -> Self:
         """Make its norm, unless another one counts, at most `most`; on a GPU without waiting for the number."""
         if norm is None and self.parts and all(part.is_cuda for part in self.parts):
@@ -197,3 +202,7 @@ def _mean(into: Tensor, given: Sequence[Tensor], shares: Sequence[float]) -> Non
         for place, other in enumerate(others, 1):
             last = place == len(others)
             total = torch.add(total, other, alpha=shares[place], out=into[start : start + step] if last else total)
+
+
+def _at_least_single(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)

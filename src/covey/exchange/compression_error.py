@@ -20,8 +20,8 @@ def measuring(encode: Encode, decode: Callable[[Vector], Vector], measure: Calla
         nonlocal count
         count += 1
         wire, memory = encode(vector, memory)
-        if count % (SAMPLED if count < 10 * SAMPLED else LATER) == 1 and (whole := vector.norm()) > 0:
-            measure("compression", (vector - decode(wire)).norm() / whole)
+        if count % (SAMPLED if count < 10 * SAMPLED else LATER) == 1 and (whole := vector.quick_norm()) > 0:
+            measure("compression", (vector - decode(wire)).quick_norm() / whole)
         return wire, memory
 
     return measured
