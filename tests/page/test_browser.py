@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from covey.observe.progress import Progress, RoleProgress
-from tests.page.browser import Browser
+from tests.page.browser import CHROMIUM, Browser, browser
 from tests.page.conftest import record, serving, trained
+from tests.warm import Warm
 
 pytestmark = pytest.mark.xdist_group("chromium")
 NAMES = "[...document.querySelectorAll('#rows tr')].map(row => row.dataset.run)"
@@ -179,6 +180,29 @@ def test_ten_thousand_workers_are_dots_and_take_little_memory(tmp_path: Path, ta
         assert "worker → server" in told
         used = {one["name"]: one["value"] for one in tab.ask("Performance.getMetrics")["metrics"]}
         assert used["JSHeapUsedSize"] < 50e6 and tab.js("document.querySelectorAll('*').length") < 300
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_a_simulated_run_of_ten_thousand_workers_takes_less_than_200_mb(tmp_path: Path, warm: Warm) -> None:
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    words = ["simulate", "examples/digits.py", "--strategy", "asynchronous", "--workers", "10000", "--timing-only"]
+    runs, most = tmp_path / "runs", 0
+    runs.mkdir()
+    with serving(str(runs)) as address, browser(tmp_path / "profile") as fresh:
+        fresh.open(address)
+        run = warm.start(["-m", "covey", *words, "--steps", "2", "--quiet", "--runs", str(runs)], Path.cwd())
+        fresh.until("document.getElementById('cluster')?.innerText.includes('10000 × worker')", 400)
+        while run.poll() is None:
+            most = max(most, fresh.memory())
+            time.sleep(0.2)
+        assert run.wait(1) == 0
+        fresh.until("document.querySelector('#rows tr')?.innerText.includes('budget')")
+        most = max(most, fresh.memory())
+        assert fresh.said == []
+    print(f"the tab's process: at most {most / 1e6:.0f} MB")
+    assert 20e6 < most < 200e6
 
 
 def test_rows_are_drawn_as_far_as_a_person_scrolls(tmp_path: Path, tab: Browser) -> None:

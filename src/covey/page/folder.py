@@ -21,7 +21,6 @@ from covey.page.tail import JournalCursor, news
 EVERY = 0.15  # seconds between two looks at the folder
 SILENT = 2.0  # seconds without a new line, after which somebody looks whether the writer lives
 TAIL = 1 << 16  # bytes of a journal that say how a run is doing
-OVER = ("unreadable", "lost")
 
 
 class RunRow(msgspec.Struct, kw_only=True):
@@ -42,7 +41,6 @@ class RunRow(msgspec.Struct, kw_only=True):
     bytes: int = 0
     loss: float | None = None
     rate: float | None = None  # samples per second of training
-    staleness: float | None = None
     metrics: dict[str, float | None] = {}
 
 
@@ -96,7 +94,6 @@ class _SeenRecord:
         elif isinstance(event, JournalMoment):
             row.seconds, row.samples, row.bytes = event.seconds, event.samples, event.bytes
             row.loss = finite(event.loss) if event.loss is not None else row.loss
-            row.staleness = finite(event.staleness)
         elif isinstance(event, JournalEnd):
             self._end(event.stopped, event.why)
         row.rate = row.samples / row.seconds if row.seconds else None
