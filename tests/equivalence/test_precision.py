@@ -215,5 +215,5 @@ def test_what_cannot_work_is_refused(strategy: str, precision: str, words: str) 
 
 
 def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(PlanError, match="precision must be one of fp32, bf16, fp16, not 'half'"):
+    with pytest.raises(PlanError, match="precision must be 'fp32' or 'bf16' or 'fp16', not str 'half'"):
         task("half")
