@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -72,3 +73,39 @@ def test_who_may_go_when(
             supervisor.monitor.bury(exits)
     else:
         supervisor.monitor.bury(exits)
+
+
+class SlowKeeper:
+    """Notes what a clock shows while a checkpoint is copied, which takes its time."""
+
+    last = False
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now, self.shown = now, list[float]()
+
+    def complete(self) -> None:
+        self.shown.append(self.now())
+
+    def copy(self, record: Any) -> None:
+        self.shown.append(self.now())
+        time.sleep(0.02)
+        self.shown.append(self.now())
+
+    def stood_still(self, seconds: float) -> None:
+        assert seconds >= 0.02, "the pause counts for the interval, if not for the training"
+
+
+def test_the_clock_is_stopped_while_a_checkpoint_is_copied(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs while workers come to a common step, and goes on when they do."""
+    monkeypatch.setattr(supervisor.quiescence, "hold", lambda score: time.sleep(0.001) is None)
+    monkeypatch.setattr(supervisor.quiescence, "drain", lambda broken: True)
+    monkeypatch.setattr(supervisor.monitor.board, "tell", lambda roles, word: None)
+    watch = supervisor.clock.watch
+    watch.start()
+    keeper: Any = SlowKeeper(watch.now)
+    supervisor.keep(keeper)
+    began, copying, copied = keeper.shown
+    time.sleep(0.001)
+    assert began < copying == copied < watch.now()

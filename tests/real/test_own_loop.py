@@ -292,6 +292,17 @@ def test_weights_that_a_loop_writes_itself_are_warned_of_once(room: Room) -> Non
     assert line.startswith("worker 1: the loop itself changed weights") and "'1.bias'" in line
 
 
+@pytest.mark.full
+def test_a_queue_of_samples_that_would_be_averaged_is_warned_of_once(room: Room) -> None:
+    text = WRITING.replace("model, other =", "class Own(nn.Sequential):\n    pass\nmodel, other =")
+    text = text.replace("nn.Sequential(nn.Linear(6, 3)", "Own(nn.Linear(6, 3)")
+    text = text.replace("optimizer =", "model.register_buffer('queue', torch.zeros(8, 6))\noptimizer =")
+    script = room.script(text.format(write="model.queue[:4] = inputs"))
+    launch(script, [], "bsp", 2, threads=1, watcher=(watcher := Lines()))
+    lines = [line for line in watcher.said if "float buffers are averaged" in line]
+    assert len(lines) <= 2 and all("'queue'" in line for line in lines) and lines
+
+
 def test_a_parameter_that_becomes_another_tensor_is_refused(room: Room) -> None:
     write = "model[0].weight.data = model[0].weight.data * 0.9"
     with pytest.raises(PlanError, match=r"replaced the tensor of parameter '0\.weight' after covey\.join"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 
 import covey
 from covey import fit
@@ -60,3 +60,17 @@ def test_of_a_loop_alone(wrong: float) -> None:
 
 def test_a_schedule_that_ends_at_0_but_for_rounding_is_none_of_these() -> None:
     fit(mlp(rate=lambda share: -1e-16), "bsp", 2, engine="simulated", steps=2)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("samples", [128, 100])
+def test_a_cycle_of_all_steps_of_the_run_has_its_last_rate_unused(workers: int, samples: int) -> None:
+    """As in a plain loop, the scheduler is stepped once more after the last update: below 0, where nobody looks."""
+    made: list[OneCycleLR] = []
+
+    def cycle(optimizer: torch.optim.Optimizer, steps: int) -> OneCycleLR:
+        made.append(OneCycleLR(optimizer, 0.5, total_steps=steps, anneal_strategy="linear", cycle_momentum=False))
+        return made[-1]
+
+    fit(mlp(samples=samples, scheduler=cycle, schedule_by="batch"), "bsp", workers, engine="simulated", epochs=2)
+    assert made[-1].last_epoch == made[-1].total_steps and made[-1].get_last_lr()[0] < 0

@@ -76,5 +76,7 @@ class TrainingProgress:
         share = min(1.0, self.seen / self._budget) if self._budget else 0.0
         with in_task("rate(progress)"):
             rate = float(self._rate(share)) if self._rate else 1.0
+        if self._scheduler:
+            self._scheduler.check()
         check_rate(f"Task: rate({share:g}), the factor on the learning rate,", rate)
         return rate

@@ -44,6 +44,7 @@ class SteppedScheduler:
 
     def __init__(self, pace: SchedulePace, optimizer: Optimizer) -> None:
         self._pace, self._taken = pace, 0
+        self._unchecked = False
         for group in optimizer.param_groups:  # of an optimizer that was kept, or has had a scheduler
             group["lr"] = deepcopy(group.get("initial_lr", group["lr"]))
         first = [deepcopy(group["lr"]) for group in optimizer.param_groups]
@@ -60,7 +61,13 @@ class SteppedScheduler:
             self._taken += 1
             with in_task("scheduler.step()"):
                 self.scheduler.step()
+            self._unchecked = True
+
+    def check(self) -> None:
+        """(Before an update) Refuse a rate that it cannot have; what follows the last update may be anything."""
+        if self._unchecked:
             check_rates(self.scheduler.optimizer)
+            self._unchecked = False
 
     def hear(self, score: float) -> None:
         """The model was scored."""

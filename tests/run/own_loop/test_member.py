@@ -25,7 +25,7 @@ from covey.run.own_loop.loading import Sizes
 from covey.run.own_loop.member import Member
 from covey.run.own_loop.settings import replica_of
 from covey.run.own_loop.worker_member import WorkerMember
-from covey.run.own_loop.written_weights import WrittenWeights
+from covey.run.own_loop.written_weights import FilledBuffers, WrittenWeights
 
 X, Y = torch.linspace(-1, 1, 24).view(12, 2), torch.arange(12) % 3
 
@@ -446,3 +446,25 @@ def test_what_needs_a_gradient_and_has_none() -> None:
     model.requires_grad_(False)
     model.weight.grad = None
     assert not lacks_gradient(optimizer), "what is frozen needs none"
+
+
+class Remembers(nn.Module):
+    """Has a queue of samples, a table that stays, and a counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(2)
+        self.register_buffer("table", torch.ones(5))
+        self.register_buffer("queue", torch.zeros(20_000, 2))
+        self.register_buffer("count", torch.zeros(3, dtype=torch.long))
+
+
+def test_buffers_that_a_loop_fills_are_found_but_not_those_of_torchs_own_layers() -> None:
+    model: Any = nn.Sequential(Remembers())
+    buffers = FilledBuffers([model])
+    model[0].norm(X)
+    model[0].count += 1
+    assert buffers.check() is None
+    model[0].queue[40:56] = 1.0
+    assert buffers.check() == "0.queue"
+    assert [buffers.check() for _ in range(3)] == ["0.queue", "0.queue", None], "it looks at the first steps only"

@@ -29,7 +29,7 @@ from covey.run.own_loop.loading import Sizes
 from covey.run.own_loop.loop_turns import LoopTurns
 from covey.run.own_loop.member import Agreement, Member
 from covey.run.own_loop.trained import parameters_of
-from covey.run.own_loop.written_weights import WRITTEN, WrittenWeights
+from covey.run.own_loop.written_weights import AVERAGED, WRITTEN, FilledBuffers, WrittenWeights
 
 UNDIVIDED = (
     "this loop's batches come neither from member.loader nor from member.shard, so every worker may go through all of "
@@ -62,7 +62,7 @@ class WorkerMember(Member):
         self._compute_thread: ComputeThread | None = None
         self._verdicts: SimpleQueue[float | None] = SimpleQueue()  # None: the run is over
         self._votes = 0
-        self._written = WrittenWeights(replica.layout)
+        self._written, self._buffers = WrittenWeights(replica.layout), FilledBuffers(self.models)
         replica.batch_source = replace(
             replica.batch_source, own=self._turns.compute, weight=lambda: self._counts.weight, loop=self._keeping.state
         )
@@ -127,6 +127,8 @@ class WorkerMember(Member):
             return self._counts.begin()  # the run has ended; loops over loaders end by themselves
         if name := self._written.check():
             self._warn("written", WRITTEN.format(name=name))
+        if name := self._buffers.check():
+            self._warn("buffers", AVERAGED.format(name=name))
         counted = self._counts.take(samples)
         if self._one_batch and counted.mine and lacks_gradient(chosen):
             raise PlanError(

@@ -1,9 +1,11 @@
-"""Weights that a loop changes itself between two steps: no strategy exchanges that."""
+"""What a loop writes into its models itself: weights, which no strategy exchanges, and buffers, which are averaged."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from covey.errors import PlanError
 from covey.model.flat import Flat
@@ -14,6 +16,13 @@ WRITTEN = (
     "the loop itself changed weights between two steps (first found in {name!r}), which no strategy exchanges: "
     "servers and averages overwrite the change, and under `allreduce` it must be the same on all workers. Give the "
     "parameter to an optimizer, or change it before covey.join"
+)
+
+LOOKS = 4  # steps at which buffers are compared: those that change do so at once
+AVERAGED = (
+    "the loop fills the buffer {name!r}, and float buffers are averaged over the workers, as the statistics of "
+    "batch-norm are: one that is no mean, such as a queue of samples, would be mixed up. Keep that in a plain "
+    "attribute of the module, without register_buffer"
 )
 
 
@@ -64,3 +73,31 @@ class WrittenWeights:
 
     def _name(self, part: int, position: int) -> str:
         return next(s.name for s in self._layout.slots if s.part == part and s.start <= position < s.stop)
+
+
+class FilledBuffers:
+    """Finds float buffers that change, but for those of torch's own layers, which are means."""
+
+    def __init__(self, models: Iterable[nn.Module]) -> None:
+        own = [(n, each) for model in models for n, each in model.named_modules() if not _is_torchs(each)]
+        found = {f"{n}.{key}".lstrip("."): b for n, each in own for key, b in each.named_buffers(recurse=False)}
+        self._live = {name: b for name, b in found.items() if b.is_floating_point() and b.numel() > 1}
+        self._before = {name: self._sample(buffer) for name, buffer in self._live.items()}
+        self._looks = LOOKS
+
+    def check(self) -> str | None:
+        """The name of one that has changed."""
+        self._looks -= 1
+        if self._looks < 0:
+            return None
+        changed = (n for n, buffer in self._live.items() if not torch.equal(self._before[n], self._sample(buffer)))
+        return next(changed, None)
+
+    @staticmethod
+    def _sample(buffer: Tensor) -> Tensor:
+        """Some of its numbers, from all over it."""
+        return buffer.detach().flatten()[:: max(1, buffer.numel() // SAMPLED)].clone()
+
+
+def _is_torchs(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.")
