@@ -148,3 +148,25 @@ def test_chance_goes_on_where_it_was() -> None:
         assert draws() != expected
         again.position.stepped()
     assert draws() == expected
+
+
+def teacher() -> tuple[nn.Module, LoopState]:
+    """A student with a frozen average of itself, as a loop writes it."""
+    torch.manual_seed(0)
+    model = nn.ModuleList(nn.Linear(2, 1).requires_grad_(number == 0) for number in range(3))
+    return model, LoopState([model], [torch.optim.SGD(model[0].parameters(), lr=0.1)], None, True)
+
+
+def test_frozen_weights_that_the_loop_writes_come_back() -> None:
+    """No role exchanges or keeps them; those that stay as the script makes them are not kept either."""
+    model, state = teacher()
+    with torch.no_grad():
+        model[1].weight.mul_(0.9)  # type: ignore[index]
+    past = state.state()
+    assert list(past["frozen"]) == ["0.1.weight"]
+    again, _ = teacher()
+    LoopState([again], [torch.optim.SGD(again[0].parameters(), lr=0.1)], past, True).begin()  # type: ignore[index]
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), again.parameters(), strict=True))
+    past["frozen"] = {"0.1.weight": torch.zeros(1)}
+    with pytest.raises(CheckpointError, match="another shape"):
+        LoopState([again], [torch.optim.SGD(again[0].parameters(), lr=0.1)], past, True).begin()  # type: ignore[index]

@@ -19,6 +19,7 @@ from covey.decoding import UNREADABLE
 from covey.errors import CheckpointError, PlanError
 from covey.observe.tally import MOST
 from covey.run.own_loop.position import Position, SavedPosition
+from covey.run.own_loop.written_weights import WrittenFrozen
 from covey.task.arguments import describe
 
 
@@ -42,6 +43,7 @@ class LoopState:
         kept = _read(past) if past else None
         self.position = Position(kept, self.restore)
         self.buffers: list[torch.Tensor] = []
+        self.frozen = WrittenFrozen(models)
         self.restored = False
 
     def add(self, things: Iterable[Stateful]) -> None:
@@ -74,7 +76,7 @@ class LoopState:
         return {
             "position": msgspec.to_builtins(self.position.here(), str_keys=True),
             "settings": [_settings(group) for optimizer in self.optimizers for group in optimizer.param_groups],
-            "keep": [thing.state_dict() for thing in self.keep], "chance": _chance(),
+            "keep": [thing.state_dict() for thing in self.keep], "chance": _chance(), "frozen": self.frozen.state(),
         }  # fmt: skip
 
     def begin(self) -> None:
@@ -100,6 +102,7 @@ class LoopState:
             live = [buffer for model in self.models for buffer in model.buffers()]
             for buffer, before in zip(live, self.buffers, strict=True):
                 buffer.copy_(before)
+        self.frozen.restore(self.past.get("frozen", {}))  # older checkpoints have none
         _restore_chance(self.past["chance"])
 
     def _load(self, number: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +82,7 @@ class FilledBuffers:
         own = [(n, each) for model in models for n, each in model.named_modules() if not _is_torchs(each)]
         found = {f"{n}.{key}".lstrip("."): b for n, each in own for key, b in each.named_buffers(recurse=False)}
         self._live = {name: b for name, b in found.items() if b.is_floating_point() and b.numel() > 1}
-        self._before = {name: self._sample(buffer) for name, buffer in self._live.items()}
+        self._before = {name: sampled(buffer) for name, buffer in self._live.items()}
         self._looks = LOOKS
 
     def check(self) -> str | None:
@@ -90,13 +90,34 @@ class FilledBuffers:
         self._looks -= 1
         if self._looks < 0:
             return None
-        changed = (n for n, buffer in self._live.items() if not torch.equal(self._before[n], self._sample(buffer)))
+        changed = (n for n, buffer in self._live.items() if not torch.equal(self._before[n], sampled(buffer)))
         return next(changed, None)
 
-    @staticmethod
-    def _sample(buffer: Tensor) -> Tensor:
-        """Some of its numbers, from all over it."""
-        return buffer.detach().flatten()[:: max(1, buffer.numel() // SAMPLED)].clone()
+
+class WrittenFrozen:
+    """Parameters frozen at covey.join: only the loop can change them, such as a teacher that averages the student."""
+
+    def __init__(self, models: Iterable[nn.Module]) -> None:
+        named = [(f"{number}.{name}", p) for number, model in enumerate(models) for name, p in model.named_parameters()]
+        self._live = {name: parameter for name, parameter in named if not parameter.requires_grad}
+        self._before = {name: sampled(parameter) for name, parameter in self._live.items()}
+
+    def state(self) -> dict[str, Tensor]:
+        """Those that the loop has written, which no role keeps."""
+        changed = {n: p for n, p in self._live.items() if not torch.equal(self._before[n], sampled(p))}
+        return {name: parameter.detach().clone() for name, parameter in changed.items()}
+
+    def restore(self, kept: Mapping[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, value in kept.items():
+                if self._live[name].shape != value.shape:
+                    raise ValueError(f"the parameter {name} has another shape")
+                self._live[name].copy_(value)
+
+
+def sampled(tensor: Tensor) -> Tensor:
+    """Some of its numbers, from all over it."""
+    return tensor.detach().flatten()[:: max(1, tensor.numel() // SAMPLED)].clone()
 
 
 def _is_torchs(module: nn.Module) -> bool:
