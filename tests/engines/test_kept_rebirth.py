@@ -194,3 +194,39 @@ def test_a_worker_that_was_born_again_with_nothing_left_to_do_has_done_all_its_s
     memories, mailbox = Remembered(worker(1)), Mailbox(lambda message: None)
     host = SimpleNamespace(pace=Pace(STEPS), mailbox=mailbox, memories=memories, rng=Random(1), life=Life(life))
     assert state_of(host, replica, held=False, ended=ended, seconds=1.0).done == done
+
+
+UNEVEN = Cluster(slowdowns={0: 4.0})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "given"),
+    [("asynchronous", {"servers": 1}), ("petuum(bound=9)", {"servers": 1}), ("malt(bound=2)", {}), (DOWNPOUR[0], {})],
+)
+def test_every_checkpoint_of_workers_of_different_speeds_resumes(
+    tmp_path: Path, strategy: str, given: dict[str, Any]
+) -> None:
+    """Some have left, or have shares of steps that others have not begun; then one is lost, and repeats little."""
+    plain = fit(strategy, cluster=UNEVEN, **given)
+    fit(strategy, cluster=UNEVEN, checkpoint=tmp_path / "kept", every=f"{plain.seconds / 7:.9f}s", **given)
+    places = sorted((tmp_path / "kept").glob("checkpoint-*"))
+    for number, place in enumerate(places):
+        alone = tmp_path / str(number)
+        alone.mkdir()
+        place.rename(alone / "checkpoint-000001")
+        (alone / "latest").write_text("checkpoint-000001")
+        assert fit(strategy, cluster=UNEVEN, resume=alone, **given).samples == plain.samples, f"checkpoint {number}"
+        lost = fit(strategy, "kill worker 0#4", UNEVEN, resume=alone, **given)
+        assert lost.samples == plain.samples, f"checkpoint {number}"
+        repeated = lost.goodput.repeated if isinstance(lost.membership, list) else 0  # type: ignore[union-attr]
+        assert repeated <= 3 * 8, f"checkpoint {number}: more than the steps since its last push"
+    assert places
+
+
+def test_nothing_is_kept_while_a_seat_is_empty(tmp_path: Path) -> None:
+    """Its second death in a row costs a worker a second; the others train on, and end."""
+    run = fit("asynchronous", "kill worker 1@15ms; kill worker 1@15.1ms", INSTANT, checkpoint=tmp_path, every="4ms")
+    assert isinstance(run.membership, list) and run.seconds > 1
+    moments = [moment(place) for place in sorted(tmp_path.glob("checkpoint-*"))]
+    assert any(when < 0.015 for when in moments) and any(when > 1.015 for when in moments)
+    assert not any(0.0152 < when < 1.015 for when in moments)
