@@ -31,6 +31,16 @@ def test_the_list_has_every_name_and_column(runner: CliRunner) -> None:
     assert not cut_off, "nothing is cut off at 80 columns"
 
 
+def test_whether_workers_may_come_and_go_is_told_here_and_on_the_page(runner: CliRunner) -> None:
+    page = " ".join(Path("docs/elastic.md").read_text().partition("## A range of workers")[2].split())
+    listed = re.search(r"The strategies are (.*?), on the engines", page)
+    assert listed is not None
+    able = {name for name, entry in catalog.STRATEGIES.items() if entry.ranges}
+    assert set(re.findall(r"`(\w+)`", listed[1])) == able
+    assert "may come and go" in runner.invoke(app, ["strategies", "bsp"]).stdout
+    assert "may come and go" not in runner.invoke(app, ["strategies", "gosgd"]).stdout
+
+
 @pytest.mark.parametrize("name", catalog.names())
 def test_one_is_told_in_full(runner: CliRunner, name: str, tmp_path: Path) -> None:
     file = tmp_path / "told.json"

@@ -17,6 +17,8 @@ import pytest
 from covey.compare import Comparison, compare
 from covey.compare.page import page
 from covey.report import render, write
+from covey.report.single_run import page_of
+from covey.run import fit
 
 CHROMIUM = shutil.which("chromium")
 
@@ -119,3 +121,13 @@ def test_a_browser_draws_it(tmp_path: Path) -> None:
     done = subprocess.run([*command, file.as_uri()], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.count("main-svg") >= 6, "every chart has its picture"
     assert "js-plotly-plot" in done.stdout
+
+
+def test_who_was_there_when_is_drawn() -> None:
+    plan = "leave worker 1@30ms; join worker 1@60ms"
+    result = fit("examples/digits.py", "bsp", "1:3", engine="simulated", steps=9, faults=plan, runs=False)
+    (line,) = charts(render(page_of(result), interactive=True))["members"]["data"]
+    assert line["y"] == [3, 3, 2, 2, 3, 3]
+    assert line["x"] == [0.0, 0.03, 0.03, 0.06, 0.06, result.seconds]
+    assert "Workers that were there" in render(page_of(result))
+    assert "Workers that were there" not in render(page(whole()))

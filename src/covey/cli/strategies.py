@@ -124,6 +124,7 @@ def describe(spec: str) -> dict[str, Any]:
         "clips": strategy.terms.clips,
         "samples": strategy.description.samples,
         "on_loss": strategy.on_loss,
+        "ranges": strategy.ranges,
         "servers": strategy.servers.count,
         "over": strategy.composition.over,
         "topologies": _topologies(entry, strategy),
@@ -229,6 +230,7 @@ def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
         ("clip_norm", CLIPS[told["clips"]]),
         ("samples", told["samples"]),
         ("a lost worker", LOSSES[told["on_loss"]]),
+        *([("workers", "may come and go, with --workers MIN:MAX")] if told["ranges"] else []),
         ("paper", told["paper"]),
     ]
 

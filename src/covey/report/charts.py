@@ -42,7 +42,7 @@ def all_of(runs: Sequence[Named], metric: str, target: float | None = None) -> l
         _against(runs, metric, target, "seconds", "time"),
         _against(runs, metric, target, "samples", "samples"),
         _against(runs, metric, target, "bytes", "traffic"),
-        _spent(runs), _stale(runs), _links(runs), *_usage(runs),
+        _spent(runs), _stale(runs), _links(runs), _members(runs), *_usage(runs),
     ]  # fmt: skip
     return [chart for chart in found if chart is not None]
 
@@ -201,3 +201,35 @@ def _usage(runs: Sequence[Named]) -> list[Chart]:
             shape = {"xaxis": {"title": {"text": "seconds"}}, "yaxis": upward}
             charts.append(Chart(name=name, title=title, caption=words, data=data, layout=shape))
     return charts
+
+
+def _members(runs: Sequence[Named]) -> Chart | None:
+    """How many workers there were, where they came and went."""
+    data = [
+        {
+            "type": "scatter", "mode": "lines", "name": label, "legendgroup": label,
+            "line": {"color": colour(number), "width": 2}, "hovertemplate": "%{y} workers after %{x:.3g} s",
+            "x": [seconds for seconds, _ in found], "y": [workers for _, workers in found],
+        }
+        for number, (label, result) in enumerate(runs) if (found := _present(result))
+    ]  # fmt: skip
+    if not data:
+        return None
+    layout = {
+        "xaxis": {"title": {"text": "seconds"}}, "yaxis": {"title": {"text": "workers"}, "rangemode": "tozero"}
+    }  # fmt: skip
+    words = "Workers that were there: each step is one that left or joined."
+    return Chart(name="members", title="Workers", caption=words, data=data, layout=layout)
+
+
+def _present(result: Result) -> list[tuple[float, int]]:
+    """The corners of the line."""
+    events = [event for event in result.membership or () if event.event in ("leave", "join")]
+    if not events:
+        return []
+    workers = events[0].workers + (1 if events[0].event == "leave" else -1)
+    found = [(0.0, workers)]
+    for event in events:
+        found += [(event.seconds, workers), (event.seconds, event.workers)]
+        workers = event.workers
+    return [*found, (max(result.seconds, events[-1].seconds), workers)]

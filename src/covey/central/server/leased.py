@@ -125,13 +125,13 @@ class LeasedServers(Servers):
     async def batch(self) -> bool:
         """Bring the newest parameters, and a batch to do at them; False: none will come."""
         await self.pull()
+        if not self.told:
+            self.told = True
+            await self.node.note("resumed", self.done)
         while self.lease.seat == NONE_LEFT:
             if not await self._rest():
                 return False
             await self.pull()
-        if not self.told:
-            self.told = True
-            await self.node.note("resumed", self.done)
         return True
 
     async def _rest(self) -> bool:

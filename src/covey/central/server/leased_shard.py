@@ -48,9 +48,11 @@ class LeasedShard(Shard):
     def current(self, pull: Pull) -> Params:
         plain, rank = super().current(pull), pull.sender.rank
         answer = LeasedParams(*(getattr(plain, name) for name in Params.__struct_fields__ if name != "sender"))
-        if self.first and (lease := self.ledger.take(rank, pull.step)):
+        if not self.first:
+            return answer
+        lease, answer.done = self.ledger.take(rank, pull.step), self.ledger.before(rank, pull.step)
+        if lease:
             answer.seat, answer.number = lease
-            answer.done = self.ledger.before(rank, pull.step)
             self.ledger.settle(rank, pull.step - 1)  # who asks has heard from all servers after its last but one
         return answer
 
