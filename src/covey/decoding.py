@@ -34,7 +34,8 @@ class WireFormat(Generic[T]):
     def __init__(self, name: str, kind: Any, form: Literal["msgpack", "json"] = "msgpack", most: int = MOST) -> None:
         WIRE_FORMATS.append(self)
         self.name, self.kind, self.form, self.most = name, kind, form, most
-        self._decode = (msgspec.msgpack if form == "msgpack" else msgspec.json).Decoder(kind).decode
+        decode = (msgspec.msgpack if form == "msgpack" else msgspec.json).Decoder(kind).decode
+        self._decode = decode if form == "msgpack" else lambda data: reckonable(decode(data))
 
     def read(self, data: bytes | memoryview, sender: object = "a peer") -> T:
         """The value that `sender` sent; WireError if these bytes are none."""
@@ -52,6 +53,18 @@ class WireFormat(Generic[T]):
             return self._decode(data)  # type: ignore[no-any-return]
         except UNREADABLE as error:
             raise WireError(f"{path} contains no {self.name}: {error or type(error).__name__}") from None
+
+
+def reckonable(value: T) -> T:
+    """The value; OverflowError if it has an integer of more than 64 bits.
+
+    JSON has integers of any length, which cannot be divided, formatted or drawn; msgpack has none.
+    """
+    try:
+        msgspec.msgpack.encode(value)
+    except OverflowError:
+        raise OverflowError("an integer of more than 64 bits") from None
+    return value
 
 
 def named_text(path: Path, most: int = TEXT) -> str:

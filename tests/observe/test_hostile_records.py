@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 
 import pytest
@@ -15,7 +16,8 @@ from typer.testing import CliRunner
 
 import covey
 from covey.cli import app
-from covey.observe.records import named, recorded_runs
+from covey.errors import PlanError
+from covey.observe.records import named, recorded_runs, remove
 
 SECONDS = 20  # after which a command hangs
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
@@ -124,3 +126,88 @@ def test_a_record_whose_journal_could_not_be_ended_has_its_result(good: Path, tm
     journal = tmp_path / "one" / "journal.jsonl"
     journal.write_text("".join(line for line in journal.open() if '"ended"' not in line))
     assert named(tmp_path, "one").status == "budget"
+
+
+HUGE = "1" + "0" * 400  # an integer that is no float
+LINES = {
+    "score": f'{{"event":"score","at":1,"row":{{"samples":1,"seconds":1,"accuracy":{HUGE}}}}}',
+    "moment": f'{{"event":"moment","at":1,"phase":"training","bytes":{HUGE}}}',
+}
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_an_integer_that_is_too_large_is_named(good: Path, tmp_path: Path, line: str) -> None:
+    shutil.copytree(good, tmp_path / "bad")
+    shutil.copytree(good, tmp_path / "good")
+    (tmp_path / "bad" / "result.json").unlink()
+    (tmp_path / "bad" / "journal.jsonl").write_text(line + "\n")
+    code, told = asked("list", "--runs", tmp_path)
+    assert code == 0 and "Unreadable" in told and "bad/journal.jsonl" in told and good.name in told
+    for words in (["show", "bad"], ["compare", "bad", "good"]):
+        code, told = asked(*words, "--runs", tmp_path)
+        assert code == 1 and "bad/journal.jsonl" in told
+
+
+def test_an_integer_of_a_result_that_is_too_large_is_named(good: Path, tmp_path: Path) -> None:
+    shutil.copytree(good, tmp_path / "bad")
+    place = tmp_path / "bad" / "result.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"samples": int(HUGE)}))
+    code, told = asked("list", "--runs", tmp_path)
+    assert code == 0 and "bad/result.json" in told
+
+
+def test_names_are_no_markup(good: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(good, tmp_path / name)
+        place = tmp_path / name / "facts.json"
+        facts = json.loads(place.read_text())
+        facts["id"] = facts["run"]["strategy"] = f"[/{name}]"
+        facts["run"]["settings"] = {"[/setting]": name}
+        place.write_text(json.dumps(facts))
+    code, told = asked("compare", "one", "two", "--runs", tmp_path)
+    assert code == 0 and "[/setting]" in told and "[/one]" in told
+    assert asked("list", "--runs", tmp_path)[0] == asked("show", "one", "--runs", tmp_path)[0] == 0
+
+
+def test_rm_removes_nothing_but_records(good: Path, tmp_path: Path) -> None:
+    for name, text in {"notes": '{"mine": 1}', "other": '{"schema": "another.tool/1"}', "damaged": "{"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "facts.json").write_text(text)
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "facts.json").symlink_to(good / "facts.json")
+    for name in ("notes", "other", "damaged", "linked"):
+        code, told = asked("rm", name, "--runs", tmp_path)
+        assert code == 2 and "not a record of covey" in told and os.path.lexists(tmp_path / name / "facts.json")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "facts.json").write_text('{"schema": "covey.run/0"}')
+    assert asked("rm", "old", "old", "--runs", tmp_path)[0] == 0 and not (tmp_path / "old").exists()
+
+
+def test_rm_prints_nothing_that_moves_the_terminal(good: Path, tmp_path: Path) -> None:
+    shutil.copytree(good, tmp_path / "runs" / ("a" + ESCAPE))
+    shutil.copytree(good, tmp_path / "runs" / os.fsdecode(b"b\xff"))
+    for name in "ab":
+        code, told = asked("rm", name, "--runs", tmp_path / "runs")
+        assert code == 0 and "removed" in told and "\x1b" not in told and "\x07" not in told
+    assert os.listdir(tmp_path / "runs") == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_what_another_user_may_not_read_is_passed_over(good: Path) -> None:
+    with TemporaryDirectory() as name:
+        runs = Path(name)
+        runs.chmod(0o755)
+        for record in ("good", "locked"):
+            shutil.copytree(good, runs / record)
+        (runs / "locked").chmod(0)
+        (runs / "closed").mkdir(mode=0)
+        os.seteuid(65534)
+        try:
+            assert [record.path.name for record in recorded_runs(runs)[0]] == ["good"]
+            with pytest.raises(PlanError, match="cannot be removed"):
+                remove(named(runs, "good"))
+            with pytest.raises(PlanError, match="cannot be read"):
+                recorded_runs(runs / "closed")
+        finally:
+            os.seteuid(0)
+        assert (runs / "good" / "facts.json").is_file()

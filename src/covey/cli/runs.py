@@ -82,9 +82,9 @@ def rm(names: Names, runs: Folder = None) -> None:
     with explained("normal"):
         from covey.observe.records import named, remove
 
-        for record in [named(_folder(runs), name) for name in names]:
+        for record in dict.fromkeys([named(_folder(runs), name) for name in names]):
             remove(record)
-            typer.echo(f"removed {record.path}")
+            json_file.console(None).print(f"removed {record.path}", markup=False, soft_wrap=True)
 
 
 def brief(record: RunRecordFolder) -> dict[str, Any]:

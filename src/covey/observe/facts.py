@@ -10,7 +10,8 @@ import msgspec
 from covey.decoding import WireFormat
 from covey.errors import WireError
 
-SCHEMA = "covey.run/1"
+FAMILY = "covey.run/"  # the versions of all records
+SCHEMA = f"{FAMILY}1"
 FACTS, JOURNAL, NOW, RESULT, INSIDE = "facts.json", "journal.jsonl", "now.json", "result.json", "runs"
 
 
@@ -45,7 +46,22 @@ class RecordFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     cluster: str = ""  # that was simulated
 
 
+class _RecordVersion(msgspec.Struct):
+    """All that facts of every version have."""
+
+    schema: str
+
+
 _facts: WireFormat[RecordFacts] = WireFormat("record of a run", RecordFacts, "json", most=1 << 24)
+_versions: WireFormat[_RecordVersion] = WireFormat("record of a run", _RecordVersion, "json", most=1 << 24)
+
+
+def is_record(folder: Path) -> bool:
+    """Whether some version of covey has made this folder."""
+    try:
+        return _versions.read_file(folder / FACTS).schema.startswith(FAMILY)
+    except (WireError, OSError):
+        return False
 
 
 def read_facts(record: Path) -> RecordFacts:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from covey import atomic_file
-from covey.decoding import UNREADABLE, WireFormat, file_bytes
+from covey.decoding import UNREADABLE, WireFormat, file_bytes, reckonable
 from covey.errors import WireError
 from covey.observe.facts import NOW
 from covey.observe.membership import MembershipEvent
@@ -212,7 +212,7 @@ def read(path: Path) -> Iterator[JournalEvent]:
 def read_line(line: bytes, where: object) -> JournalEvent:
     """The event of one line."""
     try:
-        return _decoder.decode(line)  # type: ignore[no-any-return]
+        return reckonable(_decoder.decode(line))  # type: ignore[no-any-return]
     except UNREADABLE as error:
         raise WireError(f"{where} is not an event of a journal that this covey knows: {error}") from None
 

@@ -14,7 +14,7 @@ from covey.decoding import WireFormat
 from covey.errors import PlanError, WireError
 from covey.names import meant
 from covey.observe import journal
-from covey.observe.facts import FACTS, INSIDE, JOURNAL, RESULT, RecordFacts, read_facts
+from covey.observe.facts import FACTS, INSIDE, JOURNAL, RESULT, RecordFacts, is_record, read_facts
 from covey.observe.journal import JournalEnd, JournalEvent, JournalMoment, JournalScore
 from covey.observe.progress import Row
 from covey.observe.result import Result
@@ -120,10 +120,15 @@ def named(runs: Path, name: str) -> RunRecordFolder:
 
 
 def remove(record: RunRecordFolder) -> None:
-    """Remove a record that nobody writes."""
+    """Remove a record that nobody writes; a folder that no covey has made is refused."""
+    if not is_record(record.path):
+        raise PlanError(f"{record.path} is not a record of covey, or is damaged: look into it, and remove it yourself")
     if journal.being_written(record.path / JOURNAL):
         raise PlanError(f"{record.path.name} is running: stop it first")
-    shutil.rmtree(record.path)
+    try:
+        shutil.rmtree(record.path)
+    except OSError as error:
+        raise PlanError(f"{record.path} cannot be removed: {error.filename}: {error.strerror}") from None
 
 
 def _inside(runs: Path) -> Iterator[Path]:
@@ -136,9 +141,11 @@ def _inside(runs: Path) -> Iterator[Path]:
 def _folders(runs: Path) -> Iterator[Path]:
     try:
         for path in runs.iterdir():
-            if not path.is_symlink() and (path / FACTS).is_file():
+            if not path.is_symlink() and os.path.isfile(path / FACTS):
                 yield path
     except FileNotFoundError:
         return
     except NotADirectoryError:
         raise PlanError(f"{runs} is a file: name the folder of the records with --runs DIR") from None
+    except OSError as error:
+        raise PlanError(f"{runs} cannot be read: {error.strerror}; --runs DIR names another folder") from None

@@ -14,7 +14,7 @@ from covey.observe.progress import RoleProgress
 DRAWN = 64  # roles that are drawn with their names and links; of more, one dot each
 LINKS, WAITS = 400, 8
 COMPUTES, WAITING, STILL = "c", "w", "s"
-_named = re.compile(r"[a-z_]+ \d+")
+_named = re.compile(r"\b[a-z_]+ \d+")  # a search begins only where a word does: otherwise its time is quadratic
 
 
 class ClusterView(msgspec.Struct, kw_only=True):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from covey.decoding import UNREADABLE
 from covey.errors import WireError
 from covey.observe import journal
 from covey.observe.facts import FACTS, INSIDE, JOURNAL, RecordFacts, read_facts
@@ -21,6 +22,7 @@ from covey.page.tail import JournalCursor, news
 EVERY = 0.15  # seconds between two looks at the folder
 SILENT = 2.0  # seconds without a new line, after which somebody looks whether the writer lives
 TAIL = 1 << 16  # bytes of a journal that say how a run is doing
+OVER = ("unreadable", "lost")  # until the files change
 
 
 class RunRow(msgspec.Struct, kw_only=True):
@@ -48,8 +50,10 @@ class _SeenRecord:
     """What was read of a record."""
 
     def __init__(self, path: Path, parent: str) -> None:
-        self.path, self.row = path, RunRow(id=f"{parent}/{path.name}" if parent else path.name, parent=parent)
+        name = encodable(path.name)
+        self.path, self.row = path, RunRow(id=f"{parent}/{name}" if parent else name, parent=parent)
         self.cursor, self.heard, self.over, self.serial = JournalCursor(), 0.0, False, 0
+        self.stamp = self._stamp()
         try:
             self._know(read_facts(path))
         except WireError as error:
@@ -60,6 +64,7 @@ class _SeenRecord:
         if self.over:
             return False
         before = msgspec.structs.replace(self.row)
+        self.stamp = self._stamp()
         try:
             events, cursor = news(self.path / JOURNAL, self.cursor, TAIL)
             if cursor != self.cursor:
@@ -75,9 +80,17 @@ class _SeenRecord:
             if time.monotonic() - self.heard > SILENT and self.heard:
                 self._end("lost", "its journal is missing")
             self.heard = self.heard or time.monotonic()
-        except (WireError, OSError) as error:
+        except (WireError, OSError, *UNREADABLE) as error:  # such as a number that is too large to be reckoned with
             self._end("unreadable", str(error))
         return self.row != before
+
+    def is_outdated(self) -> bool:
+        """Whether a record that could not be read, or whose writer seemed dead, has changed since."""
+        return self.row.status in OVER and self.stamp != self._stamp()
+
+    def _stamp(self) -> tuple[tuple[int, ...], ...]:
+        """Which files these are, and when they or their permissions changed last."""
+        return tuple(_changed(self.path / name) for name in (FACTS, JOURNAL))
 
     def _know(self, facts: RecordFacts) -> None:
         run, row = facts.run, self.row
@@ -99,7 +112,7 @@ class _SeenRecord:
         row.rate = row.samples / row.seconds if row.seconds else None
 
     def _end(self, status: str, why: str) -> None:
-        self.row.status, self.row.why, self.over = status, why, True
+        self.row.status, self.row.why, self.over = status, encodable(why), True
 
 
 class WatchedFolder:
@@ -126,14 +139,15 @@ class WatchedFolder:
             return self._seen[name].path if name in self._seen else None
 
     def _look(self) -> None:
-        self.trouble = "" if self.runs.is_dir() else f"the folder {self.runs} does not exist (any more)"
+        gone = f"the folder {encodable(str(self.runs))} does not exist (any more)"
+        self.trouble = "" if os.path.isdir(self.runs) else gone
         there = dict(self._records(self.runs))
         for name in [name for name in self._seen if name not in there]:
             del self._seen[name]
             self._gone[name] = self._next()
         for name, (path, parent) in there.items():
             seen = self._seen.get(name)
-            if seen is None:
+            if seen is None or seen.is_outdated():
                 try:
                     seen = self._seen[name] = _SeenRecord(path, parent)
                 except OSError:  # it is being removed
@@ -144,18 +158,20 @@ class WatchedFolder:
                 seen.serial = self._next()
 
     def _records(self, runs: Path, parent: str = "") -> Iterator[tuple[str, tuple[Path, str]]]:
+        if parent and runs.is_symlink():
+            return
         try:
             with os.scandir(runs) as entries:
                 names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         except OSError:
             return
         for name in names:
-            known = f"{parent}/{name}" if parent else name
+            known = f"{parent}/{encodable(name)}" if parent else encodable(name)
             if known in self._seen or os.path.isfile(runs / name / FACTS):
                 yield known, (runs / name, parent)
                 seen = self._seen.get(known)
                 if not parent and seen and seen.row.kind == "comparison":
-                    yield from self._records(runs / name / INSIDE, name)
+                    yield from self._records(runs / name / INSIDE, known)
 
     def _next(self) -> int:
         self.serial += 1
@@ -165,6 +181,19 @@ class WatchedFolder:
 def measured(row: Row) -> dict[str, int | float | None]:
     """The user's own metrics of a score."""
     return {name: value for name, value in row.items() if name not in ("seconds", "samples", "bytes", "loss")}
+
+
+def encodable(text: str) -> str:
+    """Names of files may be bytes that are no text; these become escapes, as JSON cannot hold them."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _changed(path: Path) -> tuple[int, ...]:
+    try:
+        state = os.lstat(path)
+    except OSError:
+        return ()
+    return state.st_ino, state.st_ctime_ns, state.st_size
 
 
 def finite(value: float | None) -> float | None:

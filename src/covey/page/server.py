@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection
 from importlib.resources import files
 
 import anyio
@@ -16,14 +16,16 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from covey.decoding import UNREADABLE
 from covey.errors import WireError
-from covey.page.folder import WatchedFolder
+from covey.page.folder import WatchedFolder, encodable
 from covey.page.series import series
 from covey.page.tail import JournalCursor
 
 KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 QUIET = 15.0  # seconds after which a stream says that it lives
-COOKIE = "covey"
+STREAMS = 32  # that are open at a time
+COOKIE = "covey"  # with the port: browsers send a host's cookies to all of its ports
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -35,9 +37,10 @@ HEADERS = {
 _json = msgspec.json.Encoder().encode
 
 
-def application(folder: WatchedFolder, token: str = "", hosts: Sequence[str] = ()) -> ASGIApp:
+def application(folder: WatchedFolder, token: str = "", hosts: Collection[str] = ()) -> ASGIApp:
     """The page over a folder; who has no token gets nothing if there is one, nor who asks for another host."""
     assets = {one.name: one.read_bytes() for one in files("covey.page").joinpath("static").iterdir() if one.is_file()}
+    streams: dict[object, None] = {}  # those that are open, the oldest first
 
     async def asset(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
@@ -52,34 +55,50 @@ def application(folder: WatchedFolder, token: str = "", hosts: Sequence[str] = (
         try:
             since = JournalCursor.parse(request.query_params.get("since", ""))
             found = await run_in_threadpool(series, path, since)
-        except (WireError, OSError) as error:
-            return PlainTextResponse(str(error), 409)
-        return Response(_json(found), media_type="application/json")
+            return Response(_json(found), media_type="application/json")
+        except (WireError, OSError, *UNREADABLE) as error:
+            return PlainTextResponse(encodable(str(error)), 409)
 
     async def events(request: Request) -> Response:
-        return StreamingResponse(_stream(folder), media_type="text/event-stream")
+        return StreamingResponse(_stream(folder, streams), media_type="text/event-stream")
 
     routes = [Route("/", asset), Route("/events", events), Route("/run", run), Route("/static/{name}", asset)]
     return _guarded(Starlette(routes=routes), token, hosts)
 
 
-async def _stream(folder: WatchedFolder) -> AsyncIterator[bytes]:
-    """All rows, then whatever changes, as server-sent events."""
+async def _stream(folder: WatchedFolder, streams: dict[object, None]) -> AsyncIterator[bytes]:
+    """All rows, then whatever changes, as server-sent events, until too many others have begun."""
+    me = object()
+    streams[me] = None
+    while len(streams) > STREAMS:
+        del streams[next(iter(streams))]  # a browser that still shows the page connects again
+    try:
+        async for word in _words(folder):
+            yield word
+            if me not in streams:
+                return
+    finally:
+        streams.pop(me, None)
+
+
+async def _words(folder: WatchedFolder) -> AsyncIterator[bytes]:
     serial, trouble, silent = -1, "", 0.0
     while True:
         now, rows, gone = await run_in_threadpool(folder.changes, serial)
         if now != serial or folder.trouble != trouble:
-            word = {"all": serial < 0, "folder": str(folder.runs), "rows": rows, "gone": gone}
+            word = {"all": serial < 0, "folder": encodable(str(folder.runs)), "rows": rows, "gone": gone}
             serial, trouble, silent = now, folder.trouble, 0.0
             yield b"data: " + _json(word | {"trouble": trouble}) + b"\n\n"
         elif silent > QUIET:
             silent = 0.0
             yield b": still here\n\n"
+        else:
+            yield b""
         await anyio.sleep(0.1)
         silent += 0.1
 
 
-def _guarded(app: ASGIApp, token: str, hosts: Sequence[str]) -> ASGIApp:
+def _guarded(app: ASGIApp, token: str, hosts: Collection[str]) -> ASGIApp:
     """Headers for every answer; a browser that was lured here under another name, or has no token, gets nothing."""
 
     async def guard(scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,18 +116,19 @@ def _guarded(app: ASGIApp, token: str, hosts: Sequence[str]) -> ASGIApp:
     return guard
 
 
-def _refused(scope: Scope, token: str, hosts: Sequence[str]) -> ASGIApp | None:
+def _refused(scope: Scope, token: str, hosts: Collection[str]) -> ASGIApp | None:
     headers, asked = Headers(scope=scope), QueryParams(scope["query_string"])
     host = headers.get("host", "").rsplit(":", 1)[0] if not headers.get("host", "").endswith("]") else headers["host"]
     if hosts and host not in hosts:
         return PlainTextResponse("this page answers only to the address that it was started with", 421)
     if not token:
         return None
+    cookie = f"{COOKIE}{scope['server'][1]}"
     if secrets.compare_digest(asked.get("token", "").encode(), token.encode()):
         welcome = RedirectResponse("/", 303)  # the token leaves the address, and what a browser remembers of it
-        welcome.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+        welcome.set_cookie(cookie, token, httponly=True, samesite="strict")
         return welcome
-    cookies = Request(scope).cookies.get(COOKIE, "")
+    cookies = Request(scope).cookies.get(cookie, "")
     if secrets.compare_digest(cookies.encode(), token.encode()):
         return None
     return PlainTextResponse("open the address with ?token=… that `covey page` printed", 403)

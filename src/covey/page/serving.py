@@ -20,19 +20,22 @@ def serve(runs: Path, host: str, port: int, say: Callable[[str], None]) -> None:
     try:
         import uvicorn
 
+        from covey.page.connections import BoundedConnection
         from covey.page.server import application
     except ModuleNotFoundError as error:
         raise PlanError(f"the page needs {error.name}: pip install 'covey[page]'") from None
     with _listening(host, port) as listener:
-        local, port = _is_loopback(host), listener.getsockname()[1]
+        bound, port = listener.getsockname()[:2]
+        local = ip_address(bound).is_loopback
         token = "" if local else secrets.token_urlsafe(24)
         folder = WatchedFolder(runs)
         folder.changes(0)  # the first look at a thousand runs takes a while
-        address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+        name = f"[{host}]" if ":" in host else host
+        address = f"http://{name}:{port}/"
         say(f"{address}{f'?token={token}' if token else ''}")
-        app = application(folder, token, LOCAL if local else ())
+        app = application(folder, token, {*LOCAL, name} if local else ())
         settings = uvicorn.Config(
-            app, log_level="critical", lifespan="off", server_header=False, limit_concurrency=200,
+            app, log_level="critical", lifespan="off", server_header=False, http=BoundedConnection, ws="none",
             timeout_graceful_shutdown=1, access_log=False,
         )  # fmt: skip
         uvicorn.Server(settings).run(sockets=[listener])
@@ -52,9 +55,3 @@ def _listening(host: str, port: int) -> socket.socket:
         raise PlanError(f"port {port} of {host} cannot be used ({error.strerror}): {what}") from None
     return listener
 
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

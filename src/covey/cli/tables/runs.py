@@ -86,12 +86,12 @@ def print_side_by_side(console: Console, records: Sequence[RunRecordFolder]) -> 
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("", style="dim", no_wrap=True)
     for record in records:
-        table.add_column(record.facts.id, overflow="fold")
+        table.add_column(Text(record.facts.id), overflow="fold")
     columns = [dict(_compared(record)) for record in records]
     for name in dict.fromkeys(name for column in columns for name in column):
         values = [column.get(name, "-") for column in columns]
         if name in WENT or len(set(values)) > 1:
-            table.add_row(name, *(Text(value) for value in values))
+            table.add_row(Text(name), *(Text(value) for value in values))
     console.print(table)
 
 

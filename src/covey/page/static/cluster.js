@@ -68,12 +68,12 @@ function drawSmall(place, series) {
   for (const [from, to] of now.waits) {
     if (at.has(from) && at.has(to)) make("path", { d: bent(at.get(from), at.get(to), -12), class: "wait" }, svg, `${from} waits for ${to}`);
   }
-  const ranks = {};
+  const ranks = new Map();
   for (const name of names) {
-    const kind = name.replace(/ \d+$/, "");
-    ranks[kind] = (ranks[kind] ?? -1) + 1;
+    const kind = name.slice(0, Math.max(0, name.lastIndexOf(" ")));
+    ranks.set(kind, (ranks.get(kind) ?? -1) + 1);
     const role = now.roles[name];
-    const does = now.states[kind][ranks[kind]];
+    const does = now.states[kind][ranks.get(kind)];
     const told = [`${name} ${DOES[does]}`, role.waiting ? `for ${role.waiting}, ${short(role.waited || 0)} s` : "",
       role.step >= 0 ? `step ${role.step}` : "", role.staleness !== undefined ? `staleness ${short(role.staleness)}` : ""];
     const [x, y] = at.get(name);
