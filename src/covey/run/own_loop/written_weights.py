@@ -79,19 +79,23 @@ class FilledBuffers:
     """Finds float buffers that change, but for those of torch's own layers, which are means."""
 
     def __init__(self, models: Iterable[nn.Module]) -> None:
-        own = [(n, each) for model in models for n, each in model.named_modules() if not _is_torchs(each)]
-        found = {f"{n}.{key}".lstrip("."): b for n, each in own for key, b in each.named_buffers(recurse=False)}
-        self._live = {name: b for name, b in found.items() if b.is_floating_point() and b.numel() > 1}
-        self._before = {name: sampled(buffer) for name, buffer in self._live.items()}
-        self._looks = LOOKS
+        self._models, self._looks = list(models), LOOKS
+        self._before = {name: sampled(buffer) for name, buffer in self._live().items()}
 
     def check(self) -> str | None:
         """The name of one that has changed."""
         self._looks -= 1
         if self._looks < 0:
             return None
-        changed = (n for n, buffer in self._live.items() if not torch.equal(self._before[n], sampled(buffer)))
-        return next(changed, None)
+        known = ((name, now) for name, now in self._live().items() if name in self._before)
+        return next((name for name, now in known if not torch.equal(self._before[name], sampled(now))), None)
+
+    def _live(self) -> dict[str, Tensor]:
+        """As they are now: a role moves them to memory of its own."""
+        own = [(n, each) for model in self._models for n, each in model.named_modules() if not _is_torchs(each)]
+        found = {f"{n}.{key}".lstrip("."): b for n, each in own for key, b in each.named_buffers(recurse=False)}
+        return {name: b for name, b in found.items() if b.is_floating_point() and b.numel() > 1}
+
 
 
 class WrittenFrozen:
