@@ -129,7 +129,7 @@ def test_own_loops_restart_too(room: Room) -> None:
     [
         ({"on_failure": "restart"}, 'needs checkpoint="DIR"'),
         ({"max_failures": 3}, 'add on_failure="restart" or'),
-        ({"on_failure": "again"}, 'on_failure="again": use stop, restart or continue'),
+        ({"on_failure": "again"}, "on_failure must be 'stop' or 'restart' or 'continue', not str 'again'"),
         ({"on_failure": "restart", "checkpoint": "kept", "max_failures": 0}, "max_failures=0: at least 1"),
         ({"on_failure": "restart", "checkpoint": "kept", "engine": "mpi"}, "local, ray or lab"),
         ({"on_failure": "restart", "engine": "simulated"}, 'needs checkpoint="DIR"'),

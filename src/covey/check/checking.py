@@ -27,7 +27,7 @@ def check(file: Path) -> Iterator[LawFinding]:
     """Each law of each strategy and codec that the file registers, one after the other; codecs with bsp, too."""
     names = registry.load(file)
     past = beyond(file)
-    yield LawFinding(file.name, "nothing past the effects", "\n".join(past))
+    yield LawFinding(file.name, "allowed imports only", "\n".join(past))
     for name in names:
         if name in ENGINES:
             continue  # what an engine must keep, only a run on its hosts can show

@@ -132,7 +132,7 @@ def adds_if_it_says_so(codec: Codec) -> str:
 
 
 CODEC_LAWS: Mapping[str, Callable[[Codec], str]] = {
-    "comes back in its form": comes_back_in_its_form, "nothing is lost": carries_on, "size is told": size_is_told,
+    "comes back in its form": comes_back_in_its_form, "nothing is lost": carries_on, "nbytes is true": size_is_told,
     "summable if it says so": adds_if_it_says_so, "right on average": right_on_average,
     "decoded elsewhere": decoded_elsewhere,
     "exact if it says so": exact_if_it_says_so, "stateless if for weights": stateless_if_for_weights,

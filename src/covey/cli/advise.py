@@ -27,7 +27,7 @@ WISHES = "What matters"
 
 Report = Annotated[Path | None, flag("--report", "FILE", "The delays as a page to open in a browser.", options.KEEP)]
 Workers = Annotated[
-    int | None, flag("--workers", "N", "How many there are. (usual: those of --cluster, else cores)", options.RUN, 1)
+    int | None, flag("--workers", "N", "How many workers. (usual: those of --cluster, else cores)", options.RUN, 1)
 ]
 Top = Annotated[int, flag("--top", "N", "How many to show.", options.OUTPUT, least=1)]
 
@@ -40,16 +40,16 @@ class MeasureFlags(options.FlagGroup):
         str | None,
         flag("--engine", "ENGINE", "Measure local, or 'lab(…)'. (usual: local, without a cluster)", options.RUN),
     ] = None
-    quick: Annotated[bool, flag("--quick", "", "By formulas alone, in a moment.", options.RUN)] = False
+    quick: Annotated[bool, flag("--quick", "", "Estimate with formulas alone, in a moment.", options.RUN)] = False
     race: Annotated[
-        bool, flag("--race", "", "Then run the best few for real, until one is surely first.", options.RUN)
+        bool, flag("--race", "", "Then run the best few on real processes, until one is first.", options.RUN)
     ] = False
     within: Annotated[
         str | None,
-        flag("--within", "TIME", "Begin no further round of the race after it. (usual: 60s)", options.BUDGET),
+        flag("--within", "TIME", "Start no new round of the race after this time. (usual: 60s)", options.BUDGET),
     ] = None
     delays: Annotated[
-        bool, flag("--delays", "", "The least delay of every pattern of exchange instead.", options.RUN)
+        bool, flag("--delays", "", "Show the least delay of every exchange pattern instead.", options.RUN)
     ] = False
 
 

@@ -16,7 +16,7 @@ from covey.engines.entries import only_hosts
 from covey.errors import PlanError
 
 Script = Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file that calls covey.join.")]
-Arguments = Annotated[list[str] | None, typer.Argument(metavar="ARGUMENTS", help="All that follows is the script's.")]
+Arguments = Annotated[list[str] | None, typer.Argument(metavar="ARGUMENTS", help="Arguments of the script.")]
 
 
 class ScriptFirst(TyperCommand):
@@ -58,7 +58,7 @@ def command(
 ) -> None:
     """Run a script with its own training loop on every worker.
 
-    covey.join in the script joins the run. Flags stand before SCRIPT, or right after it; the rest is the script's.
+    covey.join in the script joins the run. Flags of covey come before SCRIPT, or right after it.
 
     covey launch train.py --workers 4 --strategy bsp -- --what-the-script-takes
     """

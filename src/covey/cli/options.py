@@ -42,15 +42,15 @@ Servers = Annotated[
 Engine = Annotated[
     str, flag("--engine", "ENGINE", f"Where it runs: {', '.join(engines.names())}, or one of yours.", RUN)
 ]
-Seed = Annotated[int, flag("--seed", "SEED", "What all chance comes from.", RUN, least=0)]
+Seed = Annotated[int, flag("--seed", "SEED", "The seed of all random numbers.", RUN, least=0)]
 Threads = Annotated[int | None, flag("--threads", "T", "Threads of torch in each role.", RUN, least=1)]
-LinkRate = Annotated[str | None, flag("--link-rate", "RATE", "What each link may carry, such as 50mbit.", RUN)]
+LinkRate = Annotated[str | None, flag("--link-rate", "RATE", "Limit each link to this rate, such as 50mbit.", RUN)]
 
 Steps = Annotated[int | None, flag("--steps", "S", "End a worker after this many steps of its own.", BUDGET, least=1)]
 Until = Annotated[
     str | None, flag("--until", "TARGET", "End the run at 'accuracy>=0.9', or accuracy:0.9 unquoted.", BUDGET)
 ]
-Scores = Annotated[int, flag("--scores", "N", "Score the model so often in a pass over the data.", BUDGET, least=1)]
+Scores = Annotated[int, flag("--scores", "N", "How often to score the model in a pass over the data.", BUDGET, least=1)]
 ScoreEvery = Annotated[
     str | None, flag("--score-every", "HOW OFTEN", "Score every '100 steps' of a worker instead, or every 30s.", BUDGET)
 ]
@@ -64,10 +64,10 @@ Log = Annotated[
     flag("--log", "KIND:WHERE", "Also report to csv:FILE, tensorboard:DIR, mlflow:URI, …: see docs/loggers.md", KEEP),
 ]
 Profile = Annotated[
-    Path | None, flag("--profile", "FILE", "What torch and the roles did at the beginning, for Perfetto.", KEEP)
+    Path | None, flag("--profile", "FILE", "Write what torch and the roles do in the first steps, for Perfetto.", KEEP)
 ]
 Faults = Annotated[
-    str | None, flag("--faults", "PLAN", "What goes wrong: 'kill worker 1@5s', or a file of such lines.", KEEP)
+    str | None, flag("--faults", "PLAN", "Inject faults: 'kill worker 1@5s', or a file of such lines.", KEEP)
 ]
 
 Interactive = Annotated[bool, flag("--interactive", "", "Draw the report with Plotly, which adds 5 MB to it.", KEEP)]
@@ -144,17 +144,17 @@ class KeepFlags(FlagGroup):
     """What to keep of a run, and what to do when it fails."""
 
     save: Annotated[Path | None, flag("--save", "FILE", "Save the trained weights as safetensors.", KEEP)] = None
-    checkpoint: Annotated[Path | None, flag("--checkpoint", "DIR", "Keep the whole run here as it goes.", KEEP)] = None
+    checkpoint: Annotated[Path | None, flag("--checkpoint", "DIR", "Write checkpoints to this folder.", KEEP)] = None
     every: Annotated[
         str | None, flag("--every", "TIME", "How often to write a checkpoint, or auto. (usual: 60s)", KEEP)
     ] = None
-    resume: Annotated[Path | None, flag("--resume", "DIR", "Go on from the checkpoint in this folder.", KEEP)] = None
+    resume: Annotated[Path | None, flag("--resume", "DIR", "Continue from the checkpoint in this folder.", KEEP)] = None
     on_failure: Annotated[
         Literal["stop", "restart", "continue"],
         flag("--on-failure", "WHAT", "When a process is lost: stop, restart from a checkpoint, or continue.", KEEP),
     ] = "stop"
     max_failures: Annotated[
-        int | None, flag("--max-failures", "N", "How many failures in a row may pass without progress.", KEEP, least=1)
+        int | None, flag("--max-failures", "N", "How many failures in a row without progress to allow.", KEEP, least=1)
     ] = None
 
     @property
@@ -173,10 +173,10 @@ class HostFlags(FlagGroup):
     hosts: Annotated[
         Path | None, flag("--hosts", "FILE", "A file of hosts, one a line, as mpirun takes it.", HOSTS)
     ] = None
-    place: Annotated[str, flag("--place", "WHERE", "Who lives where: servers:node0,workers:rest.", HOSTS)] = ""
-    interface: Annotated[str, flag("--interface", "NAME", "The network by which hosts meet, such as eth1.", HOSTS)] = ""
+    place: Annotated[str, flag("--place", "WHERE", "Roles on hosts: servers:node0,workers:rest.", HOSTS)] = ""
+    interface: Annotated[str, flag("--interface", "NAME", "The network interface to use, such as eth1.", HOSTS)] = ""
     insecure: Annotated[
-        bool, flag("--insecure", "", "Neither encrypt nor check who speaks between hosts.", HOSTS)
+        bool, flag("--insecure", "", "Neither encrypt nor authenticate links between hosts.", HOSTS)
     ] = False
 
 

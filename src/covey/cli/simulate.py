@@ -36,12 +36,12 @@ class ClusterFlags(options.FlagGroup):
     """A cluster that exists only as a description."""
 
     cluster: Annotated[
-        Path | None, flag("--cluster", "FILE", "All of it, from a file like cluster.toml.", CLUSTER)
+        Path | None, flag("--cluster", "FILE", "Read the cluster from a file like cluster.toml.", CLUSTER)
     ] = None
     bandwidth: Annotated[str | None, flag("--bandwidth", "RATE", "Of each host. (usual: 1gbit)", CLUSTER)] = None
     latency: Annotated[str | None, flag("--latency", "TIME", "One way. (usual: 0.1ms)", CLUSTER)] = None
     compute: Annotated[str | None, flag("--compute", "TIME", "Of one batch. (usual: 10ms)", CLUSTER)] = None
-    jitter: Annotated[str | None, flag("--jitter", "SHARE", "How much that varies, such as 0.3.", CLUSTER)] = None
+    jitter: Annotated[str | None, flag("--jitter", "SHARE", "How much --compute varies, such as 0.3.", CLUSTER)] = None
 
     def described(self) -> Cluster | None:
         """The cluster of the file or of the other flags, if any were given; both at once are refused."""

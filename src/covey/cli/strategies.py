@@ -189,7 +189,7 @@ def _print_all(console: Console, told: list[dict[str, Any]]) -> None:
     console.print(rates)
     console.print("\nsystems of the surveys, and what they are made of", style="dim")
     console.print(systems)
-    console.print("\ncovey strategies NAME tells all about one, or about a codec:", style="dim")
+    console.print("\ncovey strategies NAME describes one of them, or one of these codecs:", style="dim")
     console.print(f"  {', '.join([*CODECS, *WRAPPERS])}")
 
 

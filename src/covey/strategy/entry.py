@@ -47,7 +47,7 @@ class Entry:
         traffic: What it sends.
         timelines: SPECs whose first steps are kept as pictures in tests/golden/strategies.
         test: The test of covey that tells it from every other strategy: a file in tests, and a function.
-        on_loss: What a run can do when it loses a worker: "continue" without it, or "restart".
+        on_loss: What a run can do when it loses a worker: "continue" while it is replaced, or "restart".
         ranges: Whether the number of its workers may change while a run goes on.
         unadvised: Why `covey advise` does not consider it, if so.
         fault_traits: What checks of its runs with faults have to know of it.

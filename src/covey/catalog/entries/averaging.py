@@ -59,7 +59,7 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "diloco": Entry(
         Diloco, "Douillard et al. 2023", example="diloco(period=8)", codecs="exchanges", measures=True,
-        use="Workers that can hardly speak to each other, on long runs.",
+        use="Very slow links between workers, on long runs.",
         details="The local optimizers' state stays.",
         tries=("diloco(period=32)",),
         traffic=BLOCKS, timelines=("diloco(period=2)",),
@@ -109,7 +109,7 @@ ENTRIES: Mapping[str, Entry] = {
         Mpca, "Langer et al. 2018", codecs="exchanges",
         use="A slow network whose delay should never stop a step.",
         details="The loss gets rho/2 · |w - C|², so the pull passes your optimizer. C is the mean of all models, "
-        "brought up to date in the background and moved on along its last way for at most `bound` steps.",
+        "brought up to date in the background and extrapolated along its last change for at most `bound` steps.",
         traffic=TrafficFormula("at most 2, as the network allows", formulas.counted, (Gathered, Meaned), beside=0),
         timelines=("mpca",),
         test="decentral/test_mpca.py::test_the_centre_moves_between_two_receipts_and_not_beyond_the_bound",

@@ -22,9 +22,9 @@ ENTRIES: Mapping[str, Entry] = {
         "`doubling`, `halving` (a ring's bytes in 2 log2 n rounds), `scatter`, `butterfly`, `bruck` (the fewest "
         "rounds for any n), or `hierarchical`: first among `local` workers of one machine (`local=0`: of one host), "
         "then between machines. `auto` measures the link and takes the fastest; the result's notes say which. Where "
-        "all live on one host, or with `native=true`, the engine's own sum comes first. With `bucket=4MB` gradients "
-        "leave in buckets of about that size while backward still runs; `auto` chooses their number, and no size "
-        "changes a bit.",
+        "all run on one host, or with `native=true`, the engine's own sum comes first. With `bucket=4MB` gradients "
+        "leave in buckets of about that size while backward still runs; `auto` chooses their number. The result is "
+        "bit-identical for every size.",
         mathematics=MEAN_GRADIENT,
         traffic=TrafficFormula("2 (n-1)/n", formulas.every_step),
         timelines=("allreduce", "allreduce(pattern=halving)", "allreduce(pattern=hierarchical)"),
@@ -42,8 +42,8 @@ ENTRIES: Mapping[str, Entry] = {
     "bigdl": Entry(
         BigDl, "Dai et al. 2019", plain=OWN_WIRE,
         use="As `sliced`, at half the bytes, and with `drop` without waiting for stragglers.",
-        details="With `drop=0.05` the time is learned, after `warmup + window` steps and every `window` again, that "
-        "all but that share of the parts of batches keep to; later parts do not count. A step that lacks more than "
+        details="`drop=0.05` sets a time limit that 5 % of the parts of batches miss; they do not count. The "
+        "limit is measured after `warmup + window` steps, and again every `window` steps. A step that lacks more than "
         "`most` of its parts (twice `drop`) makes no update.",
         traffic=TrafficFormula("(n-1)/n", formulas.halved_owners), timelines=("bigdl",),
         fault_traits=frozenset({"compressed models"}),

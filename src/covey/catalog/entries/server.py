@@ -91,7 +91,7 @@ ENTRIES: Mapping[str, Entry] = {
     "dc_asgd": Entry(
         DelayCompensated, "Zheng et al. 2017", codecs="pushes", measures=True, placed=True,
         use="As `asynchronous`, where staleness costs accuracy and servers have memory to spare.",
-        details="The correction is the gradient's own square times that way, so servers keep what each worker was "
+        details="The correction is the gradient's square times that change, so servers keep what each worker was "
         "given. `strength` is 0.04, or 2 with `adaptive=true`, unless given.",
         traffic=BOTH_WAYS, timelines=("dc_asgd",),
         on_loss="continue", ranges=True,

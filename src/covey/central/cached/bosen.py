@@ -217,7 +217,7 @@ async def worker(node: Node, replica: Replica, *, count: int, share: float, sett
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bosen:
-    """Petuum, whose workers and servers send rows at a limited rate, the most changed first, and by the bound all."""
+    """Petuum at a limited rate: the rows that changed most are sent first, and all of them before the bound."""
 
     bound: int = 3
     rate: str = "40mbit"  # of each worker, and of each server

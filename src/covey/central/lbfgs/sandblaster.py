@@ -196,7 +196,7 @@ class Coordinator(ServerProgram):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sandblaster:
-    """Batch L-BFGS on shards, commanded by scalars; portions go to whoever is idle, the last ones twice."""
+    """Batch L-BFGS on shards, directed by a coordinator; idle workers get portions, the last ones twice."""
 
     batch: int | None = None  # steps of every worker that make one batch; a pass over the data
     history: int = 10

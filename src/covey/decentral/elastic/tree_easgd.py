@@ -98,7 +98,7 @@ def places(workers: int, fanout: int, up: int, down: int, slower: float) -> list
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TreeEasgd:
-    """Elastic averaging on a tree of workers: models go up often and down rarely, and pull only who gets them."""
+    """Elastic averaging on a tree of workers: models go up often and down rarely, and pull only their receiver."""
 
     fanout: int = 16
     up: int = 10
