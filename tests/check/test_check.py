@@ -104,6 +104,8 @@ def test_the_example_keeps_every_law() -> None:
     [
         ("import time", "import time reaches clocks: use await node.now()"),
         ("from socket import socket", "import socket reaches sockets"),
+        ('now = __import__("time").time()', "import time reaches clocks"),
+        ('clock = importlib.import_module("datetime")', "import datetime reaches clocks"),
         ("import concurrent.futures", "import concurrent reaches threads"),
         ("from torch import distributed", "import torch.distributed reaches its own collectives"),
         ("print(torch.distributed)", "torch.distributed reaches its own collectives"),
@@ -136,6 +138,7 @@ def test_a_program_that_reaches_past_the_effects_exits_2(tmp_path: Path) -> None
 BROKEN = {
     "same seed": ("replica.descend(node)", "replica.descend(node); replica.model.mul_(1 + next(COUNT) * 1e-9)"),
     "settings": ('settings={"weight": self.weight}', "settings={}"),
+    "shares": ("replica.model.lerp_(came.model, weight)", "replica.model.add_(came.model, alpha=weight)"),
     "endings": ("group, count = node.members(step)", "group, count = node.members(0)"),
 }  # fmt: skip
 
@@ -145,6 +148,7 @@ BROKEN = {
     [
         ("same seed", laws.same_seed_same_trace, "two runs with the same seed differ"),
         ("settings", laws.settings_shown, "lacks weight"),
+        ("shares", laws.stands_still_without_gradients, "do the shares of a mean add up to 1?"),
     ],
 )
 def test_a_planted_mistake_is_found(mistake: str, law: object, said: str, tmp_path: Path) -> None:
@@ -164,6 +168,11 @@ def test_traffic_that_is_declared_wrong_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["bsp", "petuum", "gosgd", "local_sgd", "firecaffe", "sgp"])
 def test_the_law_of_bytes_holds_for_strategies_of_covey(name: str) -> None:
     assert not laws.bytes_as_declared(name)
+
+
+@pytest.mark.parametrize("name", ["allreduce", "easgd", "gosgd", "tree_easgd", "sgp", "diloco", "downpour"])
+def test_equal_models_stay_equal_under_strategies_of_covey(name: str) -> None:
+    assert not laws.stands_still_without_gradients(name)
 
 
 def test_a_worker_that_is_awaited_after_its_end_is_found(tmp_path: Path) -> None:

@@ -7,11 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, replace
 from functools import partial
 
+from torch import nn
+
 from covey import catalog
 from covey.check.restart import same_after_a_restart
 from covey.check.trial_task import EVEN, STUCK, UNEVEN, WORKERS, task
 from covey.check.unread import watched
 from covey.message import Address, Message
+from covey.model import build
 from covey.observe.instruments import Instrument
 from covey.observe.trace import Trace
 from covey.registry import STRATEGIES
@@ -98,6 +101,17 @@ def ends_with_uneven_shares(spec: str) -> str:
     return ""
 
 
+def stands_still_without_gradients(spec: str) -> str:
+    """All begin with one model: a mean of equal models is that model, so without gradients it stays what it was."""
+    still = replace(task(), loss=lambda output, y: 0.0 * nn.functional.cross_entropy(output, y))
+    result = fit(still, spec, WORKERS, epochs=2, seed=7, cluster=UNEVEN)
+    begun = build.model(still, 7).state_dict()
+    moved = max(float((result.weights[name] - begun[name]).abs().max()) for name in begun)
+    if moved < 1e-6:
+        return ""
+    return f"models that begin equal and have no gradients end {moved:.2g} away: do the shares of a mean add up to 1?"
+
+
 def ends_at_a_target(spec: str) -> str:
     """A target that is reached at once, in the middle of everything."""
     log = Endings()
@@ -161,6 +175,7 @@ def bytes_as_declared(spec: str) -> str:
 STRATEGY_LAWS: Mapping[str, Callable[[str], str]] = {
     "settings shown": settings_shown, "same seed, same trace": same_seed_same_trace,
     "ends with uneven shares": ends_with_uneven_shares, "ends at a target": ends_at_a_target,
+    "equal models stay equal": stands_still_without_gradients,
     "one and two workers": works_alone, "bounded while a worker is stuck": bounded,
     "bytes as declared": bytes_as_declared, "the same after a restart": same_after_a_restart,
 }  # fmt: skip

@@ -26,6 +26,7 @@ INSTEAD = {
 DRAWS = {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "bernoulli", "multinomial", "normal"}
 """Of torch: without generator=… they draw from the global one."""
 
+IMPORTS = {"__import__", "import_module"}
 NAMES = {"np": "numpy", "th": "torch"}
 
 
@@ -49,6 +50,7 @@ def _reaches(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
                 yield node.lineno, name, BEYOND[name]
         elif isinstance(node, ast.Call):
             yield from _draw(node)
+            yield from _call(node)
 
 
 def _module(line: int, name: str) -> Iterator[tuple[int, str, str]]:
@@ -56,6 +58,13 @@ def _module(line: int, name: str) -> Iterator[tuple[int, str, str]]:
     for length in range(1, len(parts) + 1):
         if (prefix := ".".join(parts[:length])) in BEYOND:
             yield line, f"import {prefix}", BEYOND[prefix]
+
+
+def _call(call: ast.Call) -> Iterator[tuple[int, str, str]]:
+    """An import that is written as a call."""
+    match call.args:
+        case [ast.Constant(value=str(name)), *_] if _dotted(call.func).split(".")[-1] in IMPORTS:
+            yield from _module(call.lineno, name)
 
 
 def _draw(call: ast.Call) -> Iterator[tuple[int, str, str]]:
