@@ -303,6 +303,15 @@ def test_a_queue_of_samples_that_would_be_averaged_is_warned_of_once(room: Room)
     assert len(lines) <= 2 and all("'queue'" in line for line in lines) and lines
 
 
+@pytest.mark.full
+def test_a_frozen_parameter_that_the_loop_writes_is_warned_of(room: Room) -> None:
+    text = WRITING.replace("optimizer =", "model[1].bias.requires_grad_(False)\noptimizer =")
+    script = room.script(text.format(write="model[1].bias.data.mul_(0.9)"))
+    launch(script, [], "allreduce", 2, threads=1, watcher=(watcher := Lines()))
+    lines = [line for line in watcher.said if "frozen parameter '1.bias'" in line]
+    assert lines and all("--save" in line for line in lines)
+
+
 def test_a_parameter_that_becomes_another_tensor_is_refused(room: Room) -> None:
     write = "model[0].weight.data = model[0].weight.data * 0.9"
     with pytest.raises(PlanError, match=r"replaced the tensor of parameter '0\.weight' after covey\.join"):

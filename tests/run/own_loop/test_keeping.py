@@ -167,6 +167,18 @@ def test_frozen_weights_that_the_loop_writes_come_back() -> None:
     again, _ = teacher()
     LoopState([again], [torch.optim.SGD(again[0].parameters(), lr=0.1)], past, True).begin()  # type: ignore[index]
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), again.parameters(), strict=True))
+    assert state.frozen.check() == "1.weight"
     past["frozen"] = {"0.1.weight": torch.zeros(1)}
     with pytest.raises(CheckpointError, match="another shape"):
         LoopState([again], [torch.optim.SGD(again[0].parameters(), lr=0.1)], past, True).begin()  # type: ignore[index]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex128, torch.int8])
+def test_a_single_number_that_the_loop_writes_is_kept(dtype: torch.dtype) -> None:
+    """One that no sample holds; written past autograd, so that no version counts it."""
+    model = nn.Module()
+    model.table = nn.Parameter(torch.zeros(100, 997, dtype=dtype), requires_grad=False)
+    state = LoopState([model], [], None, True)
+    assert state.state()["frozen"] == {}
+    model.table.data[31, 7] = 1
+    assert list(state.state()["frozen"]) == ["0.table"]

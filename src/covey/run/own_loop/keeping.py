@@ -43,7 +43,7 @@ class LoopState:
         kept = _read(past) if past else None
         self.position = Position(kept, self.restore)
         self.buffers: list[torch.Tensor] = []
-        self.frozen = WrittenFrozen(models)
+        self.frozen = WrittenFrozen(models, self.saves)
         self.restored = False
 
     def add(self, things: Iterable[Stateful]) -> None:

@@ -29,7 +29,7 @@ from covey.run.own_loop.loading import Sizes
 from covey.run.own_loop.loop_turns import LoopTurns
 from covey.run.own_loop.member import Agreement, Member
 from covey.run.own_loop.trained import parameters_of
-from covey.run.own_loop.written_weights import AVERAGED, WRITTEN, FilledBuffers, WrittenWeights
+from covey.run.own_loop.written_weights import AVERAGED, FROZEN, WRITTEN, FilledBuffers, WrittenWeights
 
 UNDIVIDED = (
     "this loop's batches come neither from member.loader nor from member.shard, so every worker may go through all of "
@@ -129,6 +129,8 @@ class WorkerMember(Member):
             self._warn("written", WRITTEN.format(name=name))
         if name := self._buffers.check():
             self._warn("buffers", AVERAGED.format(name=name))
+        if name := self._keeping.frozen.check():
+            self._warn("frozen", FROZEN.format(name=name))
         counted = self._counts.take(samples)
         if self._one_batch and counted.mine and lacks_gradient(chosen):
             raise PlanError(

@@ -1,4 +1,4 @@
-"""What a loop writes into its models itself: weights, which no strategy exchanges, and buffers, which are averaged."""
+"""What a loop writes into its models itself: weights that no strategy exchanges, and buffers, which are averaged."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ AVERAGED = (
     "the loop fills the buffer {name!r}, and float buffers are averaged over the workers, as the statistics of "
     "batch-norm are: one that is no mean, such as a queue of samples, would be mixed up. Keep that in a plain "
     "attribute of the module, without register_buffer"
+)
+FROZEN = (
+    "the loop writes the frozen parameter {name!r}. Checkpoints keep it; the run's result and `--save` have it as it "
+    "was at covey.join, so save it in the loop, on worker 0"
 )
 
 
@@ -101,14 +105,27 @@ class FilledBuffers:
 class WrittenFrozen:
     """Parameters frozen at covey.join: only the loop can change them, such as a teacher that averages the student."""
 
-    def __init__(self, models: Iterable[nn.Module]) -> None:
+    def __init__(self, models: Iterable[nn.Module], saves: bool) -> None:
         named = [(f"{number}.{name}", p) for number, model in enumerate(models) for name, p in model.named_parameters()]
         self._live = {name: parameter for name, parameter in named if not parameter.requires_grad}
-        self._before = {name: sampled(parameter) for name, parameter in self._live.items()}
+        self._sampled = {name: sampled(parameter) for name, parameter in self._live.items()}
+        self._sums = {name: bit_sum(parameter) for name, parameter in self._live.items()} if saves else {}
+        self._looks = LOOKS
+
+    def check(self) -> str | None:
+        """(Before each of the first steps) The name of one that has been written."""
+        self._looks -= 1
+        if self._looks < 0:
+            return None
+        changed = (n for n, p in self._live.items() if not torch.equal(self._sampled[n], sampled(p)))
+        return next((name.split(".", 1)[1] for name in changed), None)
 
     def state(self) -> dict[str, Tensor]:
-        """Those that the loop has written, which no role keeps."""
-        changed = {n: p for n, p in self._live.items() if not torch.equal(self._before[n], sampled(p))}
+        """(Of a loop that saves) Those that the loop has written, which no role keeps."""
+        changed = {
+            n: p for n, p in self._live.items()
+            if bit_sum(p) != self._sums[n] or not torch.equal(self._sampled[n], sampled(p))
+        }  # fmt: skip
         return {name: parameter.detach().clone() for name, parameter in changed.items()}
 
     def restore(self, kept: Mapping[str, Tensor]) -> None:
@@ -117,6 +134,12 @@ class WrittenFrozen:
                 if self._live[name].shape != value.shape:
                     raise ValueError(f"the parameter {name} has another shape")
                 self._live[name].copy_(value)
+
+
+def bit_sum(tensor: Tensor) -> int:
+    """A sum of its bits as whole numbers, which changes with any one of them."""
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[min(8, tensor.element_size())]
+    return int(tensor.detach().contiguous().flatten().view(whole).sum(dtype=torch.int64))
 
 
 def sampled(tensor: Tensor) -> Tensor:
