@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import covey
 from covey import catalog, registry
 from covey.check import codec_laws, laws, restart
+from covey.check.engine_law import alike_on
 from covey.check.reach import beyond
 from covey.check.restart import same_after_a_restart
 from covey.cli import app
@@ -173,6 +174,30 @@ def test_the_law_of_bytes_holds_for_strategies_of_covey(name: str) -> None:
 @pytest.mark.parametrize("name", ["allreduce", "easgd", "gosgd", "tree_easgd", "sgp", "diloco", "downpour"])
 def test_equal_models_stay_equal_under_strategies_of_covey(name: str) -> None:
     assert not laws.stands_still_without_gradients(name)
+
+
+def test_a_strategy_trains_alike_on_processes(tmp_path: Path) -> None:
+    """One whose roles share a variable does so only in virtual time, where they share a process."""
+    assert not alike_on("local", "local_sgd(period=2)")
+    shared = [
+        ("SERVER = Address", "SEEN = {}\nSERVER = Address"),
+        ("mine, far =", "SEEN[node.rank] = step; mine, far ="),
+        ("replica.model.lerp_(", "replica.model.mul_(1 - 1e-3 * (SEEN.get(1 - node.rank, -1) >= step)).lerp_("),
+    ]
+    registry.load(planted(tmp_path, *shared))
+    assert "do roles share a variable?" in alike_on("local", "shifting")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ["local", "torchrun"])
+def test_the_example_is_alike_on_processes(engine: str) -> None:
+    shown = CliRunner().invoke(app, ["check-strategy", str(PLUGIN), "--engine", engine])
+    assert shown.exit_code == 0 and shown.output.count(f"alike on {engine}") == 3, shown.output
+
+
+def test_an_engine_that_is_not_there_is_refused_at_once() -> None:
+    shown = CliRunner().invoke(app, ["check-strategy", str(PLUGIN), "--engine", "locla"])
+    assert shown.exit_code == 2 and "ok " not in shown.output and "local" in shown.output
 
 
 def test_a_worker_that_is_awaited_after_its_end_is_found(tmp_path: Path) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from covey import catalog, registry
 from covey.check.codec_laws import CODEC_LAWS
+from covey.check.engine_law import alike_on
 from covey.check.laws import STRATEGY_LAWS
 from covey.check.reach import beyond
 from covey.engines.entries import ENGINES
 from covey.errors import CoveyError
+from covey.run.clusters import engine_of
+from covey.run.options import options
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +27,14 @@ class LawFinding:
     why: str = ""
 
 
-def check(file: Path) -> Iterator[LawFinding]:
-    """Each law of each strategy and codec that the file registers, one after the other; codecs with bsp, too."""
+def check(file: Path, engine: str | None = None) -> Iterator[LawFinding]:
+    """Each law of each strategy and codec that the file registers, one after the other; codecs with bsp, too.
+
+    With an engine, each is also trained there.
+    """
     names = registry.load(file)
+    if engine:
+        engine_of(options({"engine": engine}))  # refuses one that is not there
     past = beyond(file)
     yield LawFinding(file.name, "allowed imports only", "\n".join(past))
     for name in names:
@@ -39,6 +48,8 @@ def check(file: Path) -> Iterator[LawFinding]:
         spec = (entry.example or name) if entry else f"bsp + {name}"
         for law, keeps in STRATEGY_LAWS.items():
             yield LawFinding(spec, law, _why(lambda keeps=keeps, spec=spec: keeps(spec)))  # type: ignore[misc]
+        if engine:
+            yield LawFinding(spec, f"alike on {engine}", _why(partial(alike_on, engine, spec)))
 
 
 def _why(law: Callable[[], str]) -> str:

@@ -12,11 +12,14 @@ from covey.cli.errors import REFUSED, explained
 from covey.cli.training import importing
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A Python file that registers strategies or codecs.")]
+Engine = Annotated[
+    str | None, options.flag("--engine", "ENGINE", "Also train each on it, such as local or torchrun.", options.RUN)
+]
 
 
 @options.grouped
-def command(*, file: File, output: options.OutputFlags) -> None:
-    """Check the strategies and codecs of a file, in virtual time; exit 2 where a promise is broken.
+def command(*, file: File, engine: Engine = None, output: options.OutputFlags) -> None:
+    """Check the strategies and codecs of a file, in virtual time and on an engine; exit 2 where a promise is broken.
 
     covey check-strategy examples/plugins/own_strategies.py
     """
@@ -28,7 +31,7 @@ def command(*, file: File, output: options.OutputFlags) -> None:
 
             from covey.check.checking import check
         console, found = json_file.console(json), []
-        for one in check(file):
+        for one in check(file, engine):
             found.append(one)
             if manner != "quiet":
                 console.print(f"{'no ' if one.why else 'ok '} {one.name}: {one.law}", highlight=False, soft_wrap=True)
