@@ -109,7 +109,8 @@ def test_who_came_and_went_is_shown(result: ResultMaker) -> None:
         [
             event(event="leave", seconds=2.0, workers=3), event(event="join", seconds=9.5, workers=4),
             event(event="rebirth", seconds=11.0, workers=4),
-        ]
+        ],
+        repeated=0,
     )  # fmt: skip
     shown = " ".join(printed(found).split())
     assert "restarts 1; " in shown

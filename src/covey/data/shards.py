@@ -32,8 +32,10 @@ class Shards:
 
     def __post_init__(self) -> None:
         for name, least in (("samples", 1), ("workers", 1), ("batch_size", 1), ("seed", 0)):
-            if not least <= getattr(self, name) < 1 << 63:
-                raise PlanError(f"{name} must be at least {least}, and below 2**63, not {getattr(self, name)}")
+            if (value := getattr(self, name)) < least:
+                raise PlanError(f"{name} must be at least {least}, not {value}")
+            if value >= 1 << 63:
+                raise PlanError(f"{name} must be below 2**63, not {value}")
         if self.workers > self.samples:
             raise PlanError(
                 f"{self.samples} samples are too few for {self.workers} workers: one would get none; "

@@ -468,3 +468,6 @@ def test_buffers_that_a_loop_fills_are_found_but_not_those_of_torchs_own_layers(
     model[0].queue[40:56] = 1.0
     assert buffers.check() == "0.queue"
     assert [buffers.check() for _ in range(3)] == ["0.queue", "0.queue", None], "it looks at the first steps only"
+    several = FilledBuffers([model, Remembers()])
+    model[0].queue.zero_()
+    assert several.check() == "0.0.queue", "also where another model has a buffer of that name"

@@ -96,7 +96,13 @@ class FilledBuffers:
 
     def _live(self) -> dict[str, Tensor]:
         """As they are now: a role moves them to memory of its own."""
-        own = [(n, each) for model in self._models for n, each in model.named_modules() if not _is_torchs(each)]
+        several = len(self._models) > 1
+        own = [
+            (f"{number}.{n}" if several else n, each)
+            for number, model in enumerate(self._models)
+            for n, each in model.named_modules()
+            if not _is_torchs(each)
+        ]  # fmt: skip
         found = {f"{n}.{key}".lstrip("."): b for n, each in own for key, b in each.named_buffers(recurse=False)}
         return {name: b for name, b in found.items() if b.is_floating_point() and b.numel() > 1}
 
