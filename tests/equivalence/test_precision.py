@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import covey
+from covey import catalog
 from covey.data.shards import Shards
 from covey.errors import CoveyError, PlanError
 from covey.message import Address
@@ -17,6 +18,7 @@ from covey.model import build
 from covey.model.batches import GROWTH, LARGEST_SCALE, LossScale
 from covey.model.randomness import seed_of, seed_torch
 from covey.task import Task
+from tests.promises.specs import SPECS, workable
 
 torch.manual_seed(5)
 X, Y = torch.randn(48, 6), torch.arange(48) % 3
@@ -217,3 +219,39 @@ def test_what_cannot_work_is_refused(strategy: str, precision: str, words: str) 
 def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(PlanError, match="precision must be 'fp32' or 'bf16' or 'fp16', not str 'half'"):
         task("half")
+
+
+EARLY = {"p3", "tictac", "bytescheduler", "staggered", "poseidon"}  # gradients leave during backward
+CHOSEN = {"gradient_coding", "a_bsp", "specsync", "sandblaster"}  # several workers may compute one gradient
+REFUSED = {"bf16": {"one_weird_trick"}, "fp16": {"one_weird_trick", *EARLY, *CHOSEN}}
+
+# -- under every strategy ---------------------------------------------------------------------------------------------
+
+
+def plain(dtype: torch.dtype | None = None, precision: Any = "fp32") -> Task:
+    """Without chance or statistics; with a dtype its own `step` asks for autocast, and covey knows nothing of it."""
+
+    def step(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+        with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+            return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    how: dict[str, Any] = {"step": step} if dtype else {"loss": nn.functional.cross_entropy}
+    return Task(
+        model=lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), data=(X, Y), batch_size=4,
+        precision=precision, optimizer=lambda params: torch.optim.SGD(params, lr=0.1), **how,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("precision", ["bf16", pytest.param("fp16", marks=pytest.mark.full)])
+def test_every_strategy_takes_the_gradients_of_autocast_or_refuses(name: str, precision: str) -> None:
+    """The weights are those of a task that asks for autocast itself: gradients reach every strategy unscaled."""
+    spec, workers = SPECS.get(name, name), workable(name, 2)
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    if name in REFUSED[precision]:
+        with pytest.raises(PlanError, match="precision="):
+            trained(plain(precision=precision), spec, workers)
+        return
+    found = trained(plain(precision=precision), spec, workers)
+    assert apart(found, trained(plain(dtype), spec, workers)) < (1e-6 if precision == "fp16" else 1e-7)
+    assert apart(found, trained(plain(), spec, workers)) > 1e-6, "it was computed in fp32"

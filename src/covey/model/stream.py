@@ -44,6 +44,12 @@ class Streamed(Protocol):
 END = -1  # the step of the bucket that says that the whole backward is through
 
 
+def refuse_repeats(source: BatchSource, otherwise: str) -> None:
+    """Refuse what hands out gradients while backward runs, where a batch may be repeated with another scale."""
+    if source.scale:
+        raise PlanError(f"precision='fp16' may repeat a batch, so no gradient may leave early: use {otherwise}")
+
+
 class GradientStream(AsyncIterator[Piece]):
     """Pieces of the gradient, each when backward has finished it and those before it.
 
@@ -52,8 +58,7 @@ class GradientStream(AsyncIterator[Piece]):
 
     def __init__(self, replica: Streamed, node: Node, bucket_bytes: int, otherwise: str) -> None:
         self._replica, self._node, self._step, self._otherwise = replica, node, node.step, otherwise
-        if replica.batch_source.scale:
-            raise PlanError(f"precision='fp16' may repeat a batch, so no gradient may leave early: use {otherwise}")
+        refuse_repeats(replica.batch_source, otherwise)
         self._buckets = _buckets(replica.layout, bucket_bytes)
         self._given = -1
         self._ready: set[int] = set()

@@ -15,6 +15,7 @@ from covey.central.scheduled.forward_flow import Forward, leaves
 from covey.model.batches import Batch
 from covey.model.compute_shares import FORWARD, in_backward, in_forward
 from covey.model.replica import Replica
+from covey.model.stream import refuse_repeats
 from covey.program import Compute, Effect, Node
 from covey.vector import Vector
 
@@ -57,6 +58,7 @@ class Gated:
     """Forward and backward of one worker, with gates in forward; gradients are handed out as backward makes them."""
 
     def __init__(self, node: Node, replica: Replica, fresh: Callable[[int], bool], freshen: Freshen) -> None:
+        refuse_repeats(replica.batch_source, "precision='bf16', or bsp")
         self.node, self.replica, self.fresh, self.freshen = node, replica, fresh, freshen
         self.order: dict[int, int] = {}  # parameters by their first use, as the first forward found it
         self.blind = is_blind(replica)
