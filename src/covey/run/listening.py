@@ -105,6 +105,8 @@ def listening(
     runs = folder_of_runs(given.output.runs)
     hear = [*callbacks, *given.output.callbacks, *_loggers(given.output.log)]
     for callback in hear:
+        if not isinstance(callback, Callback):  # of a task
+            raise PlanError(f"callbacks: {callback!r} is not a covey.Callback; derive its class from covey.Callback")
         check_methods(callback)
     if runs is None and not hear:
         yield None
