@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from itertools import zip_longest
 from typing import Any
 
 import pytest
@@ -10,40 +11,42 @@ import torch
 
 import covey
 from covey.central.server.leased_shard import LeasedShard
-from covey.central.server.shard import Shard
 from covey.data.leases import BatchSet, Lease, Ledger
 from covey.data.shards import Shards
 from covey.errors import CoveyError, PeerLost, PlanError
 from covey.model import build
 from covey.simulate import Cluster, Seconds
+from covey.simulate.faults import parse_faults
 from covey.synchronization import GatherChoice
+from covey.vector import chunk
 from tests.worlds import mlp, sgd
 
 STEPS = 4
 UNEVEN = Cluster(compute=Seconds(0.01), jitter=0.3)
+CLIPPED = mlp(sgd(momentum=0.9), clip_norm=0.1)
 EFFECTS = 60  # a worker has fewer
 Applied = dict[str, list[list[Lease]]]
 
 
 @pytest.fixture
 def applied(monkeypatch: pytest.MonkeyPatch) -> Applied:
-    """The batches of each update of each server."""
+    """The batches of each update of each server; none where it only counts one."""
     found: Applied = defaultdict(list)
-    update = Shard.update
+    update = LeasedShard.update
 
     async def noting(self: Any, choice: GatherChoice) -> None:
         pushes = [self.waiting[place] for place in choice.used]
         found[str(self.node.address)].append([Lease(push.seat, push.number) for push in pushes if push.samples])
         await update(self, choice)
 
-    monkeypatch.setattr(Shard, "update", noting)
+    monkeypatch.setattr(LeasedShard, "update", noting)
     return found
 
 
 def run(strategy: str, faults: str = "", workers: int | str = "1:3", **given: Any) -> covey.Result:
     return covey.fit(
-        mlp(sgd(momentum=0.9)), strategy, workers, engine="simulated", cluster=UNEVEN, faults=faults or None,
-        runs=False, **{"steps": STEPS, **given},
+        strategy=strategy, workers=workers, engine="simulated", cluster=UNEVEN, faults=faults or None, runs=False,
+        **{"task": mlp(sgd(momentum=0.9)), "steps": STEPS, **given},
     )  # fmt: skip
 
 
@@ -100,27 +103,72 @@ def test_a_worker_that_dies_again_and_again_leaves_and_the_others_go_on(applied:
     assert result.membership[-1].workers == 2 and "3 times without a new step" in result.membership[-1].cause
 
 
-def test_bsp_is_a_replay_of_what_it_accepted(applied: Applied) -> None:
-    """Each update is one step on the mean gradient of its samples, whoever computed them."""
-    task = mlp(sgd(momentum=0.9))
-    result = run("bsp", "leave worker 1@15ms; join worker 1@45ms; leave worker 0@60ms", workers="1:3")
-    rounds = applied["server 0"]
-    assert {len(update) for update in rounds} >= {2, 3}, "global batches of several sizes"
+def replay(applied: Applied, servers: int) -> torch.Tensor:
+    """The parameters, where each server makes each update from the mean gradient of the batches that it had."""
+    task = mlp()
     assert isinstance(task.data, tuple)
     deal, module = Shards(len(task.data[0]), 3, 8), build.model(task, 0)
-    optimizer = task.optimizer(iter(list(module.named_parameters())))
-    for update in rounds:
-        picked = torch.cat([deal.indices(*lease) for lease in update])
-        optimizer.zero_grad()
-        task.forward(module, tuple(column[picked] for column in task.data)).backward()
-        optimizer.step()
-    for name, parameter in module.named_parameters():
-        torch.testing.assert_close(result.weights[name], parameter.detach(), rtol=1e-9, atol=1e-12)
+    flat = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+    moving, cuts = torch.zeros_like(flat), [slice(*chunk(flat.numel(), servers, index)) for index in range(servers)]
+    for updates in zip_longest(*(applied[f"server {index}"] for index in range(servers)), fillvalue=()):
+        torch.nn.utils.vector_to_parameters(flat.clone(), module.parameters())
+        for update, cut in zip(updates, cuts, strict=True):
+            if update:
+                picked = torch.cat([deal.indices(*lease) for lease in update])
+                loss = task.forward(module, tuple(column[picked] for column in task.data))
+                grads = torch.autograd.grad(loss, list(module.parameters()))
+                moving[cut] = 0.9 * moving[cut] + torch.cat([grad.flatten() for grad in grads])[cut]
+                flat[cut] -= 0.1 * moving[cut]
+    return flat
+
+
+def check_replay(result: covey.Result, applied: Applied, servers: int) -> None:
+    names = [name for name, _ in build.model(mlp(), 0).named_parameters()]
+    found = torch.cat([result.weights[name].flatten() for name in names])
+    torch.testing.assert_close(found, replay(applied, servers), rtol=1e-9, atol=1e-12)
+
+
+def test_bsp_is_a_replay_of_what_it_accepted(applied: Applied) -> None:
+    """Each update is one step on the mean gradient of its samples, whoever computed them."""
+    result = run("bsp", "leave worker 1@15ms; join worker 1@45ms; leave worker 0@60ms", workers="1:3")
+    assert {len(update) for update in applied["server 0"]} >= {2, 3}, "global batches of several sizes"
+    check_replay(result, applied, 1)
+
+
+LATE = "delay worker 0 -> server 1@{n}ms by 15ms; leave worker 1@{m}ms; join worker 1@{l}ms"  # one server is ahead
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("faults", ["leave worker 1#{n}; join worker 1@{m}ms", HALF + "; join worker 1@{l}ms", LATE])
+def test_bsp_is_a_replay_whenever_somebody_joins(applied: Applied, servers: int, faults: str) -> None:
+    if servers == 1 and "server 1" in faults:
+        faults = faults.replace("server 1", "server 0")
+    for number in range(2, 50, 3):
+        plan = faults.format(n=number, m=number + 3, l=number + 5)
+        result = run("bsp", plan, servers=servers)
+        if isinstance(result.membership, list):  # it was still there
+            check_replay(result, applied, servers)
+            for updates in applied.values():
+                assert all(len({*update}) == len(update) <= 3 for update in updates)
+        check(applied, servers)
 
 
 def test_a_run_with_too_few_workers_ends_by_name() -> None:
     with pytest.raises(PeerLost, match=r"worker 1 left at .*, and 1 worker is left where at least 2 are to train"):
         run("bsp", "leave worker 1@15ms", workers="2:2")
+
+
+@pytest.mark.parametrize(
+    ("faults", "absent"),
+    [
+        ("leave worker 1#5; join worker 1@25ms", []),
+        ("join worker 1@25ms; leave worker 1#5", ["worker 1"]),
+        ("leave worker 1@30ms; join worker 1@25ms; leave worker 2#9", ["worker 1"]),
+    ],
+)
+def test_who_joins_before_it_leaves_is_absent(faults: str, absent: list[str]) -> None:
+    """By the times, or where a fault has none by the order in which they are written."""
+    assert parse_faults(faults).absent == absent
 
 
 def test_who_was_there_when_is_told() -> None:
@@ -177,6 +225,13 @@ def test_planted_mistakes_are_found(
     assert broken
 
 
+@pytest.mark.parametrize(("strategy", "servers"), [("bsp", 1), ("ssp(bound=1)", 2)])
+def test_clipping_stands_no_update_still(strategy: str, servers: int) -> None:
+    for number in range(1, 30, 6):
+        faults = f"slow worker 1@1ms for 10s by 3x; leave worker 1@{number}ms; join worker 1@{number + 8}ms"
+        assert run(strategy, faults, servers=servers, task=CLIPPED).samples == 3 * STEPS * 8
+
+
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
@@ -198,9 +253,12 @@ def test_planted_mistakes_are_found(
         (3, {"faults": "leave worker 1@5s"}, 'number of workers of this run is fixed: use a range, as workers="1:3"'),
         ("2:3", {"faults": "leave server 0@5s"}, "only workers come and go"),
         ("2:3", {"faults": "join worker 1#5"}, "who is not there has no effects: give a time"),
+        ("2:3", {"task": CLIPPED, "servers": 2}, 'workers="2:3": the servers of bsp clip .*use servers=1, .*or use a'),
+        (3, {"task": CLIPPED, "servers": 2, "on_failure": "continue"}, 'on_failure="continue": the servers of bsp'),
+        ("2:3", {"strategy": "bsp over proxies(groups=2)"}, 'workers="2:3": .*omit .over proxies.*or use a number'),
         ("3:3", {"faults": "join worker 1@5s"}, "would begin with 2 workers, and at least 3"),
     ],
 )
 def test_what_cannot_be_is_refused(workers: Any, given: dict[str, Any], said: str) -> None:
     with pytest.raises(PlanError, match=said):
-        covey.fit(mlp(), **{"strategy": "bsp", "workers": workers, "engine": "simulated", "runs": False, **given})
+        covey.fit(workers=workers, **{"task": mlp(), "strategy": "bsp", "engine": "simulated", "runs": False, **given})

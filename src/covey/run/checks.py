@@ -92,23 +92,31 @@ def _check_metric(task: Task, scheduler: ReduceLROnPlateau, given: Options) -> N
         )
 
 
-def check_rebirth(chosen: Strategy, roles: Sequence[Role], given: Options) -> bool:
+def check_rebirth(
+    task: Task, chosen: Strategy, roles: Sequence[Role], workers: WorkerRange, given: Options
+) -> bool:  # fmt: skip
     """Whether lost workers of this run are born again; refused, with what would work, where they cannot be."""
     if given.checkpoints.on_failure != "continue":
         return False
-    if why := _why_not(chosen, roles):
-        raise PlanError(
-            f"{option('on_failure', 'continue')}: {why}; or use {option('on_failure', 'restart')} with "
-            f"{option('checkpoint', 'DIR')}"
-        )
-    return True
+    if not (why := _why_not(chosen, roles) or _stuck(task, chosen, roles)):
+        return True
+    if workers.least:
+        raise PlanError(f"{option('workers', workers)}: {why}; {_fixed(workers)}")
+    raise PlanError(
+        f"{option('on_failure', 'continue')}: {why}; or use {option('on_failure', 'restart')} with "
+        f"{option('checkpoint', 'DIR')}"
+    )
+
+
+def _fixed(workers: WorkerRange) -> str:
+    return f"or use a number, as {option('workers', workers.most)}"
 
 
 def check_range(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Options) -> None:
     """Refuse a range of workers for a run in which they cannot come and go, with what would work."""
     if not workers.least:
         return
-    fixed, why = f"or use a number, as {option('workers', workers.most)}", ""
+    why = ""
     if not chosen.ranges:
         able = [name for name, entry in catalog.STRATEGIES.items() if entry.ranges]
         why = f"the workers of {chosen.name} cannot come and go; use {', '.join(able)}"
@@ -121,7 +129,7 @@ def check_range(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Opt
     elif given.checkpoints.checkpoint or given.checkpoints.resume:
         why = f"who holds which batch is not kept: omit {option('checkpoint')} and {option('resume')}"
     if why:
-        raise PlanError(f"{option('workers', workers)}: {why}; {fixed}")
+        raise PlanError(f"{option('workers', workers)}: {why}; {_fixed(workers)}")
 
 
 def check_seats(faults: FaultPlan, plan: Plan) -> None:
@@ -158,3 +166,15 @@ def _why_not(chosen: Strategy, roles: Sequence[Role]) -> str:
     if kinds == {"worker"} and len(roles) < 2:
         return f"{chosen.name} with 1 worker has nobody to take the model from: use 2 or more"
     return ""
+
+
+def _stuck(task: Task, chosen: Strategy, roles: Sequence[Role]) -> str:
+    """Servers that wait for each other's norms do not hear of a worker whose gradient only some of them have."""
+    servers = sum(role.address.role == "server" for role in roles)
+    if task.clip_norm is None or servers < 2 or chosen.terms.clips != "each update":
+        return ""
+    return (
+        f"the servers of {chosen.name} clip each update together, and would wait for ever for one that lacks a lost "
+        f"worker's gradient: use {option('servers', 1)}, omit clip_norm, or use a strategy that clips each gradient, "
+        "such as ssp or asynchronous"
+    )

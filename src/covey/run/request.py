@@ -122,7 +122,7 @@ def request(
     group = workers // deal.workers
     each = tuple(limit for limit in limits for _ in range(group))
     seed = given.training.seed
-    elastic = check_rebirth(chosen, roles, given)
+    elastic = check_rebirth(task, chosen, roles, team, given)
     plan = Plan(
         roles=tuple(roles), limits=each, lockstep=chosen.lockstep, seed=seed, allowance=allowance, elastic=elastic,
         least=team.least,

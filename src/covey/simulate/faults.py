@@ -96,16 +96,21 @@ class FaultPlan:
     @property
     def absent(self) -> list[Host]:
         """Those who join before they leave: their seats are empty when the run begins."""
-        first: dict[Host, Fault] = {}
-        for fault in sorted(self.faults, key=lambda fault: (fault.at is None, fault.at or 0.0)):
+        of_seats: dict[Host, list[Fault]] = {}
+        for fault in self.faults:
             if fault.kind in OF_SEATS:
-                first.setdefault(fault.who[0], fault)
-        return [host for host, fault in first.items() if fault.kind == "join"]
+                of_seats.setdefault(fault.who[0], []).append(fault)
+        return [host for host, faults in of_seats.items() if _first(faults).kind == "join"]
 
     def check(self, roles: Collection[Host], trainers: Collection[Host]) -> None:
         """Refuse a plan that does not fit the roles of a run."""
         for fault in self.faults:
             fault.check(roles, trainers)
+
+
+def _first(faults: Sequence[Fault]) -> Fault:
+    """The earliest fault; where one has no time, the order in which they are written says which that is."""
+    return faults[0] if any(fault.at is None for fault in faults) else min(faults, key=lambda fault: fault.at or 0.0)
 
 
 def parse_faults(text: str) -> FaultPlan:

@@ -70,8 +70,22 @@ class LeasedShard(Shard):
         if not new and not self.keeping.rule.gather.averages:
             self.waiting.pop()
 
+    def choose(self) -> GatherChoice | None:
+        """In rounds of all workers, update as soon as nobody is left in this round, with what there is.
+
+        A worker that enters may have begun after it, as another server was further. So all servers do every update, if
+        only to count it, and `version` is the step that all workers are at.
+        """
+        board = self.board
+        if not self.keeping.rule.lends:
+            return super().choose()
+        if board.slowest <= board.version if board.clocks else not self.waiting:
+            return None
+        used = sorted(range(len(self.waiting)), key=lambda place: self.waiting[place].sender.rank)
+        return GatherChoice(used, [self.waiting[place].samples for place in used])
+
     async def update(self, choice: GatherChoice) -> None:
-        if not choice.used or any(choice.weights):
+        if any(choice.weights) or not (choice.used or self.keeping.rule.lends):
             return await super().update(choice)
         self.before = self.params.clone()
         self.board.version += 1
@@ -90,8 +104,7 @@ class LeasedShard(Shard):
         """Count a worker from now on, if it is not counted, and tell it the step."""
         who = message.sender
         if who.rank not in self.board.clocks and who not in self.finished:
-            slowest = self.board.slowest if self.board.clocks else self.furthest
-            self.board.enter(who.rank, self.board.version if self.keeping.rule.lends else slowest)
+            self.board.enter(who.rank, self.entry(who.rank))
             self.unheard.add(who.rank)
             self.entries[who.rank] += 1
         self.idle.discard(who.rank)
@@ -101,6 +114,12 @@ class LeasedShard(Shard):
         buffers = self.replica.buffers if self.first else NOTHING
         pushed, over = rank not in self.unheard, who in self.finished
         await self.node.send(who, EntryStep(message.life, step, pushed, self.entries[rank], over, buffers))
+
+    def entry(self, rank: int) -> int:
+        """The step at which a worker enters here: in rounds of all, the first of which its seat has sent nothing."""
+        if self.keeping.rule.lends:
+            return self.board.version + any(push.sender.rank == rank for push in self.waiting)
+        return self.board.slowest if self.board.clocks else self.furthest
 
     async def rest(self, out: OutOfBatches) -> None:
         """A worker has nothing to do: nobody waits for it. All servers have what it sent."""

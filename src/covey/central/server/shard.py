@@ -157,12 +157,16 @@ class Shard(PieceServer):
             self.versions.back(rank)
 
     async def settle(self) -> None:
-        while choice := self.keeping.rule.gather.choose(Arrivals(self.waiting), self.board):
+        while choice := self.choose():
             await self.update(choice)
         self.own()
         self.end_epochs()
         await self.answer()
         await self.samples.answer(len(self.board.clocks))
+
+    def choose(self) -> GatherChoice | None:
+        """The next update to make; None when more must come."""
+        return self.keeping.rule.gather.choose(Arrivals(self.waiting), self.board)
 
     def own(self) -> None:
         """Copy a gradient that waits on although its worker may be answered: until then it is only lent."""
