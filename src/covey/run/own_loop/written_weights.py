@@ -25,8 +25,8 @@ AVERAGED = (
     "attribute of the module, without register_buffer"
 )
 FROZEN = (
-    "the loop writes the frozen parameter {name!r}. Checkpoints keep it; the run's result and `--save` have it as it "
-    "was at covey.join, so save it in the loop, on worker 0"
+    "the loop writes the frozen parameter {name!r}. Checkpoints keep it; the run's result and its saved model have "
+    "it as it was at covey.join, so save it in the loop, on worker 0"
 )
 
 
