@@ -64,10 +64,20 @@ def model_lost(who: Address) -> PeerLost:
 def too_few(who: Address, cause: str, left: int, least: int) -> PeerLost:
     """Why a run ends in which workers come and go."""
     return PeerLost(
-        f"{who} {cause}, and {left} worker{'s are' if left != 1 else ' is'} left where at least {least} are to train: "
-        f"ask for fewer with {option('workers', 'MIN:MAX')}",
+        f"{who} {cause}: only {workers(left)} {'is' if left == 1 else 'are'} left, and {option('workers')} asks for at "
+        f"least {least}: use a smaller MIN",
         str(who),
     )
+
+
+def workers(count: int) -> str:
+    """A number of workers, in words."""
+    return f"{count} worker{'s' if count != 1 else ''}"
+
+
+def go_on(left: int) -> str:
+    """What the others do when a worker has left."""
+    return f"{workers(left)} {'goes' if left == 1 else 'go'} on"
 
 
 def pause(failures: int) -> float:
@@ -98,3 +108,9 @@ class Deaths:
         self.count += 1
         self.lives[who] = self.lives.get(who, 0) + 1
         return pause(row)
+
+    def joined(self, who: Address) -> int:
+        """Another worker takes an empty seat, and what its predecessor died of is not counted; the seat's next life."""
+        self._rows.pop(who, None)
+        life = self.lives[who] = self.lives.get(who, 0) + 1
+        return life

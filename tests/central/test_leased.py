@@ -154,7 +154,7 @@ def test_bsp_is_a_replay_whenever_somebody_joins(applied: Applied, servers: int,
 
 
 def test_a_run_with_too_few_workers_ends_by_name() -> None:
-    with pytest.raises(PeerLost, match=r"worker 1 left at .*, and 1 worker is left where at least 2 are to train"):
+    with pytest.raises(PeerLost, match=r"worker 1 left at .*: only 1 worker is left, .* at least 2: use a smaller MIN"):
         run("bsp", "leave worker 1@15ms", workers="2:2")
 
 
@@ -176,6 +176,17 @@ def test_who_was_there_when_is_told() -> None:
     assert isinstance(result.membership, list)
     told = [(event.event, event.who, event.workers) for event in result.membership]
     assert told == [("join", "worker 2", 3), ("leave", "worker 0", 2)]
+
+
+def test_a_rebirth_counts_the_seats_that_are_taken() -> None:
+    result = run("bsp", "leave worker 2@5ms; kill worker 1@15ms")
+    assert isinstance(result.membership, list)
+    assert [(event.event, event.workers) for event in result.membership] == [("leave", 2), ("rebirth", 2)]
+
+
+def test_what_the_codec_owed_is_lost_with_a_worker() -> None:
+    result = run("bsp + topk(density=0.2)", "kill worker 1@25ms; leave worker 2@25ms; join worker 2@35ms")
+    assert result.notes["lost residuals"] == 2
 
 
 # -- planted mistakes --------------------------------------------------------------------------------------------------

@@ -81,6 +81,13 @@ def test_what_a_worker_learned_since_its_last_exchange_is_done_again() -> None:
     assert isinstance(result.goodput, Goodput) and result.goodput.repeated in (8, 16)
 
 
+def test_one_that_waits_for_the_end_takes_along_what_the_centre_has_not_felt() -> None:
+    """All of its own batches are done, the last two of 8 and 3 samples, and another worker is slow."""
+    slow = "slow worker 0@1ms for 10s by 9x"
+    result = run(f"{slow}; leave worker 1@130ms", spec="easgd(period=2)")
+    assert isinstance(result.goodput, Goodput) and result.goodput.repeated == 11 and result.samples == SAMPLES
+
+
 def test_planted_mistakes_are_found(settled: Counter[Lease], monkeypatch: pytest.MonkeyPatch) -> None:
     """What a worker held is settled when it goes."""
 

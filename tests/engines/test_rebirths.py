@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from covey.engines.interrupt import JoinRequests
 from covey.engines.process import control
 from covey.engines.process.launcher.rebirths import Rebirths, Renewal
 from covey.engines.process.launcher.roster import RoleRecord
@@ -157,8 +159,29 @@ def test_one_that_dies_too_often_leaves_its_seat_empty(ranged: Ranged) -> None:
 def test_below_the_smaller_number_the_run_ends(ranged: Ranged) -> None:
     rebirths, _, _ = ranged
     rebirths.empty.add(OTHERS[0])
-    with pytest.raises(PeerLost, match="worker 1 was told to leave, and 1 worker is left where at least 2"):
+    with pytest.raises(PeerLost, match="worker 1 was told to leave: only 1 worker is left, and .* at least 2: use"):
         rebirths.lost(WHO, "exited with signal 15, SIGTERM", heard())
+
+
+def test_a_request_to_join_is_forgotten_where_no_seat_is_empty(ranged: Ranged) -> None:
+    rebirths, requests = ranged[0], JoinRequests()
+    assert rebirths.renewal is not None
+    rebirths.renewal = replace(rebirths.renewal, joining=lambda empty: list(empty[: requests.taken(len(empty))]))
+    requests(10, None)
+    rebirths.advance(heard(), [], 1.0)
+    rebirths.lost(WHO, "exited with signal 15, SIGTERM", heard())
+    rebirths.advance(heard(), [], 2.0)
+    assert rebirths.empty == {WHO}
+
+
+def test_whoever_joins_has_not_died_of_what_its_predecessor_did(ranged: Ranged) -> None:
+    rebirths, _, joins = ranged
+    assert rebirths.lost(WHO, KILLED, heard()) and rebirths.lost(WHO, KILLED, heard())
+    joins.append(WHO)
+    rebirths.advance(heard(), [], 2.5)
+    joins.clear()
+    assert rebirths.lost(WHO, KILLED, heard())
+    assert [event.event for event in rebirths.log.events] == ["rebirth", "leave", "join", "rebirth"]
 
 
 def test_whoever_joins_is_a_life_after_the_one_that_went(ranged: Ranged) -> None:

@@ -50,6 +50,7 @@ def test_a_stopped_role_goes_on(room: Room) -> None:
         ("drop worker 0 -> worker 1@1s", "only kill, stop, leave, join are possible, by signals"),
         ("disk full@1s for 1s", "use covey simulate"),
         ("kill worker 1#7", "effects are counted only in virtual time; give a time"),
+        ("leave worker 1@5s; join worker 1@2s", "begins with a worker in every seat, and worker 1 would join before"),
         ("kill worker 7@1s", "no such role; this run has worker 0, worker 1"),
     ],
 )
@@ -77,6 +78,21 @@ def test_signals_go_to_those_that_live_and_each_once(monkeypatch: pytest.MonkeyP
         faults.strike(alive if second < 2 else {ROLES[0]: 7} if second > 2 else alive)
         assert sent == expected, second
     assert faults.unmet == []
+
+
+def test_who_is_to_join_waits_for_one_that_leaves_and_for_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("os.kill", lambda pid, number: None)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    plan = "leave 1@1s; join 1@2s; join 1@5s; leave 1@6s; leave 1@7s; join 1@8s"
+    faults, gone = SignalFaults(parse_faults(plan), ROLES), ROLES[1:]
+    faults.begin()
+    seen = [(1, [], []), (2, [], []), (3, gone, gone), (5, [], []), (6, [], []), (8, gone, gone)]
+    for second, empty, joining in seen:
+        now[0] = 100.0 + second
+        faults.strike({who: 7 for who in ROLES if who not in empty})
+        assert faults.joining(empty) == joining, second
+    assert faults.unmet == ["join worker 1@5s: worker 1 was there", "leave worker 1@7s: worker 1 was not there"]
 
 
 def test_only_a_planned_kill_is_called_planned(monkeypatch: pytest.MonkeyPatch) -> None:

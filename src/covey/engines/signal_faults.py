@@ -11,7 +11,7 @@ from contextlib import suppress
 from covey.engines.process.forking.role_processes import OUT_OF_MEMORY
 from covey.errors import PlanError
 from covey.message import Address
-from covey.simulate.faults import Fault, FaultPlan
+from covey.simulate.faults import OF_SEATS, Fault, FaultPlan
 
 BY_SIGNALS = ("kill", "stop", "leave", "join")
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "leave": signal.SIGTERM}
@@ -32,9 +32,16 @@ class SignalFaults:
                 )
             if fault.at is None:
                 raise PlanError(f"'{fault}': effects are counted only in virtual time; give a time, such as @5s")
+        if absent := plan.absent:
+            raise PlanError(
+                f"'{plan}': on real processes a run begins with a worker in every seat, and {absent[0]} would join "
+                "before it leaves: let it leave first, or use covey simulate"
+            )
         self._waiting: list[tuple[float, Fault]] = [(fault.at, fault) for fault in plan.faults if fault.at is not None]
         self._stopped: list[tuple[float, int]] = []  # until when which process
         self._killed: dict[Address, Fault] = {}  # whose end has not been heard of yet
+        self._leaving: set[str] = set()  # whose seats will be empty in a moment
+        self._vain: list[str] = []  # what did nothing
         self._since: float | None = None
 
     def begin(self) -> None:
@@ -56,18 +63,29 @@ class SignalFaults:
                 continue  # it has ended, or starts again and is struck when it is there
             self._waiting.remove((at, fault))
             _send(pids[who], SIGNALS[fault.kind])
+            if fault.kind == "leave":
+                self._leaving.add(str(who))
             if fault.kind == "kill":
                 self._killed[who] = fault
             if fault.kind == "stop":
                 self._stopped.append((now + fault.lasts, pids[who]))
 
     def joining(self, empty: Sequence[Address]) -> list[Address]:
-        """Which of these seats somebody is to take now."""
+        """Which of these seats somebody is to take now; who is to join where somebody is, does not."""
         now = time.monotonic() - self._since if self._since is not None else -1.0
-        due = {fault.who[0]: (at, fault) for at, fault in self._waiting if fault.kind == "join" and at <= now}
-        found = [who for who in empty if str(who) in due]
-        for who in found:
-            self._waiting.remove(due[str(who)])
+        seats, found = {str(who): who for who in empty}, list[Address]()
+        self._leaving -= seats.keys()
+        leaving = {*self._leaving}
+        for at, fault in sorted((one for one in self._waiting if one[0] <= now), key=lambda one: one[0]):
+            name = fault.who[0]
+            if fault.kind == "leave" and name not in seats:
+                leaving.add(name)  # it is struck when it is there
+            elif fault.kind in OF_SEATS and name not in leaving:
+                self._waiting.remove((at, fault))
+                if fault.kind == "leave" or name not in seats:
+                    self._vain.append(f"{fault}: {name} was {'not ' if fault.kind == 'leave' else ''}there")
+                else:
+                    found.append(seats.pop(name))
         return found
 
     def told(self, who: Address, how: str) -> str:
@@ -77,8 +95,8 @@ class SignalFaults:
 
     @property
     def unmet(self) -> list[str]:
-        """The faults that the run ended before."""
-        return [f"{fault}: the run ended before it" for _, fault in self._waiting]
+        """The faults that did nothing, and why."""
+        return self._vain + [f"{fault}: the run ended before it" for _, fault in self._waiting]
 
 
 def _send(pid: int, number: signal.Signals) -> None:

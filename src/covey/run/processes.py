@@ -81,6 +81,7 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     checkpoints = checkpoints_of(given.checkpoints, asked.kept)
     interrupt, best = Interrupt(), BestModel.of(given)
     restarts = Restarts(given, checkpoints, interrupt, len(asked.plan.limits), log=MembershipLog(asked.left))
+    restarts.failures.elastic &= not asked.plan.least  # those cannot be kept
     with checkpoints or nullcontext(), interruptible(interrupt):
         return restarts.run(
             Attempt(kept, run, log=restarts.failures.log),

@@ -67,9 +67,13 @@ class PieceClient:
 
     async def rejoin(self, *stale: type[Message]) -> bool:
         """Begin, or go on in the place of a lost worker; whether a step may be left to do."""
-        if self.node.life.number and any(memory.value is not None for memory in self.memories):
-            await self.node.note("lost residuals")  # what the codec still owed
+        await self.note_residuals()
         return await rejoin(self.node, self.replica, self.servers, *stale)
+
+    async def note_residuals(self) -> None:
+        """Tell, in a new life, that what the codec still owed is lost."""
+        if self.node.life.number and any(memory.value is not None for memory in self.memories):
+            await self.node.note("lost residuals")
 
     async def leave(self) -> None:
         await self.node.broadcast(self.servers, Goodbye())

@@ -120,6 +120,7 @@ class LeasedServers(Servers):
             return self.node.training()
         if any(server in self.node.life.ended for server in self.servers):
             return False
+        await self.note_residuals()
         return await self._entered()
 
     async def batch(self) -> bool:

@@ -77,8 +77,10 @@ class LeasingMaster(CentreMaster):
             if leases := self.granted(rank, self.parked[rank].again):
                 del self.parked[rank]
                 await self.give(rank, leases)
-        if self.parked and (self.ledger.closed or not any(self.ledger.held)):
+        busy = any(held for rank, held in enumerate(self.ledger.held) if rank not in self.parked)
+        if self.parked and (self.ledger.closed or not busy):
             for rank in sorted(self.parked):
+                self.ledger.settle(rank)  # nothing follows its last steps, as without changes
                 await self.give(rank, [])
             self.parked.clear()
 
@@ -94,8 +96,6 @@ class LeasingMaster(CentreMaster):
             self.next[rank] += 1
         if found:
             self.begun[rank] = first
-        else:
-            self.ledger.settle(rank)  # nothing follows its last steps, as without changes
         return found
 
     async def give(self, rank: int, leases: list[Lease]) -> None:

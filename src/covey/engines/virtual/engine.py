@@ -75,8 +75,8 @@ class VirtualEngine:
             who, life = role.address, Life(elastic=attempt.rebirth is not None, leased=plan.least > 0)
             self._actors[who] = VirtualActor(role, replicas[who], self._world, life, attempt.states.get(who))
         self._lives = VirtualLives(
-            self._agenda, self._actors, self._wires, attempt.rebirth, self._replaced, self._begin, self._deliver,
-            self._advance,
+            self._agenda, self._actors, self._wires, attempt.rebirth, teller, self._replaced, self._begin,
+            self._deliver, self._advance,
         )  # fmt: skip
         self._wires.connect(self._actors, self._arrived, self._admitted)
         for actor in self._actors.values():

@@ -13,10 +13,11 @@ from covey.engines.virtual.stall import clock, obituary
 from covey.engines.virtual.virtual_actor import WAIT, RoleProgram, VirtualActor
 from covey.engines.virtual.virtual_links import VirtualLinks
 from covey.errors import PeerLost
-from covey.membership import Deaths, Departed, Joined, Life, ViewChanged, too_few
+from covey.membership import Deaths, Departed, Joined, Life, ViewChanged, go_on, too_few, workers
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.observe.membership import MembershipLog
+from covey.observe.tally import Teller
 from covey.program import Effect, Receive
 from covey.strategy import Role
 
@@ -42,6 +43,7 @@ class VirtualLives:
     actors: dict[Address, VirtualActor]
     wires: VirtualLinks
     rebirth: Rebirth | None
+    teller: Teller
     make: Callable[[VirtualActor, Replica, Life], VirtualActor]
     begin: Callable[[VirtualActor], None]
     deliver: Callable[[VirtualActor, Message], None]
@@ -83,14 +85,16 @@ class VirtualLives:
         if self.rebirth is None or not actor.role.trains:
             raise PeerLost(how or obituary(self.agenda.now, actor, self.actors), actor.name)
         try:
-            pause = self.deaths.note(who, actor.pace.step, "was killed")
+            # where workers come and go, a new one enters at a step that others have done
+            tally = self.teller.tallies.get(who)
+            reached = actor.pace.step if not self.rebirth.least else tally.samples if tally else 0
+            pause = self.deaths.note(who, reached, "was killed")
         except PeerLost:
             if not self.rebirth.least:
                 raise
             return self.leave(who, f"was killed {self.rebirth.most + 1} times without a new step")
         self._gone(actor)
-        many = sum(other.role.trains for other in self.actors.values())
-        self.log.add("rebirth", actor.name, "was killed", seconds=self.agenda.now, workers=many, stalled=pause)
+        self.log.add("rebirth", actor.name, "was killed", seconds=self.agenda.now, workers=self.workers, stalled=pause)
         self.agenda.at(self.agenda.now + pause, self._born, actor, self.agenda.now)
 
     def leave(self, who: Address, cause: str = "left") -> None:
@@ -102,7 +106,7 @@ class VirtualLives:
             raise too_few(who, f"{cause} at {clock(self.agenda.now)}", left, self.rebirth.least)
         self.vacate(actor)
         self.log.add("leave", actor.name, cause, seconds=self.agenda.now, workers=self.workers)
-        self.rebirth.say(f"{who} {cause} at {clock(self.agenda.now)}; {self.workers} workers go on")
+        self.rebirth.say(f"{who} {cause} at {clock(self.agenda.now)}; {go_on(self.workers)}")
 
     def vacate(self, actor: VirtualActor) -> None:
         """Nobody is in this seat: all others hear of it after what its last worker sent and they have had."""
@@ -117,7 +121,7 @@ class VirtualLives:
         """A new worker takes an empty seat."""
         lost = self.actors[who]
         self.empty.discard(who)
-        self.deaths.lives[who] = self.deaths.lives.get(who, 0) + 1
+        self.deaths.joined(who)
         self.log.add("join", lost.name, "joined", seconds=self.agenda.now, workers=self.workers)
         self._born(lost, None)
 
@@ -149,7 +153,7 @@ class VirtualLives:
                 self.deliver(other, Joined(life.number, sender=who))
                 self._break_off(other)
         if since is None:
-            self.rebirth.say(f"{who} joined at {clock(now)}; {self.workers} workers go on")
+            self.rebirth.say(f"{who} joined at {clock(now)}; now {workers(self.workers)}")
         else:
             self.rebirth.say(f"{who} was killed at {clock(since)}; born again after {clock(now - since)}")
         self.begin(actor)

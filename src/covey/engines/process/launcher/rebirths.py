@@ -13,7 +13,7 @@ from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.roster import RoleRecord, Roster
 from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PeerLost
-from covey.membership import Deaths, too_few
+from covey.membership import Deaths, go_on, too_few, workers
 from covey.message import Address
 from covey.observe.membership import MembershipEvent, MembershipLog
 from covey.observe.progress import Phase
@@ -41,7 +41,7 @@ class Renewal:
     log: MembershipLog = field(default_factory=MembershipLog)  # of the run, in all its attempts
     least: int = 0  # workers, where a seat may stay empty
     nowhere: str = ""  # the beginning of endpoints where nobody is
-    joining: Callable[[Sequence[Address]], list[Address]] = lambda empty: []  # which of these seats are to be taken now
+    joining: Callable[[Sequence[Address]], list[Address]] = lambda empty: []  # which of these are to be taken now
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ class Rebirths:
         listeners = [other for other in (*self.roster.roles, SCORER) if other not in self.finished]
         self.endpoints[who] = f"{self.renewal.nowhere}{who.rank}.{life}"
         self._install(who, listeners)
-        self.say(f"{who} {cause}; {left} workers go on")
+        self.say(f"{who} {cause}; {go_on(left)}")
         return True
 
     def _join(self, who: Address) -> None:
@@ -152,7 +152,7 @@ class Rebirths:
         now = time.monotonic()
         self.empty.remove(who)
         self.finished.remove(who)
-        life = self.renewal.deaths.lives[who] = self.renewal.deaths.lives[who] + 1
+        life = self.renewal.deaths.joined(who)
         event = self.log.add("join", str(who), "joined", seconds=self.seconds, workers=self.workers)
         self.roster.seen[who] = RoleRecord(heard=now)
         self.seats[who] = EmptySeat(who, life, event, 0, now, now)
@@ -172,7 +172,7 @@ class Rebirths:
         A new life is given the orders that the other workers have.
         """
         self.seconds = seconds
-        if self.renewal and self.empty and heard.phase == "training":
+        if self.renewal and self.renewal.least and heard.phase == "training":
             for who in self.renewal.joining(sorted(self.empty)):
                 self._join(who)
         for seat in list(self.seats.values()):
@@ -220,5 +220,5 @@ class Rebirths:
         self.entered.add(seat.who)
         self.first[seat.who] = seat.step  # its own reports begin before it knows
         if seat.event.event == "join":
-            return self.say(f"{seat.who} joined; {self.workers} workers go on")
+            return self.say(f"{seat.who} joined; now {workers(self.workers)}")
         self.say(f"{seat.who} died ({seat.event.cause}); born again after {seat.event.stalled:.1f} s")
