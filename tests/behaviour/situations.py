@@ -148,6 +148,10 @@ def situations() -> Mapping[str, Situation]:
         "continue": Situation(
             task=rich(), workers=3, several=True, more={"faults": death, "on_failure": "continue", "epochs": 2}
         ),
+        "unclipped": Situation(
+            task=replace(rich(), clip_norm=None), workers=3, several=True,
+            more={"faults": death, "on_failure": "continue", "epochs": 2},
+        ),
         "restart": Situation(
             task=rich(), workers=3, several=True,
             more={"faults": death, "on_failure": "restart", "epochs": 2, **keeping},
