@@ -210,7 +210,7 @@ def plant_known(monkeypatch: pytest.MonkeyPatch) -> None:
     def noting(self: Any, *args: Any, **given: Any) -> None:
         made(self, *args, **given)
         if self.first:
-            SEEN.append(self.had)
+            SEEN.append(self.received)
 
     monkeypatch.setattr(LeasedShard, "__init__", noting)
 

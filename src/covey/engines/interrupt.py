@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -51,15 +52,17 @@ class JoinRequests:
     """How many workers a person has asked for that are to take empty seats."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.asked: deque[None] = deque()  # a signal may come at any moment: each is added, and taken, in one piece
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
+        self.asked.append(None)
 
     def taken(self, most: int) -> int:
-        """How many of them come now, if there is room for so many; others are forgotten."""
-        asked, self.count = min(self.count, most), 0
-        return asked
+        """How many of them come now, at most as many as there are seats; others are forgotten."""
+        asked = len(self.asked)
+        for _ in range(asked):
+            self.asked.popleft()
+        return min(asked, most)
 
 
 @contextmanager

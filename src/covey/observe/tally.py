@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from math import isfinite
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -19,26 +19,23 @@ REPEATED = "repeated samples"
 MOST = 1 << 53  # of anything that is counted: whole numbers that a float holds exactly
 
 
-class GradientAge(int):
-    """How many updates have come since the weights of a gradient were read, and whose gradient it is."""
+class CountOfRole(int):
+    """A number, and the role that it belongs to."""
 
     of: Address
 
-    def __new__(cls, age: int, of: Address) -> GradientAge:
-        made = super().__new__(cls, age)
+    def __new__(cls, number: int, of: Address) -> Self:
+        made = super().__new__(cls, number)
         made.of = of
         return made
 
 
-class AcceptedSamples(int):
-    """How many samples of a worker that is gone count, and whose they are; others do again what else it did."""
+class GradientAge(CountOfRole):
+    """How many updates have come since the weights of a worker's gradient were read."""
 
-    of: Address
 
-    def __new__(cls, samples: int, of: Address) -> AcceptedSamples:
-        made = super().__new__(cls, samples)
-        made.of = of
-        return made
+class AcceptedSamples(CountOfRole):
+    """How many samples of a worker that is gone count; the rest of what it did is computed again by others."""
 
 
 class Tally(msgspec.Struct, kw_only=True):

@@ -13,7 +13,7 @@ _RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?")
 
 
 class WorkerRange(NamedTuple):
-    """At most so many workers; at least so many if they may come and go, else 0."""
+    """The largest number of workers; the smallest if they may come and go, else 0."""
 
     most: int
     least: int = 0

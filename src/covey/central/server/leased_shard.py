@@ -20,7 +20,7 @@ from covey.synchronization import GatherChoice
 
 
 def any_shard(policy: Callable[..., Shard], node: Node, replica: Replica, **settings: Any) -> Shard:
-    """The same for a server, whose policy this is where the number is fixed."""
+    """The program of a server: `policy` where the number of workers is fixed, LeasedShard where they come and go."""
     return (LeasedShard if node.life.leased else policy)(node, replica, **settings)
 
 
@@ -33,7 +33,7 @@ class LeasedShard(Shard):
         super().__init__(node, replica, keeping=keeping, clients=clients, count=count)
         source, limits = replica.batch_source, [limit or 0 for limit in node.limits]
         self.ledger = Ledger(limits, [source.steps(seat) for seat in range(node.workers)], source.samples)
-        self.had = BatchSet(node.workers)
+        self.received = BatchSet(node.workers)
         self.unheard: set[int] = set()  # no gradient of these has come since they entered
         self.entries: Counter[int] = Counter()
         self.idle: set[int] = set()  # there was no batch for these
@@ -63,7 +63,7 @@ class LeasedShard(Shard):
             return
         self.unheard.discard(rank)
         self.furthest = max(self.furthest, push.step + 1)
-        new = self.had.add(Lease(push.seat, push.number))
+        new = self.received.add(Lease(push.seat, push.number))
         if not new:  # a worker that is gone had done it, and only some other server lacked it
             push.samples = 0
         await super().take(push)
@@ -133,7 +133,7 @@ class LeasedShard(Shard):
         for ranks in (self.unheard, self.idle, self.called):
             ranks.discard(rank)
         # with other servers nobody knows whether they have had the last gradients
-        self.ledger.leave(rank, self.had.__contains__ if len(self.servers) == 1 else lambda lease: False)
+        self.ledger.leave(rank, self.received.__contains__ if len(self.servers) == 1 else lambda lease: False)
         if self.first:
             await self.node.note("accepted", AcceptedSamples(self.ledger.done[rank], who))
         await super().departed(who)
