@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from covey.errors import PlanError
 from covey.run.own_loop.loading import Sizes, watch
+from covey.run.own_loop.trained import parameters_of
 from covey.task.arguments import describe
 
 
@@ -142,13 +143,13 @@ def watching(models: tuple[torch.nn.Module, ...], counts: LoaderCounts) -> list[
 
 def lacks_gradient(optimizer: Optimizer) -> bool:
     """Whether something needs a gradient, and nothing has one."""
-    trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    trained = [parameter for parameter in parameters_of(optimizer) if parameter.requires_grad]
     return bool(trained) and all(parameter.grad is None for parameter in trained)
 
 
 def warn_without_gradient(optimizer: Optimizer) -> None:
     """Warn where a step would change nothing."""
-    if all(parameter.grad is None for group in optimizer.param_groups for parameter in group["params"]):
+    if all(parameter.grad is None for parameter in parameters_of(optimizer)):
         warnings.warn(
             "member.step: no parameter of the optimizer has a gradient, so this step trains nothing; call "
             "loss.backward() before it, with a loss that is not detached from the model",
