@@ -10,7 +10,7 @@ from covey.catalog.entries import FAMILIES
 from covey.central.layouts import LAYOUTS
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
-from covey.parallelism.pipeline.hybrid import meshed
+from covey.parallelism.hybrid import meshed
 from covey.parallelism.plan.mesh import Mesh
 from covey.spec import Call, Made, Spec, SpecError, bind, parse, unknown
 from covey.strategy import Composition, Entry, Strategy

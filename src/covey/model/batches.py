@@ -170,7 +170,9 @@ class OwnBatches:
         self.batches: Iterator[Any] = iter(())
         self.next = -1
         self.last = True  # whether the backward under way is the last of its step
+        self.turn = 0  # which of them it is
         self.scale = LossScale() if task.precision == "fp16" else None
+        self.found = False  # whether gradients were seen by somebody who takes them away
         self._reached = False  # whether a loss has had a gradient in the model
 
     def begin(self, step: int) -> None:
@@ -237,7 +239,7 @@ class OwnBatches:
                 given = batch(index)
             loss = self.task.forward(self.model, given)
             loss = loss if len(sizes) == 1 else loss * (size / sum(sizes))
-            self.last = index == len(sizes) - 1
+            self.turn, self.last = index, index == len(sizes) - 1
             backward(loss if scale == 1 else loss.float() * scale)
             losses.append(loss.detach())
         self._reached = self._reached or self._reaches_model()
@@ -245,7 +247,7 @@ class OwnBatches:
 
     def _reaches_model(self) -> bool:
         """Refuse a first loss of something else: no parameter would ever learn anything, and nothing would say so."""
-        if any(parameter.grad is not None for parameter in self.parameters):
+        if self.found or any(parameter.grad is not None for parameter in self.parameters):
             return True
         source = "step(model, batch)" if self.task.step is not None else "loss(model(x), y)"
         raise PlanError(

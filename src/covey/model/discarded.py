@@ -23,6 +23,7 @@ def discarded(replica: Replica, step: int) -> Iterator[None]:
     afterwards: processes that load samples begin to load its batch.
     """
     modules, chance = ModuleStates(replica.layout.modules), GlobalChance()
+    numbers = replica.flat.clone() if replica.layout.apart else None
     before = [(part, dict(vars(part))) for part in replica.changing()]
     replica.updates.keep(replica.layout, replica.trained)
     replica.compute.losses = Losses()
@@ -33,6 +34,8 @@ def discarded(replica: Replica, step: int) -> Iterator[None]:
     layout = replica.layout
     layout.aim(layout.params)
     modules.restore()
+    if numbers is not None:
+        layout.params.copy_(numbers)
     layout.attach()
     layout.grads.zero_()
     replica.batch_source.begin(step)

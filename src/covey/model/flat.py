@@ -53,12 +53,16 @@ class Flat:
     """A module laid out flat, or several as one. Tied parameters appear once, frozen ones not at all."""
 
     def __init__(
-        self, *modules: nn.Module, called: Mapping[str, str] = NAMES, without: Collection[str] = ()
+        self, *modules: nn.Module, called: Mapping[str, str] = NAMES, without: Collection[str] = (),
+        instead: Mapping[str, nn.Parameter] | None = None,
     ) -> None:  # fmt: skip
         """What is `called` by another name in the whole model has that name here, too; the parameters `without` which
-        it is laid out stay where they are: another layout owns them."""
+        it is laid out stay where they are: another layout owns them. With parameters `instead` of the modules' own
+        only the buffers are theirs."""
         self.modules = modules
         named = {called.get(name, name): parameter for name, parameter in trainable(modules).items()}
+        named = named if instead is None else dict(instead)
+        self.apart = instead is not None  # the modules do not compute on these numbers themselves
         self.parameters = {name: parameter for name, parameter in named.items() if name not in without}
         if not self.parameters:
             raise PlanError(

@@ -22,20 +22,20 @@ def mesh_of(strategy: str) -> Mesh:
     if call is None:
         return Mesh(replica=1, stage=1, timetable="plain", microbatches=1, chunks=1)
     written = bind(call, Mesh, "mesh", strategy)
-    return written.fitted((written.replica or 1) * (written.stage or 1))
+    return written.fitted((written.replica or 1) * (written.stage or 1) * (written.shard or 1))
 
 
 def same_cut(one: str, other: str) -> bool:
-    """Whether two SPECs cut their model alike; what its parts are said to cost does not matter."""
-    return replace(mesh_of(one), load="") == replace(mesh_of(other), load="")
+    """Whether two SPECs cut their model alike; what its parts are said to cost, and when shards meet, do not matter."""
+    return replace(mesh_of(one), load="", zero=None) == replace(mesh_of(other), load="", zero=None)
 
 
 def uncut(run: RunRecord) -> RunRecord:
     """The run as it would be with whole models, in which two with different cuts are the same."""
-    stages = mesh_of(run.strategy).stages
+    members = mesh_of(run.strategy).members
     return msgspec.structs.replace(
-        run, strategy=str(replace(parse(run.strategy), mesh=None)), workers=run.workers // stages,
-        servers=run.servers // stages, limits=run.limits[::stages],
+        run, strategy=str(replace(parse(run.strategy), mesh=None)), workers=run.workers // members,
+        servers=run.servers // members, limits=run.limits[::members],
     )  # fmt: skip
 
 

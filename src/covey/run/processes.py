@@ -240,7 +240,11 @@ def kept_run(
     if run.ended and longer and (earlier := checkpoints.unended()):
         place, run = checkpoints.checked(earlier)  # a longer run: no worker may have said goodbye yet
         past = uncut(run)
-    cut = mesh_of(run.strategy).stages > 1 or mesh_of(written).stages > 1
+    before, now = mesh_of(run.strategy), mesh_of(written)
+    if before.shards != now.shards:
+        had = f"mesh(shard={before.shards})" if before.shards > 1 else "whole models"
+        raise CheckpointError(f"{place} is of a run with {had}, and shards keep to their number: go on with {had}")
+    cut = before.members > 1 or now.members > 1
     fixed = PLAN if run.loop or cut or rigid else ()
     if rigid and run.skipped:
         raise CheckpointError(f"{place} is of a run that was resumed with other workers: go on with real processes")

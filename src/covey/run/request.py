@@ -11,6 +11,7 @@ from typing import Any
 
 from covey import catalog
 from covey.checkpoint import CheckpointDirectory
+from covey.data.group_batches import GroupBatches
 from covey.data.partitions import RowInfo
 from covey.data.shards import Shards
 from covey.engines import machine
@@ -120,6 +121,8 @@ def request(
         build.check_batches(task, deal, limits, chosen.terms.parts)
     allowance = parse_rate(given.training.link_rate) if given.training.link_rate else None
     group = workers // deal.workers
+    shared = GroupBatches(deal, chosen.composition.mesh.shards if chosen.composition.mesh else 1)
+    limits = tuple(max(limits[other] for other in shared.ranks(rank // shared.members)) for rank in range(len(limits)))
     each = tuple(limit for limit in limits for _ in range(group))
     seed = given.training.seed
     elastic = check_rebirth(task, chosen, roles, team, given)
@@ -130,7 +133,7 @@ def request(
     servers = sum(role.address.role == "server" for role in roles)
     if task.clip_norm is not None:
         chosen.check_clip(servers)
-    total = sum(samples_of(deal, rank, limit) for rank, limit in enumerate(limits))
+    total = sum(shared.total(rank, limit) for rank, limit in enumerate(limits))
     check_schedule(task, chosen, given, deal, total)
     return Request(
         task=task, name=name, spec=spec, strategy=chosen, plan=plan, deal=deal, servers=servers, budget=total,
@@ -156,7 +159,7 @@ def _check_mesh(chosen: Strategy, task: Task, given: Options, rows: RowInfo | No
     """Refuse what a cut model cannot have."""
     if chosen.composition.mesh and rows:
         raise PlanError("two stages of a cut model need the same samples, and rows stay where they are: use covey.fit")
-    if chosen.composition.mesh and task.accumulate > 1:
+    if chosen.composition.mesh and chosen.composition.mesh.shards == 1 and task.accumulate > 1:
         raise PlanError(
             f"Task(accumulate={task.accumulate}) and a mesh: a cut model computes a batch in micro-batches anyway; use "
             f"batch_size={task.step_size} and mesh(microbatches={task.accumulate})"
@@ -169,7 +172,7 @@ def _cut(
     spec: Spec, chosen: Strategy, task: Task, workers: int, deal: Shards, given: Options
 ) -> tuple[Spec, Strategy]:  # fmt: skip
     """The strategy with its model's cut decided, if it is cut: by measuring, in virtual time by counting."""
-    if chosen.composition.mesh is None:
+    if chosen.composition.mesh is None or chosen.composition.mesh.shards > 1:
         return spec, chosen
     from covey.run.cutting import settled  # tracing models takes long to import
 
@@ -194,12 +197,6 @@ def budgets(deal: Shards, given: BudgetOptions) -> tuple[int, ...]:
         return (given.steps,) * deal.workers
     epochs = given.epochs or (PATIENCE if given.until else EPOCHS)
     return tuple(epochs * deal.steps(rank) for rank in range(deal.workers))
-
-
-def samples_of(deal: Shards, rank: int, steps: int) -> int:
-    """The number of samples that a worker sees in this number of steps."""
-    whole, rest = divmod(steps, deal.steps(rank))
-    return whole * deal.size(rank) + rest * deal.batch_size
 
 
 def referee(asked: Request, skipped: Sequence[int] = ()) -> Referee:

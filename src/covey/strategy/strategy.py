@@ -24,6 +24,8 @@ class ModelMesh(Protocol):
 
     @property
     def stages(self) -> int: ...
+    @property
+    def shards(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class TaskTerms:
         accept: What refuses an optimizer of the task that cannot work.
         parts: The number of parts in which a batch is computed.
         chooses: Whether it says itself which samples a gradient is of, which a loop of the user's own cannot give.
+        streams: Whether gradients leave while backward runs, which a cut model cannot do.
 
     >>> covey.TaskTerms(clips="each update").parts
     1
@@ -62,6 +65,7 @@ class TaskTerms:
     accept: Callable[[Optimizer], None] | None = None
     parts: int = 1
     chooses: bool = False
+    streams: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

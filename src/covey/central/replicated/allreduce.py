@@ -155,7 +155,7 @@ class Allreduce:
                 scored="worker 0's model: all are the same", rate="unchanged: the mean over all workers' samples",
                 scaling=GROW,
             ),
-            terms=TaskTerms(clips="each update"), rigid=self.rigid(),
+            terms=TaskTerms(clips="each update", streams=bool(self.bucket)), rigid=self.rigid(),
             taxonomy=Taxonomy(
                 optimization="central", architecture="peers", scheduling="synchronous",
                 exchange="all-reduce" if codec.adds_up else "all-gather",

@@ -18,8 +18,8 @@ from covey.model.replica import Replica
 from covey.model.scored import Snapshot
 from covey.model.slots import TensorSlot
 from covey.model.stream import GradientStream
-from covey.parallelism.pipeline.axis import AGE, STAGE
-from covey.parallelism.pipeline.parameter_map import ParameterMap
+from covey.parallelism.axis import AGE, STAGE
+from covey.parallelism.parameter_map import ParameterMap
 from covey.parallelism.pipeline.stage_compute import StageCompute, Version
 from covey.parallelism.pipeline.stage_worker import FIRST, PipelinePlace, StageWorker, Told
 from covey.parallelism.pipeline.stash import STASH, Stash

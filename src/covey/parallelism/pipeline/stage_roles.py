@@ -18,7 +18,7 @@ from covey.model.replica_spec import ReplicaSpec
 from covey.model.slots import Outline, names_of
 from covey.parallelism.chain import chain_of
 from covey.parallelism.ends import Entrance, inputs_of
-from covey.parallelism.pipeline.parameter_map import ParameterMap
+from covey.parallelism.parameter_map import ParameterMap
 from covey.parallelism.pipeline.stage_compute import Microbatches, PipelineEnds, StageCompute
 from covey.parallelism.pipeline.stage_replica import StageParts, StageReplica
 from covey.parallelism.pipeline.stage_worker import PipelinePlace

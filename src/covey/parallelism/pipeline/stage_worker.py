@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from covey.message import Address, Message
 from covey.model.compute_shares import FORWARD
-from covey.parallelism.pipeline.axis import STAGE
+from covey.parallelism.axis import STAGE
 from covey.parallelism.pipeline.stage_compute import Microbatch, StageCompute, Values, Version
 from covey.parallelism.pipeline.stage_schedule import StageSchedule
 from covey.parallelism.plan.schedule import Schedule

@@ -1,4 +1,4 @@
-"""A mesh of workers: along one axis replicas, which a strategy keeps together; along the other the stages of each."""
+"""A mesh of workers: along one axis replicas, which a strategy keeps together; along others the members of each."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ BEST, EQUAL = "best", "equal"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mesh:
-    """Replicas of the model, each cut into stages; each stage is a worker's."""
+    """Replicas of the model, each cut into stages or divided into shards; each of those is a worker's."""
 
     replica: int | None = None
     stage: int | None = None
+    shard: int | None = None  # members that own rows of every parameter, each with batches of its own
+    zero: int | None = None  # what they divide: 1 the optimizer's state, 2 gradients too, 3 (usual) parameters too
     timetable: Literal["plain", "gpipe", "1f1b", "interleaved", "pipedream", "2bw"] = "1f1b"
     microbatches: int | None = None  # into which a batch is cut
     chunks: int | None = None  # of the model on each worker, for interleaved
@@ -29,18 +31,24 @@ class Mesh:
 
     def fitted(self, workers: int) -> Mesh:
         """With all its sizes said, for this many workers; refused where they do not fit."""
-        replica, stage = self.replica, self.stage
-        if any(size is not None and size < 1 for size in (replica, stage, self.microbatches, self.chunks)):
-            raise PlanError("a mesh has at least 1 replica, 1 stage, 1 micro-batch and 1 chunk")
+        sizes = self.replica, self.stage, self.shard, self.microbatches, self.chunks
+        if any(size is not None and size < 1 for size in sizes):
+            raise PlanError("a mesh has at least 1 replica, 1 stage, 1 shard, 1 micro-batch and 1 chunk")
+        replica, stage, shard = self.replica, self.stage, self.shard or 1
         if stage is None:
-            if replica is None:
-                raise PlanError("say how the model is cut: with mesh(stage=2), or mesh(replica=2, stage=2)")
-            stage = max(1, workers // replica)
-        replica = max(1, workers // stage) if replica is None else replica
-        if replica * stage != workers:
-            shown = f"mesh(replica={replica}, stage={stage})" if self.replica else f"mesh(stage={stage})"
-            need = f"{replica * stage} workers" if self.replica else f"a multiple of {stage} workers"
-            raise PlanError(f"{shown} needs {need}, not {workers}")
+            if replica is None and self.shard is None:
+                raise PlanError(
+                    "say how the model is cut: with mesh(stage=2), mesh(shard=2), or mesh(replica=2, stage=2)"
+                )
+            stage = 1 if self.shard or replica is None else max(1, workers // replica)
+        replica = max(1, workers // (stage * shard)) if replica is None else replica
+        if replica * stage * shard != workers:
+            named = {"replica": replica if self.replica else 1, "stage": stage, "shard": shard}
+            shown = ", ".join(f"{name}={size}" for name, size in named.items() if size > 1 or getattr(self, name))
+            alone = f"{replica * stage * shard} workers" if self.replica else f"a multiple of {stage * shard} workers"
+            raise PlanError(f"mesh({shown}) needs {alone}, not {workers}")
+        if self.shard is not None or self.zero is not None:
+            return self._sharded(replica, stage, shard)
         traits = Schedule(name=self.timetable).traits
         chunks, microbatches = self.chunks or traits.chunks, self.microbatches or traits.microbatches(stage)
         if not traits.divides and microbatches != 1:
@@ -56,10 +64,34 @@ class Mesh:
             )
         return fitted
 
+    def _sharded(self, replica: int, stage: int, shard: int) -> Mesh:
+        if self.zero is not None and self.zero not in (1, 2, 3):
+            raise PlanError(f"zero={self.zero}: 1, 2 or 3")
+        if shard == 1:
+            raise PlanError("zero says what shards divide: use it with mesh(shard=2), or more")
+        if stage > 1:
+            raise PlanError("a model is cut into stages or divided into shards, not both: use stage or shard")
+        usual = Mesh(replica=self.replica, stage=self.stage, shard=self.shard, zero=self.zero)
+        if replace(self, stage=None) != replace(usual, stage=None):
+            raise PlanError(
+                "shards have no timetable, cut, micro-batches or memory to say: omit them; Task(accumulate=4) computes "
+                "a step in four batches"
+            )
+        return replace(self, replica=replica, stage=stage, zero=self.zero or 3)
+
     @property
     def stages(self) -> int:
         assert self.stage is not None
         return self.stage
+
+    @property
+    def shards(self) -> int:
+        return self.shard or 1
+
+    @property
+    def members(self) -> int:
+        """Workers of a replica."""
+        return self.stages * self.shards
 
     @property
     def parts(self) -> int:

@@ -1,10 +1,11 @@
-"""A strategy along one axis of a mesh: its programs run among the workers that hold one stage, and know no others."""
+"""A strategy along one axis of a mesh: its programs run among the workers that hold one part, and know no others."""
 
 from __future__ import annotations
 
 import types
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, TypeVar
 
 from msgspec.structs import replace as changed
@@ -19,31 +20,75 @@ from covey.vector import Vector
 T = TypeVar("T")
 STAGE = "stage"
 """How a worker calls the other stages of its replica: `Address(STAGE, 1)`."""
+SHARD = "shard"
+"""How it calls those who own the other rows of the same parameters."""
 AGE = "age"
 """What a stage notes: how many updates old the weights of a gradient were. It is the run's staleness."""
+OF_BATCHES = ("samples", "loss")
+"""Notes of everybody who has batches of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class AxisPlace:
+    """A place along one of the axes inside a replica."""
+
+    name: str
+    index: int
+    size: int
+
+    @property
+    def last(self) -> bool:
+        return self.index == self.size - 1
+
+    @property
+    def alike(self) -> bool:
+        """Whether all places along it compute on the same batch."""
+        return self.name == STAGE
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One role's place: all roles of its stage have their strategy's own names, every run of `stages` is a replica."""
+    """One role's place: the strategy's roles at this place have its own names; all `places` together are a replica."""
 
     me: Address  # as the strategy calls it
-    stage: int
-    stages: int
+    places: tuple[AxisPlace, ...]  # along each axis inside a replica, the outermost first
     ages: bool = False  # whether the stages say how old their weights are; then nobody else does
+
+    @property
+    def members(self) -> int:
+        """Workers of a replica."""
+        return prod(place.size for place in self.places)
+
+    @property
+    def index(self) -> int:
+        """Which of them this is."""
+        return self._index([place.index for place in self.places])
 
     def outside(self, who: Address) -> Address:
         """The run's name for somebody."""
-        if who.role == STAGE:
-            return Address(self.me.role, self.me.rank * self.stages + who.rank)
-        return Address(who.role, who.rank * self.stages + self.stage) if who.rank >= 0 else who
+        if any(who.role == place.name for place in self.places):
+            there = [who.rank if place.name == who.role else place.index for place in self.places]
+            return Address(self.me.role, self.me.rank * self.members + self._index(there))
+        return Address(who.role, who.rank * self.members + self.index) if who.rank >= 0 else who
 
     def inside(self, who: Address) -> Address:
-        """The strategy's name for somebody of the same stage, or the stage of the same replica."""
+        """The strategy's name for somebody at the same place, or the name along the only axis that leads there."""
         if who.rank < 0:
             return who
-        rank, stage = divmod(who.rank, self.stages)
-        return Address(who.role, rank) if stage == self.stage else Address(STAGE, stage)
+        rank, index = divmod(who.rank, self.members)
+        differs = []
+        for place in reversed(self.places):
+            index, there = divmod(index, place.size)
+            if there != place.index:
+                differs.append(Address(place.name, there))
+        assert len(differs) < 2, f"{who} is at another place along two axes"
+        return differs[0] if differs else Address(who.role, rank)
+
+    def _index(self, there: Sequence[int]) -> int:
+        found = 0
+        for place, number in zip(self.places, there, strict=True):
+            found = found * place.size + number
+        return found
 
     def outward(self, effect: Effect[Any]) -> Effect[Any] | None:
         """What the engine is asked; None for what nobody needs to know, as the last stage has told it."""
@@ -62,7 +107,8 @@ class Axis:
             return Note("staleness", note.value)
         if note.kind == "staleness":
             return None if self.ages else note
-        return note if self.stage == self.stages - 1 else None
+        silent = (place for place in self.places if place.alike or note.kind not in OF_BATCHES)
+        return note if all(place.last for place in silent) else None
 
     def inward(self, answer: Any) -> Any:
         """What the engine answers, in the strategy's names."""
@@ -130,7 +176,7 @@ class Within:
         return self._host.consult(_awaited(program, self._axis), progress)
 
     def share(self, vector: Vector, place: int) -> Vector:
-        return self._host.share(vector, place * self._axis.stages + self._axis.stage)
+        return self._host.share(vector, place * self._axis.members + self._axis.index)
 
     def measure(self, kind: str, value: float) -> None:
         self._host.measure(kind, value)
@@ -147,14 +193,14 @@ async def _awaited(program: Coroutine[Effect[Any], Any, T], axis: Axis) -> T:
 
 
 def view(node: Node, axis: Axis) -> Node:
-    """The node as a program along the axis has it: it counts only those of its own stage."""
-    mine = node.limits[axis.stage :: axis.stages]
+    """The node as a program along the axis has it: it counts only those at its own place."""
+    mine = node.limits[axis.index :: axis.members]
     return Node(axis.me, mine, Within(node.host, axis), node.rng, node.seed)
 
 
-def placed(role: Role, stage: int, stages: int, ages: bool = False) -> Role:
-    """A role of the strategy as one of a run in which every stage has such a role."""
-    axis = Axis(role.address, stage, stages, ages)
+def placed(role: Role, places: tuple[AxisPlace, ...], ages: bool = False) -> Role:
+    """A role of the strategy as one of a run in which every place of a replica has such a role."""
+    axis = Axis(role.address, places, ages)
 
     async def program(node: Node, replica: Replica) -> None:
         inner = view(node, axis)
@@ -162,6 +208,7 @@ def placed(role: Role, stage: int, stages: int, ages: bool = False) -> Role:
         await along(role.program(inner, replica), axis)
 
     host = None if role.host is None else axis.outside(role.host)
+    stage = next(place.index for place in places if place.name == STAGE)
     return replace(
         role, address=axis.outside(role.address), program=program, host=host, stage=stage, alias=role.address
     )

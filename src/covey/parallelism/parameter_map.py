@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -12,6 +12,8 @@ from covey.model.flat import Flat
 from covey.model.scored import Snapshot
 from covey.model.slots import Outline, TensorSlot
 from covey.vector import Piece, Vector, ranges
+
+WHOLE: Mapping[str, int] = {}  # every tensor is there from its first number on
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,9 @@ class NumberSpan:
 class ParameterMap:
     """Turns what a part of the model shows of itself into a piece of the whole model."""
 
-    def __init__(self, layout: Flat, whole: Outline) -> None:
-        self.params = _spans(layout.slots, whole.params)
+    def __init__(self, layout: Flat, whole: Outline, begin: Mapping[str, int] = WHOLE) -> None:
+        """Of a tensor that is not there as a whole, `begin` says with which of its numbers the part begins."""
+        self.params = _spans(layout.slots, whole.params, begin)
         self.floats = _spans(layout.buffer_slots, whole.floats)
         self.counters = tuple(whole.counters.index(name) for name in layout.others())
         self.sizes = _parts(whole.params), _parts(whole.floats)
@@ -50,9 +53,11 @@ def _parts(slots: Sequence[TensorSlot]) -> int:
     return 1 + max((slot.part for slot in slots), default=-1)
 
 
-def _spans(mine: Sequence[TensorSlot], whole: Sequence[TensorSlot]) -> list[NumberSpan]:
+def _spans(
+    mine: Sequence[TensorSlot], whole: Sequence[TensorSlot], begin: Mapping[str, int] = WHOLE
+) -> list[NumberSpan]:  # fmt: skip
     """Where each tensor of a part lies there, in the order in which the whole model has them."""
-    places = {slot.name: (slot.part, slot.start) for slot in whole}
+    places = {slot.name: (slot.part, slot.start + begin.get(slot.name, 0)) for slot in whole}
     spans = [NumberSpan(slot.part, slot.start, places[slot.name], slot.stop - slot.start) for slot in mine]
     return sorted(spans, key=lambda span: span.there)
 

@@ -1,0 +1,44 @@
+"""Which rows of each parameter does each member of a group own?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from covey.errors import PlanError
+from covey.model.slots import TensorSlot, slots_of
+from covey.vector import Vector, chunk
+
+
+def rows_of(tensor: Tensor) -> Tensor:
+    """A tensor as rows; a single number is one."""
+    return tensor if tensor.dim() else tensor.view(1)
+
+
+class RowOwners:
+    """Every parameter divided by rows, as evenly as they come: each row has one owner."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], members: int) -> None:
+        self.members = members
+        self.sizes = {name: len(rows_of(parameter)) for name, parameter in parameters.items()}
+        self.rows: list[dict[str, tuple[int, int]]] = []  # of each member: from which row to which
+        self.slots: list[list[TensorSlot]] = []  # where they lie in its flat vector
+        for member in range(members):
+            mine = {name: chunk(size, members, member) for name, size in self.sizes.items()}
+            self.rows.append({name: ends for name, ends in mine.items() if ends[0] < ends[1]})
+            self.slots.append(slots_of(self.cut(parameters, member)))
+        if not all(self.rows):
+            raise PlanError(
+                f"the largest parameter has {max(self.sizes.values(), default=0)} rows, which cannot be divided among "
+                f"{members} members: use a smaller shard"
+            )
+
+    def cut(self, tensors: Mapping[str, Tensor], member: int) -> dict[str, Tensor]:
+        """The rows of a member, of those tensors that are given; views of them."""
+        found = ((name, ends) for name, ends in self.rows[member].items() if name in tensors)
+        return {name: rows_of(tensors[name])[first:stop] for name, (first, stop) in found}
+
+    def views(self, flat: Vector, member: int) -> dict[str, Tensor]:
+        """A member's rows as they lie in its flat vector."""
+        return {slot.name: slot.view(flat) for slot in self.slots[member]}

@@ -1,0 +1,206 @@
+"""A member of a shard group as a replica: it owns rows of every parameter, and has batches of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import nan, sqrt
+
+from torch import nn
+
+from covey.data.group_batches import GroupBatches
+from covey.errors import PlanError
+from covey.message import Address
+from covey.model.batches import Batch, BatchSource, OwnBatches
+from covey.model.compute_shares import in_backward
+from covey.model.flat import Flat
+from covey.model.optimizers import MakeOptimizer
+from covey.model.replica import Replica
+from covey.model.scored import Snapshot
+from covey.model.stream import GradientStream
+from covey.parallelism.axis import SHARD
+from covey.parallelism.parameter_map import ParameterMap
+from covey.parallelism.sharded.gradient_sums import GradientSums
+from covey.parallelism.sharded.shard_messages import GradientSquare, GroupBuffers
+from covey.parallelism.sharded.working_weights import WorkingWeights
+from covey.program import Node
+from covey.settings import SchedulePace
+from covey.vector import Vector, mean_
+
+CUT = "this strategy wants gradients of its own choice, or in pieces, which shards cannot give: use allreduce or bsp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardParts:
+    """What one member has, and how it takes part."""
+
+    shard: int
+    shards: int
+    zero: int
+    module: nn.Module
+    layout: Flat  # of the rows that it owns
+    whole: ParameterMap
+    weights: WorkingWeights
+    sums: GradientSums
+    batches: GroupBatches
+    source: OwnBatches | None  # of a worker
+    rank: int  # as the data is dealt out
+    passes: int  # the most backwards of a step
+    size: int  # samples of each
+    bulk: int  # bytes of the largest thing that members send
+
+
+class ShardReplica(Replica):
+    """One member's rows of a model; strategies do with its part of a gradient what they do with a whole one."""
+
+    def __init__(
+        self, parts: ShardParts, optimizer: MakeOptimizer, batch_source: BatchSource, *,
+        rate: Callable[[float], float] | None, budget: int | None, clip_norm: float | None, pace: SchedulePace | None,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            parts.module, optimizer, batch_source,
+            rate=rate, budget=budget, clip_norm=clip_norm, pace=pace, layout=parts.layout,
+        )  # fmt: skip
+        if self.compute.norms:
+            raise PlanError("nn.SyncBatchNorm and mesh(shard=...): each member has its own batch; use nn.BatchNorm")
+        if not self.elementwise:
+            raise PlanError(
+                f"{type(self.optimizer).__name__} looks at whole parameters, and shards own rows of them: use an "
+                "element-wise optimizer (SGD, Adam, ...), or `sliced`, which gives whole parameters to owners"
+            )
+        self.parts = parts
+        if parts.source is not None:
+            self._follow_backward(parts.source)
+
+    def _follow_backward(self, source: OwnBatches) -> None:
+        """Hand gradients out while backward runs, if they are divided."""
+        if self.parts.zero > 1:
+            for name, parameter in self.parts.weights.parameters.items():
+                parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._has_gradient(source, name))
+        self._node: Node | None = None
+        self._handed = 0
+
+    def changing(self) -> list[object]:
+        return [*super().changing(), self.parts.weights, self.parts.sums]
+
+    @property
+    def bulk(self) -> int:
+        return max(super().bulk, self.parts.bulk)
+
+    # -- gradients ------------------------------------------------------------------------------------------------
+
+    async def gradient(self, node: Node, clip: bool = True) -> Vector:
+        """This member's rows of the mean gradient over the batches of its group."""
+        parts, step = self.parts, node.step
+        group = [parts.batches.batch(rank, step) for rank in parts.batches.ranks(node.rank)]
+        mine, everybody = group[parts.shard], sum(group)
+        passes = [1 if parts.zero == 1 else -(-samples // parts.size) for samples in group]
+        parts.sums.begin(step, group, passes, parts.passes)
+        if parts.zero < 3:
+            await parts.weights.bring_all(node)
+        batch = Batch(nan, 0)
+        if mine or parts.zero == 3:  # who has no samples still has rows that the others need
+            batch = await node.compute(partial(self._differentiate, node), talks=parts.zero > 1)
+        await self._hand_out_rest(node)
+        await parts.sums.finish(node)
+        await self._mean_buffers(node, group)
+        await self.report(node, Batch(batch.loss if mine else nan, everybody, mine))
+        if clip and self.updates.clip_norm is not None:
+            return self.updates.clip_(self.grad, await self._length(node))
+        return self.grad
+
+    async def descend(self, node: Node) -> None:
+        await self.gradient(node)
+        self.update()
+
+    def _differentiate(self, node: Node) -> Batch:
+        """(On the compute thread) Forward and backward on the own batch; the last one again where none is left."""
+        parts = self.parts
+        own = parts.batches.own(parts.rank, node.step)
+        again = node.step // parts.batches.steps(node.rank) * parts.batches.deal.steps(parts.rank)
+        work = partial(self.compute.run, partial(self._batch, node.step, again if own is None else own))
+        self._node, self._handed = node, 0
+        try:
+            if parts.zero < 3:
+                return work()
+            with parts.weights.one_by_one(node):
+                return work()
+        finally:
+            self._node = None
+
+    def _batch(self, step: int, own: int) -> Batch:
+        assert self.parts.source is not None, "this role has no data"
+        batch = self.parts.source(own)
+        self.updates.note(step)
+        return batch
+
+    def _has_gradient(self, source: OwnBatches, name: str) -> None:
+        """(In backward) A parameter's gradient is complete for this pass."""
+        source.found = True
+        parts, node = self.parts, self._node
+        assert node is not None
+        if parts.zero == 3:
+            parts.weights.drop_after_backward(name)
+        if not parts.sums.samples[parts.shard]:
+            parts.weights.parameters[name].grad = None  # of a batch that does not count
+            return
+        layer = parts.sums.ready(source.turn, name)
+        if layer is not None:
+            self._handed += 1
+            of = len(parts.sums.layers) * parts.sums.passes[parts.shard]
+            node.consult(parts.sums.hand_out(node, source.turn, layer), in_backward(min(self._handed, of), of))
+
+    async def _hand_out_rest(self, node: Node) -> None:
+        """What no backward has handed out: everything at once, or layers that this batch did not use."""
+        for turn, layer in self.parts.sums.missing():
+            await self.parts.sums.hand_out(node, turn, layer)
+
+    async def _mean_buffers(self, node: Node, group: list[int]) -> None:
+        """Batch statistics are those of the group: the mean of its members', one like the other."""
+        if not self.buffers.parts:
+            return
+        parts = self.parts
+        others = [member for member in range(parts.shards) if member != parts.shard]
+        if group[parts.shard]:
+            for member in others:
+                await node.send(Address(SHARD, member), GroupBuffers(node.step, self.buffers))
+        found = {parts.shard: self.buffers.clone()}
+        for member in others:
+            if group[member]:
+                came = await node.receive(GroupBuffers, sender=Address(SHARD, member), step=node.step)
+                found[member] = came.buffers
+        there = [found[member] for member in range(parts.shards) if group[member]]
+        mean_(self.buffers, there, [1.0] * len(there))
+
+    async def announce(self, node: Node) -> None:
+        """Every member tells of its own samples; the step is that of all."""
+        self.progress.begin(self.batch.samples * node.workers)
+        if self.batch.seen:
+            await super().announce(node)
+
+    async def gradient_of(self, node: Node, rank: int, step: int, part: int = 0, parts: int = 1) -> Vector:
+        raise PlanError(CUT)
+
+    def stream(self, node: Node, bucket_bytes: int = 4 << 20, otherwise: str = "bucket=0") -> GradientStream:
+        raise PlanError(CUT)
+
+    def differentiate(self, step: int, flat: bool = True) -> Batch:
+        raise PlanError(CUT)
+
+    async def _length(self, node: Node) -> float:
+        """The norm of the whole model's gradient."""
+        parts, mine = self.parts, self.grad.norm() ** 2
+        others = [member for member in range(parts.shards) if member != parts.shard]
+        for member in others:
+            await node.send(Address(SHARD, member), GradientSquare(node.step, mine))
+        squares = {parts.shard: mine}
+        for member in others:
+            squares[member] = (await node.receive(GradientSquare, sender=Address(SHARD, member), step=node.step)).square
+        return sqrt(max(0.0, sum(squares[member] for member in sorted(squares))))
+
+    # -- what is kept ---------------------------------------------------------------------------------------------
+
+    def snapshot(self, scored: bool = True, counts: bool = False) -> Snapshot:
+        """As of any replica, its pieces being those of the whole model."""
+        return self.parts.whole.of(super().snapshot(scored, counts), scored)

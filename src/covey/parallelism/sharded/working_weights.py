@@ -1,0 +1,157 @@
+"""The module's own parameters, on which it computes: whole, put together from the rows of all owners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.hooks import RemovableHandle
+
+from covey.errors import PlanError
+from covey.message import Address
+from covey.model.compute_shares import in_backward, in_forward
+from covey.model.flat import Flat
+from covey.parallelism.axis import SHARD
+from covey.parallelism.sharded.layer_parameters import LayerParameters
+from covey.parallelism.sharded.row_owners import RowOwners, rows_of
+from covey.parallelism.sharded.shard_messages import ParameterRows
+from covey.program import Node
+from covey.vector import Vector
+
+TURNS = 1 << 20  # more exchanges than one step can have
+ALL = -1  # layers
+
+
+@dataclass(frozen=True, slots=True)
+class SavedView:
+    """What autograd saves of a parameter that is let go: which, and how it was looked at."""
+
+    name: str
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+
+class WorkingWeights:
+    """Brings parameters together before they are used: all before a step, or each layer's when its turn comes."""
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], owners: RowOwners, layout: Flat, me: int,
+        layers: Sequence[LayerParameters],
+    ) -> None:  # fmt: skip
+        self.parameters, self.owners, self.layout, self.me, self.layers = parameters, owners, layout, me, layers
+        self.shapes = {name: parameter.shape for name, parameter in parameters.items()}
+        self.layer_of = {name: number for number, layer in enumerate(layers) for name in layer.names}
+        self._names: dict[int, str] = {}  # of those that are there, by where their numbers lie
+        self._node: Node | None = None
+        self._turn = 0
+
+    def let_go(self) -> None:
+        """Keep no parameter but the own rows; each has no row until it is brought together."""
+        for name in self.parameters:
+            self._drop(name)
+
+    # -- all before a step --------------------------------------------------------------------------------------------
+
+    async def bring_all(self, node: Node) -> None:
+        """Everybody's rows of everything."""
+        for member in self._others():
+            await node.send(Address(SHARD, member), ParameterRows(node.step, ALL, self.layout.params))
+        self._fill(self.me, self.owners.views(self.layout.params, self.me))
+        for member in self._others():
+            came = await node.receive(ParameterRows, sender=Address(SHARD, member), step=node.step)
+            self._fill(member, self.owners.views(came.rows, member))
+
+    def _fill(self, member: int, rows: Mapping[str, Tensor]) -> None:
+        for name, (first, stop) in self.owners.rows[member].items():
+            if name in rows:
+                there = rows_of(self.parameters[name].data)[first:stop]
+                there.copy_(rows[name].view_as(there))
+
+    # -- each layer in its turn ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def one_by_one(self, node: Node) -> Iterator[None]:
+        """(On the compute thread) Meanwhile a layer's parameters are there only while they are used."""
+        self._node, self._turn = node, 0
+        handles: list[RemovableHandle] = []
+        for number, layer in enumerate(self.layers):
+            handles.append(layer.module.register_forward_pre_hook(lambda *_, number=number: self._gather(number)))
+            handles.append(layer.module.register_forward_hook(lambda *_, number=number: self._leave(number)))
+        try:
+            with saved_tensors_hooks(self._pack, self._unpack):
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self.let_go()
+            self._node = None
+
+    def _gather(self, number: int) -> None:
+        names = [name for name in self.layers[number].names if name not in self._names.values()]
+        if not names:
+            return
+        node, turn = self._node, self._turn
+        assert node is not None
+        self._turn += 1
+        tag, share = node.step * TURNS + turn, min(1.0, turn / (2 * len(self.layers)))
+        progress = in_forward(2 * share) if share <= 0.5 else in_backward(2 * share - 1)
+        node.consult(self._exchange(node, number, names, tag), progress)
+
+    async def _exchange(self, node: Node, number: int, names: Sequence[str], tag: int) -> None:
+        """Send the own rows of a layer to everybody, and take theirs."""
+        mine = self.owners.views(self.layout.params, self.me)
+        rows = Vector(mine[name].view(-1) for name in names if name in mine)
+        for member in self._others():
+            await node.send(Address(SHARD, member), ParameterRows(tag, number, rows), priority=1)
+        for name in names:
+            whole = torch.empty(
+                self.shapes[name], dtype=self.parameters[name].dtype, device=self.parameters[name].device
+            )
+            self.parameters[name].data = whole
+            self._names[whole.untyped_storage().data_ptr()] = name
+        self._fill(self.me, {name: mine[name] for name in names if name in mine})
+        for member in self._others():
+            came = await node.receive(ParameterRows, sender=Address(SHARD, member), step=tag)
+            if came.layer != number:
+                raise PlanError(
+                    f"shard {member} computes layer {came.layer} where shard {self.me} computes layer {number}: with "
+                    "mesh(zero=3) all workers must compute the same layers in the same order; use zero=2"
+                )
+            there = [name for name in names if name in self.owners.rows[member]]
+            self._fill(member, dict(zip(there, came.rows.parts, strict=True)))
+
+    def _leave(self, number: int) -> None:
+        """Forward is through with a layer; backward brings its parameters again if it needs them."""
+        for name in self.layers[number].names:
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        parameter = self.parameters[name]
+        self._names.pop(parameter.untyped_storage().data_ptr(), None)
+        shape = self.shapes[name]
+        parameter.data = parameter.new_empty((0, *shape[1:]) if shape else (0,))
+
+    def drop_after_backward(self, name: str) -> None:
+        """(In backward) This parameter has its gradient, and nobody needs it any more."""
+        self._drop(name)
+
+    def _pack(self, tensor: Tensor) -> Tensor | SavedView:
+        name = self._names.get(tensor.untyped_storage().data_ptr())
+        if name is None:
+            return tensor
+        return SavedView(name, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
+
+    def _unpack(self, saved: Tensor | SavedView) -> Tensor:
+        if isinstance(saved, Tensor):
+            return saved
+        self._gather(self.layer_of[saved.name])
+        whole = self.parameters[saved.name].data
+        return whole.as_strided(saved.size, saved.stride, saved.offset)
+
+    def _others(self) -> Iterator[int]:
+        return (member for member in range(self.owners.members) if member != self.me)

@@ -1,0 +1,292 @@
+"""Parameters, gradients and optimizer state divided by rows: the same values, less memory, the papers' traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import covey
+from covey.data.group_batches import GroupBatches
+from covey.data.shards import Shards
+from covey.errors import CoveyError
+from covey.message import Address
+from covey.model import build
+from covey.model.replica_spec import ReplicaSpec
+from covey.observe.result import Result
+from covey.parallelism.plan.mesh import Mesh
+from covey.parallelism.sharded.gradient_sums import GradientSums
+from covey.parallelism.sharded.shard_replica import ShardReplica
+from covey.parallelism.sharded.shard_roles import shard_replica
+from covey.parallelism.sharded.working_weights import WorkingWeights
+from tests.parallelism.models import Transformer, cnn
+
+CHANCE = torch.Generator().manual_seed(4)
+WORDS = torch.randint(0, 11, (70, 5), generator=CHANCE), torch.randint(0, 11, (70, 5), generator=CHANCE)
+IMAGES = torch.randn(70, 1, 8, 8, dtype=torch.float64, generator=CHANCE), torch.randint(0, 3, (70,), generator=CHANCE)
+
+
+def ragged() -> nn.Module:
+    """Rows that three members cannot have equally many of, a single number, and a layer that is used twice."""
+
+    class Ragged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.again, self.last = nn.Linear(64, 7), nn.Linear(7, 7, bias=False), nn.Linear(7, 3)
+            self.scale = nn.Parameter(torch.tensor(1.5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = torch.tanh(self.first(x.flatten(1)))
+            return self.last(self.again(torch.tanh(self.again(hidden)))) * self.scale
+
+    return Ragged().double()
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, Tensor]]] = {
+    "ragged": (ragged, IMAGES),
+    "cnn": (lambda: cnn().double(), IMAGES),
+    "gpt": (lambda: Transformer().double(), WORDS),
+    "tied": (lambda: Transformer(tied=True).double(), WORDS),
+}
+
+
+def task(which: str = "ragged", **more: Any) -> covey.Task:
+    make, data = MODELS[which]
+    usual: dict[str, Any] = {
+        "model": make, "data": data, "batch_size": 6, "optimizer": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+        "loss": lambda out, target: nn.functional.cross_entropy(out.flatten(0, -2), target.flatten()),
+    }  # fmt: skip
+    return covey.Task(**{**usual, **more})
+
+
+def run(given: covey.Task, spec: str, workers: int, **more: Any) -> Result:
+    usual: dict[str, Any] = {"engine": "simulated", "steps": 6, "runs": False}
+    return covey.fit(given, spec, workers, **{**usual, **more})
+
+
+def apart(one: Result, other: Result) -> float:
+    """The largest difference of a number, over the largest number of its tensor."""
+    floats = [name for name, tensor in other.weights.items() if tensor.is_floating_point()]
+    return max(float((one.weights[n] - other.weights[n]).abs().max() / other.weights[n].abs().max()) for n in floats)
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("model", MODELS)
+def test_divided_models_learn_what_whole_ones_learn(model: str, zero: int) -> None:
+    alone, both = task(model), task(model, accumulate=2, batch_size=3)
+    assert apart(run(alone, f"allreduce with mesh(shard=3, zero={zero})", 3), run(alone, "allreduce", 3)) < 1e-10
+    mesh = f"allreduce with mesh(replica=2, shard=2, zero={zero})"
+    assert apart(run(both, mesh, 4), run(both, "allreduce", 4)) < 1e-10
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("model", MODELS)
+def test_twenty_steps_with_four_members(model: str, zero: int) -> None:
+    given = task(model)
+    whole = run(given, "allreduce", 4, steps=20)
+    assert apart(run(given, f"allreduce with mesh(shard=4, zero={zero})", 4, steps=20), whole) < 1e-10
+    assert apart(run(given, f"bsp with mesh(replica=2, shard=2, zero={zero})", 4, steps=20), whole) < 1e-10
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_a_single_group_has_the_bits_of_sliced(zero: int) -> None:
+    given = task("tied", optimizer=lambda p: torch.optim.AdamW(p, lr=0.01))
+    divided, sliced = run(given, f"allreduce with mesh(shard=3, zero={zero})", 3), run(given, "sliced", 3)
+    assert all(torch.equal(divided.weights[name], sliced.weights[name]) for name in sliced.weights)
+
+
+@pytest.mark.parametrize("spec", ["bsp", "easgd(period=2)", "local_sgd(period=3)", "bsp + topk(density=0.3)"])
+def test_strategies_run_along_the_replicas_whatever_is_divided(spec: str) -> None:
+    given = task()
+    found = [run(given, f"{spec} with mesh(replica=2, shard=2, zero={zero})", 4) for zero in (1, 3)]
+    assert apart(*found) < 1e-12
+    assert found[0].samples == 2 * 70  # two passes
+
+
+def test_clipping_holds_for_the_gradient_of_the_whole_model() -> None:
+    given = task(clip_norm=0.01, optimizer=lambda p: torch.optim.SGD(p, lr=0.5))
+    divided, whole = run(given, "local_sgd(period=1) with mesh(replica=1, shard=2)", 2), run(given, "bsp", 2)
+    assert apart(divided, whole) < 1e-10
+
+
+def test_members_without_samples_left_in_a_pass_serve_on() -> None:
+    given = task(data=tuple(part[:25] for part in IMAGES))  # 9, 8 and 8 samples: 2 batches each; of 4: 3, 2, 2
+    smaller = task(data=tuple(part[:25] for part in IMAGES), batch_size=4)
+    for found in (given, smaller):
+        divided = run(found, "allreduce with mesh(shard=3)", 3, steps=None, epochs=2)
+        assert divided.samples == 2 * 25
+    one_pass = run(smaller, "allreduce with mesh(shard=3)", 3, steps=None, epochs=1)
+    assert apart(one_pass, run(smaller, "allreduce", 3, steps=None, epochs=1)) < 1e-10
+
+
+def test_passes_of_a_group_end_together() -> None:
+    group = GroupBatches(Shards(25, 3, 4, seed=0), 3)  # 8, 8 and 9 samples
+    steps = group.steps(0)
+    assert steps == 3 and sorted(group.deal.steps(rank) for rank in range(3)) == [2, 2, 3]
+    for rank in range(3):
+        taken = [group.own(rank, step) for step in range(2 * steps)]
+        assert [own for own in taken if own is not None] == list(range(2 * group.deal.steps(rank)))
+        for many in range(2 * steps + 1):
+            assert group.total(rank, many) == sum(group.batch(rank, step) for step in range(many))
+
+
+# -- memory and traffic -----------------------------------------------------------------------------------------------
+
+
+def member(zero: int, model: str = "gpt") -> ShardReplica:
+    """One of four members of a group, outside of any run."""
+    given = task(model)
+    deal = Shards(70, 4, 6, seed=0)
+    spec = ReplicaSpec(
+        task=given, module=build.model(given, 0), deal=deal, who=Address("worker", 1), trains=True, budget=None
+    )
+    return shard_replica(Mesh(replica=1, stage=1, shard=4, zero=zero), 1, spec)
+
+
+def test_a_member_holds_what_its_stage_of_zero_says() -> None:
+    for zero, whole in ((1, True), (2, True), (3, False)):
+        replica = member(zero)
+        numbers = sum(shape.numel() for shape in replica.parts.weights.shapes.values())
+        held = sum(parameter.numel() for parameter in replica.module.parameters())
+        assert held == (numbers if whole else 0)
+        assert abs(replica.flat.numel - numbers / 4) < 0.05 * numbers
+        states = sum(p.numel() for group in replica.optimizer.param_groups for p in group["params"])
+        assert states == replica.flat.numel == replica.grad.numel
+
+
+@pytest.fixture
+def largest(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The most numbers of whole parameters, and of gradients of whole parameters, that one member had at a time."""
+    seen = {"parameters": 0, "gradients": 0}
+    gather, hand_out = WorkingWeights._gather, GradientSums.hand_out
+
+    def gathering(self: WorkingWeights, number: int) -> None:
+        gather(self, number)
+        seen["parameters"] = max(seen["parameters"], sum(p.numel() for p in self.parameters.values()))
+
+    async def handing(self: GradientSums, *given: Any) -> None:
+        there = sum(p.grad.numel() for p in self.parameters.values() if p.grad is not None)
+        seen["gradients"] = max(seen["gradients"], there)
+        await hand_out(self, *given)
+
+    monkeypatch.setattr(WorkingWeights, "_gather", gathering)
+    monkeypatch.setattr(GradientSums, "hand_out", handing)
+    return seen
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_only_a_layer_at_a_time_is_whole(zero: int, largest: dict[str, int]) -> None:
+    run(task("gpt"), f"allreduce with mesh(shard=2, zero={zero})", 2, steps=2)
+    replica = member(1)
+    sizes = {name: shape.numel() for name, shape in replica.parts.weights.shapes.items()}
+    layers = [sum(sizes[name] for name in layer.names) for layer in replica.parts.weights.layers]
+    two_largest = sum(sorted(layers)[-2:])
+    assert two_largest < sum(layers) / 2
+    if zero == 1:
+        assert largest["gradients"] == sum(sizes.values())
+    else:
+        assert 0 < largest["gradients"] <= two_largest
+    if zero == 3:
+        assert 0 < largest["parameters"] <= two_largest
+
+
+@pytest.mark.parametrize(("zero", "volumes"), [(1, 2.0), (2, 2.0), (3, 3.0)])
+def test_traffic_is_that_of_the_paper(zero: int, volumes: float) -> None:
+    """Of Psi parameters every member sends 2 Psi (P - 1) / P numbers in a step, 3 where parameters are divided too."""
+    steps, members = 3, 4
+    first = 64 * 64  # its input needs no gradient, so backward does not ask for its weights
+    given = task(model=lambda: nn.Sequential(nn.Flatten(), *(nn.Linear(64, 64, bias=False) for _ in range(4))).double())
+    found = run(given, f"allreduce with mesh(shard={members}, zero={zero})", members, steps=steps)
+    numbers = 4 * first * volumes - (first if zero == 3 else 0)
+    assert found.traffic.bytes == steps * numbers * (members - 1) * 8
+
+
+def test_mics_pays_between_groups_once_for_all_batches_that_a_step_accumulates() -> None:
+    between, inside = [], []
+    for accumulate in (1, 4):
+        found = run(task(batch_size=2, accumulate=accumulate), "allreduce with mesh(replica=2, shard=2)", 4, steps=4)
+        links = {tuple(int(who.split()[1]) // 2 for who in link.split("->")): 0 for link in found.traffic.by_link}
+        for link, size in found.traffic.by_link.items():
+            one, other = (int(who.split()[1]) // 2 for who in link.split("->"))
+            links[one, other] += size
+        between.append(links[0, 1] + links[1, 0])
+        inside.append(links[0, 0] + links[1, 1])
+    assert between[0] == between[1] > 0
+    assert inside[1] > 3 * inside[0]
+
+
+# -- engines and checkpoints ------------------------------------------------------------------------------------------
+
+
+def test_real_processes_compute_the_same() -> None:
+    given = task("gpt")
+    mesh = "allreduce with mesh(replica=1, shard=2)"
+    assert apart(run(given, mesh, 2, engine="local"), run(given, mesh, 2)) < 1e-12
+
+
+def test_a_run_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    given = task("gpt")
+    spec = "bsp with mesh(replica=2, shard=2)"
+    run(given, spec, 4, steps=3, checkpoint=str(tmp_path / "kept"), every="20ms")
+    resumed = run(given, spec, 4, steps=6, resume=str(tmp_path / "kept"))
+    whole = run(given, spec, 4, steps=6)
+    assert all(torch.equal(resumed.weights[name], whole.weights[name]) for name in whole.weights)
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("allreduce with mesh(shard=3)", "a multiple of 3 workers, not 4"),
+        ("allreduce with mesh(replica=2, shard=3)", r"mesh\(replica=2, shard=3\) needs 6 workers, not 4"),
+        ("allreduce with mesh(shard=4, zero=4)", "zero=4: 1, 2 or 3"),
+        ("allreduce with mesh(stage=2, zero=2)", "use it with"),
+        ("allreduce with mesh(stage=2, shard=2)", "not both"),
+        ("allreduce with mesh(shard=4, microbatches=2)", "omit them"),
+        ("allreduce(bucket=1KB) with mesh(shard=4)", "while backward runs"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused_with_what_would_work(spec: str, said: str) -> None:
+    with pytest.raises(CoveyError, match=said):
+        run(task(), spec, 4)
+
+
+def test_optimizers_and_layers_that_see_whole_parameters_are_refused() -> None:
+    class Whole(torch.optim.SGD):
+        elementwise = False
+
+    with pytest.raises(CoveyError, match="element-wise optimizer"):
+        run(task(optimizer=lambda p: Whole(p, lr=0.1)), "allreduce with mesh(shard=2)", 2)
+    norm = task("cnn", model=lambda: nn.SyncBatchNorm.convert_sync_batchnorm(cnn().double()))
+    with pytest.raises(CoveyError, match=r"use nn\.BatchNorm"):
+        run(norm, "allreduce with mesh(shard=2)", 2)
+    tiny = task(model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).double())
+    with pytest.raises(CoveyError, match="use a smaller shard"):
+        run(tiny, "allreduce with mesh(shard=4)", 4)
+
+
+def test_layers_in_another_order_are_named() -> None:
+    class Fickle(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(64, 64), nn.Linear(64, 64)
+            self.last = nn.Linear(64, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.flatten(1)
+            layers = [self.one, self.two] if float(x.sum()) > 0 else [self.two, self.one]
+            for layer in layers:
+                x = torch.tanh(layer(x))
+            return self.last(x)
+
+    with pytest.raises(CoveyError, match="the same layers in the same order; use zero=2"):
+        run(task(model=lambda: Fickle().double()), "allreduce with mesh(shard=2)", 2)
+    given = task(model=lambda: Fickle().double())
+    assert apart(run(given, "allreduce with mesh(shard=2, zero=2)", 2), run(given, "allreduce", 2)) < 1e-10
