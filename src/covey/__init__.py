@@ -63,3 +63,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'covey' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What is public, so that completion in a notebook or a shell offers it before it is imported."""
+    return [*__all__, "__version__"]

@@ -12,11 +12,18 @@ CoveyError            everything covey raises on purpose
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 
 class CoveyError(Exception):
     """Everything covey raises on purpose."""
+
+    def _render_traceback_(self) -> list[str]:
+        """(IPython calls it) What a notebook shows of the error: no frames of covey's own; `%debug` has them all."""
+        # It stands above the errors, so it is found by its name, and only where somebody wants to see it.
+        lines: list[str] = import_module("covey.faults").users_lines(self)
+        return lines
 
 
 class PlanError(CoveyError):

@@ -70,6 +70,14 @@ def story(error: BaseException) -> str:
     return shown if begin or isinstance(error, CoveyError) else f"{shown}{REPORT}\n"
 
 
+def users_lines(error: BaseException) -> list[str]:
+    """The frames of the user's own code, and the exception as Python would end its traceback."""
+    frames = ((frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _is_users(frame))
+    told = traceback.StackSummary.extract(frames).format()
+    said = [f"{type(error).__name__}: {error}"]
+    return ["Traceback (most recent call last):", *(line.rstrip("\n") for line in told), *said] if told else said
+
+
 def users_line(error: BaseException) -> TracebackType | None:
     """The first frame that is neither covey's, nor Python's, nor an installed package's."""
     at = error.__traceback__

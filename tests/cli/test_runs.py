@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from typer.testing import CliRunner
 
 import covey
 from covey.cli import app
+from covey.cli.tables.console import SafeConsole
+from covey.cli.tables.runs import print_runs
 from covey.observe.journal import Journal
-from covey.observe.records import named
+from covey.observe.records import named, recorded_runs
 
 DIGITS = "examples/digits.py"
 
@@ -38,6 +41,22 @@ def test_list(runner: CliRunner, runs: Path, tmp_path: Path) -> None:
     assert (first["status"], first["workers"]) == ("budget", 2) and "accuracy" in first["last"]
     assert second["command"] == "covey run easgd(period=2)"
     assert "no records in" in told(runner, "list", "--runs", tmp_path)
+
+
+@pytest.mark.parametrize("width", [50, 80, 130])
+def test_no_score_is_cut(width: int, runs: Path) -> None:
+    """However wide the terminal is."""
+    names = ("rmse", "mae", "r2", "ema_rmse", "ema_mae", "ema_r2")
+    records = recorded_runs(runs)[0]
+    for record in records:
+        record.history[-1].update(dict.fromkeys(names, 0.123456))
+    with (console := SafeConsole(width=width)).capture() as shown:
+        print_runs(console, runs, records)
+    lines = shown.get().splitlines()
+    assert all(len(line) <= width for line in lines)
+    for name in names:
+        found = [line for line in lines if re.search(rf"(^| ){name} 0.1235( |$)", line)]
+        assert len(found) == len(records), f"{name}: {lines}"
 
 
 def test_show(runner: CliRunner, runs: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+import linecache
 import re
 from types import SimpleNamespace
 
 import pytest
 
 import covey
+from covey.engines import handover
 from covey.observe.progress import Progress
 from covey.run import notebook
 from covey.run.notebook import NotebookDisplay
@@ -51,6 +53,15 @@ def test_the_scores_are_a_curve() -> None:
     assert points.split() == ["0.0,46.0", "120.0,2.0", "240.0,24.0"]
 
 
+def test_a_curve_says_where_it_began_and_where_it_is() -> None:
+    """Of an error that falls, the smallest and the largest value would read as if it had risen."""
+    display, pictures, _ = shown()
+    for value in (0.9, 1.2, 0.1):
+        display.update(Progress(phase="training", metrics={"error": value}))
+    display.close()
+    assert "error: 0.9 → 0.1" in pictures[-1]
+
+
 def test_text_of_a_run_is_only_text() -> None:
     display, pictures, _ = shown(EVIL)
     display.update(Progress(phase="training", metrics={EVIL: 0.5}))
@@ -83,6 +94,50 @@ def test_a_run_that_failed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(covey.PlanError), notebook.shown(None, "bsp"):
         raise covey.PlanError("there is no such strategy")
     assert "there is no such strategy" in pictures[-1]
+
+
+def test_the_display_of_a_run_that_failed_has_one_line_of_the_error() -> None:
+    """The cell shows all of it below."""
+    display, pictures, _ = shown()
+    display.update(Progress(phase="scoring"))
+    display.close("RoleFailed: worker 1 failed: no\n\nTraceback (most recent call last):\n  File …")
+    assert "worker 1 failed" in pictures[-1] and "Traceback" not in pictures[-1]
+    assert ">failed</td>" in pictures[-1] and "scoring" not in pictures[-1]
+
+
+def test_ipython_is_told_the_users_lines_of_an_error() -> None:
+    """Not the twenty frames between `fit` and the place in covey that noticed."""
+    with pytest.raises(covey.PlanError) as caught:
+        covey.fit("examples/digits.py", "bps", workers=2, engine="simulated")
+    first, *lines, last = caught.value._render_traceback_()
+    assert first == "Traceback (most recent call last):" and "did you mean 'bsp'?" in last
+    assert len(lines) == 1 and __file__ in lines[0] and "covey.fit(" in lines[0]
+    assert caught.traceback[-1].path != caught.traceback[0].path, "Python and %debug have them all"
+
+
+def test_a_result_is_one_line(result: covey.Result) -> None:
+    told = repr(result)
+    assert told.startswith("<Result of bsp · 2 workers · simulated: budget after ") and len(told) < 200
+    assert f"accuracy {result.history[-1]['accuracy']:.4g}" in told and "2,874 samples" in told
+
+
+def test_completion_offers_what_is_public() -> None:
+    """Also what is not imported yet."""
+    assert set(dir(covey)) == {*covey.__all__, "__version__"}
+
+
+def test_a_role_knows_the_code_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    name, text = "/tmp/ipykernel_1/2.py", "def loss(y, target):\n    return y.reshape(7)\n"
+    monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(keepends=True), name))
+    monkeypatch.setitem(linecache.cache, "<attrs generated>", (1, None, ["pass\n"], "<attrs generated>"))
+    monkeypatch.setitem(linecache.cache, __file__, (1, None, ["pass\n"], __file__))
+    handed = handover.opened(handover.pack(task="anything"))
+    assert list(handed.cells) == [name], "neither what a package has made, nor files that are there"
+    monkeypatch.delitem(linecache.cache, name)
+    assert handover.of_memory(handed).task == "anything"
+    assert linecache.getline(name, 2) == "    return y.reshape(7)\n"
+    monkeypatch.setattr(handover, "MOST_CODE", 10)
+    assert handover.opened(handover.pack(task="anything")).cells == {}, "too much"
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,8 @@ This is the only file that pickles anything.
 from __future__ import annotations
 
 import io
+import linecache
+import os
 import pickle
 import sys
 from typing import Any, NamedTuple, cast, get_type_hints
@@ -18,6 +20,7 @@ from covey.errors import PlanError
 from covey.message import Message
 from covey.task import TASK_MODULE, Task, load_task
 
+MOST_CODE = 1_000_000  # characters of a notebook; without more, tracebacks have no source lines
 MOST = 4_000_000_000  # bytes; msgpack cannot say more than 2**32, and every role takes a copy
 
 
@@ -27,6 +30,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     pickled: bytes = b""  # a task, a strategy or both of the launcher's memory
     file: str = ""  # where the task's file is on this host, if it came along
     rows: str = ""  # a file with the data of this host's worker, where they are not the task's
+    cells: dict[str, str] = {}  # code of a notebook that is in no file, for tracebacks
 
 
 class OfMemory(NamedTuple):
@@ -100,7 +104,19 @@ def pack(task: Any = None, strategy: Any = None) -> bytes:
             f"the task holds {len(data) >> 30} GB, too much to hand to other processes; "
             "put it into a file that loads its data itself, and use 'FILE.py:task'"
         )
-    return closed(Handover(pickled=data))
+    return closed(Handover(pickled=data, cells=_cells()))
+
+
+def _cells() -> dict[str, str]:
+    """The code that a notebook's kernel keeps for its own tracebacks, by the name of the file that it would be."""
+    kept = {name: "".join(entry[2]) for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
+    cells = {name: text for name, text in kept.items() if _is_cell(name) and not os.path.exists(name)}
+    return cells if sum(map(len, cells.values())) <= MOST_CODE else {}
+
+
+def _is_cell(name: str) -> bool:
+    """Packages keep code there as well that they have made, such as `<attrs generated methods …>`."""
+    return name.startswith("<ipython-input") or not name.startswith("<")
 
 
 def task_of(given: Handover, named: str) -> Task:
@@ -113,6 +129,8 @@ def task_of(given: Handover, named: str) -> Task:
 
 def of_memory(given: Handover) -> OfMemory:
     """What came from the launcher's memory, if anything did; each call makes it anew."""
+    for name, text in given.cells.items():
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     return pickle.loads(given.pickled) if given.pickled else OfMemory()
 
 

@@ -21,7 +21,9 @@ from covey.observe.recording import Recording
 from covey.observe.referee import BestScore, Referee, TargetReached
 from covey.observe.tally import REPEATED, Tally
 from covey.observe.usage import Row as Use
+from covey.simulate.units import format_duration
 
+OURS = ("seconds", "samples", "bytes")  # of a line of the history; all else is a score
 Stopped = Literal["budget", "target", "patience", "interrupted"]
 
 
@@ -77,6 +79,14 @@ class Result(RunFacts, kw_only=True, dict=True):
     goodput: Goodput | msgspec.UnsetType = msgspec.UNSET  # of the same
     contention: Contention | None = None  # of real runs on this machine
     best: BestScore | msgspec.UnsetType = msgspec.UNSET  # of runs that were asked for it
+
+    def __repr__(self) -> str:
+        """One line, whatever the length of the history; `to_json` has everything."""
+        row = self.history[-1] if self.history else {}
+        scores = (f", {name} {row[name]:.4g}" for name in row if name not in OURS and row[name] is not None)
+        many = f"{self.workers} worker{'s' if self.workers > 1 else ''}"
+        went = f"{self.stopped} after {format_duration(self.seconds)}, {self.samples:,} samples{''.join(scores)}"
+        return f"<Result of {self.strategy} · {many} · {self.engine}: {went}>"
 
     @property
     def weights(self) -> dict[str, Any]:

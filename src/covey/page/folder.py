@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from covey.decoding import UNREADABLE
+from covey.decoding import UNREADABLE, WireFormat
 from covey.errors import WireError
 from covey.observe import journal
-from covey.observe.facts import FACTS, INSIDE, JOURNAL, RecordFacts, read_facts
+from covey.observe.facts import FACTS, INSIDE, JOURNAL, RESULT, RecordFacts, read_facts
 from covey.observe.journal import JournalEnd, JournalEvent, JournalMoment, JournalScore
 from covey.observe.progress import Row
 from covey.page.tail import JournalCursor, news
@@ -32,7 +32,7 @@ class RunRow(msgspec.Struct, kw_only=True):
     parent: str = ""  # the comparison that it is a run of
     kind: str = "run"
     status: str = "running"
-    why: str = ""
+    why: str = ""  # it ended: an error, or the verdict of a comparison
     strategy: str = ""
     task: str = ""
     engine: str = ""
@@ -44,6 +44,15 @@ class RunRow(msgspec.Struct, kw_only=True):
     loss: float | None = None
     rate: float | None = None  # samples per second of training
     metrics: dict[str, float | None] = {}
+
+
+class _ComparisonVerdict(msgspec.Struct):
+    """All that the page shows of a comparison's result."""
+
+    verdict: str = ""
+
+
+_verdicts: WireFormat[_ComparisonVerdict] = WireFormat("recorded comparison", _ComparisonVerdict, "json")
 
 
 class _SeenRecord:
@@ -108,8 +117,15 @@ class _SeenRecord:
             row.seconds, row.samples, row.bytes = event.seconds, event.samples, event.bytes
             row.loss = finite(event.loss) if event.loss is not None else row.loss
         elif isinstance(event, JournalEnd):
-            self._end(event.stopped, event.why)
+            self._end(event.stopped, event.why or self._verdict())
         row.rate = row.samples / row.seconds if row.seconds else None
+
+    def _verdict(self) -> str:
+        """Of a comparison; its journal ends after its result is written."""
+        try:
+            return _verdicts.read_file(self.path / RESULT).verdict if self.row.kind == "comparison" else ""
+        except (WireError, OSError):
+            return ""
 
     def _end(self, status: str, why: str) -> None:
         self.row.status, self.row.why, self.over = status, encodable(why), True

@@ -21,6 +21,7 @@ POINTS = 120  # of a curve
 WINDOW = 24  # reports over which speed is measured
 WIDE, TALL = 240, 48  # of a curve
 TABLE = "border-collapse:collapse;font-variant-numeric:tabular-nums"
+CELL = "text-align:right;padding:2px 8px"  # not every notebook has room between cells of its own
 
 
 class NotebookDisplay:
@@ -30,7 +31,7 @@ class NotebookDisplay:
         self, title: str, show: Callable[[str], None], clock: Callable[[], float] = time.monotonic
     ) -> None:  # fmt: skip
         self._title, self._show, self._clock = title, show, clock
-        self._now = Progress(phase="starting")
+        self._now, self._failed = Progress(phase="starting"), False
         self._seen: deque[Progress] = deque(maxlen=WINDOW)
         self._curves: dict[str, list[float]] = {}
         self._said: deque[str] = deque(maxlen=LINES)
@@ -52,28 +53,30 @@ class NotebookDisplay:
         self._draw()
 
     def close(self, why: str = "") -> None:
-        """The last picture; `why` says how the run failed, if it did."""
+        """The last picture; `why` says how the run failed, if it did: one line, as the cell shows all of the error."""
         if why:
-            self._said.append(why)
+            self._failed = True
+            self._said.append(why.strip().splitlines()[0])
         self._show(self.html())
 
     def html(self) -> str:
-        now = self._now
-        pairs = {"phase": now.phase, "time": format_duration(now.seconds), "samples": f"{now.samples:,}"}
+        now, phase = self._now, "failed" if self._failed else self._now.phase
+        pairs = {"phase": phase, "time": format_duration(now.seconds), "samples": f"{now.samples:,}"}
         if (speed := self._speed()) is not None:
             pairs["samples/s"] = f"{speed:,.0f}"
         pairs["sent"] = format_bytes(now.bytes)
         pairs |= {"loss": f"{now.loss:.4g}"} if now.loss is not None else {}
         pairs |= {name: f"{value:.4g}" for name, value in now.metrics.items()}
-        heads = "".join(f"<th style='text-align:right'>{escape(name)}</th>" for name in pairs)
-        cells = "".join(f"<td style='text-align:right'>{escape(value)}</td>" for value in pairs.values())
+        heads = "".join(f"<th style='{CELL}'>{escape(name)}</th>" for name in pairs)
+        cells = "".join(f"<td style='{CELL}'>{escape(value)}</td>" for value in pairs.values())
         done = min(1.0, now.samples / now.budget) if now.budget else None
         bar = f"<progress value='{done:.3f}' style='width:100%'></progress>" if done is not None else ""
         curves = "".join(_curve(name, values) for name, values in self._curves.items() if len(values) > 1)
         said = "".join(f"<div style='opacity:.7;white-space:pre-wrap'>{escape(line)}</div>" for line in self._said)
         return (
             f"<div style='font-family:system-ui,sans-serif;max-width:960px'><b>{escape(self._title)}</b>{bar}"
-            f"<table style='{TABLE}'><tr>{heads}</tr><tr>{cells}</tr></table>{curves}{said}</div>"
+            f"<div style='overflow-x:auto'><table style='{TABLE}'><tr>{heads}</tr><tr>{cells}</tr></table></div>"
+            f"{curves}{said}</div>"
         )
 
     def _speed(self) -> float | None:
@@ -99,7 +102,7 @@ def _curve(name: str, values: Sequence[float]) -> str:
     line = f"<polyline fill='none' stroke='#0072b2' stroke-width='2' points='{points}'/>"
     return (
         f"<figure style='display:inline-block;margin:4px 16px 4px 0'><svg width='{WIDE}' height='{TALL}'>{line}</svg>"
-        f"<figcaption>{escape(name)}: {low:.4g} to {high:.4g}</figcaption></figure>"
+        f"<figcaption>{escape(name)}: {values[0]:.4g} → {values[-1]:.4g}</figcaption></figure>"
     )
 
 

@@ -19,6 +19,8 @@ from covey.simulate.units import format_bytes, format_duration
 OURS = ("seconds", "samples", "bytes")
 WIDE = 110  # columns of a terminal on which all of a strategy's settings are listed
 LINES = 10  # of what was said, the last ones
+NARROW = 16  # columns, without which a column of scores is of no use
+GAP = 2  # columns between two columns of a table
 COLORS = {"running": "green", "failed": "red", "lost": "red", "interrupted": "yellow"}
 
 
@@ -27,16 +29,25 @@ def print_runs(console: Console, place: Path, records: Sequence[RunRecordFolder]
     if not records:
         console.print(Text(f"no records in {place}: every covey run, simulate, launch and compare adds one"))
         return
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    rows = [
-        [Text(record.facts.id), _status(record), Text(_time(record)), _how(record), _what(record)] for record in records
-    ]
-    shown = ("id", "status", "time", "score", "what") if console.width >= WIDE else ("id", "status", "time", "score")
-    for column, name in enumerate(shown):
-        whole = max(len(row[column]) for row in rows) if name in ("id", "status", "time") else None
-        table.add_column(name, min_width=whole, overflow="fold")
-    for row in rows:
-        table.add_row(*row[: len(shown)])
+    columns = {
+        "id": [Text(record.facts.id) for record in records], "status": [_status(record) for record in records],
+        "time": [Text(_time(record)) for record in records],
+    }  # fmt: skip
+    widths = {name: max(len(name), *map(len, cells)) for name, cells in columns.items()}
+    left = console.width - sum(width + GAP for width in widths.values()) - GAP
+    what = [_what(record) for record in records] if console.width >= WIDE else []
+    room = max(left // 2, left - max(map(len, what)) - GAP) if what else left
+    if room < NARROW:
+        widths, room = {}, NARROW  # all is folded
+    # Left to itself, rich makes the scores too wide beside columns that keep their width, and cuts off their ends.
+    widths |= {"score": room, "what": left - room - GAP}
+    columns["score"] = [_how(record, room) for record in records]
+    columns |= {"what": what} if what else {}
+    table = Table(box=None, padding=(0, GAP, 0, 0))
+    for name in columns:
+        table.add_column(name, width=widths.get(name), overflow="fold")
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*cells)
     console.print(table)
 
 
@@ -140,8 +151,17 @@ def _facts(record: RunRecordFolder) -> Iterable[tuple[str, str | Text]]:
         yield "verdict", record.verdict
 
 
-def _how(record: RunRecordFolder) -> Text:
-    return Text(record.verdict or _score(record))
+def _how(record: RunRecordFolder, room: int) -> Text:
+    """The verdict, or the last score: no line ends between a name and its number where both fit into one."""
+    if record.verdict:
+        return Text(record.verdict)
+    lines: list[str] = []
+    for pair in _score(record).split("  "):
+        if lines and len(lines[-1]) + GAP + len(pair) <= room:
+            lines[-1] += f"  {pair}"
+        else:
+            lines.append(pair)
+    return Text("\n".join(lines))
 
 
 def _what(record: RunRecordFolder) -> Text:

@@ -47,6 +47,13 @@ function curves(run, axis) {
   return [...found].filter(([, { data }]) => data[0].length > 1);
 }
 
+// Of a curve that never changes, a little above and below it; uPlot itself draws zeros on an axis up to 100.
+export function within(_, low, high) {
+  if (low !== high || low === null) return uPlot.rangeNum(low ?? 0, high ?? 1, 0.1, true);
+  const aside = Math.abs(low) / 10 || 1;
+  return [low >= 0 ? Math.max(0, low - aside) : low - aside, high + aside];
+}
+
 function drawn(place, name, title, runs, tables, axis) {
   const style = getComputedStyle(document.documentElement);
   const ink = style.getPropertyValue("--soft").trim();
@@ -60,7 +67,7 @@ function drawn(place, name, title, runs, tables, axis) {
   const axes = { stroke: ink, grid, ticks: grid, font: "12px system-ui" };
   const plot = new uPlot({
     width, height: 200, title: "", legend: { live: false, show: false }, cursor: { points: { size: 6 } },
-    scales: { x: { time: axis === "at" } },
+    scales: { x: { time: axis === "at" }, y: { range: within } },
     padding: [8, 14, 0, 0],
     axes: [{ ...axes, ...(axis === "at" ? {} : { values: (_, ticks) => ticks.map(short) }), space: 60, size: 30 },
       { ...axes, size: 52, values: (_, ticks) => ticks.map(short) }],

@@ -1,8 +1,8 @@
 // The cluster: roles by what they do, links by bytes per second, dashed lines to whom a role waits for.
-import { make as element, short } from "./table.js";
+import { bytes, make as element, short } from "./table.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const WIDTH = 640, MOST_WIDE = 7;
+const WIDTH = 640, MOST_WIDE = 7; // of the drawing, less on a narrow screen: text keeps its size
 const DOES = { c: "computes", w: "waits", s: "stands still" };
 const views = new WeakMap(); // series -> the two last views, from which rates come
 
@@ -30,16 +30,16 @@ function rates(series) {
 }
 
 // Workers on a circle; servers and masters inside it.
-function places(names, height) {
+function places(names, width, height) {
   const [workers, others] = [names.filter((name) => name.startsWith("worker")), names.filter((name) => !name.startsWith("worker"))];
   const found = new Map();
   const around = (group, wide, high) => group.forEach((name, index) => {
     const angle = (2 * Math.PI * (index + 0.5)) / group.length - Math.PI / 2;
-    found.set(name, [WIDTH / 2 + wide * Math.cos(angle), height / 2 + high * Math.sin(angle)]);
+    found.set(name, [width / 2 + wide * Math.cos(angle), height / 2 + high * Math.sin(angle)]);
   });
-  if (others.length === 1 && workers.length) found.set(others[0], [WIDTH / 2, height / 2]);
-  else around(others, workers.length ? WIDTH * 0.17 : WIDTH * 0.42, workers.length ? height * 0.17 : height * 0.4);
-  around(workers, WIDTH * 0.43, height * 0.4);
+  if (others.length === 1 && workers.length) found.set(others[0], [width / 2, height / 2]);
+  else around(others, workers.length ? width * 0.17 : width * 0.42, workers.length ? height * 0.17 : height * 0.4);
+  around(workers, width * 0.43, height * 0.4);
   return found;
 }
 
@@ -55,14 +55,15 @@ function drawSmall(place, series) {
   const names = Object.keys(now.roles);
   const height = names.length > 24 ? 480 : 300;
   const size = names.length > 24 ? 9 : 15;
-  const svg = make("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": "The roles and links of the run" });
-  const at = places(names, height);
+  const width = Math.min(WIDTH, Math.max(WIDTH / 2, place.clientWidth - 16));
+  const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "The roles and links of the run" });
+  const at = places(names, width, height);
   const links = rates(series);
   const most = Math.max(1, ...links.map((link) => link.rate));
   for (const { from, to, rate } of links) {
     if (at.has(from) && at.has(to)) {
       const path = { d: bent(at.get(from), at.get(to), 10), class: "link", "stroke-width": (0.5 + (MOST_WIDE * rate) / most).toFixed(2) };
-      make("path", path, svg, `${from} → ${to}: ${short(rate)} bytes per second`).dataset.link = `${from}>${to}`;
+      make("path", path, svg, `${from} → ${to}: ${bytes(rate)}/s`).dataset.link = `${from}>${to}`;
     }
   }
   for (const [from, to] of now.waits) {
@@ -84,7 +85,7 @@ function drawSmall(place, series) {
     make("text", { x, y: y + 4 }, group).textContent = size > 10 ? `${name[0]}${name.replace(/\D+/g, "")}` : "";
     if (role.staleness && size > 10) make("text", { x, y: y + size + 13, class: "small" }, group).textContent = `${Number(role.staleness.toPrecision(2))} stale`;
   }
-  place.replaceChildren(svg, legend(most > 1 ? `thickest link: ${short(most)} bytes/s` : ""));
+  place.replaceChildren(svg, legend(most > 1 ? `thickest link: ${bytes(most)}/s` : ""));
 }
 
 function drawLarge(place, series) { // one dot each, on a canvas: ten thousand elements would be slow
@@ -114,7 +115,7 @@ function drawLarge(place, series) { // one dot each, on a canvas: ten thousand e
     const textContent = `${letters.length} × ${kind}: ${computing + waiting ? `${computing} compute, ${waiting} wait` : now.phase}`;
     parts.push(element("p", { textContent }), canvas);
   }
-  const links = rates(series).map(({ from, to, rate }) => `${from} → ${to} ${short(rate)} bytes/s`);
+  const links = rates(series).map(({ from, to, rate }) => `${from} → ${to} ${bytes(rate)}/s`);
   const waits = now.waits.map(([from, to, count]) => `${count} × ${from} wait for ${to}`);
   place.replaceChildren(...parts, legend([...links, ...waits].join(" · ")));
 }

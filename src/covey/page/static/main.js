@@ -1,7 +1,7 @@
 // The table and the charts follow one stream of server-sent events. Text from records is only ever set as textContent.
 import { drawCharts } from "./charts.js";
 import { drawCluster } from "./cluster.js";
-import { drawTable, find, make } from "./table.js";
+import { drawTable, find, make, own } from "./table.js";
 
 const MOST_SHOWN = 10; // runs in a chart: as many as there are colours
 const state = {
@@ -66,17 +66,36 @@ function showDetail() {
   const shown = state.chosen.filter((id) => state.rows.has(id) && state.series.has(id));
   const last = shown.at(-1), row = state.rows.get(last);
   find("title").textContent = shown.length > 1 ? `${shown.length} runs` : row ? row.strategy : "Choose runs in the table";
-  drawCharts(find("charts"), shown.map((id) => ({
-    id, label: state.rows.get(id).strategy, number: state.chosen.indexOf(id), series: state.series.get(id),
+  const strategies = shown.map((id) => state.rows.get(id).strategy);
+  const label = (id, index) => strategies.filter((one) => one === strategies[index]).length > 1
+    ? `${strategies[index]} ${own(id).split("-").pop()}` : strategies[index];
+  showChosen(shown.length > 1 ? shown : [], label);
+  drawCharts(find("charts"), shown.map((id, index) => ({
+    id, label: label(id, index), number: state.chosen.indexOf(id), series: state.series.get(id),
   })), state.axis);
   const drawable = shown.filter((id) => state.series.get(id).now).pop();
   drawCluster(find("cluster"), state.series.get(drawable));
   showWords(last && state.series.get(last), row);
 }
 
+// Which colour is which run, as their rows may be filtered away; a click takes one out.
+function showChosen(ids, label) {
+  find("chosen").replaceChildren(...ids.map((id, index) => {
+    const text = label(id, index);
+    const button = make("button", { title: id, ariaLabel: `Take ${id} out of the charts`, onclick: () => choose(id) });
+    button.append(make("i"), text);
+    button.firstChild.style.background = colour(id);
+    return make("li", {}, button);
+  }));
+}
+
 function showWords(series, row) {
   const lines = series ? series.lines.slice(-8) : [];
-  if (row && row.why) lines.push([0, row.why]);
+  if (row && row.why && !lines.some(([at, line]) => !at && line === row.why)) lines.push([0, row.why]);
+  const empty = !find("charts").children.length && find("cluster").hidden;
+  if (series && row && !lines.length && empty) {
+    lines.push([0, row.status === "running" ? `${series.phase || "starting"}: no numbers yet` : "no numbers were recorded"]);
+  }
   const timed = ([at, line]) => (at ? `${new Date(at * 1000).toLocaleTimeString()}  ${line}` : line);
   find("lines").replaceChildren(...lines.map((line) => make("li", { textContent: timed(line) })));
   const facts = Object.entries((series && series.facts) || {});

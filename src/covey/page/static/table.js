@@ -15,9 +15,12 @@ export const short = (value) => {
   return `${Number(value.toPrecision(4))}`;
 };
 
+export const bytes = (value) => short(value).replace(/[kMGT]?$/, (sign) => ` ${sign}B`);
+export const own = (id) => id.slice(id.lastIndexOf("/") + 1); // a run of a comparison without the name of that
+
 const number = (name, head = name) => ({ name, head, value: (row) => row[name] });
 const columns = (metrics) => [
-  { name: "strategy", head: "run", text: (row) => row.strategy, note: (row) => row.id },
+  { name: "strategy", head: "run", text: (row) => row.strategy, note: (row) => own(row.id) },
   { name: "status", head: "status", text: (row) => row.status },
   number("workers"),
   ...metrics.map((metric) => ({ name: `metric ${metric}`, head: metric, value: (row) => row.metrics[metric] })),
@@ -68,7 +71,7 @@ function line(row, shown, colour) {
     if (column.note) {
       cell.firstChild.style.background = colour;
       cell.firstChild.setAttribute("aria-pressed", Boolean(colour));
-      cell.lastChild.textContent = column.note(row);
+      Object.assign(cell.lastChild, { textContent: column.note(row), title: row.id });
     }
   });
   Object.assign(kept, { row, colour });
@@ -80,12 +83,31 @@ function drawHeads(shown, sorted, down, actions) {
   if (heads === mark) return;
   heads = mark;
   find("heads").replaceChildren(...shown.map((column) => {
-    const button = make("button", { textContent: column.head, onclick: () => actions.sort(column.name) });
+    const button = make("button", { textContent: column.head, title: column.head, onclick: () => actions.sort(column.name) });
     const head = make("th", { className: column.value ? "number" : "" }, button);
     if (column === sorted) head.ariaSort = down ? "descending" : "ascending";
     head.dataset.column = column.name;
     return head;
   }));
+}
+
+// Every word is somewhere in the row; "4 workers" are four, and not a 4 somewhere.
+function filter(text) {
+  const many = /\b(\d+)\s+workers?\b/;
+  const [, workers] = text.match(many) || [];
+  const wanted = text.replace(many, " ").toLowerCase().split(/\s+/).filter(Boolean);
+  return (row) => (!workers || row.workers === Number(workers)) && (!wanted.length || wanted.every((word) => words(row).includes(word)));
+}
+
+// By time, the runs of a comparison stand below it.
+function grouped(rows, known) {
+  const groups = new Map();
+  for (const row of rows) {
+    const name = known.has(row.parent) ? row.parent : row.id;
+    if (!groups.has(name)) groups.set(name, []);
+    groups.get(name)[row.id === name ? "unshift" : "push"](row);
+  }
+  return [...groups.values()].flat();
 }
 
 export function drawTable(state, actions) {
@@ -94,9 +116,8 @@ export function drawTable(state, actions) {
   const shown = columns(metrics);
   const sorted = shown.find((column) => column.name === state.sort.column) || shown[0];
   drawHeads(shown, sorted, state.sort.down, actions);
-  const wanted = state.filter.toLowerCase().split(/\s+/).filter(Boolean);
-  const fitting = rows.filter((row) => !wanted.length || wanted.every((word) => words(row).includes(word)))
-    .sort(compare(sorted, state.sort.down));
+  const ordered = rows.filter(filter(state.filter)).sort(compare(sorted, state.sort.down));
+  const fitting = sorted.name === "began" ? grouped(ordered, state.rows) : ordered;
   const body = find("rows");
   const elements = fitting.slice(0, drawn).map((row) => line(row, shown, actions.colour(row.id)));
   const same = elements.length === body.children.length && elements.every((one, index) => body.children[index] === one);
