@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from threading import enumerate as enumerate_threads
 from typing import Any
 
 import pytest
 import torch
 
+from covey.engines.virtual.interrupted_work import Asked, InterruptedWork, WorkClosed
 from covey.errors import Stalled
 from covey.message import Message
 from covey.model.replica import Replica
@@ -116,3 +118,23 @@ def test_what_work_posts_after_a_question_comes_in_its_time(asked: float) -> Non
 
     perform(program, program, cluster=INSTANT)
     assert came == pytest.approx({0: 0.0075, 1: 0.0075})
+
+
+def test_work_that_asks_again_after_its_end_gets_no_answer() -> None:
+    """What catches the error and asks once more would else wait for ever, and the engine for it."""
+    asked: list[str] = []
+
+    def work() -> None:
+        for _ in range(2):
+            with suppress(WorkClosed):
+                found.ask(_nothing(), 0.5)
+            asked.append("answered")
+
+    found = InterruptedWork(work)
+    assert isinstance(found.go_on(), Asked)
+    found.close()
+    assert asked == ["answered", "answered"]
+
+
+async def _nothing() -> None:
+    pass

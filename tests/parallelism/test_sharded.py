@@ -83,6 +83,29 @@ def test_divided_models_learn_what_whole_ones_learn(model: str, zero: int) -> No
     assert apart(run(both, mesh, 4), run(both, "allreduce", 4)) < 1e-10
 
 
+class Outside(nn.Module):
+    """Uses parameters of a layer without its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places, self.last = nn.Embedding(9, 64), nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(self.last(x.flatten(1) + self.places.weight[2]), self.places.weight[:3])
+
+
+def decayed(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """A loss that looks at all parameters, after forward."""
+    loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+    return loss + 0.1 * torch.stack([parameter.square().sum() for parameter in model.parameters()]).sum()
+
+
+def test_parameters_are_there_wherever_they_are_used() -> None:
+    given = task(model=lambda: Outside().double(), loss=None, step=decayed)
+    for zero in (2, 3):
+        assert apart(run(given, f"allreduce with mesh(shard=2, zero={zero})", 2), run(given, "allreduce", 2)) < 1e-10
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("zero", [1, 2, 3])
 @pytest.mark.parametrize("model", MODELS)

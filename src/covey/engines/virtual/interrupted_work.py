@@ -38,6 +38,7 @@ class InterruptedWork:
         self._answers: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
         self._said: SimpleQueue[Asked | Through] = SimpleQueue()
         self._chance = torch.get_rng_state()
+        self._closed = False
         self._thread = Thread(target=self._run, name="work", daemon=True)
         self._thread.start()
 
@@ -51,6 +52,9 @@ class InterruptedWork:
 
     def ask(self, program: Coroutine[Effect[Any], Any, Any], progress: float) -> Any:
         """(The work) Stand still until there is an answer."""
+        if self._closed:  # it was told so, and asks once more on its way out
+            program.close()
+            raise WorkClosed
         self._said.put(Asked(program, progress))
         answer, error = self._answers.get()
         if error is not None:
@@ -60,6 +64,7 @@ class InterruptedWork:
 
     def close(self) -> None:
         """(The engine) Break the work off where it stands."""
+        self._closed = True
         self._answers.put((None, WorkClosed()))
         self._thread.join()
 

@@ -44,7 +44,7 @@ def shard_replica(mesh: Mesh, shard: int, given: ReplicaSpec) -> ShardReplica:
             once.setdefault(name, number)
     together = [tuple(name for name in layer.names if once[name] == n) for n, layer in enumerate(layers)]
     sums = [tuple(parameters)] if zero == 1 else [names for names in together if names]
-    weights = WorkingWeights(parameters, owners, layout, shard, layers)
+    weights = WorkingWeights(parameters, owners, layout, shard, layers, module)
     batches = GroupBatches(deal, mesh.shards)
     samples = BatchSource(samples=batches.samples, steps=batches.steps)
     parts = ShardParts(

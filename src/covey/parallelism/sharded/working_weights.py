@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,14 +38,39 @@ class SavedView:
     offset: int
 
 
+class WatchedParameters(dict[str, nn.Parameter | None]):
+    """The parameters that a module holds itself; whoever asks for one finds it brought together."""
+
+    def __init__(self, given: Mapping[str, nn.Parameter | None], bring: Callable[[], None]) -> None:
+        super().__init__(given)
+        self._bring = bring
+
+    def __getitem__(self, name: str) -> nn.Parameter | None:
+        self._bring()
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._bring()
+        return super().get(name, default)
+
+    def items(self) -> ItemsView[str, nn.Parameter | None]:  # type: ignore[override]  # as a module reads it
+        self._bring()
+        return super().items()
+
+    def values(self) -> ValuesView[nn.Parameter | None]:  # type: ignore[override]
+        self._bring()
+        return super().values()
+
+
 class WorkingWeights:
     """Brings parameters together before they are used: all before a step, or each layer's when its turn comes."""
 
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], owners: RowOwners, layout: Flat, me: int,
-        layers: Sequence[LayerParameters],
+        layers: Sequence[LayerParameters], root: nn.Module,
     ) -> None:  # fmt: skip
         self.parameters, self.owners, self.layout, self.me, self.layers = parameters, owners, layout, me, layers
+        self.root = root
         self.shapes = {name: parameter.shape for name, parameter in parameters.items()}
         self.layer_of = {name: number for number, layer in enumerate(layers) for name in layer.names}
         self._names: dict[int, str] = {}  # of those that are there, by where their numbers lie
@@ -78,29 +105,54 @@ class WorkingWeights:
     def one_by_one(self, node: Node) -> Iterator[None]:
         """(On the compute thread) Meanwhile a layer's parameters are there only while they are used."""
         self._node, self._turn = node, 0
-        handles: list[RemovableHandle] = []
+        with self._hooked(), self._watched():
+            try:
+                with saved_tensors_hooks(self._pack, self._unpack):
+                    yield
+            finally:
+                self.let_go()
+                self._node = None
+
+    @contextmanager
+    def _hooked(self) -> Iterator[None]:
+        """Bring a layer's parameters together before its forward, and let them go after it."""
+        handles: list[RemovableHandle] = [self.root.register_forward_hook(lambda *_: self.let_go())]
         for number, layer in enumerate(self.layers):
             handles.append(layer.module.register_forward_pre_hook(lambda *_, number=number: self._gather(number)))
             handles.append(layer.module.register_forward_hook(lambda *_, number=number: self._leave(number)))
         try:
-            with saved_tensors_hooks(self._pack, self._unpack):
-                yield
+            yield
         finally:
             for handle in handles:
                 handle.remove()
-            self.let_go()
-            self._node = None
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """The same for whoever uses a layer's parameters without its forward, as `self.places.weight[:5]` does."""
+        before = [(layer.module, layer.module._parameters) for layer in self.layers]
+        for number, layer in enumerate(self.layers):
+            vars(layer.module)["_parameters"] = WatchedParameters(
+                layer.module._parameters, partial(self._gather, number)
+            )
+        try:
+            yield
+        finally:
+            for module, parameters in before:
+                vars(module)["_parameters"] = parameters
 
     def _gather(self, number: int) -> None:
         names = [name for name in self.layers[number].names if name not in self._names.values()]
-        if not names:
-            return
         node, turn = self._node, self._turn
-        assert node is not None
+        if not names or node is None:
+            return
         self._turn += 1
         tag, share = node.step * TURNS + turn, min(1.0, turn / (2 * len(self.layers)))
         progress = in_forward(2 * share) if share <= 0.5 else in_backward(2 * share - 1)
-        node.consult(self._exchange(node, number, names, tag), progress)
+        try:
+            node.consult(self._exchange(node, number, names, tag), progress)
+        except BaseException:
+            self._node = None  # whoever looks at the model to say what went wrong must not ask the others for it
+            raise
 
     async def _exchange(self, node: Node, number: int, names: Sequence[str], tag: int) -> None:
         """Send the own rows of a layer to everybody, and take theirs."""
