@@ -4,7 +4,7 @@ ready  := .venv/.ready
 engines := .venv/.engines
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full check style types layers packages bench pages docs clean
+.PHONY: help setup run test test-full together check style types layers packages bench pages docs clean
 
 help:       ## show what make can do
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -24,14 +24,18 @@ $(engines): pyproject.toml constraints.txt
 run: setup  ## compare five strategies on the digits, with two workers
 	$(python) -m covey compare examples/digits.py --workers 2 --until 'accuracy>=0.95' --report report.html
 
-# Two at a time, but for what watches the clock on real processes; tests/test_house.py checks where that is.
+# Several at a time, but for what watches the clock on real processes; tests/test_house.py checks where that is.
 clock := tests/real tests/clusters tests/safety
 
 test:  ## lint, types, layers and the quick tests
 	@$(MAKE) --no-print-directory -j 2 $(engines) packages
-	@$(MAKE) --no-print-directory -j 3 check
-	$(python) -m pytest -m 'not full and not alone' -n 2 --dist loadgroup
+	@$(MAKE) --no-print-directory -j 2 style layers
+	@$(MAKE) --no-print-directory -j 2 types together
 	$(python) -m pytest -m 'not full and alone' $(clock)
+
+# Three on two cores: some wait for processes that they have started. Types are checked beside them.
+together: setup
+	$(python) -m pytest -m 'not full and not alone' -n 3 --dist loadgroup
 
 test-full:  ## the same with the slow tests
 	@$(MAKE) --no-print-directory -j 2 $(engines) packages

@@ -23,11 +23,13 @@ from covey.model.replica import Replica
 from covey.servers.together import Together
 from covey.simulate.faults import OF_SEATS, parse_faults
 
-SEEDS, PARTS = 200, 8
+SEEDS, PARTS, QUICK = 200, 8, 4
 
 
 @pytest.mark.xdist_group("fault seeds")  # they share runs without faults
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part", [*range(QUICK), *(pytest.param(part, marks=pytest.mark.full) for part in range(QUICK, PARTS))]
+)
 def test_seeds(part: int) -> None:
     """`python -m benchmarks.faults --seeds 0..9999` tries more of them."""
     for finding in tried_all(range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS)):

@@ -70,7 +70,7 @@ def test_it_hears_of_a_run_from_start_to_end(engine: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("how", ["restart", "continue"])
-@pytest.mark.parametrize(("engine", "when", "epochs"), [("simulated", "50ms", 6), ("local", "300ms", 60)])
+@pytest.mark.parametrize(("engine", "when", "epochs"), [("simulated", "50ms", 6), ("local", "300ms", 20)])
 def test_it_hears_of_a_lost_process_at_once(engine: str, when: str, epochs: int, how: str, tmp_path: Path) -> None:
     heard = Heard()
     kept = {"checkpoint": tmp_path / "kept", "every": "100ms"} if how == "restart" else {}

@@ -45,7 +45,7 @@ def test_trains_digits_to_the_target(name: str) -> None:
 
 @every
 def test_the_saved_model_is_the_scored_one(name: str) -> None:
-    result = fit(DIGITS, name, epochs=2)
+    result = fit(DIGITS, name, epochs=1)
     task = covey.task.load_task(DIGITS)
     module = task.model()
     module.load_state_dict(result.weights)

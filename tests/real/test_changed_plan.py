@@ -13,6 +13,7 @@ from covey.errors import CheckpointError
 from tests.real.harness import BATCH_NORM, Room, Watch, differing, fit, interrupt, trained
 
 PACE = "time.sleep(0.004)"
+EPOCHS = 12
 SGD = "torch.optim.SGD(params, lr=0.01)"
 ADAM = "torch.optim.Adam(params, lr=0.01)"
 
@@ -24,7 +25,8 @@ def task_of(room: Room, name: str = "task.py", **given: Any) -> str:
 def broken(room: Room, task: str, strategy: str, workers: int = 2, **given: Any) -> tuple[Path, Any]:
     """A run that was interrupted, and where it is kept."""
     kept = room.path / "kept"
-    result = fit(task, strategy, workers, epochs=20, checkpoint=kept, watcher=Watch(trained(150), interrupt), **given)
+    watch = Watch(trained(150), interrupt)
+    result = fit(task, strategy, workers, epochs=EPOCHS, checkpoint=kept, watcher=watch, **given)
     assert result.stopped == "interrupted"
     return kept, result
 
@@ -62,11 +64,11 @@ def test_it_begins_with_the_model_that_was_kept_and_ends_when_all_is_seen(
     assert still.samples == past.samples and close(still.weights, past.weights)
     assert any(line.startswith("this run has ") and "by name" in line for line in watch.said), watch.said
     assert any(line.startswith(f"positions: after {past.samples} samples") for line in watch.said)
-    again = fit(task, now, workers, epochs=20, resume=kept, checkpoint=kept, every="50ms", **more)
-    assert again.stopped == "budget" and abs(again.samples - 20 * 96) <= 4 * workers
+    again = fit(task, now, workers, epochs=EPOCHS, resume=kept, checkpoint=kept, every="50ms", **more)
+    assert again.stopped == "budget" and abs(again.samples - EPOCHS * 96) <= 4 * workers
     newest = CheckpointDirectory(kept).newest()[1]
     assert newest.workers == workers and sum(newest.skipped) > 0
-    assert fit(task, now, workers, epochs=20, resume=kept, **more).samples == again.samples
+    assert fit(task, now, workers, epochs=EPOCHS, resume=kept, **more).samples == again.samples
 
 
 @pytest.mark.parametrize(
@@ -77,9 +79,9 @@ def test_as_if_nothing_had_changed(room: Room, strategy: str, more: dict[str, An
     """Momentum, counts of steps, the schedule and the order of the samples go on; only who holds them is new."""
     rate = "rate=lambda progress: 1 - 0.9 * progress"
     task = task_of(room, model=BATCH_NORM.replace("nn.Dropout(0.3)", "nn.Identity()"), options=rate)
-    whole = fit(task, "bsp", 2, epochs=20)
+    whole = fit(task, "bsp", 2, epochs=EPOCHS, engine="simulated")
     kept, _ = broken(room, task, "bsp")
-    resumed = fit(task, strategy, 2, epochs=20, resume=kept, **more)
+    resumed = fit(task, strategy, 2, epochs=EPOCHS, resume=kept, **more)
     assert resumed.samples == whole.samples
     assert close(resumed.weights, whole.weights, 1e-4)
 
@@ -101,13 +103,13 @@ def test_what_cannot_be_is_refused(room: Room) -> None:
 
     def refused(reason: str, task: str, strategy: str = "allreduce", workers: int = 3) -> None:
         with pytest.raises(CheckpointError, match=reason):
-            fit(task, strategy, workers, epochs=20, resume=kept)
+            fit(task, strategy, workers, epochs=EPOCHS, resume=kept)
 
     other = task_of(room, name="other.py", model="nn.Sequential(nn.Linear(6, 3))")
     refused(r"another model: it has weight \(3, 6\) float32 where this has 0.weight", other)
     refused("optimizer is Adam, this one has SGD", task_of(room, name="other.py", optimizer=SGD))
     refused("batch_size 4, this one has 5", task_of(room, name="other.py", batch_size=5))
     refused("hold parts of the model: go on with the same strategy", task, "one_weird_trick")
-    assert not differing(fit(task, "bsp", 2, epochs=20, resume=kept).weights, fit(task, "bsp", 2, epochs=20).weights), (
-        "nothing was changed"
-    )
+    whole = fit(task, "bsp", 2, epochs=EPOCHS, engine="simulated")
+    resumed = fit(task, "bsp", 2, epochs=EPOCHS, resume=kept)
+    assert not differing(resumed.weights, whole.weights), "nothing was changed"

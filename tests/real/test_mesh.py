@@ -52,7 +52,7 @@ def test_real_and_virtual_learn_the_same(room: Room) -> None:
 def test_an_interrupted_pipeline_goes_on_to_the_very_same_weights(room: Room, timetable: str) -> None:
     """Also with batches in flight: they set out again, with the weights that they had."""
     kept, mesh = room.path / "kept", f"bsp with mesh(stage=3, timetable={timetable}, cut=3:5)"
-    whole = fit(deep(room), mesh, 3, epochs=12)
+    whole = fit(deep(room), mesh, 3, epochs=12, engine="simulated")
     watch = Watch(trained(200), interrupt)
     broken = fit(deep(room), mesh, 3, epochs=12, checkpoint=kept, every="1h", watcher=watch)
     assert broken.stopped == "interrupted"
@@ -77,7 +77,7 @@ def test_a_checkpoint_of_one_cut_goes_on_with_another(room: Room, strategy: str,
         return (f"{strategy} with {mesh}" if mesh else strategy), replicas * stages
 
     kept = room.path / "kept"
-    whole = fit(deep(room), *spec(before), epochs=12)
+    whole = fit(deep(room), *spec(before), epochs=12, engine="simulated")
     fit(deep(room), *spec(before), epochs=12, checkpoint=kept, every="1h", watcher=Watch(trained(200), interrupt))
     resumed = fit(deep(room), *spec(after), epochs=12, resume=kept)
     assert resumed.samples == whole.samples

@@ -29,7 +29,8 @@ MARK = "COVEY_TEST_MARK"
 SPINE = ("bsp", "ssp", "asynchronous", "allreduce", "local_sgd", "easgd", "gosgd", "dpsgd")
 
 every = pytest.mark.parametrize("name", catalog.names())
-# Each name trains once in CI; what it sends and how it ends is asked of the others in virtual time, and here in full.
+# In CI each name trains once, to what it reaches soon: tests/promises has each of them learn more. What it sends and how
+# it ends is asked of the others in virtual time, and here in full.
 each_in_full = pytest.mark.parametrize(
     "name", [name if name in SPINE else pytest.param(name, marks=pytest.mark.full) for name in catalog.names()]
 )
@@ -66,8 +67,9 @@ def marked(mark: str) -> list[str]:
 
 
 @every
-def test_trains_digits_to_the_target(name: str) -> None:
-    result = covey.fit(DIGITS, TRAINED_AS.get(name, SPECS.get(name, name)), 2, until="accuracy>=0.95")
+@pytest.mark.parametrize("accuracy", [0.85, pytest.param(0.95, marks=pytest.mark.full)])
+def test_trains_digits_to_the_target(name: str, accuracy: float) -> None:
+    result = covey.fit(DIGITS, TRAINED_AS.get(name, SPECS.get(name, name)), 2, until=f"accuracy>={accuracy}")
     assert result.engine == "local"
     assert result.stopped == "target" and result.reached is not None
     assert result.samples < 40 * 1437
