@@ -99,7 +99,7 @@ def test_a_cut_link_is_waited_for(room: Room, name: str) -> None:
         lab.restore("h1")
 
     watch = Counting(trained(500), cut)
-    result = keeps_promises("lab(hosts=2, rate=8mbit)", name, watcher=watch)
+    result = keeps_promises("lab(hosts=2, rate=16mbit)", name, watcher=watch)
     assert seen[0] == seen[1] < result.samples, "while a link is cut nothing moves"
 
 
@@ -111,7 +111,7 @@ def test_what_comes_while_the_clock_stands_is_told(room: Room, name: str, uncloc
         model="nn.Sequential(nn.Linear(6, 9000), nn.Linear(9000, 3))", before_step="time.sleep(0.1)",
         before_score="time.sleep(0.5)", options="evaluate=score",
     )  # fmt: skip
-    result = covey.fit(task, name, 2, engine="lab(hosts=2, rate=8mbit)", steps=8, scores=4)
+    result = covey.fit(task, name, 2, engine="lab(hosts=2, rate=8mbit)", steps=5, scores=4)
     assert ("unclocked bytes" in result.notes) == unclocked
     assert len(result.history) >= 2
 
