@@ -18,7 +18,8 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
         "--on-failure restart --max-failures 4 --best accuracy --patience 3 "
         "--link-rate 50mbit --hosts hosts.txt --place servers:node0 --interface eth1 --insecure"
     )
-    shown = runner.invoke(app, ["run", "task.py:mine", *flags.split(), "--faults", "kill worker 1@5s"])
+    trace = ["--spot-trace", "examples/spot.csv"]
+    shown = runner.invoke(app, ["run", "task.py:mine", *flags.split(), "--faults", "kill worker 1@5s", *trace])
     assert shown.exit_code == 0, shown.output
     expected = {
         "task": "task.py:mine",
@@ -48,6 +49,7 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
         "interface": "eth1",
         "insecure": True,
         "faults": "kill worker 1@5s",
+        "spot_trace": Path("examples/spot.csv"),
         "runs": None,
         "log": (),
         "profiled": False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,3 +78,15 @@ def test_a_plan_has_workers_leave_and_join(room: Room) -> None:
     result = fit(room.task(before_step="time.sleep(0.02)"), "bsp", "1:2", steps=120, **given)
     assert isinstance(result.membership, list)
     assert [event.event for event in result.membership] == ["leave", "join"] and result.failures == []
+
+
+def test_machines_come_and_go_by_a_trace(room: Room, tmp_path: Path) -> None:
+    trace = tmp_path / "spot.csv"
+    trace.write_text("time,worker,event,notice\n0.3s,2,depart,\n0.9s,2,arrive,\n60.1s,1,depart,60s\n61s,1,arrive,\n")
+    task = room.task(before_step="time.sleep(0.02)")
+    result = fit(task, "bsp", "1:3", steps=100, spot_trace=trace)
+    assert isinstance(result.membership, list) and result.failures == [] and result.seconds < 60
+    # worker 1 goes when its batch is through, not at the end of its notice
+    events = [f"{event.event} {event.who}" for event in result.membership]
+    assert sorted(events) == ["join worker 2", "leave worker 1", "leave worker 2"]
+    assert result.goodput and result.goodput.accepted == fit(task, "bsp", 3, steps=100).samples

@@ -47,6 +47,7 @@ TAKEN: dict[str, dict[str, set[str]]] = {
         "best": {"none"}, "patience": {"none"}, "seed": {"count", "zero"}, "rate": ABOVE_0 - {"infinite"},
         "threads": {"none"}, "save": {"text", "no text", "none"}, "checkpoint": {"no text", "none"},
         "resume": {"none"}, "max_failures": {"none"}, "faults": {"none"}, "hosts": {"no text", "none"},
+        "spot_trace": {"no text", "none"},
         "place": {"no text"}, "interface": {"no text"}, "link_rate": {"no text", "none"}, "cluster": {"none"},
         "timing_only": {"truth"}, "traced": {"truth"}, "command": {"text", "no text"}, "watcher": {"none"},
         "runs": {"no text", "none"},

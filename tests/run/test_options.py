@@ -26,7 +26,7 @@ from tests.worlds import mlp
 
 OWN = {
     "epochs", "until", "scores", "score_every", "confirm", "best", "patience", "rate", "link_rate", "cluster",
-    "timing_only", "traced", "instruments", "faults",
+    "timing_only", "traced", "instruments", "faults", "spot_trace",
 }  # fmt: skip
 """What a script's own loop decides."""
 
@@ -74,6 +74,7 @@ OTHER: dict[str, Any] = {
     "max_failures": 2,
     "runs": "records",
     "faults": "kill worker 1@5s",
+    "spot_trace": "examples/spot.csv",
     "callbacks": [Callback()],
     "log": ["csv:scores.csv"],
 }

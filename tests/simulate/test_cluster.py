@@ -259,7 +259,7 @@ WHOLE = (
     .replace('encode_byte = "0.5ns"', 'encode_byte = "0.5ns"\ndecode = "7us"\ndecode_byte = "0.6ns"')
     .replace("cores = 8", 'cores = 8\nwake = "3ms"')
 )
-BY_HAND = {"slowdowns", "kills", "price", "watts", "workers"}
+BY_HAND = {"slowdowns", "kills", "price", "spot_price", "watts", "workers"}
 
 
 def described(value: Any, path: str = "cluster") -> dict[str, Any]:

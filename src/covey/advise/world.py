@@ -23,6 +23,7 @@ def sized(cluster: Cluster, workers: int) -> Cluster:
         cluster, workers=workers, links=links, kills={},
         slowdowns={rank: cluster.slowdowns[model] for rank, model in enumerate(like) if model in cluster.slowdowns},
         price={rank: cluster.price[model] for rank, model in enumerate(like) if model in cluster.price},
+        spot_price={rank: cluster.spot_price[model] for rank, model in enumerate(like) if model in cluster.spot_price},
         watts={rank: cluster.watts[model] for rank, model in enumerate(like) if model in cluster.watts},
     )  # fmt: skip
 
@@ -47,6 +48,7 @@ def fastest(cluster: Cluster, workers: int) -> tuple[Cluster, int]:
         cluster, workers=1, kills={}, links=links, slowdowns={0: cluster.slowdowns.get(best, 1.0)},
         machines=(machines[best % len(machines)],) if machines else (),
         price={0: price[best]} if best in price else {},
+        spot_price={0: cluster.spot_price[best]} if best in cluster.spot_price else {},
         watts={0: cluster.watts[best]} if best in cluster.watts else {},
     )  # fmt: skip
     return alone, best

@@ -70,6 +70,10 @@ Faults = Annotated[
     str | None, flag("--faults", "PLAN", "Inject faults: 'kill worker 1@5s', or a file of such lines.", KEEP)
 ]
 
+SpotTrace = Annotated[
+    Path | None, flag("--spot-trace", "FILE", "When machines of workers arrive and depart (see docs/elastic.md).", KEEP)
+]
+
 Interactive = Annotated[bool, flag("--interactive", "", "Draw the report with Plotly, which adds 5 MB to it.", KEEP)]
 
 Json = Annotated[Path | None, flag("--json", "FILE", "Write the answer as JSON ('-' for the output).", OUTPUT)]
@@ -164,6 +168,14 @@ class KeepFlags(FlagGroup):
 
     def arguments(self) -> dict[str, Any]:
         return {**super().arguments(), "every": self.every or "60s"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultFlags(FlagGroup):
+    """What goes wrong, and which machines come and go."""
+
+    faults: Faults = None
+    spot_trace: SpotTrace = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ def command(
     link_rate: options.LinkRate = None,
     budget: options.OneRunFlags,
     keeping: options.KeepFlags,
-    faults: options.Faults = None,
+    changes: options.FaultFlags,
     network: options.HostFlags,
     log: options.Log = None,
     record: options.RecordFlags,
@@ -39,7 +39,7 @@ def command(
     manner, guest = request.voice, only_hosts(processes.engine.partition("(")[0].strip())
     with explained(manner, guest=guest):
         kept_in = record.folder
-        refuse_early(request, keeping, stall=processes.stall, faults=faults)
+        refuse_early(request, keeping, stall=processes.stall, **changes.arguments())
         load_plugins(team.plugin, manner)
         with importing("quiet" if guest else manner):
             from covey.run import fit
@@ -49,8 +49,8 @@ def command(
                 request,
                 lambda watcher: fit(
                     task, team.strategy, parse_workers(team.workers).asked, servers=team.servers, link_rate=link_rate,
-                    faults=faults, command=request.command, watcher=watcher, log=log or (), runs=kept_in,
-                    profiled=profile is not None, **processes.arguments(),
+                    command=request.command, watcher=watcher, log=log or (), runs=kept_in,
+                    profiled=profile is not None, **processes.arguments(), **changes.arguments(),
                     **budget.arguments(), **keeping.arguments(), **network.arguments(),
                 ),
             )  # fmt: skip

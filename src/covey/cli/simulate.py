@@ -28,6 +28,9 @@ Faults = Annotated[
         "--faults", "PLAN", "What goes wrong: 'kill worker 1@5s', a file of such lines, or seeds (0..99).", CLUSTER
     ),
 ]  # fmt: skip
+SpotTrace = Annotated[
+    Path | None, flag("--spot-trace", "FILE", "When machines of workers arrive and depart (docs/elastic.md).", CLUSTER)
+]
 TimingOnly = Annotated[bool, flag("--timing-only", "", "Replace the model by a vector of its size.", CLUSTER)]
 
 
@@ -95,6 +98,7 @@ def command(
     team: SimulatedTeamFlags,
     cluster: FailingClusterFlags,
     faults: Faults = None,
+    spot_trace: SpotTrace = None,
     timing_only: TimingOnly = False,
     budget: options.OneRunFlags,
     keeping: options.KeepFlags,
@@ -120,7 +124,7 @@ def command(
             files=keeping.files,
         )  # fmt: skip
         kept_in = record.folder
-        refuse_early(request, keeping, faults=faults)
+        refuse_early(request, keeping, faults=faults, spot_trace=spot_trace)
         load_plugins(team.plugin, manner)
         with importing(manner):
             from covey.run import fit
@@ -134,7 +138,7 @@ def command(
                 every=keeping.every, resume=keeping.resume, json=output.json, link_rate=team.link_rate, log=log,
                 runs=record.runs, scores=budget.scores - 1, max_failures=keeping.max_failures,
                 on_failure=keeping.on_failure == "restart", best=budget.best, patience=budget.patience,
-                score_every=budget.score_every,
+                score_every=budget.score_every, spot_trace=spot_trace,
             )  # fmt: skip
             with importing(manner):
                 from covey.check.fault_seeds import FaultCase
@@ -150,8 +154,8 @@ def command(
             lambda watcher: fit(
                 task, strategy, workers.asked, servers=team.servers, engine="simulated", seed=team.seed,
                 link_rate=team.link_rate, cluster=imagined, timing_only=timing_only, faults=faults,
-                command=request.command, watcher=watcher, log=log or (), runs=kept_in, **budget.arguments(),
-                **keeping.arguments(),
+                spot_trace=spot_trace, command=request.command, watcher=watcher, log=log or (), runs=kept_in,
+                **budget.arguments(), **keeping.arguments(),
             ),
         )  # fmt: skip
 

@@ -55,10 +55,12 @@ class ShownRequest:
 
 
 def refuse_early(
-    request: ShownRequest, keeping: KeepFlags | None = None, *, stall: str | None = None, faults: str | None = None
+    request: ShownRequest, keeping: KeepFlags | None = None, *, stall: str | None = None, faults: str | None = None,
+    spot_trace: Path | None = None,
 ) -> None:
     """Refuse what can be seen to be wrong before torch is imported, which takes seconds."""
     from covey.simulate.faults import read_faults
+    from covey.simulate.spot_trace import load_trace
     from covey.spec import parse, parse_call
 
     every = keeping.every if keeping else None
@@ -77,6 +79,8 @@ def refuse_early(
         raise PlanError(f"--every {every} says how often to write a checkpoint; say where with --checkpoint DIR")
     if faults is not None:
         read_faults(faults)
+    if spot_trace is not None:
+        load_trace(spot_trace)
     _check_duration("--every", None if every == "auto" else every)
     _check_duration("--stall", stall)
 

@@ -7,27 +7,31 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from covey.engines.process.forking.role_processes import OUT_OF_MEMORY
+from covey.engines.process.role.notice import NOTICE
 from covey.errors import PlanError
 from covey.message import Address
 from covey.simulate.faults import OF_SEATS, Fault, FaultPlan
+from covey.simulate.units import AT_ONCE, Seconds
 
-BY_SIGNALS = ("kill", "stop", "leave", "join")
-SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "leave": signal.SIGTERM}
+BY_SIGNALS = ("kill", "stop", "leave", "join", "notice")
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "leave": signal.SIGTERM, "notice": NOTICE}
 KILLED = signal.SIGKILL.name
 
 
 class SignalFaults:
     """A plan of faults at work, through all attempts at a run: each strikes once, so long after training began."""
 
-    def __init__(self, plan: FaultPlan, roles: Sequence[Address]) -> None:
+    def __init__(self, plan: FaultPlan, roles: Sequence[Address], ranged: bool = False) -> None:
         names = [str(role) for role in roles]
         plan.check(names, names)
         for fault in plan.faults:
-            if fault.kind not in BY_SIGNALS:
+            if fault.kind not in BY_SIGNALS or (fault.kind == "notice" and not ranged):
+                possible = BY_SIGNALS if ranged else BY_SIGNALS[:-1]
                 raise PlanError(
-                    f"'{fault}': on real processes only {', '.join(BY_SIGNALS)} are possible, by signals; links, "
+                    f"'{fault}': on real processes only {', '.join(possible)} are possible, by signals; links, "
                     "disks and speeds are real ones: use covey simulate for the others"
                 )
             if fault.at is None:
@@ -63,8 +67,12 @@ class SignalFaults:
                 continue  # it has ended, or starts again and is struck when it is there
             self._waiting.remove((at, fault))
             _send(pids[who], SIGNALS[fault.kind])
-            if fault.kind == "leave":
+            if fault.kind in ("leave", "notice"):
                 self._leaving.add(str(who))
+            if fault.kind == "notice":  # it goes by itself before that
+                until = Seconds(at + fault.lasts)
+                end = replace(fault, kind="leave", at=until, lasts=AT_ONCE, optional=True)
+                self._waiting.append((until, end))
             if fault.kind == "kill":
                 self._killed[who] = fault
             if fault.kind == "stop":
@@ -78,10 +86,12 @@ class SignalFaults:
         leaving = {*self._leaving}
         for at, fault in sorted((one for one in self._waiting if one[0] <= now), key=lambda one: one[0]):
             name = fault.who[0]
-            if fault.kind == "leave" and name not in seats:
+            if fault.kind in ("leave", "notice") and name not in seats:
                 leaving.add(name)  # it is struck when it is there
             elif fault.kind in OF_SEATS and name not in leaving:
                 self._waiting.remove((at, fault))
+                if fault.optional and fault.kind == "leave":
+                    continue
                 if fault.kind == "leave" or name not in seats:
                     self._vain.append(f"{fault}: {name} was {'not ' if fault.kind == 'leave' else ''}there")
                 else:
@@ -96,7 +106,7 @@ class SignalFaults:
     @property
     def unmet(self) -> list[str]:
         """The faults that did nothing, and why."""
-        return self._vain + [f"{fault}: the run ended before it" for _, fault in self._waiting]
+        return self._vain + [f"{fault}: the run ended before it" for _, fault in self._waiting if not fault.optional]
 
 
 def _send(pid: int, number: signal.Signals) -> None:

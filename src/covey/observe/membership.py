@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -46,6 +46,38 @@ class MembershipLog:
         if self.told:
             self.told(msgspec.structs.replace(made))
         return made
+
+
+class RunCost(msgspec.Struct, kw_only=True):
+    """What the machines of the workers cost while they were there, and what that is for what counts."""
+
+    money: float
+    hours: float  # of all workers
+    per_million: float | None  # money for a million samples that count
+
+    @staticmethod
+    def of(present: Sequence[float], prices: Mapping[int, float], samples: int) -> RunCost:
+        """Of workers that were there for these seconds, at these prices per hour."""
+        money = sum(seconds * prices.get(rank, 0.0) for rank, seconds in enumerate(present)) / 3600
+        return RunCost(money=money, hours=sum(present) / 3600, per_million=money / samples * 1e6 if samples else None)
+
+
+def seconds_present(events: Iterable[MembershipEvent], workers: int, seconds: float) -> list[float]:
+    """How long the machine of each worker was there, of a run of this many seconds; it stays when its process dies."""
+    since: list[float | None] = [0.0] * workers
+    total, changed = [0.0] * workers, set[int]()
+    for event in events:
+        if event.event not in ("leave", "join"):
+            continue
+        rank = int(event.who.rpartition(" ")[2])
+        begun = since[rank]
+        if event.event == "leave" and begun is not None:
+            total[rank] += event.seconds - begun
+        elif rank not in changed:
+            total[rank] = 0.0  # its seat was empty when the run began
+        since[rank] = event.seconds if event.event == "join" else None
+        changed.add(rank)
+    return [done + (seconds - begun if begun is not None else 0.0) for done, begun in zip(total, since, strict=True)]
 
 
 class Goodput(msgspec.Struct, kw_only=True):

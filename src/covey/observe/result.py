@@ -15,7 +15,7 @@ import msgspec
 from covey.decoding import WireFormat
 from covey.observe.contention import Contention
 from covey.observe.facts import RunFacts
-from covey.observe.membership import Goodput, MembershipEvent
+from covey.observe.membership import Goodput, MembershipEvent, RunCost, seconds_present
 from covey.observe.progress import Row
 from covey.observe.recording import Recording
 from covey.observe.referee import BestScore, Referee, TargetReached
@@ -77,6 +77,7 @@ class Result(RunFacts, kw_only=True, dict=True):
     usage: list[Use] = msgspec.field(default_factory=list)  # of real runs
     membership: list[MembershipEvent] | msgspec.UnsetType = msgspec.UNSET  # of runs that lost processes and went on
     goodput: Goodput | msgspec.UnsetType = msgspec.UNSET  # of the same
+    cost: RunCost | msgspec.UnsetType = msgspec.UNSET  # of runs on a cluster with prices
     contention: Contention | None = None  # of real runs on this machine
     best: BestScore | msgspec.UnsetType = msgspec.UNSET  # of runs that were asked for it
 
@@ -119,6 +120,11 @@ class Result(RunFacts, kw_only=True, dict=True):
         """Who came and went, in a run in which somebody did; what earlier attempts had done in vain."""
         self.membership = events
         self.goodput = Goodput.of(self.samples, repeated + int(self.notes.get(REPEATED) or 0))
+
+    def tell_cost(self, prices: Mapping[int, float]) -> None:
+        """What the run cost, with these prices per hour of each worker's machine."""
+        events = self.membership or []
+        self.cost = RunCost.of(seconds_present(events, self.workers, self.seconds), prices, self.samples)
 
     @property
     def recording(self) -> Recording | None:

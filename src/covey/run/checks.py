@@ -134,7 +134,7 @@ def check_range(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Opt
 
 def check_seats(faults: FaultPlan, plan: Plan) -> None:
     """Refuse workers that come and go where their number is fixed, and a beginning with too few."""
-    seats = [fault for fault in faults.faults if fault.kind in OF_SEATS]
+    seats = [fault for fault in faults.faults if fault.kind in OF_SEATS or fault.optional]
     if seats and not plan.least:
         raise PlanError(
             f"'{seats[0]}': the number of workers of this run is fixed: use a range, as "
@@ -142,8 +142,9 @@ def check_seats(faults: FaultPlan, plan: Plan) -> None:
         )
     begin = len(plan.limits) - len(faults.absent)
     if seats and begin < plan.least:
+        asked = option("spot_trace") if seats[0].optional else option("faults", faults)
         raise PlanError(
-            f"{option('faults', faults)}: the run would begin with {begin} workers, and at least {plan.least} are to "
+            f"{asked}: the run would begin with {begin} workers, and at least {plan.least} are to "
             "train: let fewer join later"
         )
 

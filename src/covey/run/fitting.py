@@ -66,6 +66,7 @@ def fit(
     on_failure: OnFailure = "stop",
     max_failures: int | None = None,
     faults: FaultPlan | str | None = None,
+    spot_trace: str | os.PathLike[str] | None = None,
     stall: str = "30s",
     hosts: str | os.PathLike[str] | None = None,
     place: str = "",
@@ -119,6 +120,7 @@ def fit(
         max_failures: The number of failures in a row that such a run survives without a new checkpoint (5), or a new
             step of that worker (2).
         faults: What is to go wrong, such as "kill worker 1@5s" (docs/faults.md); on "local" and "simulated".
+        spot_trace: A file that says when machines of workers arrive and depart (docs/elastic.md); needs a range.
         stall: Report who waits for whom after this time, and end the run if a process is unresponsive.
         hosts: A file of hosts, for engines that take one.
         place: Where roles live, such as "servers:node0,workers:rest".
@@ -153,7 +155,7 @@ def fit(
         checkpoints=CheckpointOptions(
             checkpoint=checkpoint, every=every, resume=resume, on_failure=on_failure, max_failures=max_failures
         ),
-        fault_plan=FaultOptions(faults=faults),
+        fault_plan=FaultOptions(faults=faults, spot_trace=spot_trace),
         output=OutputOptions(
             save=save, traced=traced, command=command, watcher=watcher, callbacks=callbacks, log=log, runs=runs
         ),

@@ -17,6 +17,7 @@ from covey.observe.instruments import Instrument
 from covey.observe.progress import Watcher
 from covey.simulate import Cluster, parse_duration, parse_rate
 from covey.simulate.faults import FaultPlan, read_faults
+from covey.simulate.spot_trace import SpotTrace, load_trace
 from covey.target import parse_target
 
 STEPS = re.compile(r"([1-9][0-9]*) ?steps?")
@@ -191,14 +192,15 @@ class CheckpointOptions(OptionPart):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FaultOptions(OptionPart):
-    """What is to go wrong."""
+    """What is to go wrong, and which machines come and go."""
 
     read_by = HERE
 
     faults: FaultPlan | str | None = None
+    spot_trace: str | os.PathLike[str] | None = None  # a file
 
     def check(self) -> None:
-        planned(self.faults)
+        plan_of(self)
 
 
 def planned(faults: FaultPlan | str | None) -> FaultPlan:
@@ -212,6 +214,17 @@ def planned(faults: FaultPlan | str | None) -> FaultPlan:
             "`covey simulate … --faults SEED`, or write the faults themselves"
         )
     return found
+
+
+def trace_of(given: FaultOptions) -> SpotTrace | None:
+    """When machines come and go, where that was said."""
+    return load_trace(given.spot_trace) if given.spot_trace else None
+
+
+def plan_of(given: FaultOptions, begins_full: bool = False) -> FaultPlan:
+    """All that goes wrong, and all who come and go; a run that `begins_full` has a worker in every seat at first."""
+    trace = trace_of(given)
+    return FaultPlan((*planned(given.faults).faults, *(trace.plan(begins_full).faults if trace else ())))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -34,7 +34,7 @@ from covey.run.best_model import BestModel
 from covey.run.changed_plan import PLAN, ChangedPlan, changed, check_parts
 from covey.run.checks import check_seats
 from covey.run.kept import changed_settings, mesh_of, same_cut, settings_of, uncut
-from covey.run.option_parts import CheckpointOptions, deaths_survived, planned
+from covey.run.option_parts import CheckpointOptions, deaths_survived, plan_of
 from covey.run.request import Request, facts, referee
 from covey.run.restarting import Attempt, Restarts, interval
 from covey.run.roles import RoleWork
@@ -62,9 +62,9 @@ Muster = Callable[[Request, str, bytes], StartableProcesses]
 def local(asked: Request) -> Result:
     """Roles as processes of this machine."""
     stall = parse_duration(asked.options.processes.stall)
-    plan, everybody = planned(asked.options.fault_plan.faults), [role.address for role in asked.plan.roles]
+    plan, everybody = plan_of(asked.options.fault_plan, begins_full=True), [role.address for role in asked.plan.roles]
     check_seats(plan, asked.plan)
-    faults = SignalFaults(plan, [*everybody, SCORER]) if plan else None
+    faults = SignalFaults(plan, [*everybody, SCORER], asked.plan.least > 0) if plan else None
     joins = JoinRequests() if asked.plan.least else None
     result = on_processes(
         asked, "local", lambda asked, warm, handed: LocalProcesses(warm, asked.threads, stall, faults, joins)

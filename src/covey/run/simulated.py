@@ -30,7 +30,7 @@ from covey.observe.result import Result, conclude
 from covey.run.best_model import BestModel
 from covey.run.checks import check_seats
 from covey.run.kept import same_cut
-from covey.run.option_parts import deaths_survived, planned
+from covey.run.option_parts import deaths_survived, plan_of, trace_of
 from covey.run.processes import checkpoints_of, kept_run, run_record
 from covey.run.request import Request, facts
 from covey.run.saving import Place, save_model
@@ -49,7 +49,7 @@ def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None]
     """
     given = asked.options
     names = {role.address: str(role.address) for role in asked.plan.roles}
-    plan = planned(given.fault_plan.faults)
+    plan = plan_of(given.fault_plan)
     plan.check(list(names.values()), [names[role.address] for role in asked.plan.roles if role.trains])
     check_seats(plan, asked.plan)
     full = next((fault for fault in plan.faults if fault.kind == "disk full"), None)
@@ -72,7 +72,11 @@ def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None]
         attempts = VirtualRestarts(
             asked, here, plan, checkpoints, lambda attempt, judge: _train(asked, attempt, judge, built, best)
         )
-        return attempts.run(kept, run)
+        result = attempts.run(kept, run)
+    world, trace = given.virtual.cluster, trace_of(given.fault_plan)
+    if world and (world.price or world.spot_price):
+        result.tell_cost(world.prices(trace.workers if trace else ()))
+    return result
 
 
 def _train(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
@@ -44,6 +44,7 @@ class Cluster:
     workers: int | None = None  # how many the file describes; None: any number
     error: float = 0.0  # of steps that are foreseen, the standard deviation of their logarithm; 0: not known
     price: Mapping[int, float] = field(default_factory=dict)  # worker rank -> money per hour
+    spot_price: Mapping[int, float] = field(default_factory=dict)  # the same for machines that may depart
     watts: Mapping[int, float] = field(default_factory=dict)  # worker rank -> power
 
     def compute_time(self, rank: int, load: float, draw: Random) -> Seconds:
@@ -54,6 +55,10 @@ class Cluster:
         # Lognormal with mean 1: a slow batch can be very slow, none is faster than 0.
         variance = math.log1p(self.jitter**2)
         return Seconds(expected * draw.lognormvariate(-variance / 2, math.sqrt(variance)))
+
+    def prices(self, spot: Collection[int] = ()) -> Mapping[int, float]:
+        """Money per hour of each worker's machine, where those of `spot` may depart."""
+        return {**self.price, **{rank: price for rank, price in self.spot_price.items() if rank in spot}}
 
     @property
     def charges_cpu(self) -> bool:

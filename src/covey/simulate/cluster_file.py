@@ -27,7 +27,7 @@ LOCAL = ("bandwidth", "latency", "cpu", "cpu_byte")
 LINK = ("bandwidth", "latency", "sharing", "headers", "cpu", "cpu_byte")
 HOST = ("bandwidth", "latency")
 MACHINE = ("count", "cores", "period", "wake", "bandwidth", "latency")
-GROUP = ("workers", "slow", "bandwidth", "latency", "price", "watts")
+GROUP = ("workers", "slow", "bandwidth", "latency", "price", "spot_price", "watts")
 MOST = 100_000  # workers, machines
 LARGEST = 1e300  # number
 MEMORY = BytesPerSecond(4e9)  # between roles of one machine, by default
@@ -84,6 +84,7 @@ def _cluster(document: Table) -> Cluster:
         kills=_kills(document),
         slowdowns=_per_worker(groups, "slow"),
         price=_per_worker(groups, "price"),
+        spot_price=_per_worker(groups, "spot_price"),
         watts=_per_worker(groups, "watts"),
         workers=len(groups) or None,
     )

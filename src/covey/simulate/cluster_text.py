@@ -19,7 +19,7 @@ _SMALLER = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 def written(cluster: Cluster, heading: str = "") -> str:
     """The text of a cluster file; of what a group or a host has of its own, only links of machines can be written."""
-    for field in ("slowdowns", "kills", "price", "watts", "workers"):
+    for field in ("slowdowns", "kills", "price", "spot_price", "watts", "workers"):
         if getattr(cluster, field):
             raise PlanError(f"a cluster with {field} is written by hand: see examples/cluster.toml")
     sections = [

@@ -57,6 +57,7 @@ class Fault:
     effect: int | None = None
     lasts: Seconds = AT_ONCE
     by: float = 0.0  # seconds of a delay, or the factor of a slow worker
+    optional: bool = False  # the run may well end before it
 
     def __str__(self) -> str:
         between = " -> " if self.kind in ON_LINKS else " and "
@@ -98,7 +99,7 @@ class FaultPlan:
         """Those who join before they leave: their seats are empty when the run begins."""
         of_seats: dict[Host, list[Fault]] = {}
         for fault in self.faults:
-            if fault.kind in OF_SEATS:
+            if fault.kind in OF_SEATS or fault.kind == "notice":
                 of_seats.setdefault(fault.who[0], []).append(fault)
         return [host for host, faults in of_seats.items() if _first(faults).kind == "join"]
 

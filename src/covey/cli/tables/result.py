@@ -14,7 +14,7 @@ from rich.text import Text
 
 from covey.cli.progress.run_history import number
 from covey.observe import choices
-from covey.observe.membership import MembershipEvent
+from covey.observe.membership import MembershipEvent, RunCost
 from covey.observe.progress import Row
 from covey.observe.result import Result, TimeShares
 from covey.simulate.units import format_bytes, format_duration
@@ -58,6 +58,8 @@ def _facts(result: Result, target: Target | None, files: Mapping[str, Path | Non
     if result.staleness.mean is not None:
         yield "staleness", Text(f"mean {result.staleness.mean:.2f}, max {result.staleness.max}")
     yield from _membership(result)
+    if result.cost:
+        yield "cost", Text(_cost(result.cost))
     for failure in result.failures:
         yield "failure", Text(failure, "red")
     for name, path in files.items():
@@ -72,6 +74,11 @@ def _membership(result: Result) -> Iterable[tuple[str, Text]]:
     yield "restarts", Text(f"{restarts}; {result.goodput.ratio:.1%} of the work counts")
     if changes := _changes(result.membership):
         yield "workers", Text(changes)
+
+
+def _cost(cost: RunCost) -> str:
+    each = f", {cost.per_million:.3g} for a million samples" if cost.per_million is not None else ""
+    return f"{cost.money:.3g} for {format_duration(cost.hours * 3600)} of all workers{each}"
 
 
 def _changes(events: Iterable[MembershipEvent]) -> str:

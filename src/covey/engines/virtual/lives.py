@@ -126,6 +126,11 @@ class VirtualLives:
         self._born(lost, None)
 
     @property
+    def ranges(self) -> bool:
+        """Whether workers come and go."""
+        return self.rebirth is not None and self.rebirth.least > 0
+
+    @property
     def workers(self) -> int:
         """Seats that are taken, or will be in a moment."""
         return sum(actor.role.trains and who not in self.empty for who, actor in self.actors.items())

@@ -72,7 +72,7 @@ class RunFaults:
     def unmet(self) -> list[str]:
         """The faults that the run ended before."""
         left = [*self._waiting, *(fault for armed in self._armed.values() for fault in armed), *self._links.unmet]
-        return [f"{fault}: the run ended before it" for fault in left]
+        return [f"{fault}: the run ended before it" for fault in left if not fault.optional]
 
     def attach(self, parts: EngineParts, handlers: dict[type, Act], keeper: RunKeeper | None) -> None:
         """Strike in this attempt; effects are looked at only where a fault, or a checkpoint, may hold them up."""
@@ -86,12 +86,15 @@ class RunFaults:
         self._owed: dict[RoleProgram, float] = {}  # seconds for which its compute stood still
         self._queues: dict[VirtualActor, deque[Performing]] = {}
         self._slowed: dict[VirtualActor, list[tuple[float, float]]] = {}  # until when, by which factor
+        self._noticed: dict[Host, Fault] = {}  # who goes before its next batch
         links = LinkFaults(parts.agenda, self._armed, self.told.append)
         if any(fault.kind in ("partition", "delay", "drop", "duplicate") for fault in self.plan.faults):
             parts.links.faults, links.hand_over = links, parts.links.hand_over
         self._links = links
         if any(fault.kind == "slow" for fault in self.plan.faults):
             parts.computing.slowness = self._slowness
+        if parts.lives.ranges and any(fault.kind == "notice" for fault in self.plan.faults):
+            handlers[Compute] = partial(self._before_batch, handlers[Compute])
         for fault in self._waiting:
             if fault.at is not None:
                 parts.agenda.from_outside(max(parts.agenda.now, fault.at), self._strike, fault)
@@ -148,8 +151,14 @@ class RunFaults:
             self._parts.lives.lose(actor.address, obituary(self._parts.agenda.now, actor, self._parts.actors))
 
     def _notice(self, fault: Fault, actor: VirtualActor) -> None:
-        """Keep the run while the role is still there, if that is possible in time."""
+        """Keep the run while the role is still there, if that is possible in time.
+
+        Where workers come and go, it goes before its next batch, so that nothing of it is done in vain.
+        """
         agenda = self._parts.agenda
+        if self._parts.lives.ranges:
+            self._noticed[actor.name] = fault
+            return agenda.from_outside(agenda.now + fault.lasts, self._end_notice, actor.name)
         agenda.from_outside(agenda.now + fault.lasts, self._leave, actor, fault)
         if self._keeper and not actor.ended:
             self._keeper.begin(then=lambda: agenda.at(agenda.now, self._leave, actor, fault))
@@ -161,14 +170,25 @@ class RunFaults:
             how = f"{actor.name} left at {clock(self._parts.agenda.now)}, after a notice"
             self._parts.lives.lose(actor.address, how)
 
+    def _before_batch(self, act: Act, thread: RoleProgram, effect: Any) -> Any:
+        if thread.actor.name not in self._noticed:
+            return act(thread, effect)
+        agenda = self._parts.agenda
+        agenda.at(agenda.now, self._end_notice, thread.actor.name)
+        return WAIT
+
+    def _end_notice(self, name: Host, _: Any) -> None:
+        if fault := self._noticed.pop(name, None):
+            self._depart(fault, self._actor(name))
+
     def _begin_empty(self, name: str, _: Any) -> None:
         self._parts.lives.vacate(self._actor(name))
 
     def _depart(self, fault: Fault, actor: VirtualActor) -> None:
         if actor.address in self._parts.lives.empty or (actor.ended and not actor.lost):
-            self.told.append(f"{fault}: {actor.name} was not there")
+            self.told += [] if fault.optional else [f"{fault}: {actor.name} was not there"]
         else:
-            self._parts.lives.leave(actor.address)
+            self._parts.lives.leave(actor.address, "left after a notice" if fault.kind == "notice" else "left")
 
     def _join(self, fault: Fault, actor: VirtualActor) -> None:
         if actor.address in self._parts.lives.empty:

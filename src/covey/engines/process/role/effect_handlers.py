@@ -63,6 +63,7 @@ class EffectHandlers:
         return False, None
 
     def compute(self, running: RunningProgram, effect: Compute[Any]) -> tuple[bool, None]:
+        self.host.notice.heed()
         self.requests.put(running)
         return False, None
 

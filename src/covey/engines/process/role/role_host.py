@@ -10,6 +10,7 @@ from covey.engines.mailbox import Mailbox
 from covey.engines.pace import Pace
 from covey.engines.process import shared_vector
 from covey.engines.process.role.compute_thread import ComputeThread
+from covey.engines.process.role.notice import DepartureNotice
 from covey.engines.process.role.shared_sum import SharedSum
 from covey.engines.random_streams import chance
 from covey.engines.remembered import Remembered
@@ -33,6 +34,7 @@ class RoleHost:
         self.pace = Pace(plan.steps_of(role.address.rank) if role.trains else 0, kept.done if kept else 0)
         self.mailbox = Mailbox(links.taken)
         self.sums: SharedSum | None = None
+        self.notice = DepartureNotice()
         self.life = Life(links.life, elastic=plan.elastic, leased=plan.least > 0)
         again = f"life {links.life}" if links.life else ""
         self.rng = chance(plan.seed, role.alias or role.address, again)

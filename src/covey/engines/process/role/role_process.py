@@ -138,6 +138,7 @@ def play(
     if inherit:
         inherit()
     real = driver(plan, kept)
+    real.host.notice.listen(plan.least > 0 and role.trains)
     align(real, plan)
     lines.ready(replica.flat.numel, first, kept.done if kept else 0)
     drive(real, serve)

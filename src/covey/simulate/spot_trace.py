@@ -1,0 +1,124 @@
+"""A trace of spot machines: which worker's machine arrives and departs when, and with how much notice."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Literal, get_args
+
+from covey.decoding import named_text
+from covey.errors import PlanError, WireError
+from covey.names import option
+from covey.simulate.faults import Fault, FaultPlan
+from covey.simulate.units import AT_ONCE, Seconds, parse_duration
+
+TraceEvent = Literal["arrive", "depart"]
+HEADER = ("time", "worker", "event", "notice")
+EXAMPLE = "20s,1,depart,2s"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLine:
+    """One line: at this time the machine of a worker arrives, or departs after a notice."""
+
+    at: Seconds
+    worker: int
+    event: TraceEvent
+    notice: Seconds = AT_ONCE  # how long before it departs that is known
+
+    def fault(self) -> Fault:
+        """What it does to a run in which workers come and go; a trace may be longer than the run."""
+        who = (f"worker {self.worker}",)
+        if self.event == "arrive":
+            return Fault(kind="join", who=who, at=self.at, optional=True)
+        if self.notice:
+            return Fault(kind="notice", who=who, at=Seconds(self.at - self.notice), lasts=self.notice, optional=True)
+        return Fault(kind="leave", who=who, at=self.at, optional=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SpotTrace:
+    """All lines of a trace, in the order of time."""
+
+    lines: tuple[TraceLine, ...]
+
+    @property
+    def workers(self) -> set[int]:
+        """Those whose machines come and go; all others are on machines that stay."""
+        return {line.worker for line in self.lines}
+
+    @property
+    def absent(self) -> set[int]:
+        """Those whose machines arrive after the beginning."""
+        firsts = {line.worker: line for line in reversed(self.lines)}
+        return {worker for worker, line in firsts.items() if line.event == "arrive" and line.at > 0}
+
+    def plan(self, begins_full: bool = False) -> FaultPlan:
+        """The same as a plan of faults; a run that `begins_full` lets workers go at once that are to come later."""
+        there = {line for line in self.lines if line.event == "arrive" and not line.at}
+        first = [TraceLine(AT_ONCE, worker, "depart") for worker in sorted(self.absent)] if begins_full else []
+        return FaultPlan(tuple(line.fault() for line in (*first, *self.lines) if line not in there))
+
+
+def load_trace(path: str | PathLike[str]) -> SpotTrace:
+    """Read a trace from a file of comma-separated values."""
+    try:
+        text = named_text(Path(path))
+    except (OSError, WireError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise PlanError(f"{option('spot_trace', path)}: the file cannot be read: {why}") from None
+    return read_trace(text, option("spot_trace", path))
+
+
+def read_trace(text: str, name: str = "the trace") -> SpotTrace:
+    """The trace that a text describes; empty lines, and those that begin with #, say nothing."""
+    written = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip() and line.lstrip()[0] != "#"]
+    columns = tuple(cell.strip() for cell in written[0][1].split(",")) if written else ()
+    if columns not in (HEADER, HEADER[:3]):
+        raise PlanError(f"{name}: the first line must be the header '{','.join(HEADER)}'; the lines below are like it")
+    lines: list[TraceLine] = []
+    for number, line in written[1:]:
+        try:
+            lines.append(_line(next(csv.reader([line])), len(columns)))
+            _follows(lines)
+        except (PlanError, csv.Error) as error:
+            raise PlanError(f"{name}, line {number}: {error}") from None
+    if not lines:
+        raise PlanError(f"{name} has no line below its header; write for example '{EXAMPLE}'")
+    return SpotTrace(tuple(lines))
+
+
+def _line(cells: Sequence[str], columns: int) -> TraceLine:
+    if not 3 <= len(cells) <= columns:
+        raise PlanError(f"{len(cells)} values for {columns} columns; write for example '{EXAMPLE}'")
+    at, worker, event, notice = [cell.strip() for cell in (*cells, "")][:4]
+    if not (worker.isascii() and worker.isdigit() and len(worker) < 10):
+        raise PlanError(f"{worker!r} is not the number of a worker, such as 1")
+    kind = next((one for one in get_args(TraceEvent) if one == event), None)
+    if kind is None:
+        raise PlanError(f"{event!r} is neither arrive nor depart")
+    if notice and kind == "arrive":
+        raise PlanError(f"notice {notice}: only who departs is told before; leave it empty")
+    found = TraceLine(parse_duration(at), int(worker), kind, parse_duration(notice) if notice else AT_ONCE)
+    if found.notice > found.at:
+        raise PlanError(f"a notice of {notice} before {at} would come before the run begins: write a shorter one")
+    return found
+
+
+def _follows(lines: Sequence[TraceLine]) -> None:
+    """Refuse a last line that cannot come after those before it."""
+    last, earlier = lines[-1], list(_of_worker(lines[:-1], lines[-1].worker))
+    if len(lines) > 1 and last.at < lines[-2].at:
+        raise PlanError("it is earlier than the line before: sort the lines by time")
+    there = earlier[-1].event == "arrive" if earlier else last.event == "depart"
+    if there != (last.event == "depart"):
+        raise PlanError(f"worker {last.worker} {'is there already' if there else 'is gone already'}")
+    if earlier and last.at - last.notice < earlier[-1].at:
+        raise PlanError(f"the notice comes before worker {last.worker} arrives: write a shorter one")
+
+
+def _of_worker(lines: Sequence[TraceLine], worker: int) -> Iterator[TraceLine]:
+    return (line for line in lines if line.worker == worker)

@@ -1,0 +1,84 @@
+"""Traces of spot machines: what is read, what is refused and where, and what a machine costs while it is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from covey.errors import PlanError
+from covey.observe.membership import MembershipEvent, RunCost, seconds_present
+from covey.simulate import Cluster
+from covey.simulate.cluster_file import read
+from covey.simulate.spot_trace import load_trace, read_trace
+
+HEADER = "time,worker,event,notice\n"
+
+
+def test_a_trace_is_a_plan_of_leaves_notices_and_joins() -> None:
+    lines = "0s,0,arrive,\n5s,1,arrive,\n20s,0,depart,2s\n30s,1,depart,\n40s,1,arrive\n"
+    trace = read_trace(f"# an afternoon\n\n{HEADER}{lines}")
+    assert str(trace.plan()) == "join worker 1@5s; notice worker 0@18s for 2s; leave worker 1@30s; join worker 1@40s"
+    assert trace.workers == {0, 1} and trace.absent == {1} and trace.plan().absent == ["worker 1"]
+    assert all(fault.optional for fault in trace.plan().faults), "a trace may be longer than a run"
+    assert str(trace.plan(begins_full=True)).startswith("leave worker 1@0ms; join worker 1@5s; ")
+    assert not trace.plan(begins_full=True).absent
+
+
+def test_who_departs_first_and_comes_back_is_there_at_the_beginning() -> None:
+    assert read_trace(f"{HEADER}20s,0,depart,2s\n30s,0,arrive,\n").plan().absent == []
+    assert read_trace("time,worker,event\n20s,0,depart\n").plan().faults[0].kind == "leave"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "the trace: the first line must be the header 'time,worker,event,notice'"),
+        ("20s,1,depart,2s\n", "the first line must be the header"),
+        (HEADER, "no line below its header"),
+        (f"{HEADER}\n20s,1\n", "line 3: 2 values for 4 columns; write for example '20s,1,depart,2s'"),
+        (f"{HEADER}20s,1,depart,2s,x\n", "line 2: 5 values for 4"),
+        (f"{HEADER}20,1,depart,\n", "line 2: cannot read the duration"),
+        (f"{HEADER}20s,-1,depart,\n", "line 2: '-1' is not the number of a worker"),
+        (f"{HEADER}20s,1,leave,\n", "line 2: 'leave' is neither arrive nor depart"),
+        (f"{HEADER}20s,1,arrive,1s\n", "line 2: notice 1s: only who departs"),
+        (f"{HEADER}20s,1,depart,21s\n", "line 2: a notice of 21s before 20s would come before the run begins"),
+        (f"{HEADER}20s,1,depart,\n10s,2,depart,\n", "line 3: it is earlier than the line before"),
+        (f"{HEADER}20s,1,depart,\n30s,1,depart,\n", "line 3: worker 1 is gone already"),
+        (f"{HEADER}20s,1,arrive,\n30s,1,arrive,\n", "line 3: worker 1 is there already"),
+        (f"{HEADER}20s,1,arrive,\n30s,1,depart,11s\n", "line 3: the notice comes before worker 1 arrives"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_told_by_its_line(text: str, told: str) -> None:
+    with pytest.raises(PlanError) as error:
+        read_trace(text)
+    assert told in str(error.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"spot_trace.*none.csv.*: the file cannot be read: No such file"):
+        load_trace(tmp_path / "none.csv")
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(PlanError, match=r"binary.csv.*: the file cannot be read"):
+        load_trace(tmp_path / "binary.csv")
+
+
+def event(kind: str, who: int, seconds: float) -> MembershipEvent:
+    return MembershipEvent(
+        seconds=seconds, view=1, event=kind, who=f"worker {who}", cause="", workers=1, stalled=0.0  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_a_machine_costs_while_it_is_there_also_while_its_process_is_replaced() -> None:
+    events = [event("leave", 1, 10), event("rebirth", 0, 20), event("join", 2, 30), event("join", 1, 40)]
+    events += [event("restart", 0, 50), event("leave", 2, 60), event("join", 2, 90)]
+    assert seconds_present(events, 4, 100.0) == [100.0, 70.0, 40.0, 100.0]
+    cost = RunCost.of([3600.0, 1800.0, 7200.0], {0: 0.9, 1: 0.2}, samples=500_000)
+    assert (cost.money, cost.hours, cost.per_million) == (1.0, 3.5, 2.0)
+
+
+def test_spot_machines_have_a_price_of_their_own() -> None:
+    world = read("[[group]]\nworkers = 2\nprice = 0.9\nspot_price = 0.3\n[[group]]\nworkers = 1\nprice = 0.5\n")
+    assert world.prices() == {0: 0.9, 1: 0.9, 2: 0.5}
+    assert world.prices({1, 2}) == {0: 0.9, 1: 0.3, 2: 0.5}
+    assert Cluster().prices({0}) == {}
