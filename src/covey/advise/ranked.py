@@ -39,6 +39,18 @@ class RankedStrategy(msgspec.Struct, kw_only=True):
     command: str = ""
 
 
+class SpotOutcome(msgspec.Struct, kw_only=True):
+    """What machines that come and go do to a strategy, against machines that stay; both timed without training."""
+
+    spec: str
+    fixed_seconds: float
+    seconds: float = 0.0
+    counted: float = 1.0  # the share of the work that counts
+    money: float | None = None  # where the cluster has prices
+    fixed_money: float | None = None
+    failure: str = ""  # why it cannot go on
+
+
 class RaceResult(msgspec.Struct, kw_only=True):
     """What a race of the first ones said, for real."""
 
@@ -64,6 +76,7 @@ class Advice(msgspec.Struct, kw_only=True):
     model: int  # bytes
     trained_to: str = ""  # what strategies were compared by, where the target takes too long to train to
     race: RaceResult | None = None
+    spot: list[SpotOutcome] = []  # where a trace of spot machines was given; the cheapest first
     interrupted: bool = False
 
     def to_json(self) -> str:

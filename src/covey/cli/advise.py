@@ -60,9 +60,12 @@ class WishFlags(options.FlagGroup):
     repeatable: Annotated[bool, flag("--repeatable", "", "Two runs must give the same model.", WISHES)] = False
     once: Annotated[bool, flag("--exactly-once", "", "Every sample must count once in each epoch.", WISHES)] = False
     spot: Annotated[bool, flag("--spot", "", "Machines may vanish.", WISHES)] = False
+    spot_trace: Annotated[
+        Path | None, flag("--spot-trace", "FILE", "Machines vanish as this file says: weigh prices and time.", WISHES)
+    ] = None
 
     def arguments(self) -> dict[str, bool]:
-        return {"reproducible": self.repeatable, "once": self.once, "spot": self.spot}
+        return {"reproducible": self.repeatable, "once": self.once, "spot": self.spot or self.spot_trace is not None}
 
 
 @options.grouped
@@ -93,6 +96,8 @@ def command(
             parse_target(until)
         json_file.check(json)
         json_file.check(report, "--report", "delays.html")
+        if wishes.spot_trace:
+            check_trace(wishes.spot_trace, measuring)
         wanted = AskedEngine(measuring, imagined is not None, until)
         load_plugins(plugin, manner)
         from covey.scoring import target_of
@@ -122,6 +127,10 @@ def command(
         trials = None if measuring.quick else SimulatedTrials(loaded, now, pace, seed)
         real = RealSteps(task=task, engine=wanted.name, workers=now.workers, seed=seed) if wanted.real else None
         found = advise(loaded, task, now, until=until, trials=trials, real=real, told=told, command=wanted.flags)
+        if wishes.spot_trace and not found.interrupted:
+            from covey.advise.trials.spot import weigh
+
+            weigh(found, loaded, now, wishes.spot_trace, told)
         if measuring.race and not found.interrupted:
             within = measuring.within
             race_finalists(found, task, wanted.name, within=within, seed=seed, told=told, command=request.command)
@@ -130,6 +139,15 @@ def command(
                 print_advice(json_file.console(json), found, now, len(found.choices) if manner == "verbose" else top)
         if found.interrupted:
             raise typer.Exit(INTERRUPTED)
+
+
+def check_trace(file: Path, given: MeasureFlags) -> None:
+    """Refuse a trace that cannot be read, or is not looked at."""
+    from covey.simulate.spot_trace import load_trace
+
+    load_trace(file)
+    if given.delays:
+        raise PlanError(f"--spot-trace {file} is simulated, and --delays are formulas: omit one of them")
 
 
 class AskedEngine:

@@ -1,0 +1,94 @@
+"""Do spot machines pay? The price of those that depart against the time that their departures cost, by a trace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from covey.advise.ranked import Advice, RankedStrategy, SpotOutcome
+from covey.advise.situation import Situation
+from covey.catalog import resolve
+from covey.errors import CoveyError, PlanError
+from covey.observe.result import Result
+from covey.run import fit
+from covey.simulate.spot_trace import SpotTrace, load_trace
+from covey.task import Task
+
+MOST = 3  # strategies that are tried
+EFFECTS = 300_000  # of a run of one strategy at most, some seconds
+LONGER = 1.25  # than the trace, where nobody knows how long a run takes
+
+
+def weigh(
+    advice: Advice, task: Task, now: Situation, file: Path, told: Callable[[str], None] = lambda _: None
+) -> None:
+    """Time the best whose workers may come and go with the trace and without it; the advice says what was found."""
+    trace = load_trace(file)
+    check(trace, now)
+    able = [one for one in advice.choices if one.workers > 1 and not one.missed]
+    for choice in [one for one in able if resolve(one.spec, now.workers).ranges][:MOST]:
+        told(f"timing {choice.spec} on machines that come and go")
+        steps = _steps(choice, trace, now)
+        fixed = _timed(task, now, choice.spec, now.workers, steps)
+        try:
+            spot = _timed(task, now, choice.spec, f"1:{now.workers}", steps, spot_trace=file)
+        except CoveyError as error:
+            found = SpotOutcome(spec=choice.spec, fixed_seconds=fixed.seconds, failure=str(error))
+        else:
+            found = _outcome(choice.spec, spot, fixed)
+        advice.spot.append(found)
+    advice.spot.sort(key=_order)
+    advice.findings[:0] = _findings(advice)
+
+
+def check(trace: SpotTrace, now: Situation) -> None:
+    """Refuse a trace of machines that the run does not have."""
+    if max(trace.workers) >= now.workers:
+        raise PlanError(
+            f"the trace names worker {max(trace.workers)}, and {now.workers} workers are numbered 0 to "
+            f"{now.workers - 1}: use --workers {max(trace.workers) + 1}"
+        )
+
+
+def _steps(choice: RankedStrategy, trace: SpotTrace, now: Situation) -> int:
+    """Of each worker: to the target, where that is known; else until the trace is over."""
+    seconds = choice.seconds or LONGER * trace.lines[-1].at
+    return max(1, min(math.ceil(seconds / choice.step), EFFECTS // (10 * now.workers)))
+
+
+def _timed(task: Task, now: Situation, spec: str, workers: int | str, steps: int, **given: Any) -> Result:
+    return fit(
+        task, spec, workers, engine="simulated", cluster=now.world(spec), timing_only=True, steps=steps, runs=False,
+        **given,
+    )  # fmt: skip
+
+
+def _outcome(spec: str, spot: Result, fixed: Result) -> SpotOutcome:
+    counted = spot.goodput.ratio if spot.goodput else 1.0
+    found = SpotOutcome(spec=spec, seconds=spot.seconds, fixed_seconds=fixed.seconds, counted=counted)
+    if spot.cost and fixed.cost:
+        found.money, found.fixed_money = spot.cost.money, fixed.cost.money
+    return found
+
+
+def _order(found: SpotOutcome) -> tuple[bool, float]:
+    return bool(found.failure), found.seconds if found.money is None else found.money
+
+
+def _findings(advice: Advice) -> Iterator[str]:
+    if not advice.spot:
+        yield "None of the strategies above can go on while machines come and go: see --workers MIN:MAX."
+    for found in advice.spot:
+        if found.failure:
+            yield f"On these spot machines {found.spec} cannot go on: {found.failure}."
+            continue
+        longer = f"takes {found.seconds / found.fixed_seconds:.2f} times as long as on machines that stay"
+        counts = f", and {found.counted:.1%} of its work counts"
+        if found.money is None or found.fixed_money is None:
+            yield f"On these spot machines {found.spec} {longer}{counts}; prices are in no cluster file."
+            continue
+        share = found.money / found.fixed_money if found.fixed_money else math.inf
+        pays = "they pay" if share < 1 else "they do not pay"
+        yield f"On these spot machines {found.spec} {longer}{counts}; it costs {share:.2f} times as much: {pays}."

@@ -1,0 +1,76 @@
+"""Whether spot machines pay, in worlds where the answer is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from covey.advise.choose import advise
+from covey.advise.ranked import Advice, RankedStrategy
+from covey.advise.situation import Situation, look
+from covey.advise.trials.spot import weigh
+from covey.errors import PlanError
+from covey.simulate.cluster_file import read
+from covey.task import Task, load_task
+
+DIGITS = "examples/digits.py"
+TRACE = "time,worker,event,notice\n100ms,1,depart,20ms\n100ms,2,depart,\n300ms,1,arrive,\n"
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return load_task(DIGITS)
+
+
+def world(task: Task, prices: str) -> Situation:
+    return look(task, 3, read(f"[compute]\nbatch = '10ms'\n[[group]]\nworkers = 3\n{prices}"), spot=True)
+
+
+def found(task: Task, now: Situation, tmp_path: Path, trace: str = TRACE) -> Advice:
+    (tmp_path / "spot.csv").write_text(trace)
+    advice = advise(task, DIGITS, now)
+    weigh(advice, task, now, tmp_path / "spot.csv")
+    return advice
+
+
+def test_cheap_spot_machines_pay_and_dear_ones_do_not(task: Task, tmp_path: Path) -> None:
+    cheap = found(task, world(task, "price = 0.9\nspot_price = 0.1"), tmp_path)
+    dear = found(task, world(task, "price = 0.9\nspot_price = 1.5"), tmp_path)
+    assert 1 <= len(cheap.spot) <= 3
+    for one in (*cheap.spot, *dear.spot):
+        assert one.seconds > one.fixed_seconds and one.money and one.fixed_money and 0 < one.counted <= 1
+    assert all(one.money < one.fixed_money for one in cheap.spot)  # type: ignore[operator]
+    assert all(one.money > one.fixed_money for one in dear.spot)  # type: ignore[operator]
+    assert "they pay" in cheap.findings[0] and "they do not pay" in dear.findings[0]
+    assert [one.money for one in cheap.spot] == sorted(one.money or 0.0 for one in cheap.spot), "the cheapest first"
+    assert '"spot"' in cheap.to_json()
+
+
+def test_without_prices_it_says_what_departures_cost_in_time(task: Task, tmp_path: Path) -> None:
+    advice = found(task, world(task, ""), tmp_path)
+    assert advice.spot[0].money is None and "prices are in no cluster file" in advice.findings[0]
+
+
+def test_who_cannot_go_on_says_so(task: Task, tmp_path: Path) -> None:
+    gone = "time,worker,event\n10ms,0,depart\n10ms,1,depart\n10ms,2,depart\n"
+    advice = found(task, world(task, "price = 1"), tmp_path, gone)
+    assert all("only 0 workers are left" in one.failure for one in advice.spot)
+    assert "cannot go on" in advice.findings[0]
+    with pytest.raises(PlanError, match="names worker 7, and 3 workers are numbered 0 to 2"):
+        found(task, world(task, ""), tmp_path, "time,worker,event\n10ms,7,depart\n")
+
+
+def test_only_strategies_whose_workers_come_and_go_are_tried(task: Task, tmp_path: Path) -> None:
+    now = world(task, "price = 1")
+    advice = found(task, now, tmp_path)
+    advice.choices, advice.findings, advice.spot = [_only("allreduce")], [], []
+    weigh(advice, task, now, tmp_path / "spot.csv")
+    assert advice.spot == [] and "None of the strategies" in advice.findings[0]
+
+
+def _only(spec: str) -> RankedStrategy:
+    return RankedStrategy(
+        spec=spec, workers=3, relative=1.0, relative_interval=(1.0, 1.0), step=0.01, timing="formulas", exchange=0.0,
+        basis="formulas", family="",
+    )  # fmt: skip
