@@ -19,10 +19,10 @@ class SurveyRow:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A name of the surveys: the SPEC it is made of, its printed row, and what is still missing of it."""
+    """A name of the surveys: the SPEC it is made of, its row if one is printed, and what is still missing of it."""
 
     spec: str
-    row: SurveyRow
+    row: SurveyRow | None
     paper: str
     missing: str = ""
 
@@ -38,6 +38,8 @@ class Category:
 
 EITHER = "bounded (in practice synchronous or asynchronous)"
 STAGES = "its early ends of epochs with stages: project_adam(epoch=1) with mesh(...), whose pushes are plain gradients"
+
+NEXT_LAYER = "the parameters of the next layer, which it brings together while this one computes"
 
 SYSTEMS: Mapping[str, System] = {
     # Langer et al. 2020, Table 1; systems that are strategies of their own have their row in ROWS
@@ -123,6 +125,17 @@ SYSTEMS: Mapping[str, System] = {
     ),
     "caffe2": System(
         "allreduce", SurveyRow("data", "central", "synchronous", "all-reduce", "replicated"), "Jia et al. 2017"
+    ),
+    # Hasan & Zeebaree 2024 name them in their text
+    "zero1": System("allreduce with mesh(zero=1)", None, "Rajbhandari et al. 2020"),
+    "zero2": System("allreduce with mesh(zero=2)", None, "Rajbhandari et al. 2020"),
+    "zero3": System("allreduce with mesh(zero=3)", None, "Rajbhandari et al. 2020"),
+    "fsdp": System("allreduce with mesh(zero=3)", None, "Zhao et al. 2023", NEXT_LAYER),
+    "mics": System(
+        "allreduce with mesh(replica=2, zero=3)",
+        None,
+        "Zhang et al. 2022",
+        "its gathering in two steps where a group spans machines",
     ),
 }
 

@@ -17,7 +17,9 @@ def test_a_system_trains_digits_under_its_name(name: str, accuracy: float) -> No
     assert result.strategy.startswith(name)
 
 
-@pytest.mark.parametrize("name", [name for name, system in SYSTEMS.items() if "model" in system.row.parallelism])
+@pytest.mark.parametrize(
+    "name", [name for name, system in SYSTEMS.items() if system.row and "model" in system.row.parallelism]
+)
 def test_the_model_parallel_half_of_a_system_is_a_mesh(name: str) -> None:
     """DistBelief's is Downpour between replicas that are stages."""
     spec = f"{'project_adam(epoch=1)' if name == 'project_adam' else name} with mesh(replica=2, stage=2, cut=equal)"

@@ -148,7 +148,9 @@ def _system(spec: Spec, system: System, workers: int) -> Strategy:
     made_of = parse(system.spec)
     settings = {**made_of.strategy.settings, **spec.strategy.settings}
     call = replace(spec.strategy, name=made_of.strategy.name, settings=settings)
-    whole = replace(spec, strategy=call, topology=spec.topology or made_of.topology)
+    whole = replace(
+        spec, strategy=call, topology=spec.topology or made_of.topology, mesh=spec.mesh or made_of.mesh
+    )  # fmt: skip
     return replace(resolve(whole, workers), name=spec.strategy.name)
 
 

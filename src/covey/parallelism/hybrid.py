@@ -45,4 +45,4 @@ def meshed(strategy: Strategy, mesh: Mesh) -> Strategy:
 def _part(mesh: Mesh, at: tuple[AxisPlace, ...]) -> Callable[[ReplicaSpec], Replica]:
     """What makes the replica of a role at this place."""
     stage, shard = at
-    return partial(shard_replica, mesh, shard.index) if mesh.shards > 1 else partial(stage_replica, mesh, stage.index)
+    return partial(shard_replica, mesh, shard.index) if mesh.sharded else partial(stage_replica, mesh, stage.index)

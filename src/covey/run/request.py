@@ -159,7 +159,7 @@ def _check_mesh(chosen: Strategy, task: Task, given: Options, rows: RowInfo | No
     """Refuse what a cut model cannot have."""
     if chosen.composition.mesh and rows:
         raise PlanError("two stages of a cut model need the same samples, and rows stay where they are: use covey.fit")
-    if chosen.composition.mesh and chosen.composition.mesh.shards == 1 and task.accumulate > 1:
+    if chosen.composition.mesh and not chosen.composition.mesh.sharded and task.accumulate > 1:
         raise PlanError(
             f"Task(accumulate={task.accumulate}) and a mesh: a cut model computes a batch in micro-batches anyway; use "
             f"batch_size={task.step_size} and mesh(microbatches={task.accumulate})"
@@ -172,7 +172,7 @@ def _cut(
     spec: Spec, chosen: Strategy, task: Task, workers: int, deal: Shards, given: Options
 ) -> tuple[Spec, Strategy]:  # fmt: skip
     """The strategy with its model's cut decided, if it is cut: by measuring, in virtual time by counting."""
-    if chosen.composition.mesh is None or chosen.composition.mesh.shards > 1:
+    if chosen.composition.mesh is None or chosen.composition.mesh.sharded:
         return spec, chosen
     from covey.run.cutting import settled  # tracing models takes long to import
 

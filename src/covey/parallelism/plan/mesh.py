@@ -17,7 +17,7 @@ class Mesh:
 
     replica: int | None = None
     stage: int | None = None
-    shard: int | None = None  # members that own rows of every parameter, each with batches of its own
+    shard: int | None = None  # members that own rows of every parameter, each with batches of its own; all, with zero
     zero: int | None = None  # what they divide: 1 the optimizer's state, 2 gradients too, 3 (usual) parameters too
     timetable: Literal["plain", "gpipe", "1f1b", "interleaved", "pipedream", "2bw"] = "1f1b"
     microbatches: int | None = None  # into which a batch is cut
@@ -35,19 +35,21 @@ class Mesh:
         if any(size is not None and size < 1 for size in sizes):
             raise PlanError("a mesh has at least 1 replica, 1 stage, 1 shard, 1 micro-batch and 1 chunk")
         replica, stage, shard = self.replica, self.stage, self.shard or 1
+        if self.zero is not None and self.shard is None:
+            shard = max(1, workers // ((replica or 1) * (stage or 1)))
         if stage is None:
-            if replica is None and self.shard is None:
+            if replica is None and not self.sharded:
                 raise PlanError(
                     "say how the model is cut: with mesh(stage=2), mesh(shard=2), or mesh(replica=2, stage=2)"
                 )
-            stage = 1 if self.shard or replica is None else max(1, workers // replica)
+            stage = 1 if self.sharded or replica is None else max(1, workers // replica)
         replica = max(1, workers // (stage * shard)) if replica is None else replica
         if replica * stage * shard != workers:
             named = {"replica": replica if self.replica else 1, "stage": stage, "shard": shard}
             shown = ", ".join(f"{name}={size}" for name, size in named.items() if size > 1 or getattr(self, name))
             alone = f"{replica * stage * shard} workers" if self.replica else f"a multiple of {stage * shard} workers"
             raise PlanError(f"mesh({shown}) needs {alone}, not {workers}")
-        if self.shard is not None or self.zero is not None:
+        if self.sharded:
             return self._sharded(replica, stage, shard)
         traits = Schedule(name=self.timetable).traits
         chunks, microbatches = self.chunks or traits.chunks, self.microbatches or traits.microbatches(stage)
@@ -67,8 +69,6 @@ class Mesh:
     def _sharded(self, replica: int, stage: int, shard: int) -> Mesh:
         if self.zero is not None and self.zero not in (1, 2, 3):
             raise PlanError(f"zero={self.zero}: 1, 2 or 3")
-        if shard == 1:
-            raise PlanError("zero says what shards divide: use it with mesh(shard=2), or more")
         if stage > 1:
             raise PlanError("a model is cut into stages or divided into shards, not both: use stage or shard")
         usual = Mesh(replica=self.replica, stage=self.stage, shard=self.shard, zero=self.zero)
@@ -77,12 +77,17 @@ class Mesh:
                 "shards have no timetable, cut, micro-batches or memory to say: omit them; Task(accumulate=4) computes "
                 "a step in four batches"
             )
-        return replace(self, replica=replica, stage=stage, zero=self.zero or 3)
+        return replace(self, replica=replica, stage=stage, shard=shard, zero=self.zero or 3)
 
     @property
     def stages(self) -> int:
         assert self.stage is not None
         return self.stage
+
+    @property
+    def sharded(self) -> bool:
+        """Whether it divides rows, be it among one worker only."""
+        return self.shard is not None or self.zero is not None
 
     @property
     def shards(self) -> int:
