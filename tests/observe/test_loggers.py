@@ -23,7 +23,7 @@ import pytest
 
 import covey
 from covey.observe.facts import RunFacts
-from covey.observe.loggers import BoundedServer, SteppedLogger, logger
+from covey.observe.loggers import BoundedServer, SteppedLogger, logger, rates
 from covey.observe.progress import Progress
 from covey.run import launch
 
@@ -276,3 +276,10 @@ def test_slow_clients_do_not_keep_others_out_for_long(port: int, monkeypatch: py
     for stranger in strangers:
         stranger.close()
     assert answered
+
+
+def test_the_last_report_has_no_speed() -> None:
+    """After the last sample only the clock goes on, which is not a speed of 0."""
+    before = Progress(phase="training", seconds=1.0, samples=100)
+    assert rates(before, Progress(phase="training", seconds=2.0, samples=150))["train/samples_per_second"] == 50
+    assert "train/samples_per_second" not in rates(before, Progress(phase="ended", seconds=1.1, samples=100))

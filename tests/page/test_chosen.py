@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -44,7 +46,7 @@ def test_a_comparison_stands_above_its_runs_and_says_its_verdict(tmp_path: Path,
         order = ["last", "race", "race/2026-bsp-1aaaa", "race/2026-bsp-0aaaa", "first"]
         assert tab.until(f"{NAMES}.length == 5 && {NAMES}") == order
         notes = tab.js("[...document.querySelectorAll('#rows small')].map(note => note.textContent)")
-        assert notes == ["last", "race", "2026-bsp-1aaaa", "2026-bsp-0aaaa", "first"], "nothing of a run's own is cut"
+        assert notes == ["last", "race", "2026-bsp-1aaaa", "2026-bsp-0aaaa", "first"], "a run's own name"
         click(tab, "tr[data-run=race]")
         tab.until(f"{LINES}.includes('bsp is first: 1.3 to 1.8x faster than easgd')")
         wanted(tab, "bsp-0aaaa")
@@ -55,6 +57,8 @@ def test_charts_have_a_key_from_which_a_click_takes_a_run_out(tmp_path: Path, ta
     for number, strategy in enumerate(["bsp", "bsp", "easgd"]):
         journal = record(tmp_path, f"2026-{strategy}-{number}aaaa", strategy, f"2026-11-17T08:0{number}:00Z")
         trained(journal, 3)
+        roles = {"worker 0": RoleProgress(step=1, samples=0, bytes=0)}
+        journal.moment(Progress(phase="training", seconds=4, samples=400, roles=roles))
         journal.end("budget")
     with serving(str(tmp_path)) as address:
         tab.open(address)
@@ -66,6 +70,7 @@ def test_charts_have_a_key_from_which_a_click_takes_a_run_out(tmp_path: Path, ta
         dots = "[...document.querySelectorAll('#chosen i')].map(dot => getComputedStyle(dot).backgroundColor)"
         rows = "[...document.querySelectorAll('tr.chosen .dot')].map(dot => getComputedStyle(dot).backgroundColor)"
         assert len(set(tab.js(dots))) == 3 and set(tab.js(dots)) == set(tab.js(rows))
+        tab.until("document.querySelector('#cluster p')?.textContent == 'bsp 1aaaa'")  # of the run that was chosen last
         click(tab, "#chosen button")
         assert tab.until(f"{KEY}.length == 2 && {KEY}") == ["bsp 0aaaa", "bsp 1aaaa"]
         assert tab.said == []
@@ -125,3 +130,30 @@ def test_the_text_of_a_cluster_can_be_read_on_a_phone(tmp_path: Path, tab: Brows
     with serving(str(tmp_path)) as address:
         tab.open(address)
         assert tab.until("document.querySelector('#cluster text.small')?.getBoundingClientRect().height") > 10
+
+
+def test_a_moment_just_after_another_makes_no_peak(tmp_path: Path, tab: Browser) -> None:
+    """A phase that changes writes a moment at once, a millisecond after the one of its second."""
+    record(tmp_path, "one")
+    with serving(str(tmp_path)) as address:
+        tab.open(address)
+        tab.until(f"{NAMES}.length == 1")
+        moments = {"seconds": [0, 1, 2, 2.001, 3, 4], "samples": [0, 100, 200, 232, 300, 400]}
+        given = f"import('/static/charts.js').then(charts => charts.rate('samples')({json.dumps(moments)}))"
+        assert tab.js(given) == [None, 100, 100, None, 100, 100]
+
+
+def test_a_page_that_was_stopped_is_named_and_goes_on(tmp_path: Path, tab: Browser) -> None:
+    record(tmp_path, "one")
+    live = "document.getElementById('live').textContent"
+    with serving(str(tmp_path)) as address:
+        tab.open(address)
+        tab.until(f"{live} == 'live'")
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        (page,) = (int(one) for one in children if b"page" in Path(f"/proc/{one}/cmdline").read_bytes().split(b"\0"))
+        os.kill(page, signal.SIGSTOP)
+        try:
+            tab.until(f"{live}.startsWith('no answer for')")
+        finally:
+            os.kill(page, signal.SIGCONT)
+        tab.until(f"{live} == 'live'")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import html
 import linecache
 import re
+from math import nan
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 import covey
@@ -96,13 +98,15 @@ def test_a_run_that_failed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "there is no such strategy" in pictures[-1]
 
 
-def test_the_display_of_a_run_that_failed_has_one_line_of_the_error() -> None:
-    """The cell shows all of it below."""
+def test_the_display_of_a_run_that_failed_has_no_traceback() -> None:
+    """The cell shows it below."""
     display, pictures, _ = shown()
     display.update(Progress(phase="scoring"))
     display.close("RoleFailed: worker 1 failed: no\n\nTraceback (most recent call last):\n  File …")
     assert "worker 1 failed" in pictures[-1] and "Traceback" not in pictures[-1]
     assert ">failed</td>" in pictures[-1] and "scoring" not in pictures[-1]
+    display.close("SpecError: bps\n^ no strategy 'bps'")
+    assert "no strategy" in pictures[-1], "a sentence may be in the second line"
 
 
 def test_ipython_is_told_the_users_lines_of_an_error() -> None:
@@ -165,6 +169,28 @@ def test_names_cannot_leave_the_frame(result: covey.Result) -> None:
     changed = covey.fit("examples/digits.py", "bsp", 2, engine="simulated", epochs=1, command=evil)
     whole, page = inside(changed)
     assert whole.count("</iframe>") == 1 and EVIL not in page and html.escape(EVIL) in page
+
+
+def test_the_report_begins_with_the_initial_weights(result: covey.Result) -> None:
+    """On real processes their line has a training loss of NaN."""
+    rows = [{**row, "loss": nan if at == 0 else row["loss"]} for at, row in enumerate(result.history[:4])]
+    _, page = inside(msgspec.structs.replace(result, history=rows))
+    assert f"{rows[0]['accuracy']:.4g} at 0<" in page
+
+
+def test_runs_are_drawn_over_each_other(result: covey.Result) -> None:
+    other = covey.fit("examples/digits.py", "easgd", 2, engine="simulated", epochs=1)
+    whole = covey.report.overlay(result, other, result)._repr_html_()
+    page = html.unescape(whole)
+    assert whole.startswith('<iframe sandbox=""') and "3 runs" in page
+    assert all(f">{name}<" in page for name in ("bsp (1)", "bsp (2)")) and page.count("<tr><th><i class='dot'") == 3
+    assert "Accuracy against time" in page and "examples/digits.py on 2 workers, in virtual time." in page
+    assert "Loss against time" in html.unescape(covey.report.overlay(result, other, metric="loss")._repr_html_())
+    for wrong, words in (((), "not nothing"), ((result, "bsp"), "not str")):
+        with pytest.raises(covey.PlanError, match=words):
+            covey.report.overlay(*wrong)
+    with pytest.raises(covey.PlanError, match="did you mean 'accuracy'"):
+        covey.report.overlay(result, metric="acuracy")
 
 
 def test_a_long_history_is_a_small_report(result: covey.Result) -> None:

@@ -54,7 +54,7 @@ def rates(before: Progress | None, now: Progress) -> dict[str, float]:
         found["train/loss"] = now.loss
     if now.staleness is not None:
         found["train/staleness"] = now.staleness
-    if before and now.seconds > before.seconds:
+    if before and now.seconds > before.seconds and now.phase != "ended":  # then only the clock has gone on
         found["train/samples_per_second"] = (now.samples - before.samples) / (now.seconds - before.seconds)
     return found
 

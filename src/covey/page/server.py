@@ -23,7 +23,7 @@ from covey.page.series import series
 from covey.page.tail import JournalCursor
 
 KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
-QUIET = 15.0  # seconds after which a stream says that it lives
+QUIET = 3.0  # seconds after which a stream says that it lives; the page waits for 8
 STREAMS = 32  # that are open at a time
 COOKIE = "covey"  # with the port: browsers send a host's cookies to all of its ports
 HEADERS = {
@@ -91,7 +91,7 @@ async def _words(folder: WatchedFolder) -> AsyncIterator[bytes]:
             yield b"data: " + _json(word | {"trouble": trouble}) + b"\n\n"
         elif silent > QUIET:
             silent = 0.0
-            yield b": still here\n\n"
+            yield b"event: beat\ndata:\n\n"
         else:
             yield b""
         await anyio.sleep(0.1)

@@ -2,5 +2,6 @@
 
 from covey.report.lanes import draw
 from covey.report.page import Cell, DrawnRun, Page, render, write
+from covey.report.single_run import overlay
 
-__all__ = ["Cell", "Page", "DrawnRun", "draw", "render", "write"]
+__all__ = ["Cell", "Page", "DrawnRun", "draw", "overlay", "render", "write"]

@@ -21,7 +21,7 @@ POINTS = 120  # of a curve
 WINDOW = 24  # reports over which speed is measured
 WIDE, TALL = 240, 48  # of a curve
 TABLE = "border-collapse:collapse;font-variant-numeric:tabular-nums"
-CELL = "text-align:right;padding:2px 8px"  # not every notebook has room between cells of its own
+CELL = "text-align:right;padding:2px 8px;white-space:nowrap"  # not every notebook has room between cells of its own
 
 
 class NotebookDisplay:
@@ -53,10 +53,10 @@ class NotebookDisplay:
         self._draw()
 
     def close(self, why: str = "") -> None:
-        """The last picture; `why` says how the run failed, if it did: one line, as the cell shows all of the error."""
+        """The last picture; `why` says how the run failed, if it did: without a traceback, which the cell shows."""
         if why:
             self._failed = True
-            self._said.append(why.strip().splitlines()[0])
+            self._said.append(why.strip().split("\n\n")[0])
         self._show(self.html())
 
     def html(self) -> str:

@@ -6,11 +6,20 @@ const OURS = ["seconds", "samples", "bytes", "at", "loss", "measured"];
 const MEASURED = { consensus: "consensus distance of the replicas", compression: "compression error (share of the norm)", noise: "gradient noise scale (samples)" };
 const plots = new Map(); // name -> { plot, shape }
 
-const rate = (name) => (moments) => moments[name].map((value, index) => {
-  const before = Math.max(0, index - 1);
-  const time = moments.seconds[index] - moments.seconds[before];
-  return time > 0 ? (value - moments[name][before]) / time : null;
-});
+// Per second since the last moment that is not far nearer than usual: moments in which the phase changed lie
+// milliseconds apart, and a batch that is told of between two of them would be a peak.
+export const rate = (name) => ({ seconds, [name]: values }) => {
+  const gaps = seconds.map((at, index) => at - seconds[Math.max(0, index - 1)]).filter((gap) => gap > 0).sort((a, b) => a - b);
+  const least = (gaps[gaps.length >> 1] || 0) / 2;
+  let before = 0;
+  return values.map((value, index) => {
+    const time = seconds[index] - seconds[before];
+    if (time <= 0 || time < least) return null;
+    const per = (value - values[before]) / time;
+    before = index;
+    return per;
+  });
+};
 const column = (name) => (moments) => moments[name];
 
 const MOMENTS = [

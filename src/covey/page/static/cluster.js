@@ -125,9 +125,10 @@ function legend(text) {
   return element("p", { className: "legend" }, ...swatches, text);
 }
 
-export function drawCluster(place, series) {
+export function drawCluster(place, series, name) {
   place.hidden = !series || !series.now;
   if (place.hidden) return;
   if (Object.keys(series.now.roles).length) drawSmall(place, series);
   else drawLarge(place, series);
+  if (name) place.prepend(element("p", { textContent: name })); // which of several runs it is of
 }

@@ -74,7 +74,7 @@ function showDetail() {
     id, label: label(id, index), number: state.chosen.indexOf(id), series: state.series.get(id),
   })), state.axis);
   const drawable = shown.filter((id) => state.series.get(id).now).pop();
-  drawCluster(find("cluster"), state.series.get(drawable));
+  drawCluster(find("cluster"), state.series.get(drawable), shown.length > 1 && label(drawable, shown.indexOf(drawable)));
   showWords(last && state.series.get(last), row);
 }
 
@@ -122,10 +122,18 @@ function hear(word) {
   if (wanted.length) follow(wanted); else showDetail();
 }
 
+const SILENT = 8000; // milliseconds after which a server that says nothing has stopped; it speaks every 3 s
 const stream = new EventSource("events");
-stream.onmessage = (message) => hear(JSON.parse(message.data));
-stream.onopen = () => { find("live").textContent = "live"; find("live").className = "good"; };
-stream.onerror = () => { find("live").textContent = "not connected: is `covey page` running?"; find("live").className = ""; };
+let heard = 0; // when, while connected
+const told = (text, good) => Object.assign(find("live"), { textContent: text, className: good ? "good" : "" });
+const alive = () => { heard = Date.now(); told("live", true); };
+stream.onmessage = (message) => { alive(); hear(JSON.parse(message.data)); };
+stream.addEventListener("beat", alive);
+stream.onopen = alive;
+stream.onerror = () => { heard = 0; told("not connected: is `covey page` running?", false); };
+setInterval(() => {
+  if (heard && Date.now() - heard > SILENT) told(`no answer for ${Math.round((Date.now() - heard) / 1000)} s: is \`covey page\` stopped?`, false);
+}, 1000);
 find("filter").addEventListener("input", (event) => { state.filter = event.target.value; showTable(); });
 find("axis").addEventListener("change", (event) => { state.axis = event.target.value; showDetail(); });
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showDetail);
