@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from covey.errors import PeerLost
@@ -27,6 +28,8 @@ class Life(NamedTuple):
     ended: Collection[Address] = frozenset()  # whose programs were through when it began
     elastic: bool = False  # whether lost workers of this run are born again
     leased: bool = False  # whether workers come and go, and each batch is done by whoever holds its lease
+    replicas: int = 1  # copies of what each server holds
+    others: Mapping[Address, int] = MappingProxyType({})  # the numbers of the lives of those that were born again
 
 
 class Joined(Message):
@@ -61,6 +64,16 @@ def model_lost(who: Address) -> PeerLost:
     return PeerLost(f"{who} was lost after all others had ended, and with it the model", str(who))
 
 
+def copies_lost(who: Address) -> PeerLost:
+    """Why a run ends that loses, at once, all copies of what a server holds."""
+    return PeerLost(f"{who} was lost together with all other copies of its parameters", str(who))
+
+
+def by_seniority(copies: Iterable[Address], lives: Mapping[Address, int]) -> list[Address]:
+    """The copies of a server's parameters, the longest there first: that one leads, and the newest is the last."""
+    return sorted(copies, key=lambda who: lives.get(who, 0))
+
+
 def too_few(who: Address, cause: str, left: int, least: int) -> PeerLost:
     """Why a run ends in which workers come and go."""
     return PeerLost(
@@ -92,6 +105,7 @@ class Deaths:
     most: int  # deaths in a row, without a new step between them, that a worker survives
     lives: dict[Address, int] = field(default_factory=dict)  # of those that were born again
     count: int = 0
+    copies: Mapping[Address, Sequence[Address]] = field(default_factory=dict)  # of servers: each, and its others
     _rows: dict[Address, tuple[int, int]] = field(default_factory=dict)  # how far each came, and deaths since then
 
     def note(self, who: Address, reached: int, cause: str) -> float:
@@ -106,7 +120,8 @@ class Deaths:
                 str(who),
             )
         self.count += 1
-        self.lives[who] = self.lives.get(who, 0) + 1
+        # among the copies of a server's parameters, the numbers of lives tell who has been there longest
+        self.lives[who] = 1 + max(self.lives.get(other, 0) for other in self.copies.get(who, (who,)))
         return pause(row)
 
     def joined(self, who: Address) -> int:

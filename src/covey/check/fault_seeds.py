@@ -56,6 +56,7 @@ class FaultCase:
     cluster: Cluster = field(default=UNEVEN, hash=False)
     elastic: bool = False  # lost workers are born again; only what else goes wrong starts the run again
     least: int = field(default=0, kw_only=True)  # workers, where they come and go, and nothing is kept
+    replicas: int = field(default=1, kw_only=True)  # copies of what each server holds
     command: str = field(default="", compare=False)  # the command line that asked for seeds of it
 
     def small(self) -> Task:
@@ -123,6 +124,7 @@ def record_of(case: FaultCase, plan: FaultPlan, limit: float, every: float = 0.0
     task = log.watched(case.small()) if case.task is None else case.task
     with TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         given = {"engine": "simulated", "seed": case.seed, "servers": case.servers, "cluster": case.cluster}
+        given["replicas"] = case.replicas
         given |= {"steps": case.steps, "epochs": case.epochs, "instruments": [log], "faults": plan}
         if case.elastic or every:
             given |= {"on_failure": "continue" if case.elastic else "restart", "max_failures": 2 if case.least else 9}

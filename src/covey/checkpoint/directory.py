@@ -96,7 +96,8 @@ class CheckpointDirectory:
             settle(path)
         run.files = {path.name: seal(path) for path in sorted(partial.iterdir())}
         # not msgspec's own JSON, which has no way to write a loss that became infinite
-        record = {key: value for key, value in msgspec.to_builtins(run, str_keys=True).items() if key != "torn"}
+        unwritten = {"torn"} if run.replicas > 1 else {"torn", "replicas"}
+        record = {key: value for key, value in msgspec.to_builtins(run, str_keys=True).items() if key not in unwritten}
         write_synced(partial / "run.json", json.dumps({**record, "seal": sealed(record)}).encode())
         sync(partial)
         final = self.directory / f"checkpoint-{max(map(_number, self.all()), default=0) + 1:06d}"

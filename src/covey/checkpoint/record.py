@@ -36,6 +36,7 @@ class RunRecord(msgspec.Struct, kw_only=True):
     ended: list[int] = []  # the workers that had done theirs
     progress: dict[str, Any] = {}
     files: dict[str, tuple[int, str]] = {}
+    replicas: int = 1  # copies of what each server held; only written where there were several
     torn: list[str] = []  # newer checkpoints that could not be read; never written
 
 
@@ -52,7 +53,8 @@ def read_record(place: Path) -> RunRecord:
         if record.pop("seal", "") != sealed(record):
             raise CheckpointError(f"{place / 'run.json'} is torn or was changed: its SHA-256 is not the recorded one")
         run = msgspec.convert(record, RunRecord)
-        if not all(0 <= number < 1 << 53 for number in (run.workers, run.servers, run.samples, run.batch_size)):
+        numbers = run.workers, run.servers, run.samples, run.batch_size, run.replicas
+        if not all(0 <= number < 1 << 53 for number in numbers):
             raise ValueError("it contains a number out of range")
         if len(run.limits) != run.workers or not all(limit is None or 0 <= limit < 1 << 53 for limit in run.limits):
             raise ValueError(f"it does not say for each of {run.workers} workers how many steps it may do")

@@ -39,6 +39,9 @@ WorkersOrRange = Annotated[
 Servers = Annotated[
     int | None, flag("--servers", "K", "How many servers hold the parameters, where there are any.", RUN, least=1)
 ]
+Replicas = Annotated[
+    int, flag("--replicas", "R", "How many copies of each server's parameters there are: 1 to 3.", RUN, least=1)
+]
 Engine = Annotated[
     str, flag("--engine", "ENGINE", f"Where it runs: {', '.join(engines.names())}, or one of yours.", RUN)
 ]
@@ -101,9 +104,10 @@ class TeamFlags(FlagGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class ChangingTeamFlags(TeamFlags):
-    """The same, where workers may come and go."""
+    """The same, where workers may come and go, and servers may have copies."""
 
     workers: WorkersOrRange = "2"  # type: ignore[assignment]  # a flag of its own
+    replicas: Replicas = 1
 
 
 @dataclass(frozen=True, kw_only=True)

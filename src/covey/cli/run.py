@@ -48,7 +48,8 @@ def command(
             train(
                 request,
                 lambda watcher: fit(
-                    task, team.strategy, parse_workers(team.workers).asked, servers=team.servers, link_rate=link_rate,
+                    task, team.strategy, parse_workers(team.workers).asked, servers=team.servers,
+                    replicas=team.replicas, link_rate=link_rate,
                     command=request.command, watcher=watcher, log=log or (), runs=kept_in,
                     profiled=profile is not None, **processes.arguments(), **changes.arguments(),
                     **budget.arguments(), **keeping.arguments(), **network.arguments(),

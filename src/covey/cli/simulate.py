@@ -87,6 +87,7 @@ class SimulatedTeamFlags(options.FlagGroup):
         flag("--workers", "N|MIN:MAX", "How many workers train. (usual: those of --cluster, else 2)", options.RUN),
     ] = None
     servers: options.Servers = None
+    replicas: options.Replicas = 1
     seed: options.Seed = 0
     link_rate: options.LinkRate = None
 
@@ -143,16 +144,18 @@ def command(
             with importing(manner):
                 from covey.check.fault_seeds import FaultCase
             epochs = budget.epochs or (None if budget.steps else EPOCHS)
-            elastic, world = keeping.on_failure == "continue" or workers.least > 0, imagined or Cluster()
+            elastic = keeping.on_failure == "continue" or workers.least > 0 or team.replicas > 1
+            world = imagined or Cluster()
             case = FaultCase(
                 strategy, workers.most, task, budget.steps, epochs, team.servers, team.seed, world, elastic,
-                request.command, least=workers.least,
+                request.command, least=workers.least, replicas=team.replicas,
             )  # fmt: skip
             return try_seeds(case, seeds, manner)
         train(
             request,
             lambda watcher: fit(
-                task, strategy, workers.asked, servers=team.servers, engine="simulated", seed=team.seed,
+                task, strategy, workers.asked, servers=team.servers, replicas=team.replicas, engine="simulated",
+                seed=team.seed,
                 link_rate=team.link_rate, cluster=imagined, timing_only=timing_only, faults=faults,
                 spot_trace=spot_trace, command=request.command, watcher=watcher, log=log or (), runs=kept_in,
                 **budget.arguments(), **keeping.arguments(),

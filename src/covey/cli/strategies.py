@@ -126,6 +126,7 @@ def describe(spec: str) -> dict[str, Any]:
         "on_loss": strategy.on_loss,
         "ranges": strategy.ranges,
         "servers": strategy.servers.count,
+        "replicas": strategy.servers.copied,
         "over": strategy.composition.over,
         "topologies": _topologies(entry, strategy),
         "codecs": compose.names(entry),
@@ -231,6 +232,7 @@ def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
         ("samples", told["samples"]),
         ("a lost worker", LOSSES[told["on_loss"]]),
         *([("workers", "may come and go, with --workers MIN:MAX")] if told["ranges"] else []),
+        *([("a lost server", "a copy takes its place, with --replicas 2")] if told["replicas"] else []),
         ("paper", told["paper"]),
     ]
 

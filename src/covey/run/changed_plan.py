@@ -15,7 +15,7 @@ from covey.model.batches import BatchSource
 from covey.model.inherited import InheritedModel, inherited
 from covey.strategy import Plan, Strategy
 
-PLAN = ("strategy", "workers", "servers")
+PLAN = ("strategy", "workers", "servers", "replicas")
 
 
 def changed(run: RunRecord, here: RunRecord) -> list[str]:

@@ -132,6 +132,30 @@ def check_range(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Opt
         raise PlanError(f"{option('workers', workers)}: {why}; {_fixed(workers)}")
 
 
+MOST_COPIES = 3
+
+
+def check_replicas(chosen: Strategy, workers: WorkerRange, given: Options) -> None:
+    """Refuse copies of what servers hold where there can be none, with what would work."""
+    replicas, why = given.training.replicas, ""
+    if replicas == 1:
+        return
+    if replicas > MOST_COPIES:
+        why = f"each server's parameters can have 2 or {MOST_COPIES} copies; 1 is the server alone"
+    elif not chosen.servers.copied:
+        able = [name for name, entry in catalog.STRATEGIES.items() if _copied(entry.example or name)]
+        what = "keep more than goes to copies" if chosen.servers.count else "do not exist"
+        why = f"the servers of {chosen.text} {what}: use {', '.join(able)}"
+    elif workers.least:
+        why = f"the servers of a range of workers have no copies: use {option('workers', workers.most)}"
+    if why:
+        raise PlanError(f"{option('replicas', replicas)}: {why}")
+
+
+def _copied(spec: str) -> bool:
+    return catalog.resolve(spec, 4).servers.copied
+
+
 def check_seats(faults: FaultPlan, plan: Plan) -> None:
     """Refuse workers that come and go where their number is fixed, and a beginning with too few."""
     seats = [fault for fault in faults.faults if fault.kind in OF_SEATS or fault.optional]
@@ -158,7 +182,7 @@ def _why_not(chosen: Strategy, roles: Sequence[Role]) -> str:
         return f"{chosen.text}: {chosen.rigid}"
     if chosen.composition.mesh:
         return "a lost worker takes along its stage of the model: omit 'with mesh(...)'"
-    if kinds - {"worker", "server", "master"}:
+    if kinds - {"worker", "server", "backup", "master"}:
         return f"{chosen.text}: workers behind proxies are not born again: omit 'over proxies(...)'"
     if codec.pull or codec.traits.measured:
         return "a new worker does not know what the lost one had been sent: omit + pull and + auto"

@@ -47,6 +47,7 @@ def fit(
     workers: int | str = 2,
     *,
     servers: int | None = None,
+    replicas: int = 1,
     engine: str = "local",
     epochs: int | None = None,
     steps: int | None = None,
@@ -95,6 +96,8 @@ def fit(
             a method `strategy(workers)` that gives a `covey.Strategy`.
         workers: The number of workers, or a range in which they come and go, such as "2:8" (docs/elastic.md).
         servers: The number of servers, for strategies that have servers.
+        replicas: The number of copies of what each server holds, 2 or 3, so that a lost server ends no run
+            (docs/elastic.md).
         engine: "local", "simulated", "torchrun", "mpi", "ray", "spark", "lab(hosts=…)", or one of your own.
         epochs: End each worker after this number of passes over its shard.
         steps: End each worker after this number of steps; in place of `epochs`.
@@ -144,7 +147,7 @@ def fit(
     """
     given = Options(
         engine=engine,
-        training=TrainingOptions(servers=servers, seed=seed, rate=rate, link_rate=link_rate),
+        training=TrainingOptions(servers=servers, replicas=replicas, seed=seed, rate=rate, link_rate=link_rate),
         budget=BudgetOptions(
             epochs=epochs, steps=steps, until=until, scores=scores, score_every=score_every, confirm=confirm, best=best,
             patience=patience,

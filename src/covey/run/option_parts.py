@@ -47,6 +47,7 @@ class TrainingOptions(OptionPart):
     """What to train with."""
 
     servers: int | None = None
+    replicas: int = 1  # copies of what each server holds
     seed: int = 0
     rate: float = 1.0  # a factor on the task's learning rate
     link_rate: str | None = None  # of each link, such as 50mbit
@@ -56,6 +57,7 @@ class TrainingOptions(OptionPart):
             raise PlanError(f"rate {self.rate}: the factor on the task's learning rate must be more than 0")
         if not 0 <= self.seed < SEEDS:
             raise PlanError(f"{option('seed', self.seed)}: a whole number from 0 to 2**63 - 1 is needed")
+        at_least_one(replicas=self.replicas)
         readable("link_rate", self.link_rate or None, parse_rate)
 
 

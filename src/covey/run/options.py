@@ -111,6 +111,11 @@ def check(given: Options, name: str, engine: Engine | type[Engine] | None) -> No
                 raise PlanError(f"{option(given_name)} is not for {name}, {refused[given_name]}")
     for part in given.parts:
         part.check()
+    if given.training.replicas > 1 and kind == "cluster":
+        raise PlanError(
+            f"{option('replicas', given.training.replicas)} is for the engines local and simulated, not for {name}: "
+            "omit it"
+        )
     if given.checkpoints.on_failure == "continue" and kind == "cluster":
         raise PlanError(
             f"{option('on_failure', 'continue')} is for the engines local and simulated, not for {name}: use "

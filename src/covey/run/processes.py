@@ -168,7 +168,8 @@ def _renewal(asked: Request, processes: StartableProcesses, log: MembershipLog) 
         return None
     assert isinstance(processes, LocalProcesses), "other engines refuse to go on after a loss"
     return Renewal(
-        Deaths(deaths_survived(asked.options.checkpoints)), processes.renew, log, asked.plan.least,
+        Deaths(deaths_survived(asked.options.checkpoints), copies=asked.plan.copies), processes.renew, log,
+        asked.plan.least,
         f"ipc://{processes.directory}/nobody-", processes.joining,
     )  # fmt: skip
 
@@ -185,7 +186,7 @@ def _work(
         threads=asked.threads, budget=asked.budget, contacts=contacts, rows=asked.rows, samples=asked.deal.samples,
         kept=str(kept.resolve()) if kept else "",
         warm=warm, traced=asked.traced, profiled=asked.options.processes.profiled,
-        elastic=asked.plan.elastic, least=asked.plan.least, allowance=asked.plan.allowance,
+        elastic=asked.plan.elastic, least=asked.plan.least, copies=asked.plan.replicas, allowance=asked.plan.allowance,
         recut=run.strategy if run and not same_cut(run.strategy, asked.strategy.text) else "",
     )  # fmt: skip
 
@@ -195,7 +196,8 @@ def run_record(asked: Request) -> RunRecord:
     return RunRecord(
         strategy=asked.strategy.text, workers=len(asked.plan.limits), servers=asked.servers,
         seed=asked.options.training.seed, samples=asked.deal.samples, batch_size=asked.task.step_size,
-        limits=list(asked.plan.limits), clock="virtual" if asked.options.engine == "simulated" else "real",
+        replicas=asked.plan.replicas, limits=list(asked.plan.limits),
+        clock="virtual" if asked.options.engine == "simulated" else "real",
         optimizer=settings_of(build.optimizer(asked.task)) if kept.checkpoint or kept.resume else [],
     )  # fmt: skip
 

@@ -24,7 +24,7 @@ from covey.observe.progress import Row
 from covey.observe.referee import Referee
 from covey.observe.scoring_steps import ScoringSteps
 from covey.run.best_model import preference
-from covey.run.checks import check_place, check_range, check_rebirth, check_schedule, check_stream
+from covey.run.checks import check_place, check_range, check_rebirth, check_replicas, check_schedule, check_stream
 from covey.run.option_parts import BudgetOptions
 from covey.run.options import Options
 from covey.run.saving import check_save
@@ -115,7 +115,8 @@ def request(
     check_stream(chosen, deal)
     check_range(chosen, deal, team, given)
     spec, chosen = _cut(spec, chosen, task, workers, deal, given)
-    roles = chosen.layout(workers, given.training.servers)
+    check_replicas(chosen, team, given)
+    roles = chosen.layout(workers, given.training.servers, given.training.replicas)
     limits = budgets(deal, given.budget)
     if not given.virtual.timing_only:
         build.check_batches(task, deal, limits, chosen.terms.parts)
@@ -128,7 +129,7 @@ def request(
     elastic = check_rebirth(task, chosen, roles, team, given)
     plan = Plan(
         roles=tuple(roles), limits=each, lockstep=chosen.lockstep, seed=seed, allowance=allowance, elastic=elastic,
-        least=team.least,
+        least=team.least, replicas=given.training.replicas,
     )  # fmt: skip
     servers = sum(role.address.role == "server" for role in roles)
     if task.clip_norm is not None:
@@ -142,13 +143,18 @@ def request(
 
 
 def implied(given: Options, workers: WorkerRange) -> Options:
-    """The options of a run; one with a range of workers goes on without those that it loses."""
-    if not workers.least:
+    """The options of a run; one with a range of workers, or with copies of servers, goes on when it loses some."""
+    if not workers.least and given.training.replicas == 1:
         return given
-    if given.checkpoints.on_failure == "restart":
+    if given.checkpoints.on_failure == "restart" and workers.least:
         raise PlanError(
             f"{option('workers', workers)} goes on without a lost worker, and {option('on_failure', 'restart')} starts "
             f"all of them again: omit it, or use a number, as {option('workers', workers.most)}"
+        )
+    if given.checkpoints.on_failure == "restart":
+        raise PlanError(
+            f"{option('replicas', given.training.replicas)} goes on with the copies of a lost server, and "
+            f"{option('on_failure', 'restart')} starts all roles again: omit either"
         )
     checkpoints = replace(given.checkpoints, on_failure="continue")
     checkpoints.check()
@@ -265,6 +271,7 @@ def _settings(asked: Request) -> dict[str, Any]:
         "best": budget.best,
         "patience": budget.patience,
         "link_rate": asked.options.training.link_rate or None,
+        "replicas": asked.plan.replicas if asked.plan.replicas > 1 else None,
     }
     return {"batch_size": task.batch_size, **{name: value for name, value in unusual.items() if value is not None}}
 

@@ -54,6 +54,7 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
     profiled: bool = False
     elastic: bool = False  # lost workers are born again
     least: int = 0  # workers, where they come and go
+    copies: int = 1  # of what each server holds
     allowance: float | None = None
     kept: str = ""
     checkpoint: bool = False  # the run writes checkpoints
@@ -76,11 +77,11 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
         take_over(place, run, self.inherits).restore(replica, samples_of(run))
 
     def plan(self, chosen: Strategy) -> Plan:
-        roles = tuple(chosen.layout(self.workers, self.servers))
+        roles = tuple(chosen.layout(self.workers, self.servers, self.copies))
         return Plan(
             roles=roles, limits=tuple(self.limits), lockstep=chosen.lockstep, in_step=chosen.in_step,
             seed=self.seed, traced=self.traced, profiled=self.profiled, elastic=self.elastic, least=self.least,
-            allowance=self.allowance, sites=self.contacts.machines,
+            replicas=self.copies, allowance=self.allowance, sites=self.contacts.machines,
         )  # fmt: skip
 
 

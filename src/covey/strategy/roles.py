@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from covey.errors import PlanError
+from covey.membership import by_seniority
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.model.replica_spec import ReplicaSpec
@@ -32,6 +33,7 @@ class Role:
         prepare: What takes long the first time, for weights such as these.
         heard_by_all: Whether those who step hear every worker's settings, not only one worker's.
         together: Whether its waits for peers end with ViewChanged when one of them is born again.
+        copies: Who else holds what this server holds, itself among them, where `--replicas` asks for copies.
 
     >>> async def work(node, replica):
     ...     for step in node.steps():
@@ -48,6 +50,7 @@ class Role:
     one_batch: bool = False  # all workers take each step together, at equal weights, as one with a large batch would
     heard_by_all: bool = False  # whoever steps hears every worker's settings, not only one's
     together: bool = False  # a wait for a peer ends with ViewChanged when somebody is born again
+    copies: tuple[Address, ...] = ()  # who holds what this server holds, itself among them
     part: Callable[[ReplicaSpec], Replica] | None = (
         None  # makes the replica of a role that has only a part of the model
     )
@@ -86,6 +89,7 @@ class Plan:
     window: int = 64 << 20
     elastic: bool = False  # a lost worker is born again
     least: int = 0  # workers, where they come and go; 0: their number is fixed
+    replicas: int = 1  # copies of what each server holds
     traced: bool = False  # every role writes down what it does
     profiled: bool = False  # and what torch does
     allowance: float | None = None  # bytes per second that may leave on each link
@@ -119,6 +123,11 @@ class Plan:
         first = {role.stage: role for role in reversed(self.roles) if role.trains}
         return [*scored, *(first[stage] for stage in sorted(first))]
 
+    @property
+    def copies(self) -> dict[Address, tuple[Address, ...]]:
+        """Who holds what each server holds, where there are copies."""
+        return {role.address: role.copies for role in self.roles if role.copies}
+
     def away(self, address: Address) -> list[Address]:
         """The roles that do not live on this one's machine."""
         home = self.role(address).home
@@ -127,6 +136,26 @@ class Plan:
     def homes(self) -> dict[Address, Address]:
         """On whose machine each role lives."""
         return {role.address: role.home for role in self.roles}
+
+
+def with_copies(roles: Sequence[Role], replicas: int) -> list[Role]:
+    """The roles, and for every server the backups that hold the same."""
+    servers = [role.address for role in roles if role.address.role == "server"]
+    chains = {who: copies_of(who.rank, len(servers), replicas) for who in servers}
+    leading = [replace(role, copies=chains.get(role.address, ())) for role in roles]
+    backups = [replace(role, address=who, host=None) for role in leading for who in role.copies[1:]]
+    return [*leading, *sorted(backups, key=lambda role: role.address.rank)]
+
+
+def leader(role: Role, there: Collection[Address], lives: Mapping[Address, int]) -> Address:
+    """The role itself; of the copies of a server, the one that has been there longest."""
+    copies = [who for who in role.copies if who in there]
+    return by_seniority(copies, lives)[0] if copies else role.address
+
+
+def copies_of(index: int, servers: int, replicas: int) -> tuple[Address, ...]:
+    """Who holds the piece of this number: its server, and its backups."""
+    return Address("server", index), *(Address("backup", index + place * servers) for place in range(replicas - 1))
 
 
 def workers(count: int) -> tuple[Address, ...]:

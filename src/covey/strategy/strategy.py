@@ -12,7 +12,7 @@ from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.membership import OnLoss
 from covey.names import option
-from covey.strategy.roles import Role
+from covey.strategy.roles import Role, with_copies
 from covey.strategy.taxonomy import Description, Taxonomy
 
 Clips = Literal["each gradient", "each update", "each update of one server", "never"]
@@ -38,6 +38,7 @@ class ServerPlan:
         count: How many there are unless `--servers` says so; 0 for none.
         fixed: Whether `--servers` is refused.
         grouped: The roles with proxies in between, for (workers, servers, groups, bound, lagging ones first).
+        copied: Whether what each of them holds may have copies, which outlive it (`--replicas`).
 
     >>> covey.ServerPlan(1, fixed=True).count
     1
@@ -46,6 +47,7 @@ class ServerPlan:
     count: int = 0
     fixed: bool = False
     grouped: Callable[[int, int, int, int, bool], list[Role]] | None = None
+    copied: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +148,8 @@ class Strategy:
                 "so that no whole gradient has the norm; use 1 server, or bsp"
             )
 
-    def layout(self, workers: int, servers: int | None) -> list[Role]:
-        """The roles for this many workers and servers (the strategy's own number when None)."""
+    def layout(self, workers: int, servers: int | None, replicas: int = 1) -> list[Role]:
+        """The roles for this many workers and servers (the strategy's own number when None), each with its copies."""
         if workers < 1:
             raise PlanError(f"{option('workers', workers)}: at least 1 is needed")
         if servers is not None and servers != self.servers.count and not self.servers.count:
@@ -158,7 +160,8 @@ class Strategy:
             )
         if servers is not None and servers < 1 <= self.servers.count:
             raise PlanError(f"{option('servers', servers)}: {self.name} needs at least 1")
-        return self.roles(workers, self.servers.count if servers is None else servers)
+        roles = self.roles(workers, self.servers.count if servers is None else servers)
+        return with_copies(roles, replicas) if replicas > 1 else roles
 
     @property
     def text(self) -> str:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
+from covey.central.server.chain_client import any_client
+from covey.central.server.chain_shard import any_server, may_be_copied
 from covey.central.server.compensation import compensation
-from covey.central.server.leased import any_worker
-from covey.central.server.leased_shard import any_shard
 from covey.central.server.proxies import grouped, takes_sums
 from covey.central.server.shard import Shard, ShardPolicy
 from covey.central.server.tokens import TokenShard
@@ -63,9 +63,9 @@ def parameter_server(
     gate, gather = keeping.rule.gate, keeping.rule.gather
 
     def roles(workers: int, servers: int) -> list[Role]:
-        work = partial(any_worker, servers=addresses(servers), codec=keeping.codec, clip=not gather.averages)
+        work = partial(any_client, servers=addresses(servers), codec=keeping.codec, clip=not gather.averages)
         policy = TokenShard if gate.holds_by == "reads" else Shard
-        tend = partial(serve, partial(any_shard, policy), clients=range(workers), keeping=keeping)
+        tend = partial(serve, partial(any_server, policy), clients=range(workers), keeping=keeping)
         return workers_and_servers(workers, work, servers, tend, one_batch=gather.everyone)
 
     if ending := keeping.ending:
@@ -77,7 +77,9 @@ def parameter_server(
     )
     return Strategy(
         name=name, settings=dict(settings), roles=roles,
-        servers=ServerPlan(1, grouped=partial(grouped, keeping) if takes_sums(keeping) else None),
+        servers=ServerPlan(
+            1, grouped=partial(grouped, keeping) if takes_sums(keeping) else None, copied=may_be_copied(keeping)
+        ),
         description=Description(
             scored="the servers' parameters", rate=gather.rate,
             scaling=GROW if scheduling == "synchronous" else KEEP, samples=samples or ONCE,

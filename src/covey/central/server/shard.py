@@ -102,7 +102,8 @@ class Shard(PieceServer):
         self, node: Node, replica: Replica, *, keeping: ShardPolicy, clients: Collection[int], count: int = 0
     ) -> None:
         together = keeping.rule.lends
-        super().__init__(node, replica, addresses(count), keeping.codec, together=together, clients=len(clients))
+        servers = self.seated(node, count)
+        super().__init__(node, replica, servers, keeping.codec, together=together, clients=len(clients))
         if count and keeping.momentum is not None:
             replica.updates.set_momentum(keeping.momentum)
         self.keeping = keeping
@@ -117,6 +118,10 @@ class Shard(PieceServer):
         self.parked: dict[int, Pull] = {}
         self.before: Vector | None = None  # the version before this one, for a worker whose push has come here only
         self.hears = {Pull: self.park, Push: self.take, Sample: self.samples.hear}
+
+    def seated(self, node: Node, count: int) -> list[Address]:
+        """The servers, this one among them."""
+        return addresses(count)
 
     async def park(self, pull: Pull) -> None:
         self.back(pull.sender.rank)
@@ -193,12 +198,20 @@ class Shard(PieceServer):
             measure_noise(self.node, grads, [push.samples for push in pushes])
         grad = await self.mean(grads, choice.weights, self.board.version) if averages else grads[0]
         self.keep_buffers([push.buffers for push in pushes], [push.gradients for push in pushes])
+        await self.made(pushes, grad, choice.scale)
+        self.step(grad, choice.scale, sum(push.samples for push in pushes))
+        self.forget(choice)
+
+    async def made(self, pushes: Sequence[Push], grad: Vector, scale: float) -> None:
+        """An update is about to be applied."""
+
+    def step(self, grad: Vector, scale: float, samples: int) -> None:
+        """Apply an update."""
         if self.keeping.rule.lends and self.node.life.elastic and len(self.servers) > 1:
             self.before = self.params.clone()
-        self.replica.apply(grad, choice.scale)
+        self.replica.apply(grad, scale)
         self.board.version += 1
-        self.replica.progress.add(sum(push.samples for push in pushes))
-        self.forget(choice)
+        self.replica.progress.add(samples)
 
     async def drop(self, choice: GatherChoice) -> None:
         """Forget gradients without an update."""
@@ -248,7 +261,10 @@ class Shard(PieceServer):
             if self.versions:
                 self.versions.gave(rank, self.board.version, self.params)
             lent = self.keeping.rule.lends or not answer.whole
-            await self.node.send(pull.sender, answer, loan=lent, priority=self.priority(rank))
+            await self.reply(pull, answer, lent)
+
+    async def reply(self, pull: Pull, answer: Params, lent: bool = False) -> None:
+        await self.node.send(pull.sender, answer, loan=lent, priority=self.priority(pull.sender.rank))
 
     async def answer_again(self, pull: Pull) -> None:
         """Give the parameters that the step began with: another server lacks its gradient, which must be the same."""
@@ -256,7 +272,7 @@ class Shard(PieceServer):
         if answer.version > pull.step:  # where parameters are lent, updates are counted as steps are
             assert self.before is not None and answer.version == pull.step + 1, "no worker is two steps behind a server"
             answer.version, answer.params = pull.step, self.before
-        await self.node.send(pull.sender, answer)
+        await self.reply(pull, answer)
 
     def priority(self, rank: int) -> int:
         """Of an answer, among those that wait for this server's link (Mai et al. 2015: MLNet)."""

@@ -175,6 +175,11 @@ class ZmqTransport:
                 self.credits.arrived(message)
         return messages, [other for other in others if other in ready]
 
+    @property
+    def born_again(self) -> dict[Address, int]:
+        """The lives of the roles that were."""
+        return {who: life for who, life in zip(self.inbox.book, self.inbox.lives, strict=True) if life}
+
     def renew(self, who: Address, life: int, endpoint: str, unread: Sequence[Message]) -> bool:
         """Speak to this life of a role, and hear no earlier one, of which `unread` lies here; False: it does so."""
         if not self.inbox.renew(who, life):

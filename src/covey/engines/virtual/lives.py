@@ -13,7 +13,7 @@ from covey.engines.virtual.stall import clock, obituary
 from covey.engines.virtual.virtual_actor import WAIT, RoleProgram, VirtualActor
 from covey.engines.virtual.virtual_links import VirtualLinks
 from covey.errors import PeerLost
-from covey.membership import Deaths, Departed, Joined, Life, ViewChanged, go_on, too_few, workers
+from covey.membership import Deaths, Departed, Joined, Life, ViewChanged, copies_lost, go_on, too_few, workers
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.observe.membership import MembershipLog
@@ -54,7 +54,8 @@ class VirtualLives:
 
     def __post_init__(self) -> None:
         self.log = self.rebirth.log if self.rebirth else MembershipLog()
-        self.deaths = Deaths(self.rebirth.most if self.rebirth else 0)
+        copies = {who: actor.role.copies for who, actor in self.actors.items() if actor.role.copies}
+        self.deaths = Deaths(self.rebirth.most if self.rebirth else 0, copies=copies)
 
     def opened(self, actor: VirtualActor) -> Coroutine[Effect[Any], Any, None]:
         """The program of a role; where workers are born again, its rounds can be broken off."""
@@ -82,12 +83,15 @@ class VirtualLives:
     def lose(self, who: Address, how: str = "") -> None:
         """The role's process is gone, with all that it knew; what it has sent still arrives."""
         actor = self.actors[who]
-        if self.rebirth is None or not actor.role.trains:
+        if self.rebirth is None or not (actor.role.trains or actor.role.copies):
             raise PeerLost(how or obituary(self.agenda.now, actor, self.actors), actor.name)
+        if actor.role.copies and not any(self.holds(other) for other in actor.role.copies if other != who):
+            raise copies_lost(who)
         try:
             # where workers come and go, a new one enters at a step that others have done
             tally = self.teller.tallies.get(who)
             reached = actor.pace.step if not self.rebirth.least else tally.samples if tally else 0
+            reached = self.teller.samples if actor.role.copies else reached
             pause = self.deaths.note(who, reached, "was killed")
         except PeerLost:
             if not self.rebirth.least:
@@ -125,6 +129,10 @@ class VirtualLives:
         self.log.add("join", lost.name, "joined", seconds=self.agenda.now, workers=self.workers)
         self._born(lost, None)
 
+    def holds(self, who: Address) -> bool:
+        """Whether this copy is there, and has what the others have."""
+        return not self.actors[who].lost and self.actors[who].settled
+
     @property
     def ranges(self) -> bool:
         """Whether workers come and go."""
@@ -148,7 +156,8 @@ class VirtualLives:
         ended = frozenset(address for address, other in self.actors.items() if other.ended and not other.lost)
         # one that was lost before it could begin knows of the one before, or of the checkpoint
         step = max(0, lost.pace.step, lost.life.step, lost.begun or 0)
-        life = Life(self.deaths.lives[who], step, ended, elastic=True, leased=self.rebirth.least > 0)
+        others = {address: other.life.number for address, other in self.actors.items() if other.life.number}
+        life = lost.life._replace(number=self.deaths.lives[who], step=step, ended=ended, others=others)
         actor = self.make(lost, self.rebirth.replica(lost.role), life)
         actor.pace.stop_at = lost.pace.stop_at
         self.actors[who] = actor

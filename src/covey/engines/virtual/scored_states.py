@@ -11,7 +11,7 @@ from covey.model.scored import Snapshot
 from covey.observe.referee import Referee
 from covey.observe.tally import Teller
 from covey.program import Compute
-from covey.strategy import Role
+from covey.strategy.roles import Role, leader
 
 Handler = Callable[[RoleProgram, Any], Any]
 
@@ -44,8 +44,14 @@ class ScoredStates:
 
     def now(self) -> list[Snapshot]:
         """The model as it is; one that is lost shows no counters."""
-        parts = [(role, self._actors[role.address]) for role in self._shown]
+        parts = [(role, self._actors[role.address]) for role in self._showing()]
         return [_part(actor) for role, actor in parts if role.scored or not actor.lost]
+
+    def _showing(self) -> list[Role]:
+        """Those that show their parts; of the copies of a server, the one that leads."""
+        lives = {who: actor.life.number for who, actor in self._actors.items()}
+        there = {who for who, actor in self._actors.items() if actor.settled and not actor.lost}
+        return [role for role in self._shown if role.address == leader(role, there, lives)]
 
     def spread(self, score: float | None) -> None:
         """Let all roles know the last score, where a scheduler follows it."""
@@ -75,7 +81,8 @@ class ScoredStates:
             return
         came, self._came = self._came, {}
         samples = sum(came[actor.address][0] if actor.address in came else self._samples(actor) for actor in trainers)
-        parts = [came.get(role.address, (0, None))[1] or _part(self._actors[role.address]) for role in self._shown]
+        showing = self._showing()
+        parts = [came.get(role.address, (0, None))[1] or _part(self._actors[role.address]) for role in showing]
         self._referee.passed(step)
         self._judge(parts, samples)
 

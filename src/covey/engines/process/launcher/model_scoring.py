@@ -149,7 +149,7 @@ class ModelScoring:
         The model is written to the file, if there is one.
         """
         board, monitor, order = self.board, self.monitor, control.Score(0, evaluate, str(file or ""))
-        shown = monitor.rebirths.present(self.scored)
+        shown = monitor.rebirths.showing(self.scored)
         board.tell(shown, control.TakeSnapshot())
         board.tell([SCORER], msgspec.structs.replace(order, parts=len(shown)))
         box = monitor.inbox.setdefault(control.Scored, {})
@@ -158,6 +158,9 @@ class ModelScoring:
             """The scorer, until it has answered; it waits for nobody who is lost meanwhile."""
             if lost := [who for who in shown if who not in monitor.rebirths.present(shown)]:
                 shown[:] = [who for who in shown if who not in lost]
+                instead = [who for who in monitor.rebirths.showing(self.scored) if who not in shown]
+                board.tell(instead, control.TakeSnapshot())
+                shown.extend(instead)
                 board.tell([SCORER], msgspec.structs.replace(order, parts=len(shown), absent=lost))
             return [] if SCORER in box else [SCORER]
 

@@ -13,7 +13,7 @@ from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.roster import RoleRecord, Roster
 from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PeerLost
-from covey.membership import Deaths, go_on, too_few, workers
+from covey.membership import Deaths, by_seniority, copies_lost, go_on, too_few, workers
 from covey.message import Address
 from covey.observe.membership import MembershipEvent, MembershipLog
 from covey.observe.progress import Phase
@@ -80,6 +80,22 @@ class Rebirths:
         """Those of the roles that are there to be asked something."""
         return [who for who in roles if who not in self.seats and who not in self.finished]
 
+    def holds(self, who: Address) -> bool:
+        """Whether a copy of a server's parameters is there, and has what the others have."""
+        return who not in self.seats and who not in self.finished and who not in self.entered
+
+    def _check_copies(self, who: Address, copies: Sequence[Address]) -> None:
+        if copies and not any(self.holds(other) for other in copies if other != who):
+            raise copies_lost(who)
+
+    def showing(self, roles: Iterable[Address]) -> list[Address]:
+        """Those of the roles whose parts make the model: of the copies of a server, the one that leads."""
+        if self.renewal is None:
+            return list(roles)
+        copies, lives = self.renewal.deaths.copies, self.renewal.deaths.lives
+        leading = {who: by_seniority(filter(self.holds, copies[who]), lives)[:1] for who in copies}
+        return [who for who in self.present(roles) if who not in copies or who in leading[who]]
+
     @property
     def settled(self) -> bool:
         """Whether nobody is lost, and every new life knows where it goes on."""
@@ -91,10 +107,12 @@ class Rebirths:
 
     def lost(self, who: Address, how: str, heard: HeardWords) -> bool:
         """Note the end of a process; whether the run goes on without it, for a while or for good."""
-        able = who in self.roster.trainers and how.startswith(BY_SIGNAL)
+        copies = self.renewal.deaths.copies.get(who, ()) if self.renewal else ()
+        able = (copies or who in self.roster.trainers) and how.startswith(BY_SIGNAL)
         if self.renewal is None or not self.begun or not able or heard.phase not in REPLACED_IN:
             return False
         heard.hear()  # its last words
+        self._check_copies(who, copies)
         for kind, box in heard.inbox.items():
             if kind is not control.Saved:  # what is written stays so
                 box.pop(who, None)
@@ -107,7 +125,8 @@ class Rebirths:
         if self.renewal.least and int(number) == signal.SIGTERM:
             return self._leave(who, "was told to leave")
         try:
-            pause = self.renewal.deaths.note(who, self.roster.tallies[who].samples, how)
+            reached = self.roster.samples if copies else self.roster.tallies[who].samples
+            pause = self.renewal.deaths.note(who, reached, how)
         except PeerLost as lost:
             if not self.renewal.least:
                 raise
@@ -213,7 +232,7 @@ class Rebirths:
         ended = [who for who, word in seat.told.items() if word.ended]
         free = min(word.floor for word in seat.told.values())
         self.board.tell([seat.who], control.Go(seat.step, ended, self.seconds, free))
-        for order in orders:
+        for order in orders if seat.who in self.roster.trainers else ():
             self.board.tell([seat.who], order)
         seat.event.stalled = time.monotonic() - seat.died
         del self.seats[seat.who]
