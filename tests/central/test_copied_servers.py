@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 import covey
-from covey.central.server.chain_shard import Applied, CopiedShard, CopyState
-from covey.central.server.shard import Params
+from covey.central.server.chain_shard import Applied, CopiedShard, CopyState, GiveParams, TellStanding, answers
+from covey.central.server.shard import Params, Pull, Push
 from covey.errors import PeerLost, PlanError
 from covey.message import Address, Message
 from covey.model import build
+from covey.model.scored import NOTHING
 from covey.observe.instruments import Instrument
+from covey.servers.standing import AskStanding
 from covey.simulate import Cluster
 from tests.killing import Finished
 from tests.worlds import CLUSTER, INSTANT, mlp, run, server, sgd, worker
@@ -186,6 +188,17 @@ def test_one_that_hears_a_former_leader_does_nothing() -> None:
     assert not shard.behind(server(0))
     shard.lives = {BACKUP: 1}
     assert shard.behind(server(0))
+
+
+def test_an_old_answer_takes_along_nothing_that_waits_for_a_new_leader() -> None:
+    """A worker may hear of a loss before a copy does, to which the lost leader's last words still come."""
+    push = Push(3, 5, 8, NOTHING, NOTHING, sender=worker(1))
+    early: list[Message] = [push, Pull(4, sender=worker(1)), AskStanding(0, sender=worker(1))]
+    assert not any(answers(GiveParams(1, 3, 5, 0), message) for message in early)
+    assert not any(answers(GiveParams(0, 4, 6, 0), message) for message in early)
+    assert [answers(GiveParams(1, 4, 6, 0), message) for message in early] == [True, True, False]
+    assert [answers(TellStanding(1, 0, 4), message) for message in early] == [False, False, True]
+    assert not answers(TellStanding(1, -1, 4), early[2])
 
 
 def test_a_run_that_loses_all_copies_at_once_ends_or_starts_again(tmp_path: Path) -> None:

@@ -111,6 +111,16 @@ def any_server(policy: Callable[..., Shard], node: Node, replica: Replica, **set
     return any_shard(policy, node, replica, **settings)
 
 
+def answers(word: GiveParams | TellStanding, early: Message) -> bool:
+    """Whether the leader had this message of a worker when it gave that answer."""
+    if early.sender.rank != word.rank:
+        return False
+    if isinstance(early, AskStanding):
+        return isinstance(word, TellStanding) and word.life == early.life
+    assert isinstance(early, Pull | Push)
+    return isinstance(word, GiveParams) and early.step < word.step + isinstance(early, Pull)
+
+
 class CopiedShard(Shard):
     """One copy of a server's piece."""
 
@@ -273,8 +283,7 @@ class CopiedShard(Shard):
 
     async def passed(self, word: GiveParams | TellStanding) -> None:
         if self.behind(word.sender):
-            for kind in (Pull, Push, AskStanding):
-                self.early.pop((kind, word.rank), None)  # the leader has them
+            self.early = {key: early for key, early in self.early.items() if not answers(word, early)}
             await self.pass_on(word)
 
     async def pass_on(self, word: GiveParams | TellStanding) -> None:
