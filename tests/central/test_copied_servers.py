@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import covey
-from covey.central.server.chain_shard import Applied, CopiedShard, CopyState, GiveParams, TellStanding, answers
+from covey.central.server.chain_messages import Applied, CopyState, GiveParams, TellStanding, answers
+from covey.central.server.chain_shard import CopiedShard
 from covey.central.server.shard import Params, Pull, Push
 from covey.errors import PeerLost, PlanError
 from covey.message import Address, Message
@@ -221,7 +222,7 @@ def test_a_run_that_loses_all_copies_at_once_ends_or_starts_again(tmp_path: Path
         ("bsp", {"replicas": 0}, "at least 1"),
         ("bsp", {"replicas": 2, "workers": "1:2"}, "use workers=2"),
         ("bsp", {"replicas": 2, "on_failure": "restart"}, "omit either"),
-        ("bsp", {"replicas": 2, "engine": "ray"}, "replicas=2 is for the engines local and simulated"),
+        ("bsp", {"replicas": 2, "engine": "ray"}, "replicas=… is for processes of this machine and virtual time"),
         ("bsp over proxies(groups=2)", {"replicas": 2}, "proxies"),
     ],
 )  # fmt: skip

@@ -13,8 +13,8 @@ from tests.cli.conftest import Calls
 
 def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
     flags = (
-        "--strategy ssp(bound=2) --workers 3 --servers 2 --engine local --epochs 4 --until accuracy:0.9 --scores 2 "
-        "--seed 7 --threads 1 --save m.safetensors --checkpoint kept --every 5s --resume old --stall 9s "
+        "--strategy ssp(bound=2) --workers 3 --servers 2 --replicas 2 --engine local --epochs 4 --until accuracy:0.9 "
+        "--scores 2 --seed 7 --threads 1 --save m.safetensors --checkpoint kept --every 5s --resume old --stall 9s "
         "--on-failure restart --max-failures 4 --best accuracy --patience 3 "
         "--link-rate 50mbit --hosts hosts.txt --place servers:node0 --interface eth1 --insecure"
     )
@@ -26,6 +26,7 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
         "strategy": "ssp(bound=2)",
         "workers": 3,
         "servers": 2,
+        "replicas": 2,
         "engine": "local",
         "epochs": 4,
         "steps": None,

@@ -43,6 +43,7 @@ TAKEN: dict[str, dict[str, set[str]]] = {
     },
     "covey.fit": {
         "workers": {"count"}, "servers": {"count", "none"}, "epochs": {"count", "none"}, "steps": {"count", "none"},
+        "replicas": {"count"},
         "until": {"no text", "none"}, "scores": {"count", "zero", "far too many"}, "score_every": {"none"},
         "best": {"none"}, "patience": {"none"}, "seed": {"count", "zero"}, "rate": ABOVE_0 - {"infinite"},
         "threads": {"none"}, "save": {"text", "no text", "none"}, "checkpoint": {"no text", "none"},

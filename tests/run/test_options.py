@@ -26,7 +26,7 @@ from tests.worlds import mlp
 
 OWN = {
     "epochs", "until", "scores", "score_every", "confirm", "best", "patience", "rate", "link_rate", "cluster",
-    "timing_only", "traced", "instruments", "faults", "spot_trace",
+    "timing_only", "traced", "instruments", "faults", "spot_trace", "replicas",
 }  # fmt: skip
 """What a script's own loop decides."""
 
@@ -41,6 +41,7 @@ class Silent:
 
 OTHER: dict[str, Any] = {
     "servers": 2,
+    "replicas": 2,
     "engine": "lab",
     "epochs": 3,
     "steps": 3,

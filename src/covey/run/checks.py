@@ -137,7 +137,7 @@ MOST_COPIES = 3
 
 def check_replicas(chosen: Strategy, workers: WorkerRange, given: Options) -> None:
     """Refuse copies of what servers hold where there can be none, with what would work."""
-    replicas, why = given.training.replicas, ""
+    replicas, why = given.copies.replicas, ""
     if replicas == 1:
         return
     if replicas > MOST_COPIES:

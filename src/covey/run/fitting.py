@@ -18,6 +18,7 @@ from covey.run.listening import listening
 from covey.run.option_parts import (
     BudgetOptions,
     CheckpointOptions,
+    CopyOptions,
     FaultOptions,
     NetworkOptions,
     OnFailure,
@@ -147,7 +148,8 @@ def fit(
     """
     given = Options(
         engine=engine,
-        training=TrainingOptions(servers=servers, replicas=replicas, seed=seed, rate=rate, link_rate=link_rate),
+        training=TrainingOptions(servers=servers, seed=seed, rate=rate, link_rate=link_rate),
+        copies=CopyOptions(replicas=replicas),
         budget=BudgetOptions(
             epochs=epochs, steps=steps, until=until, scores=scores, score_every=score_every, confirm=confirm, best=best,
             patience=patience,

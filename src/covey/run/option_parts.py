@@ -47,7 +47,6 @@ class TrainingOptions(OptionPart):
     """What to train with."""
 
     servers: int | None = None
-    replicas: int = 1  # copies of what each server holds
     seed: int = 0
     rate: float = 1.0  # a factor on the task's learning rate
     link_rate: str | None = None  # of each link, such as 50mbit
@@ -57,8 +56,19 @@ class TrainingOptions(OptionPart):
             raise PlanError(f"rate {self.rate}: the factor on the task's learning rate must be more than 0")
         if not 0 <= self.seed < SEEDS:
             raise PlanError(f"{option('seed', self.seed)}: a whole number from 0 to 2**63 - 1 is needed")
-        at_least_one(replicas=self.replicas)
         readable("link_rate", self.link_rate or None, parse_rate)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CopyOptions(OptionPart):
+    """What outlives a lost server."""
+
+    read_by = HERE
+
+    replicas: int = 1  # copies of what each server holds
+
+    def __post_init__(self) -> None:
+        at_least_one(replicas=self.replicas)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,6 +16,7 @@ from covey.run.option_parts import (
     VIRTUAL,
     BudgetOptions,
     CheckpointOptions,
+    CopyOptions,
     FaultOptions,
     Kind,
     NetworkOptions,
@@ -43,6 +44,7 @@ class Options:
 
     engine: str = "local"
     training: TrainingOptions = field(default_factory=TrainingOptions)
+    copies: CopyOptions = field(default_factory=CopyOptions)
     budget: BudgetOptions = field(default_factory=BudgetOptions)
     processes: ProcessOptions = field(default_factory=ProcessOptions)
     network: NetworkOptions = field(default_factory=NetworkOptions)
@@ -80,7 +82,8 @@ class Options:
 
 
 PARTS: Mapping[str, type[OptionPart]] = {
-    "training": TrainingOptions, "budget": BudgetOptions, "processes": ProcessOptions, "network": NetworkOptions,
+    "training": TrainingOptions, "copies": CopyOptions,
+    "budget": BudgetOptions, "processes": ProcessOptions, "network": NetworkOptions,
     "virtual": VirtualOptions, "checkpoints": CheckpointOptions, "fault_plan": FaultOptions, "output": OutputOptions,
 }  # fmt: skip
 
@@ -111,11 +114,6 @@ def check(given: Options, name: str, engine: Engine | type[Engine] | None) -> No
                 raise PlanError(f"{option(given_name)} is not for {name}, {refused[given_name]}")
     for part in given.parts:
         part.check()
-    if given.training.replicas > 1 and kind == "cluster":
-        raise PlanError(
-            f"{option('replicas', given.training.replicas)} is for the engines local and simulated, not for {name}: "
-            "omit it"
-        )
     if given.checkpoints.on_failure == "continue" and kind == "cluster":
         raise PlanError(
             f"{option('on_failure', 'continue')} is for the engines local and simulated, not for {name}: use "

@@ -116,7 +116,7 @@ def request(
     check_range(chosen, deal, team, given)
     spec, chosen = _cut(spec, chosen, task, workers, deal, given)
     check_replicas(chosen, team, given)
-    roles = chosen.layout(workers, given.training.servers, given.training.replicas)
+    roles = chosen.layout(workers, given.training.servers, given.copies.replicas)
     limits = budgets(deal, given.budget)
     if not given.virtual.timing_only:
         build.check_batches(task, deal, limits, chosen.terms.parts)
@@ -129,7 +129,7 @@ def request(
     elastic = check_rebirth(task, chosen, roles, team, given)
     plan = Plan(
         roles=tuple(roles), limits=each, lockstep=chosen.lockstep, seed=seed, allowance=allowance, elastic=elastic,
-        least=team.least, replicas=given.training.replicas,
+        least=team.least, replicas=given.copies.replicas,
     )  # fmt: skip
     servers = sum(role.address.role == "server" for role in roles)
     if task.clip_norm is not None:
@@ -144,7 +144,7 @@ def request(
 
 def implied(given: Options, workers: WorkerRange) -> Options:
     """The options of a run; one with a range of workers, or with copies of servers, goes on when it loses some."""
-    if not workers.least and given.training.replicas == 1:
+    if not workers.least and given.copies.replicas == 1:
         return given
     if given.checkpoints.on_failure == "restart" and workers.least:
         raise PlanError(
@@ -153,7 +153,7 @@ def implied(given: Options, workers: WorkerRange) -> Options:
         )
     if given.checkpoints.on_failure == "restart":
         raise PlanError(
-            f"{option('replicas', given.training.replicas)} goes on with the copies of a lost server, and "
+            f"{option('replicas', given.copies.replicas)} goes on with the copies of a lost server, and "
             f"{option('on_failure', 'restart')} starts all roles again: omit either"
         )
     checkpoints = replace(given.checkpoints, on_failure="continue")

@@ -11,6 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from covey.central.server.chain_messages import (
+    Applied,
+    ChainClosed,
+    CopyState,
+    Enlist,
+    GiveParams,
+    TellStanding,
+    answers,
+)
 from covey.central.server.leased_shard import any_shard
 from covey.central.server.shard import Params, Pull, Push, Shard, ShardPolicy
 from covey.membership import Joined, by_seniority
@@ -24,73 +33,6 @@ from covey.servers.server_program import Hears
 from covey.servers.standing import LEFT, AskStanding, ClientStanding
 from covey.strategy.roles import copies_of
 from covey.vector import Vector
-
-
-class Applied(Message):
-    """The update that makes this version, of the gradients of these steps of these workers."""
-
-    wire_name = "chain.applied"
-
-    version: int
-    ranks: tuple[int, ...]
-    steps: tuple[int, ...]
-    samples: int
-    scale: float
-    grad: Vector
-    buffers: Vector
-
-
-class GiveParams(Message):
-    """To the last copy: give a worker the parameters of this version, for its step."""
-
-    wire_name = "chain.give"
-
-    rank: int
-    step: int
-    version: int
-    clock: int
-
-    counted = False
-
-
-class TellStanding(Message):
-    """To the last copy: tell a worker that asked which step is its next."""
-
-    wire_name = "chain.tell"
-
-    rank: int
-    life: int
-    step: int
-
-    counted = False
-
-
-class Enlist(Message):
-    """The sender takes the place of a lost copy, and has nothing yet."""
-
-    wire_name = "chain.enlist"
-
-    life: int
-
-    counted = kept = False
-
-
-class CopyState(Message):
-    """All that the sender holds, to the copy behind it."""
-
-    wire_name = "chain.state"
-
-    state: Vector
-
-    counted = kept = False
-
-
-class ChainClosed(Message):
-    """All workers have left, and the sender ends: there is nothing more to have from it."""
-
-    wire_name = "chain.closed"
-
-    counted = kept = False
 
 
 def may_be_copied(keeping: ShardPolicy) -> bool:
@@ -109,16 +51,6 @@ def any_server(policy: Callable[..., Shard], node: Node, replica: Replica, **set
     if node.life.replicas > 1:
         return CopiedShard(node, replica, **settings)
     return any_shard(policy, node, replica, **settings)
-
-
-def answers(word: GiveParams | TellStanding, early: Message) -> bool:
-    """Whether the leader had this message of a worker when it gave that answer."""
-    if early.sender.rank != word.rank:
-        return False
-    if isinstance(early, AskStanding):
-        return isinstance(word, TellStanding) and word.life == early.life
-    assert isinstance(early, Pull | Push)
-    return isinstance(word, GiveParams) and early.step < word.step + isinstance(early, Pull)
 
 
 class CopiedShard(Shard):

@@ -71,6 +71,7 @@ class Rebirths:
         self.finished: set[Address] = set()  # lost after the end of their programs: nobody needs them
         self.empty: set[Address] = set()  # of workers that went: these are among them until somebody joins
         self.entered: set[Address] = set()  # that have begun, and do not know yet where they go on
+        self.copying: dict[Address, EmptySeat] = {}  # of servers, where a new copy has not what the others hold
         self.first: dict[Address, int] = {}  # the step at which each role began, in its present life
         self.log = renewal.log if renewal else MembershipLog()
         self.seconds = 0.0  # of training so far
@@ -117,6 +118,7 @@ class Rebirths:
             if kind is not control.Saved:  # what is written stays so
                 box.pop(who, None)
         self.entered.discard(who)
+        self.copying.pop(who, None)
         seen, now = self.roster.seen[who], time.monotonic()
         if seen.ended:
             self.finished.add(who)
@@ -180,6 +182,8 @@ class Rebirths:
         """A role speaks to a new life, or goes on as one."""
         if isinstance(word, control.Resumed):
             self.entered.discard(word.who or by)
+            if seat := self.copying.pop(by, None):
+                self._tell(seat)
             return self.roster.tallies[word.who or by].resume(word.samples)
         seat = self.seats.get(word.who)
         if seat and seat.life == word.life:
@@ -234,10 +238,17 @@ class Rebirths:
         self.board.tell([seat.who], control.Go(seat.step, ended, self.seconds, free))
         for order in orders if seat.who in self.roster.trainers else ():
             self.board.tell([seat.who], order)
-        seat.event.stalled = time.monotonic() - seat.died
         del self.seats[seat.who]
         self.entered.add(seat.who)
         self.first[seat.who] = seat.step  # its own reports begin before it knows
+        if self.renewal and seat.who in self.renewal.deaths.copies:
+            self.copying[seat.who] = seat
+        else:
+            self._tell(seat)
+
+    def _tell(self, seat: EmptySeat) -> None:
+        """Say how long a seat was empty."""
+        seat.event.stalled = time.monotonic() - seat.died
         if seat.event.event == "join":
             return self.say(f"{seat.who} joined; now {workers(self.workers)}")
         self.say(f"{seat.who} died ({seat.event.cause}); born again after {seat.event.stalled:.1f} s")
