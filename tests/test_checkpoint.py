@@ -88,11 +88,11 @@ def test_all_of_a_checkpoint_is_on_the_disk_before_it_counts(tmp_path: Path, mon
     with CheckpointDirectory(tmp_path / "kept") as kept, kept.writing() as place:
         for who in (ME, Address("server", 0)):
             state().write(place, who)
-        inside = {path.name for path in place.iterdir()} | {"run.json", place.name}
+        inside = {path.name for path in place.iterdir()} | {"run.json", place.name, f"{place.name}.latest"}
         final = kept.commit(place, run())
     counts = done.index(f"-> {final.name}")
     assert set(done[:counts]) == inside and done[counts - 1] == place.name, "the folder itself comes last"
-    assert done[counts + 1 :] == ["new", "-> latest", "kept"]
+    assert done[counts + 1 :] == ["-> latest", "kept"]
 
 
 # -- a role ------------------------------------------------------------------------------------------------------------

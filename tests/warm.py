@@ -123,6 +123,10 @@ class Command:
         if self.stdin:
             self.stdin.close()
         self.wait(timeout)
+        return self.written()
+
+    def written(self) -> tuple[str, str]:
+        """What it has written so far."""
         out, err = (os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace") for file in self._files)
         return out, err
 

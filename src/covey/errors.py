@@ -3,6 +3,8 @@ CoveyError            everything covey raises on purpose
   PlanError           the request cannot run as written           (what would work is in the message)
     UnknownMetric     the target names no metric of the task      (which there are)
   CheckpointError     a checkpoint does not fit, or is torn       (why)
+    AnotherLeads      another launcher has this run               (who, and how to wait for it)
+  LeadLost            another launcher may have this run by now   (why; what is kept)
   SaveError           the run is over, its model is not saved     (where and why; the result is in it)
   WireError           something that arrived was refused          (what and from whom)
   RoleFailed          a role's own code raised                    (the user's traceback, once)
@@ -41,6 +43,14 @@ class UnknownMetric(PlanError):
 
 class CheckpointError(CoveyError):
     """A checkpoint does not fit this run, or is torn."""
+
+
+class AnotherLeads(CheckpointError):
+    """Another launcher has this run: a second one waits, or is refused."""
+
+
+class LeadLost(CoveyError):
+    """This launcher can no longer be sure that it alone has its run: it stops, and writes nothing more."""
 
 
 class SaveError(CoveyError):

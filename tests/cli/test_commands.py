@@ -15,7 +15,7 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
     flags = (
         "--strategy ssp(bound=2) --workers 3 --servers 2 --replicas 2 --engine local --epochs 4 --until accuracy:0.9 "
         "--scores 2 --seed 7 --threads 1 --save m.safetensors --checkpoint kept --every 5s --resume old --stall 9s "
-        "--on-failure restart --max-failures 4 --best accuracy --patience 3 "
+        "--on-failure restart --max-failures 4 --best accuracy --patience 3 --keeper etcd:h:1/a --standby "
         "--link-rate 50mbit --hosts hosts.txt --place servers:node0 --interface eth1 --insecure"
     )
     trace = ["--spot-trace", "examples/spot.csv"]
@@ -43,6 +43,8 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
         "resume": Path("old"),
         "on_failure": "restart",
         "max_failures": 4,
+        "keeper": "etcd:h:1/a",
+        "standby": True,
         "stall": "9s",
         "link_rate": "50mbit",
         "hosts": Path("hosts.txt"),

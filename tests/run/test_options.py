@@ -26,7 +26,7 @@ from tests.worlds import mlp
 
 OWN = {
     "epochs", "until", "scores", "score_every", "confirm", "best", "patience", "rate", "link_rate", "cluster",
-    "timing_only", "traced", "instruments", "faults", "spot_trace", "replicas",
+    "timing_only", "traced", "instruments", "faults", "spot_trace", "replicas", "keeper", "standby",
 }  # fmt: skip
 """What a script's own loop decides."""
 
@@ -73,6 +73,8 @@ OTHER: dict[str, Any] = {
     "instruments": [Instrument()],
     "on_failure": "continue",
     "max_failures": 2,
+    "keeper": "etcd:127.0.0.1:2379/name",
+    "standby": True,
     "runs": "records",
     "faults": "kill worker 1@5s",
     "spot_trace": "examples/spot.csv",
@@ -81,7 +83,7 @@ OTHER: dict[str, Any] = {
 }
 NEEDED = {
     "every": {"checkpoint": "kept"}, "max_failures": {"on_failure": "continue"}, "confirm": {"until": "loss<=0.1"},
-    "patience": {"best": "accuracy"},
+    "patience": {"best": "accuracy"}, "keeper": {"checkpoint": "kept"}, "standby": {"checkpoint": "kept"},
 }  # fmt: skip
 KINDS = {engine: "cluster" if engine in ENGINES else engine for engine in names()}
 

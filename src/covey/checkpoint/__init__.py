@@ -2,6 +2,7 @@
 
 DIR/.lock                         held by the run that writes here, and freed by its end, however it ends
 DIR/latest                        the name of the newest checkpoint
+DIR/log.jsonl                     which launchers have led the run, which checkpoints they kept, how it ended
 DIR/checkpoint-000012/run.json    strategy, progress, the size and SHA-256 of every other file, and of itself
                       worker-0.json, worker-0.safetensors, server-0.json, ...
 """

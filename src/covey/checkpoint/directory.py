@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,10 +15,9 @@ from typing import Self
 
 import msgspec
 
-from covey.atomic_file import replacing
 from covey.checkpoint.files import MODE, opened, seal, seal_read, settle, sync, write_synced
 from covey.checkpoint.record import RunRecord, is_whole, read_record, sealed
-from covey.errors import CheckpointError
+from covey.errors import AnotherLeads, CheckpointError
 from covey.names import option
 
 KEEP = 2
@@ -28,6 +28,7 @@ class CheckpointDirectory:
     """A directory of checkpoints of one run."""
 
     told: Callable[[Path], None] = staticmethod(lambda checkpoint: None)  # hears of each that is complete
+    refused: Callable[[], str] = staticmethod(lambda: "")  # why nothing may be written any more, if that is so
 
     def __init__(self, directory: Path) -> None:
         self.directory, self._lock = directory, -1
@@ -35,19 +36,63 @@ class CheckpointDirectory:
 
     def __enter__(self) -> Self:
         """Keep other runs from writing here until the block ends, or this process does."""
+        if self._lock >= 0:
+            return self
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._lock, 0)
             self._locked = _identity(self.directory)
         except OSError as error:
             self.__exit__()
             if isinstance(error, BlockingIOError):
-                raise CheckpointError(
+                raise AnotherLeads(
                     f"another run keeps its checkpoints in {self.directory}: wait for its end, or choose another folder"
                 ) from None
             raise CheckpointError(f"{self.directory} cannot hold checkpoints: {error.strerror}") from None
         return self
+
+    def seize(self, keeper: str) -> None:
+        """Take the folder, also from a launcher whose process may still live, if it had the run by the same `keeper`.
+
+        It finds that it has lost the lock. If it was stopped between its last look and the rename that makes a
+        checkpoint, that rename fails: what it would rename is gone.
+        """
+        try:
+            self.__enter__()
+        except AnotherLeads:
+            if self._keeper() != keeper:
+                raise
+        self.__exit__()
+        try:
+            mine = self.directory / f".lock-{secrets.token_hex(4)}"
+            self._lock = os.open(mine, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            os.write(self._lock, keeper.encode())
+            os.replace(mine, self.directory / ".lock")
+            self._locked = _identity(self.directory)
+            self._remove_partial()
+        except OSError as error:
+            self.__exit__()
+            raise CheckpointError(f"{self.directory} cannot hold checkpoints: {error.strerror}") from None
+
+    def _keeper(self) -> str:
+        """By what the launcher that has the lock has its run; by nothing but the lock if that is empty."""
+        try:
+            with opened(self.directory / ".lock") as file:
+                return file.read(1000).decode(errors="replace")
+        except (OSError, CheckpointError):
+            return ""
+
+    def _remove_partial(self) -> None:
+        """Whatever is not yet a checkpoint: each goes at once, so that nobody can finish it."""
+        for partial in self.directory.glob(".partial-*"):
+            away = self.directory / f".removed-{secrets.token_hex(4)}"
+            with suppress(FileNotFoundError):
+                partial.rename(away)
+        for away in self.directory.glob(".removed-*"):
+            shutil.rmtree(away, ignore_errors=True) if away.is_dir() else away.unlink(missing_ok=True)
 
     def __exit__(self, *_: object) -> None:
         if self._lock >= 0:
@@ -58,9 +103,8 @@ class CheckpointDirectory:
     def writing(self) -> Iterator[Path]:
         """A fresh directory to write into; nothing counts before `commit`, and without it nothing stays."""
         self._lock_again()
-        for partial in self.directory.glob(".partial-*"):
-            shutil.rmtree(partial, ignore_errors=True)
-        partial = self.directory / f".partial-{os.getpid()}"
+        self._remove_partial()
+        partial = self.directory / f".partial-{os.getpid()}-{secrets.token_hex(4)}"  # another host may have that number
         partial.mkdir()
         try:
             yield partial
@@ -92,6 +136,8 @@ class CheckpointDirectory:
 
     def commit(self, partial: Path, run: RunRecord) -> Path:
         """Seal what was written: one rename makes it the newest checkpoint, and only the newest few stay."""
+        if why := self.refused():
+            raise OSError(why)
         for path in partial.iterdir():
             settle(path)
         run.files = {path.name: seal(path) for path in sorted(partial.iterdir())}
@@ -99,15 +145,20 @@ class CheckpointDirectory:
         unwritten = {"torn"} if run.replicas > 1 else {"torn", "replicas"}
         record = {key: value for key, value in msgspec.to_builtins(run, str_keys=True).items() if key not in unwritten}
         write_synced(partial / "run.json", json.dumps({**record, "seal": sealed(record)}).encode())
-        sync(partial)
         final = self.directory / f"checkpoint-{max(map(_number, self.all()), default=0) + 1:06d}"
-        partial.rename(final)
+        latest = partial.with_name(f"{partial.name}.latest")  # there before the first of the two renames: see `seize`
         try:
-            with replacing(self.directory / "latest", ours=True) as latest:
-                write_synced(latest, final.name.encode())
-        except OSError:  # what `latest` does not name is never read: it would only take room
-            shutil.rmtree(final, ignore_errors=True)
-            raise
+            write_synced(latest, final.name.encode())
+            sync(partial)
+            partial.rename(final)
+            try:
+                os.replace(latest, self.directory / "latest")
+            except OSError:  # what `latest` does not name is never read: it would only take room
+                if self._locked is None or self._holds_lock():
+                    shutil.rmtree(final, ignore_errors=True)
+                raise
+        finally:
+            latest.unlink(missing_ok=True)
         sync(self.directory)
         self._prune()
         return final

@@ -175,6 +175,18 @@ class KeepFlags(FlagGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LedKeepFlags(KeepFlags):
+    """The same, where several launchers may have the run, one at a time."""
+
+    keeper: Annotated[
+        str, flag("--keeper", "WHERE", "Where launchers agree who leads: file, or etcd:HOST:PORT/NAME.", KEEP)
+    ] = "file"
+    standby: Annotated[
+        bool, flag("--standby", "", "Wait while another launcher leads, and take over when it dies.", KEEP)
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class FaultFlags(FlagGroup):
     """What goes wrong, and which machines come and go."""
 

@@ -19,7 +19,7 @@ def command(
     processes: options.ProcessFlags,
     link_rate: options.LinkRate = None,
     budget: options.OneRunFlags,
-    keeping: options.KeepFlags,
+    keeping: options.LedKeepFlags,
     changes: options.FaultFlags,
     network: options.HostFlags,
     log: options.Log = None,

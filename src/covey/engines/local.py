@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,10 +33,11 @@ class LocalProcesses:
 
     def __init__(
         self, warm: str, threads: int = 1, stall: float = STALL, faults: SignalFaults | None = None,
-        joins: JoinRequests | None = None,
+        joins: JoinRequests | None = None, frozen: float = math.inf,
     ) -> None:  # fmt: skip
+        """`frozen` is for how many seconds this process may do nothing before its roles end, where `stall` is more."""
         self.faults, self.joins = faults, joins
-        self.processes = RoleProcesses(warm, start=partial(forked_by_server, threads), stall=stall)
+        self.processes = RoleProcesses(warm, start=partial(forked_by_server, threads, frozen=frozen), stall=stall)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.wakeups = (self.processes.line.fileno(),)
         self.paused = 0.0

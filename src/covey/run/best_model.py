@@ -68,10 +68,17 @@ class BestModel:
             made._take_over(_file(kept.resume))
         return made
 
-    def watch(self, referee: Referee, model: Callable[[], dict[str, Any]]) -> None:
-        """Keep each better model that the referee sees, which can be had at that moment."""
-        referee.best = self.score
-        referee.bettered = lambda best: self._keep(best, model())
+    def watch(
+        self, referee: Referee, model: Callable[[], dict[str, Any]], check: Callable[[], None] = lambda: None
+    ) -> None:
+        """Keep each better model that the referee sees, which can be had at that moment; `check` says if it may be."""
+
+        def keep(best: BestScore) -> None:
+            weights = model()
+            check()
+            self._keep(best, weights)
+
+        referee.best, referee.bettered = self.score, keep
 
     def written(self, write: Callable[[Path], None], file: Path) -> dict[str, Any]:
         """The model that a scorer writes to this file."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from covey.observe.callbacks import Callback
@@ -14,6 +16,8 @@ from covey.observe.result import Result
 from covey.run import notebook
 from covey.run.clusters import cluster as on_cluster
 from covey.run.clusters import engine_of, host_only, refuse_ranks, refusing
+from covey.run.leading.lead_options import LeadOptions
+from covey.run.leading.standby import stand_by
 from covey.run.listening import listening
 from covey.run.option_parts import (
     BudgetOptions,
@@ -28,7 +32,7 @@ from covey.run.option_parts import (
     VirtualOptions,
 )
 from covey.run.options import Options
-from covey.run.processes import local
+from covey.run.processes import import_ahead, local
 from covey.run.request import Request, facts, implied, request
 from covey.run.simulated import simulated
 from covey.simulate import Cluster
@@ -67,6 +71,8 @@ def fit(
     resume: str | os.PathLike[str] | None = None,
     on_failure: OnFailure = "stop",
     max_failures: int | None = None,
+    keeper: str = "file",
+    standby: bool = False,
     faults: FaultPlan | str | None = None,
     spot_trace: str | os.PathLike[str] | None = None,
     stall: str = "30s",
@@ -123,6 +129,10 @@ def fit(
             is not possible.
         max_failures: The number of failures in a row that such a run survives without a new checkpoint (5), or a new
             step of that worker (2).
+        keeper: Where launchers agree who has the run: "file", in the folder of checkpoints, or
+            "etcd:HOST:PORT/NAME" (docs/checkpoints.md).
+        standby: Wait while another launcher has the run, take over when it dies, and end with `SystemExit` when it
+            has finished the run.
         faults: What is to go wrong, such as "kill worker 1@5s" (docs/faults.md); on "local" and "simulated".
         spot_trace: A file that says when machines of workers arrive and depart (docs/elastic.md); needs a range.
         stall: Report who waits for whom after this time, and end the run if a process is unresponsive.
@@ -160,6 +170,7 @@ def fit(
         checkpoints=CheckpointOptions(
             checkpoint=checkpoint, every=every, resume=resume, on_failure=on_failure, max_failures=max_failures
         ),
+        lead=LeadOptions(keeper=keeper, standby=standby),
         fault_plan=FaultOptions(faults=faults, spot_trace=spot_trace),
         output=OutputOptions(
             save=save, traced=traced, command=command, watcher=watcher, callbacks=callbacks, log=log, runs=runs
@@ -178,7 +189,14 @@ def fit_with(task: Task | str, strategy: str | Any, workers: int | str, given: O
         name = parse_call(given.engine).name
         if name == "local":
             refuse_ranks()
-        return heard(request(task, strategy, workers, given), name, RUNNERS[name])
+        asked = request(task, strategy, workers, given)
+        if not given.lead.standby:
+            return heard(asked, name, RUNNERS[name])
+        lead, given = stand_by(given, partial(import_ahead, asked))
+        with closing(lead):
+            if asked.strategy.composition.mesh:  # the checkpoint decides where its model is cut
+                asked = request(task, strategy, workers, given)
+            return heard(replace(asked, options=given, lead=lead), name, RUNNERS[name])
     if host_only(engine, task, strategy, parse_workers(workers).most, given.training.rate):
         raise SystemExit(0)
     with refusing(engine):

@@ -9,6 +9,7 @@ from typing import Any
 from covey.engines.entries import ENGINES, Engine
 from covey.errors import PlanError
 from covey.names import meant, option
+from covey.run.leading.lead_options import LOCAL, LeadOptions
 from covey.run.option_parts import (
     HERE,
     HOSTS,
@@ -34,6 +35,7 @@ FOR: Mapping[frozenset[Kind], str] = {
     REAL: "real processes",
     HOSTS: f"engines with several hosts ({', '.join(ENGINES)})",
     VIRTUAL: "virtual time (the engine simulated, or covey simulate)",
+    LOCAL: "processes of this machine (the engine local)",
     HERE: "processes of this machine and virtual time (the engines local and simulated)",
 }
 
@@ -50,6 +52,7 @@ class Options:
     network: NetworkOptions = field(default_factory=NetworkOptions)
     virtual: VirtualOptions = field(default_factory=VirtualOptions)
     checkpoints: CheckpointOptions = field(default_factory=CheckpointOptions)
+    lead: LeadOptions = field(default_factory=LeadOptions)
     fault_plan: FaultOptions = field(default_factory=FaultOptions)
     output: OutputOptions = field(default_factory=OutputOptions)
 
@@ -84,7 +87,8 @@ class Options:
 PARTS: Mapping[str, type[OptionPart]] = {
     "training": TrainingOptions, "copies": CopyOptions,
     "budget": BudgetOptions, "processes": ProcessOptions, "network": NetworkOptions,
-    "virtual": VirtualOptions, "checkpoints": CheckpointOptions, "fault_plan": FaultOptions, "output": OutputOptions,
+    "virtual": VirtualOptions, "checkpoints": CheckpointOptions, "lead": LeadOptions, "fault_plan": FaultOptions,
+    "output": OutputOptions,
 }  # fmt: skip
 
 
@@ -114,6 +118,11 @@ def check(given: Options, name: str, engine: Engine | type[Engine] | None) -> No
                 raise PlanError(f"{option(given_name)} is not for {name}, {refused[given_name]}")
     for part in given.parts:
         part.check()
+    for name in given_names(given.lead) if given.checkpoints.checkpoint is None else ():
+        raise PlanError(
+            f"{option(name, getattr(given.lead, name))} needs {option('checkpoint', 'DIR')}: a second launcher goes on "
+            "from the newest checkpoint"
+        )
     if given.checkpoints.on_failure == "continue" and kind == "cluster":
         raise PlanError(
             f"{option('on_failure', 'continue')} is for the engines local and simulated, not for {name}: use "

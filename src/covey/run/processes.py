@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -34,6 +33,8 @@ from covey.run.best_model import BestModel
 from covey.run.changed_plan import PLAN, ChangedPlan, changed, check_parts
 from covey.run.checks import check_seats
 from covey.run.kept import changed_settings, mesh_of, same_cut, settings_of, uncut
+from covey.run.leading.lead import FROZEN, Lead
+from covey.run.leading.lead_options import FILE
 from covey.run.option_parts import CheckpointOptions, deaths_survived, plan_of
 from covey.run.request import Request, facts, referee
 from covey.run.restarting import Attempt, Restarts, interval
@@ -65,12 +66,19 @@ def local(asked: Request) -> Result:
     plan, everybody = plan_of(asked.options.fault_plan, begins_full=True), [role.address for role in asked.plan.roles]
     check_seats(plan, asked.plan)
     faults = SignalFaults(plan, [*everybody, SCORER], asked.plan.least > 0) if plan else None
+    frozen = stall if asked.options.lead.keeper == FILE else min(stall, FROZEN)
     joins = JoinRequests() if asked.plan.least else None
     result = on_processes(
-        asked, "local", lambda asked, warm, handed: LocalProcesses(warm, asked.threads, stall, faults, joins)
+        asked, "local", lambda asked, warm, handed: LocalProcesses(warm, asked.threads, stall, faults, joins, frozen)
     )  # fmt: skip
     result.failures += faults.unmet if faults else []
     return result
+
+
+def import_ahead(asked: Request) -> None:
+    """Have torch imported for the roles of a run that may start at any moment."""
+    with LocalProcesses(roles.__name__, asked.threads, parse_duration(asked.options.processes.stall)):
+        pass
 
 
 def on_processes(asked: Request, name: str, muster: Muster) -> Result:
@@ -78,20 +86,22 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     given = asked.options
     here = run_record(asked)
     kept, run = kept_run(given.checkpoints, here, rigid=asked.plan.elastic)
-    checkpoints = checkpoints_of(given.checkpoints, asked.kept)
+    checkpoints = asked.lead.checkpoints if asked.lead else checkpoints_of(given.checkpoints)
+    lead = asked.lead or Lead.of(given, checkpoints)
     interrupt, best = Interrupt(), BestModel.of(given)
-    restarts = Restarts(given, checkpoints, interrupt, len(asked.plan.limits), log=MembershipLog(asked.left))
+    restarts = Restarts(given, checkpoints, interrupt, len(asked.plan.limits), log=lead.membership(asked.left))
     restarts.failures.elastic &= not asked.plan.least  # those cannot be kept
-    with checkpoints or nullcontext(), interruptible(interrupt):
-        return restarts.run(
+    with lead.told(asked.kept), interruptible(interrupt):
+        result = restarts.run(
             Attempt(kept, run, log=restarts.failures.log),
-            lambda attempt: _train(asked, name, muster, here, checkpoints, interrupt, attempt, best),
+            lambda attempt: _train(asked, name, muster, here, lead, interrupt, attempt, best),
         )
+        return lead.finish(result)
 
 
 def _train(
-    asked: Request, name: str, muster: Muster, here: RunRecord, checkpoints: CheckpointDirectory | None,
-    interrupt: Interrupt, attempt: Attempt, best: BestModel,
+    asked: Request, name: str, muster: Muster, here: RunRecord, lead: Lead, interrupt: Interrupt, attempt: Attempt,
+    best: BestModel,
 ) -> Result:  # fmt: skip
     """One attempt, with new processes."""
     given, run, scores = asked.options, attempt.run, asked.options.budget.scores
@@ -117,13 +127,14 @@ def _train(
         wishes = RunWishes(
             score=bool(scores) and (asked.task.evaluate is not None or asked.target is not None or bool(judge.follows)),
             first=bool(scores) and asked.task.evaluate is not None and run is None, warm=warm, model=file,
-            checkpoints=checkpoints, keep_every=interval(given.checkpoints),
+            checkpoints=lead.checkpoints, lead=lead.check, keep_every=interval(given.checkpoints),
             run=here, stall=parse_duration(given.processes.stall), budget=asked.budget, watcher=given.output.watcher,
             interrupt=interrupt, lost=attempt.lost, profiled=given.processes.profiled,
             renewal=_renewal(asked, processes, attempt.log),
         )  # fmt: skip
         supervisor = attempt.supervisor = Supervisor(plan, board, processes, judge, wishes)
-        best.watch(judge, lambda: best.written(supervisor.scoring.write_last, file.with_name("best.safetensors")))
+        better = file.with_name("best.safetensors")
+        best.watch(judge, lambda: best.written(supervisor.scoring.write_last, better), lead.check)
         if run is not None:
             supervisor.resume(run)
             for line in change.lines if change else changed_settings(run, here):
@@ -140,6 +151,7 @@ def _train(
         best.tell(result)
         if asked.traced:
             result.keep_recording(supervisor.recording(outcome, result.strategy, result.engine))
+        lead.check()
         unsaved = save_model(result, given.output.save)
         result.failures += supervisor.monitor.left()
     if unsaved:

@@ -25,6 +25,7 @@ from covey.observe.referee import Referee
 from covey.observe.scoring_steps import ScoringSteps
 from covey.run.best_model import preference
 from covey.run.checks import check_place, check_range, check_rebirth, check_replicas, check_schedule, check_stream
+from covey.run.leading.lead import Lead
 from covey.run.option_parts import BudgetOptions
 from covey.run.options import Options
 from covey.run.saving import check_save
@@ -59,6 +60,7 @@ class Request:
     callbacks: Sequence[Any] = ()  # of the task, which roles do not need
     scored: Callable[[Row, dict[str, float]], None] | None = None  # is told of each score
     kept: Callable[[Path], None] | None = None  # is told of each checkpoint
+    lead: Lead | None = None  # of a launcher that has stood by
     left: Callable[[MembershipEvent], None] | None = None  # is told of each process that is lost, while the run goes on
 
     @property

@@ -25,11 +25,11 @@ from covey.model import scored
 from covey.names import option
 from covey.observe.callbacks import Callback
 from covey.observe.facts import RunFacts
-from covey.observe.membership import MembershipLog
 from covey.observe.progress import Watcher
 from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
 from covey.run.clusters import engine_of, host_only, places_of, refuse_ranks, refusing, terms_of
+from covey.run.leading.lead import Lead
 from covey.run.listening import listening
 from covey.run.option_parts import (
     BudgetOptions,
@@ -161,10 +161,12 @@ def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interr
     """Run the loop with the processes of an engine, until all have ended."""
     given = loop.options
     kept, run = kept_run(given.checkpoints, loop.run)
-    checkpoints = checkpoints_of(given.checkpoints, loop.kept)
-    restarts = Restarts(given, checkpoints, interrupt, len(loop.plan.limits), log=MembershipLog(loop.left))
-    with checkpoints or nullcontext(), interruptible(interrupt):
-        return restarts.run(Attempt(kept, run), lambda attempt: _lead(loop, muster, checkpoints, interrupt, attempt))
+    checkpoints = checkpoints_of(given.checkpoints)
+    first = Lead.of(given, checkpoints)
+    restarts = Restarts(given, checkpoints, interrupt, len(loop.plan.limits), log=first.membership(loop.left))
+    with first.told(loop.kept), interruptible(interrupt):
+        result = restarts.run(Attempt(kept, run), lambda attempt: _lead(loop, muster, checkpoints, interrupt, attempt))
+        return first.finish(result)
 
 
 def _lead(

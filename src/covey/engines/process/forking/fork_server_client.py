@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import select
 import signal
@@ -233,11 +234,15 @@ RETIRED: list[Process] = []  # that may have a run yet
 
 
 def forked_by_server(
-    threads: int, ours: socket.socket, theirs: socket.socket, directory: Path, warm: str, stall: float
-) -> ForkedParent:
-    """A parent of roles from this process's fork server, which is started if there is none that will do."""
+    threads: int, ours: socket.socket, theirs: socket.socket, directory: Path, warm: str, stall: float, *,
+    frozen: float = math.inf,
+) -> ForkedParent:  # fmt: skip
+    """A parent of roles from this process's fork server, which is started if there is none that will do.
+
+    It ends when this process does nothing for `stall` seconds, or `frozen` if that is less.
+    """
     environment = own_environment(**limited_to(threads))
-    wish = Wish(inherited=inherited(environment), directory=str(directory), warm=warm, stall=stall)
+    wish = Wish(inherited=inherited(environment), directory=str(directory), warm=warm, stall=min(stall, frozen))
     with LOCK:
         RETIRED[:] = [process for process in RETIRED if process.poll() is None]
         if RUNNING and RUNNING[0].serves(fixed(environment)):

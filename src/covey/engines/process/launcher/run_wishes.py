@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +39,7 @@ class RunWishes:
     lost: LostAttempt | None = None  # of this run; the clock goes on from there
     watcher: Watcher | None = None
     interrupt: Interrupt = field(default_factory=Interrupt)
+    lead: Callable[[], None] = lambda: None  # raises as soon as another launcher may have the run
 
 
 @dataclass(slots=True)

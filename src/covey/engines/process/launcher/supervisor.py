@@ -210,6 +210,7 @@ class Supervisor:
 
     def meanwhile(self) -> None:
         """Stop as soon as every role can when that is asked for; before the run there is nothing to end well."""
+        self.wishes.lead()
         if (pause := self.clock.skip_pause()) > 0:
             self.monitor.board.tell(self.roles, control.Skip(pause))
         orders = self.scoring.pauses.orders(self.ending.last_step)
