@@ -43,15 +43,20 @@ class Joined(Message):
 
 
 class Departed(Message):
-    """(From the engine) The sender is gone, and its seat is empty: what came before this is all that it sent."""
+    """(From the engine) The sender is gone, and its seat is empty: what came before this is all that it sent.
+
+    `life` is the seat's last one, or a number between that and the next one's.
+    """
 
     wire_name = "membership.departed"
+
+    life: int
 
     counted = False
 
 
 class ViewChanged(Exception):
-    """(To a program that waits for its peers in a round of all workers) One was born again: the round will not end."""
+    """(To a program that waits for its peers in a round of all workers) One went or came: the round will not end."""
 
 
 def all_lost(who: Address) -> PeerLost:

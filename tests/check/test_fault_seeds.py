@@ -14,6 +14,7 @@ from covey import catalog
 from covey.check import fault_seeds
 from covey.check.fault_seeds import CHECKPOINTS, FaultCase, case_of, examined, rehearsed, tried, tried_all
 from covey.checkpoint import RoleState
+from covey.data.leases import Ledger
 from covey.decentral.elastic.easgd import CentreMaster
 from covey.engines.remembered import Remembered
 from covey.engines.virtual.keeping import RunKeeper
@@ -38,6 +39,8 @@ def test_seeds(part: int) -> None:
 
 def test_seeds_pick_every_strategy_and_the_same_one_again() -> None:
     assert {catalog.resolve(case_of(seed).strategy, 4).name for seed in range(1000)} == set(catalog.names())
+    ranged = {catalog.resolve(one.strategy, 4).name for one in map(case_of, range(3000)) if one.least}
+    assert ranged >= {"bsp", "allreduce", "local_sgd", "bmuf", "diloco"}
     assert case_of(5) == case_of(5) and {case_of(seed).workers for seed in range(90)} == {2, 3, 4}
 
 
@@ -186,6 +189,12 @@ def test_runs_whose_lost_workers_are_born_again_keep_their_promises(strategy: st
     assert sum(str(one.plan).count("kill") for one in found) > 2, "somebody must be lost"
 
 
+def test_a_list_of_batches_that_is_not_taken_over_is_found(planting: pytest.MonkeyPatch) -> None:
+    planting.setattr(Ledger, "restore", lambda self, state: None)
+    case = FaultCase("allreduce", 3, elastic=True, least=1)
+    assert any(tried(case, seed).broken for seed in range(12))
+
+
 def test_messages_of_a_broken_round_that_are_not_dropped_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Together, "_forget", lambda self: None)
     case = FaultCase("allreduce", 3, elastic=True)
@@ -193,11 +202,12 @@ def test_messages_of_a_broken_round_that_are_not_dropped_are_found(monkeypatch: 
 
 
 @pytest.mark.xdist_group("fault seeds")
-@pytest.mark.parametrize("strategy", ["bsp", "ssp", "asynchronous"])
+@pytest.mark.parametrize("strategy", ["bsp", "ssp", "asynchronous", "allreduce", "local_sgd(period=3)"])
 def test_seeds_in_which_workers_come_and_go(strategy: str) -> None:
-    joined = 0
+    joined, served = 0, catalog.resolve(strategy, 3).servers.count > 0
     for seed in range(12):
-        finding = tried(FaultCase(strategy, 3, servers=1 + seed % 2, elastic=True, least=1), seed)
+        servers = 1 + seed % 2 if served else None
+        finding = tried(FaultCase(strategy, 3, servers=servers, elastic=True, least=1), seed)
         assert not finding.broken, str(finding)
         joined += any(fault.kind in OF_SEATS for fault in finding.plan.faults)
     assert joined > 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from pathlib import Path
@@ -47,8 +48,13 @@ def check(result: covey.Result, guide: Guide, events: list[str], samples: int) -
 
 
 @pytest.mark.parametrize(
-    ("strategy", "servers"), [("bsp", 2), ("asynchronous", 1), ("ssp", 2), ("easgd(period=2)", None)]
-)
+    ("strategy", "servers"),
+    [
+        ("bsp", 2), ("asynchronous", 1), ("ssp", 2), ("easgd(period=2)", None), ("allreduce", None),
+        ("local_sgd(period=2)", None), pytest.param("bmuf(period=3)", None, marks=pytest.mark.full),
+        pytest.param("diloco(period=4)", None, marks=pytest.mark.full),
+    ],
+)  # fmt: skip
 def test_workers_leave_and_join_and_no_sample_is_lost(room: Room, strategy: str, servers: int | None) -> None:
     guide = Guide(room, "leave worker 1", "kill worker 0", "join")
     task = room.task(before_step=AT_STEP)
@@ -61,11 +67,19 @@ def test_workers_leave_and_join_and_no_sample_is_lost(room: Room, strategy: str,
     assert "worker 1 joined; now 3 workers" in guide.said
 
 
-def test_a_range_without_changes_is_its_largest_number(room: Room) -> None:
+@pytest.mark.parametrize("strategy", ["bsp", "allreduce"])
+def test_a_range_without_changes_is_its_largest_number(room: Room, strategy: str) -> None:
     task = room.task()
-    ranged, fixed = fit(task, "bsp", "1:2", steps=30), fit(task, "bsp", 2, steps=30)
+    ranged, fixed = fit(task, strategy, "1:2", steps=30), fit(task, strategy, 2, steps=30)
     assert ranged.samples == fixed.samples
     assert all(torch.equal(ranged.weights[name], fixed.weights[name]) for name in fixed.weights)
+
+
+def test_the_first_worker_leaves_an_allreduce_and_the_others_models_are_scored(room: Room) -> None:
+    guide = Guide(room, "leave worker 0", "leave worker 2", "join")
+    result = fit(room.task(before_step=AT_STEP), "allreduce", "1:3", steps=60, watcher=guide, scores=4)
+    check(result, guide, ["leave worker 0", "leave worker 2", "join worker 0"], result.samples)
+    assert all(math.isfinite(row.loss) for row in result.history)
 
 
 def test_the_last_worker_that_may_not_leave_ends_the_run(room: Room) -> None:

@@ -107,7 +107,7 @@ class SeedFinding:
 def case_of(seed: int) -> FaultCase:
     """The strategy and the number of workers of a seed; seeds near each other share runs without faults.
 
-    Of the strategies that can go on after a loss, half do so.
+    Of the strategies that can go on after a loss, half do so, and of those whose workers may come and go half of these.
     """
     name = Random(f"case/{seed}").choice(catalog.names())
     chance = Random(f"workers/{name}/{seed // SHARING}")
@@ -115,7 +115,8 @@ def case_of(seed: int) -> FaultCase:
     spec = FASTER.get(name) or catalog.STRATEGIES[name].example or name
     chosen = catalog.resolve(spec, workers)
     able = chosen.on_loss == "continue" and not chosen.rigid
-    return FaultCase(spec, workers, elastic=able and chance.random() < 0.5)
+    elastic = able and chance.random() < 0.5
+    return FaultCase(spec, workers, elastic=elastic, least=int(elastic and chosen.ranges and chance.random() < 0.5))
 
 
 def record_of(case: FaultCase, plan: FaultPlan, limit: float, every: float = 0.0) -> FaultRecord:

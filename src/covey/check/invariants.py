@@ -19,6 +19,7 @@ from covey.simulate.faults import OF_SEATS, Fault, FaultPlan
 from covey.strategy import FaultTrait
 
 CLOSE = 1e-12  # how far float64 weights may lie apart where sums may have another order
+ALL_LOST = "was lost together with all other workers that had the model"
 LOST_WITH_A_WORKER: tuple[FaultTrait, ...] = ("optimizers of their own", "models of their own")
 
 
@@ -41,7 +42,10 @@ def declares(asked: Request, trait: FaultTrait) -> bool:
 
 
 def ends(calm: FaultRecord, record: FaultRecord) -> list[str]:
-    """Whatever is lost, the run goes on or starts again."""
+    """Whatever is lost, the run goes on or starts again, unless nobody has the model any more, and nothing is kept."""
+    killed = any(fault.kind == "kill" for fault in record.plan.faults)
+    if record.asked.plan.least and killed and ALL_LOST in record.why:
+        return []
     return [record.why] if record.result is None else []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Lease(NamedTuple):
@@ -85,14 +85,34 @@ class Ledger:
         """A worker is gone: others get what it had, but for what is known to be done."""
         for lease in self.held[worker].values():
             if not known(lease):
-                self.returned.add(lease)
-                self.done[worker] -= self.size(*lease)
+                self._return(worker, lease)
         self.settle(worker)
         self.empty.add(worker)
+
+    def give_back(self, worker: int, first: int) -> None:
+        """Others get what this worker was given for steps from this one on."""
+        for step in [step for step in self.held[worker] if step >= first]:
+            self._return(worker, self.held[worker].pop(step))
+
+    def _return(self, worker: int, lease: Lease) -> None:
+        self.returned.add(lease)
+        self.done[worker] -= self.size(*lease)
 
     def join(self, worker: int) -> None:
         """A seat is taken again: what is left of its batches is its worker's."""
         self.empty.discard(worker)
+
+    def state(self) -> dict[str, Any]:
+        """All that has changed since the beginning, for another one that goes on from here."""
+        held = [{step: tuple(lease) for step, lease in leases.items()} for leases in self.held]
+        gone = {"returned": [tuple(lease) for lease in sorted(self.returned)], "empty": sorted(self.empty)}
+        return {"next": list(self.next), "done": list(self.done), "held": held, **gone}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.next, self.done = list(state["next"]), list(state["done"])
+        self.held = [{step: Lease(*lease) for step, lease in leases.items()} for leases in state["held"]]
+        self.returned, self.empty = {Lease(*lease) for lease in state["returned"]}, set(state["empty"])
 
     def _give(self, worker: int, lease: Lease) -> None:
         if lease in self.returned:

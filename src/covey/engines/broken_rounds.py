@@ -1,4 +1,4 @@
-"""Which waits end when a worker is born again? Those for a peer in a round of all of them, where a role takes part."""
+"""Which waits end when a worker goes or comes? Those for a peer in a round of all of them, where a role takes part."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Coroutine
 from typing import Any
 
 from covey.engines.mailbox import Mailbox
-from covey.membership import Joined, ViewChanged
+from covey.membership import Departed, Joined, ViewChanged
 from covey.program import Collective, Effect, Receive
 
 
 def in_round(effect: Effect[Any] | None, mailbox: Mailbox) -> bool:
-    """Whether this is a wait for peers that somebody's new life, of which the program has not heard, has broken off."""
+    """Whether this is a wait for peers that a change, of which the program has not heard, has broken off."""
     if isinstance(effect, Receive):
         waits = effect.sender is not None and effect.sender.role == "worker" and Joined not in effect.kinds
     else:
         waits = isinstance(effect, Collective)
-    return waits and mailbox.holds(Joined)
+    return waits and mailbox.holds(Joined, Departed)
 
 
 class Breakable(Coroutine[Effect[Any], Any, None]):

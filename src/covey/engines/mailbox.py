@@ -28,6 +28,6 @@ class Mailbox:
                 return message
         return None
 
-    def holds(self, kind: type[Message]) -> bool:
-        """Whether a message of this kind waits."""
-        return any(type(message) is kind for message in self.waiting)
+    def holds(self, *kinds: type[Message]) -> bool:
+        """Whether a message of one of these kinds waits."""
+        return any(type(message) in kinds for message in self.waiting)

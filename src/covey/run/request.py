@@ -34,6 +34,7 @@ from covey.simulate import parse_rate
 from covey.spec import Spec
 from covey.spec.worker_range import WorkerRange, parse_workers
 from covey.strategy import Plan, Strategy
+from covey.strategy.roles import shown_by_any
 from covey.target import Target, parse_target
 from covey.task import Task, load_task
 from covey.task.schedule import COUNTED
@@ -118,7 +119,7 @@ def request(
     check_range(chosen, deal, team, given)
     spec, chosen = _cut(spec, chosen, task, workers, deal, given)
     check_replicas(chosen, team, given)
-    roles = chosen.layout(workers, given.training.servers, given.copies.replicas)
+    roles = shown_by_any(chosen.layout(workers, given.training.servers, given.copies.replicas), team.least)
     limits = budgets(deal, given.budget)
     if not given.virtual.timing_only:
         build.check_batches(task, deal, limits, chosen.terms.parts)

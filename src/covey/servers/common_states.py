@@ -13,7 +13,7 @@ from covey.servers.together import Together
 class WholeReplica:
     """Every worker holds the same parameters, float buffers, counters and optimizer state."""
 
-    counts = True
+    counts = alike = True
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica

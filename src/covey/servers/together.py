@@ -11,22 +11,27 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from covey.exchange.collectives.sums import Group
-from covey.membership import Joined, ViewChanged, all_lost
+from covey.membership import Departed, Joined, ViewChanged, all_lost
 from covey.message import KINDS, Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
 from covey.servers.packed_state import packed, unpacked
+from covey.servers.seat_lives import SeatLives
 from covey.servers.standing import remembered, skip_to
 from covey.vector import Vector
 
 
 class RoundStanding(Message):
-    """How far the sender is, in which lives it knows all workers, and which of them have ended."""
+    """How far the sender is, in which lives it knows all workers, and which of them have ended.
+
+    `dealt`: where batches are dealt out for each round, those of the next one are.
+    """
 
     wire_name = "together.standing"
 
     lives: tuple[int, ...]
     done: int
+    dealt: bool
     ended: tuple[int, ...]
 
     counted = kept = False
@@ -70,7 +75,7 @@ class Parting(Message):
     counted = kept = False
 
 
-LASTING = frozenset({Joined, RoundStanding, RoundClosed})
+LASTING = frozenset({Joined, Departed, RoundStanding, RoundClosed})
 """What does not belong to a round."""
 
 
@@ -78,6 +83,7 @@ class CommonState(Protocol):
     """What the workers have in common after a round, and one that is behind takes over."""
 
     counts: bool  # the samples that all have seen are a part of it
+    alike: bool  # and all of what a worker shows: the model of any of them is that of the run
 
     def give(self) -> dict[str, Any]: ...
     def take(self, state: dict[str, Any], born_again: bool) -> None: ...
@@ -91,9 +97,10 @@ class Together:
         self.elastic = node.life.elastic
         self._done = remembered(node, "done", -1 if node.life.number else node.step + 1)
         self.group: Group = ()  # of the last round
-        self.lives = tuple(node.life.number if rank == node.rank else 0 for rank in range(node.workers))
+        self.seats = SeatLives(node)
         self.ended = {who.rank for who in node.life.ended}
         self.open = False  # a round was done since all were last known to be equally far
+        self._touched: list[tuple[Vector, Vector]] = []  # what a broken round may have changed, and as it was before
 
     @property
     def done(self) -> int:
@@ -101,9 +108,14 @@ class Together:
         return self._done.value
 
     @property
+    def dealt(self) -> bool:
+        """Whether the batches of the next round are dealt out."""
+        return False
+
+    @property
     def peers(self) -> list[Address]:
-        """The workers besides this one that have not ended."""
-        away = {self.node.rank, *self.ended}
+        """The workers besides this one that are there, and have not ended."""
+        away = {self.node.rank, *self.ended, *self.seats.empty}
         return [Address("worker", rank) for rank in range(self.node.workers) if rank not in away]
 
     async def enter(self, replica: Replica) -> bool:
@@ -127,15 +139,14 @@ class Together:
         if not self.elastic:
             await act()
             return True
-        before, self.group = [vector.clone() for vector in touched], group
+        before, self.group = [(vector, vector.clone()) for vector in touched], group
         while True:
             try:
                 await act()
                 self._done.value, self.open = step + 1, True
                 return True
             except ViewChanged:
-                for vector, numbers in zip(touched, before, strict=True):
-                    vector.copy_(numbers)
+                self._touched = before
                 if await self.meet():
                     return False
 
@@ -156,20 +167,25 @@ class Together:
         while self.elastic and self._news():
             await self.meet()
 
-    async def _part(self, step: int, group: Group) -> None:
-        """The first of them, whose model may be the one that is scored, hears all, and is the last to leave."""
+    async def _part(self, step: int, group: Group) -> bool:
+        """The first of them, whose model may be the one that is scored, hears all, and is the last to leave.
+
+        False: all had to meet instead.
+        """
         self.open = False
         first, *others = group
         try:
             if self.node.address != first:
                 await self.node.send(first, Parting(step))
                 await self.node.receive(Parting, sender=first, step=step)
-                return
+                return True
             for who in others:
                 await self.node.receive(Parting, sender=who, step=step)
             await self.node.broadcast(others, Parting(step))
+            return True
         except ViewChanged:
             await self.meet()
+            return False
 
     # -- where all meet ------------------------------------------------------------------------------------------------
 
@@ -185,60 +201,60 @@ class Together:
                 continue
 
     def _news(self) -> bool:
-        """Whether somebody was born again since."""
+        """Whether somebody was born again, has come, or has gone since."""
         found = False
-        while news := self.node.receive_nowait(Joined):
+        while news := self.node.receive_nowait(Joined, Departed):
             found = True
-            self._know(tuple(news.life if rank == news.sender.rank else 0 for rank in range(self.node.workers)))
+            self.seats.hear(news)
         return found
 
-    def _know(self, lives: tuple[int, ...]) -> bool:
-        """Take in what somebody knows of the lives of all; whether some of it is new."""
-        before, self.lives = self.lives, tuple(map(max, self.lives, lives))
-        return self.lives != before
-
-    async def _standings(self) -> dict[int, int]:
+    async def _standings(self) -> dict[int, tuple[int, bool]]:
         """How far each worker is, when all know each other in the same lives and hold nothing of the broken round."""
         told: dict[int, RoundStanding] = {}
         closed: dict[int, tuple[int, ...]] = {}
         await self._tell()
         while True:
-            alike = all(who.rank in told and told[who.rank].lives == self.lives for who in self.peers)
-            if alike and closed.get(self.node.rank) != self.lives:
+            lives = self.seats.marks
+            alike = all(who.rank in told and told[who.rank].lives == lives for who in self.peers) and self.seats.sure
+            if alike and closed.get(self.node.rank) != lives:
                 self._forget()
-                closed[self.node.rank] = self.lives
-                await self.node.broadcast(self.peers, RoundClosed(self.lives))
-            if alike and all(closed.get(who.rank) == self.lives for who in self.peers):
-                return {self.node.rank: self.done, **{who.rank: told[who.rank].done for who in self.peers}}
-            word = await self.node.receive_any(Joined, RoundStanding, RoundClosed)
+                closed[self.node.rank] = lives
+                await self.node.broadcast(self.peers, RoundClosed(lives))
+            if alike and all(closed.get(who.rank) == lives for who in self.peers):
+                others = {who.rank: (told[who.rank].done, told[who.rank].dealt) for who in self.peers}
+                return {self.node.rank: (self.done, self.dealt), **others}
+            word = await self.node.receive_any(Joined, Departed, RoundStanding, RoundClosed)
             if isinstance(word, RoundClosed):
                 closed[word.sender.rank] = word.lives
             elif isinstance(word, RoundStanding):
                 told[word.sender.rank] = word
                 self.ended.update(word.ended)
-                if self._know(word.lives):
+                if self.seats.know(word.lives):
                     await self._tell()
             else:
-                assert isinstance(word, Joined)
-                self._know(tuple(word.life if rank == word.sender.rank else 0 for rank in range(self.node.workers)))
+                self.seats.hear(word)
                 await self._tell()  # also where its life was known: what it was told before went to the one before
 
     async def _tell(self) -> None:
-        await self.node.broadcast(self.peers, RoundStanding(self.lives, self.done, tuple(sorted(self.ended))))
+        standing = RoundStanding(self.seats.marks, self.done, self.dealt, tuple(sorted(self.ended)))
+        await self.node.broadcast(self.peers, standing)
 
     def _forget(self) -> None:
         """Let go of the broken round: all that the others sent in it has come, for messages of a link stay in order."""
         while self.node.receive_nowait(*{*KINDS.values()} - LASTING):
             pass
         self.node.host.forget_sums()
+        for vector, numbers in self._touched:  # not before: others may have read these numbers where they lie
+            vector.copy_(numbers)
+        self._touched = []
 
-    async def _catch_up(self, standings: dict[int, int]) -> None:
+    async def _catch_up(self, standings: dict[int, tuple[int, bool]]) -> None:
         """Bring all to the furthest."""
-        node, furthest = self.node, max(standings.values())
+        node, furthest = self.node, max(done for done, _ in standings.values())
         if furthest < 0:
             raise all_lost(node.address)
-        late = [Address("worker", rank) for rank, done in sorted(standings.items()) if done < furthest]
-        donor = Address("worker", min(rank for rank, done in standings.items() if done == furthest))
+        late = [Address("worker", rank) for rank, (done, _) in sorted(standings.items()) if done < furthest]
+        donor = Address("worker", min(rank for rank, (done, _) in standings.items() if done == furthest))
         if node.address in late:
             given = await node.receive(PeerState, sender=donor)
             self.state.take(unpacked(given.state, donor), born_again=self.done < 0)

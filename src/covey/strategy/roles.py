@@ -161,3 +161,8 @@ def copies_of(index: int, servers: int, replicas: int) -> tuple[Address, ...]:
 def workers(count: int) -> tuple[Address, ...]:
     """The addresses of all workers, in rank order."""
     return tuple(Address("worker", rank) for rank in range(count))
+
+
+def shown_by_any(roles: list[Role], least: int) -> list[Role]:
+    """The roles; where workers without a server come and go, any of them may be the one whose model is scored."""
+    return [replace(role, scored=True) if least and role.together else role for role in roles]

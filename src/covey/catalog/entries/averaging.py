@@ -34,7 +34,7 @@ ENTRIES: Mapping[str, Entry] = {
         "cleared (`reset`) or averaged too (`average`). `pattern` and `local` as in `allreduce`.",
         tries=("local_sgd(period=4)", "local_sgd(period=32)", "local_sgd(period=128)"),
         traffic=TrafficFormula("2 (n-1)/n / period", formulas.whole_periods), timelines=("local_sgd(period=2)",),
-        on_loss="continue", fault_traits=frozenset({"optimizers of their own"}),
+        on_loss="continue", ranges=True, fault_traits=frozenset({"optimizers of their own"}),
         test="decentral/test_local_sgd.py::test_workers_drift_until_the_period_is_over_and_then_agree_to_the_bit",
     ),
     "sparknet": Entry(
@@ -54,7 +54,7 @@ ENTRIES: Mapping[str, Entry] = {
             "bmuf(period=32, momentum=0.4, reset=false)",
         ),
         traffic=BLOCKS, timelines=("bmuf(period=2)",),
-        on_loss="continue",
+        on_loss="continue", ranges=True,
         test="decentral/test_outer.py::test_block_momentum_comes_to_the_sum_of_a_geometric_series",
     ),
     "diloco": Entry(
@@ -63,7 +63,7 @@ ENTRIES: Mapping[str, Entry] = {
         details="The local optimizers' state stays.",
         tries=("diloco(period=32)",),
         traffic=BLOCKS, timelines=("diloco(period=2)",),
-        on_loss="continue", fault_traits=frozenset({"optimizers of their own"}),
+        on_loss="continue", ranges=True, fault_traits=frozenset({"optimizers of their own"}),
         test="decentral/test_outer.py::test_diloco_is_pytorchs_nesterov",
     ),
     "crossbow": Entry(

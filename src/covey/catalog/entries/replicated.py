@@ -28,7 +28,7 @@ ENTRIES: Mapping[str, Entry] = {
         mathematics=MEAN_GRADIENT,
         traffic=TrafficFormula("2 (n-1)/n", formulas.every_step),
         timelines=("allreduce", "allreduce(pattern=halving)", "allreduce(pattern=hierarchical)"),
-        on_loss="continue",
+        on_loss="continue", ranges=True,
         fault_traits=frozenset({"same bits"}),
         test="central/test_allreduce.py::test_every_worker_holds_the_whole_optimizer_and_the_same_bits",
     ),

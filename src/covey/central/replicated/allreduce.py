@@ -22,6 +22,8 @@ from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Memory, Node, Program
 from covey.servers.common_states import WholeReplica, enter
+from covey.servers.leased_batches import leased_gradient
+from covey.servers.leased_rounds import LeasedRounds
 from covey.servers.together import Together
 from covey.simulate.units import parse_size
 from covey.strategy import GROW, Description, Role, Strategy, TaskTerms, Taxonomy
@@ -56,6 +58,8 @@ async def worker(node: Node, replica: Replica, *, wish: PatternRequest, local: i
 
     What is to be measured is measured after a first step: without buckets, and in a ring unless told otherwise.
     """
+    if node.life.leased:
+        return await leased_worker(node, replica, summing=by_name.pattern("allreduce", wish.pattern, local))
     choice = node.remember("choice", PatternChoice()) if wish.open else Memory(wish.granted)
     told = not wish.open
     together = Together(node, WholeReplica(replica))
@@ -78,6 +82,25 @@ async def worker(node: Node, replica: Replica, *, wish: PatternRequest, local: i
             told = True
             await tell(node, choice.value)
     await together.leave()
+
+
+async def leased_worker(node: Node, replica: Replica, *, summing: Pattern) -> None:
+    """The same, among those that are there: each step is on the mean gradient of the samples that they have in it."""
+    rounds = LeasedRounds(node, replica, WholeReplica(replica))
+
+    async def mean(group: Group) -> None:
+        replica.progress.begin(rounds.samples)
+        await mean_gradient(node, replica, replica.grad, group, summing)
+
+    going = await rounds.begin_here()
+    while going:
+        while rounds.begin(1) and node.training():
+            if lease := rounds.lease():
+                await leased_gradient(node, replica, lease, clip=False)
+            if await rounds.conclude(mean, replica.grad, replica.buffers):
+                await update(node, replica, [who.rank for who in rounds.group])
+                await rounds.hand_out()
+        going = not await rounds.part_from_all()
 
 
 async def differentiated(node: Node, replica: Replica) -> float:

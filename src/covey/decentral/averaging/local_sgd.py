@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from covey.decentral.averaging.common_models import MeanModel
+from covey.decentral.averaging.leased_periods import leased_periods
 from covey.decentral.averaging.model_means import ModelMeans, model_means
 from covey.decentral.averaging.optimizer_state import Momentum, OptimizerMoments
 from covey.decentral.written_settings import written
@@ -19,6 +20,7 @@ from covey.exchange.collectives.sums import Group, Pattern
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.leased_rounds import LeasedRounds
 from covey.servers.together import Together
 from covey.strategy import GROW, Description, Role, Strategy, Taxonomy
 
@@ -39,11 +41,17 @@ class Periods:
             yield step
             length *= self.growth
 
+    def length(self, first: int) -> int:
+        """Of the period that begins with this step."""
+        return next(end for end in self.ends() if end >= first) + 1 - first
+
 
 async def worker(
     node: Node, replica: Replica, *, periods: Periods, momentum: Momentum = "keep", pattern: Pattern, codec: Codec
 ) -> None:
     """Step alone; at the end of a period replace the model by the mean of all."""
+    if node.life.leased:
+        return await leased_worker(node, replica, periods=periods, momentum=momentum, pattern=pattern)
     ends, end = periods.ends(), -1
     models = model_means(node, replica, codec, "models")
     gradients = models.of_gradients() if periods.after else None
@@ -68,6 +76,19 @@ async def worker(
             models.begin()
         await together.part(step)
     await together.leave()
+
+
+async def leased_worker(
+    node: Node, replica: Replica, *, periods: Periods, momentum: Momentum, pattern: Pattern
+) -> None:  # fmt: skip
+    """The same, among those that are there."""
+    models, state = ModelMeans(node, replica), MeanModel(node, replica, momentum)
+    rounds = LeasedRounds(node, replica, state)
+
+    async def mean(members: Group) -> None:
+        await average(replica, models, members, pattern, momentum)
+
+    await leased_periods(node, replica, rounds, periods.length, mean, state.keep)
 
 
 async def step_together(node: Node, replica: Replica, step: int, pattern: Pattern, means: Means | None) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from covey.decentral.averaging.common_models import BlockState
+from covey.decentral.averaging.leased_periods import leased_periods
 from covey.decentral.averaging.local_sgd import average, group
-from covey.decentral.averaging.model_means import model_means
+from covey.decentral.averaging.model_means import ModelMeans, model_means
 from covey.decentral.averaging.optimizer_state import Momentum
 from covey.decentral.written_settings import written
 from covey.errors import PlanError
@@ -22,6 +23,7 @@ from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node, Program
 from covey.servers.common_states import enter
+from covey.servers.leased_rounds import LeasedRounds
 from covey.servers.together import Together
 from covey.strategy import Description, Role, Strategy, Taxonomy
 from covey.vector import Vector
@@ -37,6 +39,8 @@ async def worker(
     node: Node, replica: Replica, *, period: int, outer: Outer, momentum: Momentum, codec: Codec
 ) -> None:  # fmt: skip
     """Step alone for a block; then all average, make the same outer step, and begin the next block there."""
+    if node.life.leased:
+        return await leased_worker(node, replica, period=period, outer=outer, momentum=momentum)
     block = node.remember("block", fresh(replica)).value
     done = node.remember("done", [0]).value  # steps
     replica.show(block["published"].join(block["buffers"]))
@@ -49,9 +53,7 @@ async def worker(
         mean = partial(average, replica, models, members, ring, momentum)
         if not await together.round(done[0] - 1, members, mean, replica.model):
             return
-        outer(block, replica.flat - block["start"])
-        replica.flat.copy_(block["start"])
-        block["buffers"].copy_(replica.buffers)  # statistics are averaged, and that is all
+        step_on(block, replica, outer)
         state.keep()
 
     for step in node.steps() if await enter(node, replica, together) else ():
@@ -66,6 +68,30 @@ async def worker(
         await end_block(last(node, done[0]))
         done[0] = 0
     await together.leave()
+
+
+def step_on(block: Block, replica: Replica, outer: Outer) -> None:
+    """The model is the mean of all: make the outer step, and begin the next block after it."""
+    outer(block, replica.flat - block["start"])
+    replica.flat.copy_(block["start"])
+    block["buffers"].copy_(replica.buffers)  # statistics are averaged, and that is all
+
+
+async def leased_worker(node: Node, replica: Replica, *, period: int, outer: Outer, momentum: Momentum) -> None:
+    """The same, among those that are there."""
+    block, models = fresh(replica), ModelMeans(node, replica)
+    replica.show(block["published"].join(block["buffers"]))
+    state = BlockState(node, replica, block, momentum)
+    rounds = LeasedRounds(node, replica, state)
+
+    async def mean(members: Group) -> None:
+        await average(replica, models, members, ring, momentum)
+
+    def then() -> None:
+        step_on(block, replica, outer)
+        state.keep()
+
+    await leased_periods(node, replica, rounds, lambda first: period, mean, then)
 
 
 def last(node: Node, done: int) -> Group:

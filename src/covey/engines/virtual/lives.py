@@ -119,7 +119,8 @@ class VirtualLives:
         self.wires.replaced(actor)
         for address, other in self.actors.items():
             if address != actor.address and not other.ended:
-                self.deliver(other, Departed(sender=actor.address))
+                self.deliver(other, Departed(actor.life.number, sender=actor.address))
+                self._break_off(other)
 
     def join(self, who: Address) -> None:
         """A new worker takes an empty seat."""
@@ -166,6 +167,8 @@ class VirtualLives:
             if address != who and not other.ended:
                 self.deliver(other, Joined(life.number, sender=who))
                 self._break_off(other)
+        for empty in sorted(self.empty):
+            self.deliver(actor, Departed(self.actors[empty].life.number, sender=empty))
         if since is None:
             self.rebirth.say(f"{who} joined at {clock(now)}; now {workers(self.workers)}")
         else:

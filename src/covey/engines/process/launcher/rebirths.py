@@ -211,8 +211,10 @@ class Rebirths:
     def _fork(self, seat: EmptySeat) -> None:
         assert self.renewal is not None
         seat.forked = True
-        # a life that has no process yet is not known: where it will be heard is told when that is known
-        lives = {who: life - (who in self._unborn) for who, life in self.renewal.deaths.lives.items()}
+        # a life that has no process yet is not known: where it will be heard is told when that is known; and so is that
+        # a seat is empty
+        unknown = self._unborn | self.empty
+        lives = {who: life - (who in unknown) for who, life in self.renewal.deaths.lives.items()}
         self.endpoints[seat.who] = self.renewal.start(seat.who, lives)
         building = {who for who, other in self.seats.items() if not other.ready}  # these are told when they are ready
         self._install(seat.who, [who for who in self._listeners(seat) if who not in building])

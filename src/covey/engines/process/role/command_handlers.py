@@ -39,14 +39,14 @@ def install(driver: Driver, word: control.Install) -> None:
     """Speak to another life of a role; programs hear of it after all that the earlier one sent."""
     unread = [message for message in driver.host.mailbox.waiting if message.sender == word.who]
     if driver.links.renew(word.who, word.life, word.endpoint, unread) and not driver.programs.ended:
-        driver.deliver(Departed(sender=word.who) if word.empty else Joined(word.life, sender=word.who))
+        driver.deliver((Departed if word.empty else Joined)(word.life, sender=word.who))
         if driver.host.breakable:
             break_off(driver)
     driver.line.tell(installed(driver.links, word, driver.programs.ended))
 
 
 def break_off(driver: Driver) -> None:
-    """Somebody was born again: the program no longer waits for what its peers would have sent in this round."""
+    """Somebody went or came: the program no longer waits for what its peers would have sent in this round."""
     running = driver.programs.main
     if running is None or running is driver.programs.held or not in_round(running.effect, driver.host.mailbox):
         return

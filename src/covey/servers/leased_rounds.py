@@ -1,0 +1,217 @@
+"""Rounds of workers that come and go: all keep the same list of batches, and deal them out at the start of a round.
+
+Nobody asks anybody for a batch: who is there, which round is next, and what is left are known to all alike, so each
+works out what everybody does. A batch is settled when its round is done. Where somebody goes or comes, all meet, and
+take over the list of one that is furthest; what those who are gone had goes back to it. Who comes takes part from the
+next round on. Who has no batch in a round takes no part in its sum, and is given the outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from covey.data.leases import Lease, Ledger
+from covey.exchange.collectives.sums import Group
+from covey.membership import ViewChanged, all_lost
+from covey.message import Address, Message
+from covey.model.replica import Replica
+from covey.observe.tally import AcceptedSamples
+from covey.program import Node
+from covey.servers.packed_state import packed, unpacked
+from covey.servers.together import CommonState, PeerReady, PeerState, RoundStanding, Together
+from covey.vector import Vector
+
+FADE = 2.0**-60  # of a worker's weight to that of the one before it, where the first one that is there is shown
+FAINTEST = 16  # times that, which is about the smallest number there is
+
+GroupAct = Callable[[Group], Awaitable[object]]
+"""What some workers do together."""
+
+
+class RoundOutcome(Message):
+    """What all have in common after the round that ends before this step, to one that had no batch in it."""
+
+    wire_name = "together.outcome"
+
+    step: int
+    state: Vector
+
+    counted = kept = False
+
+
+class LeasedRounds(Together):
+    """One worker among those of its run that are there."""
+
+    def __init__(self, node: Node, replica: Replica, state: CommonState) -> None:
+        super().__init__(node, state)
+        source, seats = replica.batch_source, range(node.workers)
+        limits = [limit or 0 for limit in node.limits]
+        self.replica = replica
+        self.ledger = Ledger(limits, [source.steps(seat) for seat in seats], source.samples)
+        self.end = self.done  # of the round that is dealt out, if one is
+
+    # -- a round ---------------------------------------------------------------------------------------------------
+
+    @property
+    def dealt(self) -> bool:
+        return self.end > self.done
+
+    @property
+    def members(self) -> list[int]:
+        """The workers that are there."""
+        return sorted([self.node.rank, *(who.rank for who in self.peers)])
+
+    @property
+    def active(self) -> Group:
+        """Those of them that have a batch in this round."""
+        return tuple(Address("worker", rank) for rank in self.members if self.ledger.held[rank])
+
+    @property
+    def samples(self) -> int:
+        """Of all of them together, in this round."""
+        return sum(self.ledger.size(*lease) for held in self.ledger.held for lease in held.values())
+
+    @property
+    def settled(self) -> int:
+        """The samples of all rounds before this one."""
+        return sum(self.ledger.done) - self.samples
+
+    def begin(self, length: int) -> bool:
+        """Deal out the next round, in which everybody does this many batches if there are as many; False: none is left.
+
+        In the order of steps: all get their first batch before anybody gets a second.
+        """
+        if not self.dealt:
+            for step in range(self.done, self.done + length):
+                for rank in self.members:
+                    self.ledger.take(rank, step)
+            self.end = 1 + max((step for held in self.ledger.held for step in held), default=self.done - 1)
+        return self.dealt
+
+    def lease(self) -> Lease | None:
+        """The batch of this worker's step."""
+        return self.ledger.held[self.node.rank].get(self.node.step)
+
+    async def conclude(self, act: GroupAct, *touched: Vector, stopped: bool = False) -> bool:
+        """End the round by what those do together that had a batch in it, and which changes these vectors.
+
+        False: there is nothing left to do here, as another worker's outcome is taken over. With `stopped` the steps
+        from the present one on are not done. As in `round`, what follows from the sum is done before anything else.
+        """
+        before, end = [(vector, vector.clone()) for vector in touched], self.node.step if stopped else self.end
+        while True:
+            try:
+                return await self._concluded(act, end)
+            except ViewChanged:
+                self._touched = before
+                if await self.meet():
+                    self._skip()
+                    return False
+
+    async def _concluded(self, act: GroupAct, end: int) -> bool:
+        self.group = active = self.active
+        mine = self.node.address in active
+        if mine:
+            await act(active)
+        elif active:
+            outcome = await self.node.receive(RoundOutcome, sender=active[0], step=end)
+            self.state.take(unpacked(outcome.state, active[0]), born_again=False)
+        self._settle(end)
+        return mine
+
+    async def hand_out(self) -> None:
+        """After a round, and what follows from it: those that had no batch get the outcome."""
+        idle = [who for who in self.peers if who not in self.group]
+        if idle and self.node.address == self.group[0]:
+            await self.node.broadcast(idle, RoundOutcome(self.done, packed(self.state.give())))
+
+    def _settle(self, end: int) -> None:
+        for rank in range(self.node.workers):
+            self.ledger.give_back(rank, end)
+            self.ledger.settle(rank)
+        self._done.value = self.end = end
+        self.open = True
+
+    # -- who is there ----------------------------------------------------------------------------------------------
+
+    async def begin_here(self) -> bool:
+        """Take part from the beginning, or with what the others have in common; False: all of them have ended."""
+        if not self.node.life.number:
+            self._weigh()
+            return True
+        self.replica.weigh(0.0)
+        self._news()
+        if not self.peers:
+            if not self.node.life.ended:
+                raise all_lost(self.node.address)
+            return False
+        await self.meet()
+        self._skip()
+        await self.node.note("resumed", self.ledger.before(self.node.rank, self.done))
+        if not self.state.counts:
+            self.replica.progress.reach(self.settled)
+        self._weigh()
+        return True
+
+    async def part_from_all(self) -> bool:
+        """Nothing is left to deal out: end, together with all others; False: somebody went or came, so look again."""
+        if self.open and not await self._part(self.done - 1, tuple(Address("worker", rank) for rank in self.members)):
+            return False
+        if self._news():
+            await self.meet()
+            return False
+        ended = tuple(sorted({*self.ended, self.node.rank}))  # who still waits for others need not wait for this one
+        await self.node.broadcast(self.peers, RoundStanding(self.seats.marks, self.done, False, ended))
+        return True
+
+    def _skip(self) -> None:
+        """Count the steps that the others have done."""
+        while self.node.step < self.done - 1:
+            self.node.training()
+
+    def _weigh(self) -> None:
+        """Where all models are the same, the first one is shown, to the bit, and the next one when that one is gone."""
+        self.replica.weigh(FADE ** min(self.node.rank, FAINTEST) if self.state.alike else 1.0)
+
+    async def _catch_up(self, standings: dict[int, tuple[int, bool]]) -> None:
+        """Bring all to the furthest, and to its list: that of one which has dealt out the next round, if one has."""
+        node, furthest = self.node, max(standings.values())
+        if furthest[0] < 0:
+            raise all_lost(node.address)
+        donor = Address("worker", min(rank for rank, standing in standings.items() if standing == furthest))
+        if node.address == donor:
+            short = PeerState(packed(self._given()))
+            whole = PeerState(packed({**self._given(), "common": self.state.give()}))
+            for who in self.peers:
+                await node.send(who, whole if standings[who.rank][0] < furthest[0] else short)
+        else:
+            given = await node.receive(PeerState, sender=donor)
+            self._take(unpacked(given.state, donor), furthest[0])
+            await node.broadcast(self.peers, PeerReady())
+        for who in self.peers:
+            if who != donor:
+                await node.receive(PeerReady, sender=who)
+        self._seat()
+        self.open = False
+        if node.address == donor:
+            for rank in sorted(self.ledger.empty):
+                await node.note("accepted", AcceptedSamples(self.ledger.done[rank], Address("worker", rank)))
+
+    def _given(self) -> dict[str, Any]:
+        return {"list": self.ledger.state(), "end": self.end}
+
+    def _take(self, state: dict[str, Any], done: int) -> None:
+        if "common" in state:
+            self.state.take(state["common"], born_again=self.done < 0)
+            self._done.value = done
+        self.ledger.restore(state["list"])
+        self.end = state["end"]
+
+    def _seat(self) -> None:
+        """Let the list know who is there."""
+        empty = self.seats.empty
+        for rank in empty - self.ledger.empty:
+            self.ledger.leave(rank, known=lambda lease: False)
+        for rank in self.ledger.empty - empty:
+            self.ledger.join(rank)

@@ -1,0 +1,38 @@
+"""Who is in which seat, in which life? What is known of that only grows, so that workers can agree on it."""
+
+from __future__ import annotations
+
+from covey.membership import Departed, Joined
+from covey.message import Message
+from covey.program import Node
+
+
+class SeatLives:
+    """What a worker knows of all seats: of each a mark, twice the number of its life, and 1 more where it is empty."""
+
+    def __init__(self, node: Node) -> None:
+        self.marks = tuple(2 * node.life.number if rank == node.rank else 0 for rank in range(node.workers))
+        self._told: dict[int, int] = {}  # marks of empty seats that the engine itself has told
+
+    def hear(self, news: Message) -> None:
+        """Take in what the engine says."""
+        assert isinstance(news, Joined | Departed)
+        rank, mark = news.sender.rank, 2 * news.life + isinstance(news, Departed)
+        if isinstance(news, Departed):
+            self._told[rank] = max(mark, self._told.get(rank, 0))
+        self.know(tuple(mark if seat == rank else 0 for seat in range(len(self.marks))))
+
+    def know(self, marks: tuple[int, ...]) -> bool:
+        """Take in what somebody knows; whether some of it is new."""
+        before, self.marks = self.marks, tuple(map(max, self.marks, marks))
+        return self.marks != before
+
+    @property
+    def empty(self) -> set[int]:
+        """The seats in which nobody is."""
+        return {rank for rank, mark in enumerate(self.marks) if mark % 2}
+
+    @property
+    def sure(self) -> bool:
+        """Whether the engine has told of every empty seat; where only others have, its word would break a round off."""
+        return all(self._told.get(rank, 0) >= self.marks[rank] for rank in self.empty)

@@ -1,0 +1,354 @@
+"""Global sums whose workers come and go: the model is a replay of the batches that were accepted, each of them once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from copy import deepcopy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import covey
+from covey.data.leases import Lease, Ledger
+from covey.data.shards import Shards
+from covey.errors import CoveyError, PeerLost
+from covey.membership import Departed, Joined, Life
+from covey.model import build
+from covey.servers.leased_rounds import LeasedRounds
+from covey.servers.seat_lives import SeatLives
+from covey.simulate import Cluster, Seconds
+from tests.worlds import mlp, sgd, worker
+
+STEPS, SEATS = 4, 3
+SAMPLES = SEATS * STEPS * 8
+UNEVEN = Cluster(compute=Seconds(0.01), jitter=0.3)
+EFFECTS = 60  # a worker has fewer, in the steps of which anything depends
+Round = dict[int, list[Lease]]  # of each worker, in the order in which it did them
+History = list[Round]
+
+
+@pytest.fixture
+def accepted(monkeypatch: pytest.MonkeyPatch) -> list[History]:
+    """The rounds that each worker has done, or taken over from others: in the order in which programs ended."""
+    found: list[History] = []
+    settle, given, take, part = (
+        LeasedRounds._settle, LeasedRounds._given, LeasedRounds._take, LeasedRounds.part_from_all
+    )  # fmt: skip
+
+    def history(self: Any) -> list[Any]:
+        return self.__dict__.setdefault("history", [])
+
+    def settling(self: Any, end: int) -> None:
+        held = {rank: [lease for step, lease in sorted(held.items()) if step < end]
+                for rank, held in enumerate(self.ledger.held) if held}  # fmt: skip
+        history(self).append(held)
+        settle(self, end)
+
+    def taking(self: Any, state: dict[str, Any], done: int) -> None:
+        take(self, state, done)
+        self.history = [{rank: [Lease(*lease) for lease in leases] for rank, leases in one.items()}
+                        for one in state["history"]]  # fmt: skip
+
+    async def parting(self: Any) -> bool:
+        over = await part(self)
+        if over:
+            found.append(history(self))
+        return over
+
+    monkeypatch.setattr(LeasedRounds, "_settle", settling)
+    monkeypatch.setattr(LeasedRounds, "_given", lambda self: {**given(self), "history": history(self)})
+    monkeypatch.setattr(LeasedRounds, "_take", taking)
+    monkeypatch.setattr(LeasedRounds, "part_from_all", parting)
+    return found
+
+
+def run(strategy: str, faults: str = "", workers: int | str = "1:3", **given: Any) -> covey.Result:
+    return covey.fit(
+        strategy=strategy, workers=workers, engine="simulated", cluster=UNEVEN, faults=faults or None, runs=False,
+        **{"task": mlp(sgd()), "steps": STEPS, **given},
+    )  # fmt: skip
+
+
+class Replay:
+    """One model and a plain loop over what was accepted."""
+
+    def __init__(self) -> None:
+        self.task = mlp()
+        assert isinstance(self.task.data, tuple)
+        self.deal, self.module = Shards(len(self.task.data[0]), SEATS, 8), build.model(self.task, 0)
+
+    def gradient(self, at: Tensor, *leases: Lease) -> Tensor:
+        assert isinstance(self.task.data, tuple)
+        nn.utils.vector_to_parameters(at.clone(), self.module.parameters())
+        picked = torch.cat([self.deal.indices(*lease) for lease in leases])
+        loss = self.task.forward(self.module, tuple(column[picked] for column in self.task.data))
+        return torch.cat([one.flatten() for one in torch.autograd.grad(loss, list(self.module.parameters()))])
+
+    @property
+    def start(self) -> Tensor:
+        return nn.utils.parameters_to_vector(self.module.parameters()).detach().clone()
+
+    def mean(self, at: Tensor, one: Round) -> Tensor:
+        """The mean of the models of all that trained in this round, each alone."""
+        models = []
+        for leases in one.values():
+            model = at.clone()
+            for lease in leases:
+                model -= 0.1 * self.gradient(model, lease)
+            models.append(model)
+        return torch.stack(models).mean(0)
+
+
+def summed(history: History) -> Tensor:
+    """`allreduce`: each round is one step on the mean gradient of all of its samples."""
+    replay = Replay()
+    flat = replay.start
+    for one in history:
+        if leases := [lease for each in one.values() for lease in each]:
+            flat -= 0.1 * replay.gradient(flat, *leases)
+    return flat
+
+
+def averaged(history: History) -> Tensor:
+    """`local_sgd`."""
+    replay = Replay()
+    flat = replay.start
+    for one in history:
+        flat = replay.mean(flat, one) if one else flat
+    return flat
+
+
+def filtered(history: History) -> Tensor:
+    """`bmuf(momentum=0.5)`: Chen & Huo 2016."""
+    replay = Replay()
+    flat, moving = replay.start, torch.zeros_like(replay.start)
+    for one in history:
+        if one:
+            moving = 0.5 * moving + replay.mean(flat, one) - flat
+            flat = flat + moving
+    return flat
+
+
+def stepped(history: History) -> Tensor:
+    """`diloco`: PyTorch's SGD with Nesterov momentum, on minus the mean change."""
+    replay = Replay()
+    outer = nn.Parameter(replay.start)
+    optimizer = torch.optim.SGD([outer], lr=0.7, momentum=0.9, nesterov=True)
+    for one in history:
+        if one:
+            outer.grad = outer.detach() - replay.mean(outer.detach(), one)
+            optimizer.step()
+    return outer.detach()
+
+
+KINDS: dict[str, Callable[[History], Tensor]] = {
+    "allreduce": summed, "allreduce(pattern=halving)": summed, "local_sgd(period=2)": averaged,
+    "local_sgd(period=1, growth=2)": averaged, "bmuf(period=3, momentum=0.5)": filtered, "diloco(period=2)": stepped,
+}  # fmt: skip
+
+
+def check(result: covey.Result, strategy: str, accepted: list[History]) -> None:
+    """All that ended together have the same past, in which each batch counts once, and the model is its replay."""
+    history = accepted[0]
+    assert all(other == history for other in accepted), "who ends has accepted the same"
+    counted = Counter(lease for one in history for leases in one.values() for lease in leases)
+    assert counted == Counter(Lease(seat, number) for seat in range(SEATS) for number in range(STEPS))
+    assert result.samples == SAMPLES
+    names = [name for name, _ in build.model(mlp(), 0).named_parameters()]
+    found = torch.cat([result.weights[name].flatten() for name in names])
+    torch.testing.assert_close(found, KINDS[strategy](history), rtol=1e-12, atol=1e-12)
+    accepted.clear()
+
+
+@pytest.mark.parametrize("strategy", KINDS)
+def test_where_nobody_goes_a_range_is_its_largest_number(strategy: str, accepted: list[History]) -> None:
+    task = mlp(sgd(momentum=0.9))
+    ranged, fixed = (run(strategy, workers=workers, task=task) for workers in ("2:3", 3))
+    assert len(accepted) == 3 and ranged.samples == fixed.samples == SAMPLES
+    for name, there in fixed.weights.items():
+        same = torch.equal if strategy.startswith("allreduce") else torch.allclose
+        assert same(ranged.weights[name], there)
+
+
+FAULTS = [
+    "leave worker 1#{n}",
+    "leave worker 0#{n}",
+    "kill worker 1#{n}",
+    "leave worker 1#{n}; join worker 1@28ms",
+    "leave worker 2#{n}; join worker 2@{m}ms; leave worker 0@{l}ms",
+    "join worker 2@{m}ms; leave worker 0#{n}; join worker 0@{l}ms",
+    "kill worker 0#{n}; leave worker 1@{m}ms",
+    "leave worker 1#{n}; leave worker 2@{l}ms",
+]
+
+
+RARE = ("allreduce(pattern=halving)", "local_sgd(period=1, growth=2)")
+
+
+@pytest.mark.parametrize("faults", FAULTS)
+@pytest.mark.parametrize(
+    "strategy", [pytest.param(one, marks=[pytest.mark.full] if one in RARE else []) for one in KINDS]
+)
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.full) for part in range(1, 15))])
+def test_at_whatever_effect_somebody_goes_the_model_is_a_replay(
+    accepted: list[History], strategy: str, faults: str, part: int
+) -> None:
+    for number in range(part + 1, EFFECTS, 15):
+        plan = faults.format(n=number, m=number + 3, l=number + 7)
+        try:
+            result = run(strategy, plan)
+        except PeerLost as lost:
+            if "kill" not in plan or "together with all other workers that had the model" not in str(lost):
+                raise
+            accepted.clear()
+            continue
+        check(result, strategy, accepted)
+
+
+def test_who_comes_takes_part_from_the_next_round_on(accepted: list[History]) -> None:
+    result = run("allreduce", "join worker 2@15ms; leave worker 0@35ms")
+    sizes = [sorted(one) for one in accepted[0] if one]
+    assert [0, 1] in sizes and [0, 1, 2] in sizes and [1, 2] in sizes, sizes
+    assert isinstance(result.membership, list)
+    told = [(event.event, event.who, event.workers) for event in result.membership]
+    assert told == [("join", "worker 2", 3), ("leave", "worker 0", 2)]
+    check(result, "allreduce", accepted)
+
+
+def test_batches_of_empty_seats_are_done_in_their_turn(accepted: list[History]) -> None:
+    """No worker is more than a batch ahead of those that nobody has done yet."""
+    run("allreduce", "leave worker 1#3", steps=5)
+    for place, one in enumerate(accepted[0]):
+        numbers = [lease.number for leases in one.values() for lease in leases]
+        later = [lease.number for rest in accepted[0][place + 1 :] for leases in rest.values() for lease in leases]
+        assert max(numbers, default=0) <= min(later, default=9) + 1
+
+
+def test_the_model_of_another_worker_is_the_runs_when_the_first_one_is_gone(accepted: list[History]) -> None:
+    for strategy in ("allreduce", "bmuf(period=3, momentum=0.5)"):
+        result = run(strategy, "leave worker 0@12ms; leave worker 1@25ms")
+        assert all(sorted(one) == [2] for one in accepted[0][-1:])
+        check(result, strategy, accepted)
+
+
+def test_a_run_whose_workers_are_all_lost_ends_by_name() -> None:
+    with pytest.raises(PeerLost, match="worker 0 was lost together with all other workers that had the model"):
+        run("allreduce", "leave worker 1@11ms; leave worker 2@12ms; kill worker 0@20ms")
+
+
+def test_a_worker_that_dies_again_and_again_leaves_and_the_others_go_on(accepted: list[History]) -> None:
+    result = run("allreduce", "kill worker 1#9; kill worker 1#10; kill worker 1#11", max_failures=2)
+    assert isinstance(result.membership, list)
+    assert [event.event for event in result.membership] == ["rebirth", "rebirth", "leave"]
+    check(result, "allreduce", accepted)
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "local_sgd(period=3)", "bmuf(period=3)"])
+def test_a_run_that_is_told_to_end_does_so_while_somebody_goes(strategy: str) -> None:
+    """A target is reached in the middle of a period; who comes or goes then keeps nobody."""
+    task = mlp(sgd(), evaluate=lambda model: {"loss": 1.0})
+    for number in range(1, 40, 5):
+        faults = f"leave worker 1@{number}ms; join worker 1@{number + 9}ms"
+        result = run(strategy, faults, task=task, until="loss<=2", scores=4, confirm=3)
+        assert result.stopped == "target"
+
+
+def test_idle_workers_get_the_outcome(accepted: list[History]) -> None:
+    """Seats have unequally many batches: at the end some have none, and hold the model all the same."""
+    task = mlp(sgd(momentum=0.9), samples=97, batch_size=8)  # 5, 4 and 4 batches an epoch
+    for strategy in ("allreduce", "local_sgd(period=3)"):
+        ranged, fixed = (
+            run(strategy, workers=workers, task=task, steps=None, epochs=2) for workers in ("2:3", 3)
+        )  # fmt: skip
+        assert ranged.samples == fixed.samples == 2 * 97
+        assert all(other == accepted[0] for other in accepted) and sorted(accepted[0][-1]) == [0]
+        if strategy == "allreduce":
+            assert all(torch.equal(ranged.weights[name], there) for name, there in fixed.weights.items())
+        accepted.clear()
+
+
+# -- planted mistakes --------------------------------------------------------------------------------------------------
+
+
+def plant_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that was given back is dealt as the one after it."""
+    take = Ledger.take
+
+    def next_one(self: Ledger, worker: int, step: int) -> Lease | None:
+        before = deepcopy(self.returned)
+        lease = take(self, worker, step)
+        if lease in before:
+            lease = self.held[worker][step] = Lease(lease.seat, min(lease.number + 1, STEPS - 1))
+        return lease
+
+    monkeypatch.setattr(Ledger, "take", next_one)
+
+
+def plant_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker had is forgotten with it."""
+
+    def leave(self: Ledger, worker: int, known: Any) -> None:
+        self.held[worker].clear()
+        self.empty.add(worker)
+
+    monkeypatch.setattr(Ledger, "leave", leave)
+
+
+def plant_own_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is behind keeps its own list."""
+    monkeypatch.setattr(Ledger, "restore", lambda self, state: None)
+
+
+def plant_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The furthest does not win: all go back to the last."""
+    catch_up = LeasedRounds._catch_up
+
+    async def back(self: Any, standings: dict[int, tuple[int, bool]]) -> None:
+        least = min(standings.values())
+        await catch_up(self, dict.fromkeys(standings, least))
+
+    monkeypatch.setattr(LeasedRounds, "_catch_up", back)
+
+
+def plant_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broken sum is repeated with what it left."""
+    forget = LeasedRounds._forget
+
+    def keeping(self: Any) -> None:
+        self._touched = []
+        forget(self)
+
+    monkeypatch.setattr(LeasedRounds, "_forget", keeping)
+
+
+@pytest.mark.parametrize("plant", [plant_off_by_one, plant_lost, plant_own_list, plant_nearest, plant_untouched])
+def test_planted_mistakes_are_found(accepted: list[History], monkeypatch: pytest.MonkeyPatch, plant: Any) -> None:
+    plant(monkeypatch)
+    broken = 0
+    for number in range(2, 30, 2):
+        try:
+            check(run("allreduce", f"leave worker 1#{number}; join worker 1@{number + 5}ms"), "allreduce", accepted)
+        except (AssertionError, CoveyError, KeyError):
+            broken += 1
+            accepted.clear()
+    assert broken
+
+
+# -- who is there ------------------------------------------------------------------------------------------------------
+
+
+def test_a_word_of_others_that_somebody_is_gone_is_waited_for_from_the_engine() -> None:
+    node: Any = SimpleNamespace(rank=0, workers=3, life=Life())
+    seats = SeatLives(node)
+    assert seats.sure and seats.know((0, 3, 0)) and not seats.know((0, 3, 0))
+    assert seats.empty == {1} and not seats.sure, "its own engine has yet to break a round off"
+    seats.hear(Departed(1, sender=worker(1)))
+    assert seats.sure and seats.empty == {1}
+    seats.hear(Joined(2, sender=worker(1)))
+    assert seats.sure and seats.empty == set() and seats.marks == (0, 4, 0)
+    seats.hear(Departed(1, sender=worker(1)))
+    assert seats.empty == set(), "what is known only grows"
