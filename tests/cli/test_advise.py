@@ -61,6 +61,8 @@ def test_scale(tmp_path: Path) -> None:
     (["advise", DIGITS, "--race", "--until", "accuracy:0.9", "--within", "0s"], "a comparison takes time"),
     (["advise", DIGITS, "--delays", "--engine", "local"], "--delays are formulas"),
     (["advise", DIGITS, "--race", "--until", "perplexity:20"], "'perplexity<=20'"),
+    (["advise", DIGITS, "--delays", "--spot-trace", "examples/spot.csv"], "and --delays are formulas: omit one"),
+    (["advise", DIGITS, "--quick", "--spot-trace", "none.csv"], "the file cannot be read: No such file"),
     (["scale", DIGITS, "--workers", "some"], "such as '1|10|100|1000'"),
     (["scale", DIGITS, "--strategies", "bps"], "bps"),
 ])  # fmt: skip

@@ -104,3 +104,13 @@ def test_machines_come_and_go_by_a_trace(room: Room, tmp_path: Path) -> None:
     events = [f"{event.event} {event.who}" for event in result.membership]
     assert sorted(events) == ["join worker 2", "leave worker 1", "leave worker 2"]
     assert result.goodput and result.goodput.accepted == fit(task, "bsp", 3, steps=100).samples
+
+
+def test_a_run_finds_out_itself_how_many_workers_are_worth_it(room: Room, tmp_path: Path) -> None:
+    """All batches take turns at one lock, so a second worker adds nothing."""
+    take = f"file = open({str(tmp_path / 'lock')!r}, 'w'); fcntl.flock(file, fcntl.LOCK_EX)"
+    task = room.task(before_step=f"import fcntl; {take}; time.sleep(0.01); file.close()")
+    result = fit(task, "asynchronous", "auto:3", steps=150)
+    assert result.membership and result.failures == []
+    assert [event.event for event in result.membership][:2] == ["leave", "leave"]
+    assert result.goodput and result.goodput.accepted == result.samples

@@ -34,7 +34,7 @@ Plugins = Annotated[
 ]
 Workers = Annotated[int, flag("--workers", "N", "How many workers train.", RUN, least=1)]
 WorkersOrRange = Annotated[
-    str, flag("--workers", "N|MIN:MAX", "How many workers train, or a range in which they come and go.", RUN)
+    str, flag("--workers", "N|MIN:MAX|auto:MAX", "How many workers train; in a range they come and go.", RUN)
 ]
 Servers = Annotated[
     int | None, flag("--servers", "K", "How many servers hold the parameters, where there are any.", RUN, least=1)

@@ -84,7 +84,7 @@ class SimulatedTeamFlags(options.FlagGroup):
     plugin: options.Plugins = None
     workers: Annotated[
         str | None,
-        flag("--workers", "N|MIN:MAX", "How many workers train. (usual: those of --cluster, else 2)", options.RUN),
+        flag("--workers", "N|MIN:MAX|auto:MAX", "How many train. (usual: those of --cluster, else 2)", options.RUN),
     ] = None
     servers: options.Servers = None
     replicas: options.Replicas = 1

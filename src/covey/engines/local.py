@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,7 @@ from covey.engines.process.forking.fork_server import RoleJob
 from covey.engines.process.forking.fork_server_client import forked_by_server
 from covey.engines.process.forking.role_processes import RoleProcesses
 from covey.engines.process.liveness import STALL
+from covey.engines.process.role.notice import NOTICE
 from covey.engines.process.snapshot_parts import SCORER
 from covey.engines.signal_faults import SignalFaults
 from covey.engines.transport.token import new_token
@@ -91,6 +93,11 @@ class LocalProcesses:
         planned = self.faults.joining(empty) if self.faults else []
         others = [who for who in empty if who not in planned]
         return [*planned, *others[: self.joins.taken(len(others))]] if self.joins else planned
+
+    def release(self, who: Address) -> None:
+        """Let a worker go when its batch is through."""
+        with suppress(ProcessLookupError):
+            os.kill(self.processes.pids[who], NOTICE)
 
     def exits(self) -> list[tuple[Address, str]]:
         if not self.faults:

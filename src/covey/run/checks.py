@@ -126,6 +126,8 @@ def check_range(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Opt
         why = "a worker that takes over needs the samples by number: use data with len(data) and data[i]"
     elif given.engine not in ("local", "simulated"):
         why = "a range is for the engines local and simulated"
+    elif workers.auto and given.fault_plan.spot_trace:
+        why = f"a trace says itself how many there are: use a range, as {option('workers', f'1:{workers.most}')}"
     elif given.checkpoints.checkpoint or given.checkpoints.resume:
         why = f"who holds which batch is not kept: omit {option('checkpoint')} and {option('resume')}"
     if why:

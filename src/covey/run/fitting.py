@@ -101,7 +101,8 @@ def fit(
         task: A `covey.Task`, or the file of one: "train.py" or "train.py:name".
         strategy: A strategy with its settings and codecs, such as "ssp(bound=3) + int8", or an object of your own with
             a method `strategy(workers)` that gives a `covey.Strategy`.
-        workers: The number of workers, or a range in which they come and go, such as "2:8" (docs/elastic.md).
+        workers: The number of workers, a range in which they come and go, such as "2:8", or "auto:8": as many
+            of 8 as are worth it (docs/elastic.md).
         servers: The number of servers, for strategies that have servers.
         replicas: The number of copies of what each server holds, 2 or 3, so that a lost server ends no run
             (docs/elastic.md).

@@ -62,6 +62,7 @@ class Request:
     scored: Callable[[Row, dict[str, float]], None] | None = None  # is told of each score
     kept: Callable[[Path], None] | None = None  # is told of each checkpoint
     lead: Lead | None = None  # of a launcher that has stood by
+    auto: bool = False  # the run finds out itself how many workers are worth it
     left: Callable[[MembershipEvent], None] | None = None  # is told of each process that is lost, while the run goes on
 
     @property
@@ -141,7 +142,7 @@ def request(
     check_schedule(task, chosen, given, deal, total)
     return Request(
         task=task, name=name, spec=spec, strategy=chosen, plan=plan, deal=deal, servers=servers, budget=total,
-        target=target, options=given, rows=rows, callbacks=callbacks,
+        target=target, options=given, rows=rows, callbacks=callbacks, auto=team.auto,
     )  # fmt: skip
 
 

@@ -12,11 +12,13 @@ from torch import nn
 from covey import faults
 from covey.engines.process.role.saving import restore
 from covey.engines.virtual import engine
+from covey.engines.virtual.auto_workers import AutoWorkers
 from covey.engines.virtual.group_sums import LARGE
 from covey.engines.virtual.lives import Rebirth
 from covey.engines.virtual.progress_watch import ProgressWatch
 from covey.engines.virtual.run_faults import VirtualAttempt
 from covey.engines.virtual.stall import ROLE, blame
+from covey.engines.worker_scaling import WorkerScaling
 from covey.errors import CheckpointError, CoveyError, PlanError, RoleFailed
 from covey.message import Address
 from covey.model import build
@@ -99,11 +101,13 @@ def _train(
     if asked.plan.elastic:
         most, least = deaths_survived(given.checkpoints), asked.plan.least
         attempt.rebirth = Rebirth(make, most, given.output.say, attempt.log, least)
+    if asked.auto:
+        attempt.auto = AutoWorkers(WorkerScaling(len(asked.plan.limits), asked.task.step_size))
     built(replicas)
     watching = [ProgressWatch(given.output.watcher, judge, asked.budget)] if given.output.watcher else []
     scoring = _of("scorer 0", score.score) if score and asked.task.evaluate and given.budget.scores else None
     recorders = [Recorder()] if given.output.traced else []
-    instruments = [*given.virtual.instruments, *watching, *recorders]
+    instruments = [*given.virtual.instruments, *watching, *recorders, *([attempt.auto] if attempt.auto else [])]
     # what is only timed has no numbers to add up: the sums of large groups may be charged by their formula
     outcome = engine(
         asked.plan, replicas, given.virtual.cluster or Cluster(), instruments, judge, scoring,

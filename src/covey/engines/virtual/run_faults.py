@@ -11,6 +11,7 @@ from typing import Any
 
 from covey.checkpoint import RoleState
 from covey.engines.virtual.agenda import Agenda
+from covey.engines.virtual.auto_workers import AutoWorkers
 from covey.engines.virtual.computing import Computing
 from covey.engines.virtual.keeping import RunKeeper
 from covey.engines.virtual.link_faults import Armed, LinkFaults
@@ -93,7 +94,7 @@ class RunFaults:
         self._links = links
         if any(fault.kind == "slow" for fault in self.plan.faults):
             parts.computing.slowness = self._slowness
-        if parts.lives.ranges and any(fault.kind == "notice" for fault in self.plan.faults):
+        if parts.lives.ranges:
             handlers[Compute] = partial(self._before_batch, handlers[Compute])
         for fault in self._waiting:
             if fault.at is not None:
@@ -177,6 +178,11 @@ class RunFaults:
         agenda.at(agenda.now, self._end_notice, thread.actor.name)
         return WAIT
 
+    def release(self, who: Address) -> None:
+        """Let a worker go before its next batch; one that was told so already stays told."""
+        name = str(who)
+        self._noticed.setdefault(name, Fault(kind="notice", who=(name,), optional=True))
+
     def _end_notice(self, name: Host, _: Any) -> None:
         if fault := self._noticed.pop(name, None):
             self._depart(fault, self._actor(name))
@@ -254,16 +260,19 @@ class VirtualAttempt:
     faults: RunFaults | None = None
     keeper: RunKeeper | None = None
     rebirth: Rebirth | None = None  # how lost workers are replaced
+    auto: AutoWorkers | None = None  # who decides how many workers there are
     log: MembershipLog = field(default_factory=MembershipLog)  # of all attempts
     parts: EngineParts | None = None  # once it has begun
 
     def attach(self, parts: EngineParts, handlers: dict[type, Act], kills: Mapping[Host, Seconds]) -> None:
         """Reach into the engine that makes this attempt; without faults and checkpoints there is nothing to do."""
         self.parts = parts
-        if self.faults is None and (kills or self.keeper):
+        if self.faults is None and (kills or self.keeper or self.auto):
             self.faults = RunFaults(killing(kills))
         if self.faults is not None:
             self.faults.attach(parts, handlers, self.keeper)
+        if self.auto is not None and self.faults is not None:
+            self.auto.attach(parts.lives, self.faults.release)
         if self.keeper is not None:
             self.keeper.attach(parts)
 

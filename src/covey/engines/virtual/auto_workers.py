@@ -1,0 +1,40 @@
+"""A run in virtual time that finds out itself how many workers are worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from covey.engines.virtual.lives import VirtualLives
+from covey.engines.worker_scaling import WorkerScaling
+from covey.message import Address
+from covey.observe.instruments import Instrument
+
+
+class AutoWorkers(Instrument):
+    """Looks after each batch; lets the last worker go when its batch is through, and another one take a free seat."""
+
+    def __init__(self, scaling: WorkerScaling) -> None:
+        self.scaling = scaling
+
+    def attach(self, lives: VirtualLives, release: Callable[[Address], None]) -> None:
+        """Change this attempt, whose workers `release` lets go before their next batch."""
+        self._lives, self._release = lives, release
+        self._due = False
+
+    def noted(self, at: float, who: Address, kind: str, value: float) -> None:
+        if kind == "samples" and not self._due:
+            self._due = True
+            self._lives.agenda.at(self._lives.agenda.now, self._look, None)
+
+    def _look(self, _: None, __: None) -> None:
+        """(Once all that happens at this moment has been told.)"""
+        self._due = False
+        lives = self._lives
+        trainers = {who: actor for who, actor in lives.actors.items() if actor.role.trains}
+        if any(actor.ended and who not in lives.empty for who, actor in trainers.items()):
+            return  # the run is about to end, or somebody is being replaced
+        wanted = self.scaling.look(lives.agenda.now, lives.teller.samples, lives.workers)
+        if wanted > lives.workers and lives.empty:
+            lives.join(min(lives.empty))
+        elif wanted < lives.workers:
+            self._release(max(who for who in trainers if who not in lives.empty))
