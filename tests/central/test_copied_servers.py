@@ -22,6 +22,7 @@ from covey.model.scored import NOTHING
 from covey.observe.instruments import Instrument
 from covey.servers.standing import AskStanding
 from covey.simulate import Cluster
+from covey.synchronization import Board
 from tests.killing import Finished
 from tests.worlds import CLUSTER, INSTANT, mlp, run, server, sgd, worker
 
@@ -189,6 +190,17 @@ def test_one_that_hears_a_former_leader_does_nothing() -> None:
     assert not shard.behind(server(0))
     shard.lives = {BACKUP: 1}
     assert shard.behind(server(0))
+
+
+def test_a_gradient_that_only_waits_is_not_told_to_the_next_copy_as_had() -> None:
+    """If the leader is lost before it makes the update, its worker sends that gradient again, and it must count."""
+    shard = CopiedShard.__new__(CopiedShard)
+    shard.board, shard.before, shard.gone, shard.finished = Board({0: 1, 1: 0}), None, set(), set()
+    shard.waiting = [Push(0, 0, 8, NOTHING, NOTHING, sender=worker(0))]
+    shard.replica = run(TASK, "bsp", 2, steps=1).replicas[server(0)]
+    assert shard.state()["clocks"] == {0: 0, 1: 0}
+    shard.waiting.clear()
+    assert shard.state()["clocks"] == {0: 1, 1: 0}
 
 
 def test_an_old_answer_takes_along_nothing_that_waits_for_a_new_leader() -> None:
