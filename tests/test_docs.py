@@ -22,6 +22,7 @@ from tests.warm import Warm
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+GROUPS = {"clusters.md": "ray"}  # with tests/clusters/test_ray.py: two Rays at once could get in each other's way
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -37,7 +38,10 @@ def commands() -> list[ParameterSet]:
         for line in block.splitlines()
         if line.startswith("$ covey")
     ]
-    return [pytest.param(page, line, marks=pytest.mark.xdist_group(page)) for page, line in dict.fromkeys(lines)]
+    return [
+        pytest.param(page, line, marks=pytest.mark.xdist_group(GROUPS.get(page, page)))
+        for page, line in dict.fromkeys(lines)
+    ]
 
 
 @pytest.fixture
