@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import covey
 from covey.advise.ranked import Advice, RankedStrategy
 from covey.advise.situation import Situation, look
 from covey.advise.trials.spot import weigh
@@ -55,7 +56,7 @@ def found(task: Task, now: Situation, tmp_path: Path, trace: str = TRACE) -> Adv
 def test_cheap_spot_machines_pay_and_dear_ones_do_not(task: Task, tmp_path: Path) -> None:
     cheap = found(task, world(task, "price = 0.9\nspot_price = 0.1"), tmp_path)
     dear = found(task, world(task, "price = 0.9\nspot_price = 1.5"), tmp_path)
-    assert {one.spec for one in cheap.spot} == {"bsp", "asynchronous"}, "workers of allreduce cannot come and go"
+    assert {one.spec for one in cheap.spot} == {"allreduce", "bsp", "asynchronous"}
     for one in (*cheap.spot, *dear.spot):
         assert one.seconds > one.fixed_seconds and one.money and one.fixed_money and 0 < one.counted <= 1
     assert all(one.money < one.fixed_money for one in cheap.spot)  # type: ignore[operator]
@@ -82,6 +83,15 @@ def test_who_cannot_go_on_says_so(task: Task, tmp_path: Path) -> None:
 def test_only_strategies_whose_workers_come_and_go_are_tried(task: Task, tmp_path: Path) -> None:
     now = world(task, "price = 1")
     advice = found(task, now, tmp_path)
-    advice.choices, advice.findings, advice.spot = [only("allreduce")], [], []
+    advice.choices, advice.findings, advice.spot = [only("sliced")], [], []
     weigh(advice, task, now, tmp_path / "spot.csv")
     assert advice.spot == [] and "None of the strategies" in advice.findings[0]
+
+
+@pytest.mark.parametrize("spec", ["allreduce", "local_sgd(period=2)"])
+def test_workers_that_are_only_timed_take_over_states_without_numbers(spec: str) -> None:
+    faults = "leave worker 1@30ms; join worker 1@60ms"
+    found = covey.fit(
+        DIGITS, spec, "1:3", engine="simulated", epochs=1, timing_only=True, faults=faults, runs=False
+    )  # fmt: skip
+    assert found.samples == 1437 and [one.event for one in found.membership] == ["leave", "join"]

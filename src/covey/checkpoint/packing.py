@@ -19,7 +19,8 @@ def pack(value: Any, tensors: dict[str, Tensor], path: str = "value") -> Any:
     """A value as JSON, copies of its tensors put aside under their paths."""
     if isinstance(value, Tensor):
         key = path if path not in tensors else f"{path}~{len(tensors)}"
-        tensors[key] = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        where = "meta" if value.is_meta else "cpu"  # what is only timed has no numbers
+        tensors[key] = value.detach().to(where, copy=True, memory_format=torch.contiguous_format)
         return {"$tensor": key}
     if isinstance(value, Vector):
         return {"$vector": _each(value.parts, tensors, path)}

@@ -37,13 +37,12 @@ def packed(state: dict[str, Any]) -> Vector:
     """A state as a vector: its numbers, all of a kind in one part, and before them the tree, as bytes."""
     tensors: dict[str, Tensor] = {}
     tree = pack(state, tensors)
-    kinds: dict[torch.dtype, list[Tensor]] = {}
+    kinds: dict[tuple[torch.dtype, bool], list[Tensor]] = {}
     found = []
     for name, tensor in tensors.items():
-        same = kinds.setdefault(tensor.dtype, [])
-        found.append(
-            TensorIndex(name, list(kinds).index(tensor.dtype), sum(map(torch.numel, same)), tuple(tensor.shape))
-        )
+        kind = tensor.dtype, tensor.is_meta
+        same = kinds.setdefault(kind, [])
+        found.append(TensorIndex(name, list(kinds).index(kind), sum(map(torch.numel, same)), tuple(tensor.shape)))
         same.append(tensor.reshape(-1))
     told = msgspec.msgpack.encode(StateTree(tree, found))
     return Vector([torch.frombuffer(bytearray(told), dtype=torch.uint8), *(torch.cat(same) for same in kinds.values())])
