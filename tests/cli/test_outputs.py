@@ -130,3 +130,9 @@ def test_a_link_into_a_folder_that_is_not_there_is_refused(runner: CliRunner, tm
     link.symlink_to("none/file")
     told = runner.invoke(app, ["simulate", DIGITS, *SHORT, "--json", str(link)])
     assert told.exit_code == 2 and f"there is no folder {tmp_path / 'none'}" in told.stderr, told.output
+
+
+def test_two_files_cannot_both_be_the_output(runner: CliRunner, calls: Calls) -> None:
+    told = runner.invoke(app, ["run", DIGITS, "--json", "-", "--profile", "-"])
+    assert told.exit_code == 2 and "are both to be the output: name a file for one" in told.stderr
+    assert calls.asked == {}

@@ -59,6 +59,20 @@ def test_no_score_is_cut(width: int, runs: Path) -> None:
         assert len(found) == len(records), f"{name}: {lines}"
 
 
+def test_without_a_folder_the_records_are_where_runs_are_recorded(
+    runner: CliRunner, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "no records in runs" in told(runner, "list")
+    (tmp_path / "runs").symlink_to(runs)
+    assert told(runner, "list").count("budget") == 2
+    monkeypatch.setenv("COVEY_RUNS", str(tmp_path / "mine"))
+    assert "mine" in told(runner, "list")
+    monkeypatch.setenv("COVEY_RUNS", str(runs))
+    (tmp_path / "runs").unlink()
+    assert told(runner, "list").count("budget") == 2
+
+
 def test_show(runner: CliRunner, runs: Path) -> None:
     shown = told(runner, "show", "easgd", "--runs", runs)
     assert "covey run easgd(period=2)" in shown and "it ran to the end" in shown and "source" in shown
@@ -81,6 +95,13 @@ def test_rm_removes_what_has_ended(runner: CliRunner, tmp_path: Path) -> None:
     assert "running" in told(runner, "list", "--runs", tmp_path)
     running.close()
     assert "removed" in told(runner, "rm", "bsp", "--runs", tmp_path) and not record.path.exists()
+
+
+def test_a_record_that_is_named_twice_is_removed_once(runner: CliRunner, tmp_path: Path) -> None:
+    covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=1, runs=tmp_path)
+    record = named(tmp_path, "bsp")
+    shown = told(runner, "rm", "bsp", record.path.name, "--runs", tmp_path)
+    assert shown.count("removed") == 1 and not record.path.exists()
 
 
 def test_where_one_name_is_wrong_nothing_is_removed(runner: CliRunner, tmp_path: Path) -> None:

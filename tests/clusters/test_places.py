@@ -95,6 +95,19 @@ def test_a_config_is_taken_out_of_the_store_of_a_rendezvous() -> None:
     assert taken == [b"a config"] and not leader.store.check(["config/1"])
 
 
+def test_an_attempt_of_torchruns_finds_nothing_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its agent keeps one store over all of its restarts."""
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    first = StoreChannel(LaunchEnvironment(0, 2, 0, "127.0.0.1", port), 30)
+    first.hand_out([b"a config"])
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    again = StoreChannel(LaunchEnvironment(0, 2, 0, "127.0.0.1", port), 30)
+    assert first.store.check(["config/1"]) and not again.store.check(["config/1"])
+
+
 # -- runs on two sites of this machine
 
 

@@ -101,3 +101,11 @@ def test_a_fixed_number_is_kept() -> None:
     assert rounds(None, racing=False).most == 1 and rounds(None, racing=True) == Rounds()
     with pytest.raises(PlanError, match="repeat=0: at least 1"):
         rounds(0, racing=True)
+
+
+def test_whoever_missed_the_target_comes_after_all_who_reached_it_however_soon_it_ended() -> None:
+    soon, late, last = entrants(3)
+    found = Standings({soon: {0: Finish(1.0, reached=False)}, last: {0: Finish(9.0)}, late: {0: Finish(5.0)}}, Rounds())
+    assert found.ahead() == [late, last, soon]
+    both = {soon: {0: Finish(1.0, reached=False)}, late: {0: Finish(2.0, reached=False)}}
+    assert Standings(both, Rounds()).ahead() == [soon, late], "of those that missed it, by their times"

@@ -20,12 +20,13 @@ from covey.cli.tables.comparison import print_comparison
 from covey.compare import Comparison, compare
 from covey.compare.outcomes import ComparedRun
 from covey.compare.race import Rounds
-from covey.compare.verdict import conclude
+from covey.compare.verdict import conclude, how_long
 from covey.errors import PlanError
 from covey.observe.contention import Contention
 from covey.observe.referee import TargetReached
 from covey.observe.result import Result
 from covey.run import fit
+from covey.simulate import parse_duration
 from tests.worlds import mlp
 
 DIGITS = "examples/digits.py"
@@ -81,6 +82,17 @@ def test_the_lead_is_over_one_that_is_surely_behind() -> None:
     assert whole.winner == "local_sgd"
     assert whole.strategies[2].ratio is not None and whole.strategies[2].ratio.low < 1
     assert "faster than allreduce (15 seeds)" in whole.verdict
+
+
+@pytest.mark.parametrize("seconds", [0.5, 10.0, 11.0, 89.0, 90.0, 91.0, 121.0, 150.0, 3601.0])
+def test_an_advised_time_is_long_enough_and_hardly_longer(seconds: float) -> None:
+    assert seconds <= parse_duration(how_long(seconds)) <= seconds + 60
+
+
+def test_a_winner_that_missed_the_target_now_and_then_is_named_with_that() -> None:
+    whole = ran({"bsp": slower(30, CLOSE * 2)[:15], "local_sgd": [*CLOSE, *CLOSE[:4], MISSED]})
+    assert whole.winner == "local_sgd"
+    assert whole.verdict.endswith("faster than bsp (15 seeds; it missed the target with 1 of them)"), whole.verdict
 
 
 def test_a_tie_says_how_far_apart_they_may_be() -> None:

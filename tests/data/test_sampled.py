@@ -86,6 +86,23 @@ def test_a_sampler_chooses_the_samples_of_each_pass(name: str) -> None:
     assert shares == [first[0::2], first[1::2]]
 
 
+class TurningSampler(SequentialSampler):
+    """Begins each pass a sample later, as it is told."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([(self.epoch + number) % 23 for number in range(23)])
+
+
+def test_a_sampler_is_told_the_pass() -> None:
+    first, second = passes(task(WHOLE, sampler=TurningSampler(WHOLE), batch_size=2))
+    assert first == list(range(23)) and second == [*range(1, 23), 0]
+
+
 def test_a_generator_of_the_users_own_governs_the_order() -> None:
     def drawn(seed: int) -> list[list[int]]:
         return passes(task(DataLoader(WHOLE, 4, shuffle=True, generator=torch.Generator().manual_seed(seed))))

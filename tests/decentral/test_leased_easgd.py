@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -40,9 +41,10 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> Counter[Lease]:
     return found
 
 
-def run(faults: str = "", workers: int | str = "1:3", spec: str = SPEC) -> covey.Result:
+def run(faults: str = "", workers: int | str = "1:3", spec: str = SPEC, **task: Any) -> covey.Result:
     return covey.fit(
-        mlp(sgd()), spec, workers, engine="simulated", cluster=UNEVEN, faults=faults or None, runs=False, steps=STEPS
+        mlp(sgd(), **task), spec, workers, engine="simulated", cluster=UNEVEN, faults=faults or None, runs=False,
+        steps=STEPS,
     )  # fmt: skip
 
 
@@ -56,6 +58,24 @@ def test_where_nobody_goes_a_range_is_its_largest_number(spec: str) -> None:
     ranged, fixed = run(spec=spec), run(workers=3, spec=spec)
     assert ranged.samples == fixed.samples
     assert all(torch.equal(ranged.weights[name], fixed.weights[name]) for name in fixed.weights)
+
+
+def test_a_schedule_follows_the_samples_of_all_workers() -> None:
+    """Every worker has as many samples in each of its steps, so that a range is its largest number."""
+    task: Any = {"samples": 3 * 8 * STEPS, "rate": lambda progress: 1 - 0.9 * progress}
+    ranged, fixed = run(**task), run(workers=3, **task)
+    assert all(torch.equal(ranged.weights[name], fixed.weights[name]) for name in fixed.weights)
+
+
+def test_whoever_joins_is_as_far_in_the_schedule_as_the_others() -> None:
+    seen = list[float]()
+
+    def rate(progress: float) -> float:
+        seen.append(progress)
+        return 1.0
+
+    run("leave worker 1@12ms; join worker 1@45ms", samples=3 * 8 * STEPS, rate=rate)
+    assert seen[-1] > 0.6 and all(now > before - 0.3 for before, now in pairwise(seen)), seen
 
 
 @pytest.mark.parametrize(

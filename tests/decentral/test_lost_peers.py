@@ -110,6 +110,20 @@ def test_two_neighbours_that_are_lost_at_once_take_the_model_of_a_third(spec: st
             assert all(tensor.isfinite().all() for tensor in found.weights.values())
 
 
+@pytest.mark.parametrize("spec", ["adpsgd", "gosgd(probability=0.5)", "dpsgd", "malt"])
+def test_a_new_life_counts_in_no_score_before_it_has_a_model(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, ask = list[float](), PeerLives._ask
+
+    async def asking(peers: PeerLives, *given: Any) -> None:
+        weights.append(peers.replica.shown.weight)
+        await ask(peers, *given)
+        assert peers.replica.shown.weight > 0
+
+    monkeypatch.setattr(PeerLives, "_ask", asking)
+    Finished(spec, [9], workers=4, cluster=INSTANT)
+    assert weights == [0.0]
+
+
 def test_when_all_are_lost_at_once_the_run_cannot_go_on() -> None:
     with pytest.raises(PeerLost, match="lost together with all other workers that had the model"):
         Finished("adpsgd", [5], also={worker(0): [6]}, workers=2, cluster=INSTANT)

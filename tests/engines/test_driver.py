@@ -73,13 +73,36 @@ def driver() -> Iterator[Driver]:
         links.close()
 
 
-def send(driver: Driver, times: int, **how: Any) -> None:
+def send(driver: Driver, times: int, **how: Any) -> list[bool]:
+    """Which of these sends needed no waiting."""
     program: Any = idle(Any, Any)  # type: ignore[arg-type]
     running = RunningProgram(program, main=True)
+    passed = []
     for step in range(times):
         effect: Effect[Any] = Send(YOU, Ping(step, Vector([torch.ones(NUMBERS)])), **how)
-        driver.perform(running, effect)
+        passed.append(driver.perform(running, effect)[0])
     program.close()
+    return passed
+
+
+def test_only_what_may_be_lost_never_waits_for_room(driver: Driver) -> None:
+    assert send(driver, 10) == [number < 4 for number in range(10)], "four fill a window"
+    assert all(send(driver, 10, lossy=True))
+
+
+@pytest.mark.parametrize("main", [True, False])
+def test_a_role_waits_while_its_main_program_does(driver: Driver, main: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A companion that listens has nothing else to do."""
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    driver.metrics.watch.start()
+    program: Any = idle(Any, Any)  # type: ignore[arg-type]
+    running = RunningProgram(program, main=main)
+    running.wants(Receive((Ping,)))
+    clock[0] += 3
+    driver.answer(running, None)
+    program.close()
+    assert driver.metrics.teller.of(ME).waiting == (3.0 if main else 0.0)
 
 
 def test_what_is_dropped_is_no_traffic(driver: Driver) -> None:

@@ -62,6 +62,15 @@ def test_a_worker_that_had_done_all_its_steps_is_neither_missed_nor_replaced(reb
     assert not rebirths.seats and not rebirths.log.events and rebirths.present([WHO]) == []
 
 
+def test_of_what_a_lost_worker_said_only_that_its_state_is_written_still_counts(rebirths: Rebirths) -> None:
+    words = heard()
+    kinds = (control.Saved, control.Frozen, control.RoleReady, control.NextStep)
+    words.inbox = {kind: {WHO: object(), Address("server", 0): object()} for kind in kinds}
+    assert rebirths.lost(WHO, KILLED, words)
+    assert [kind for kind in kinds if WHO in words.inbox[kind]] == [control.Saved]
+    assert all(Address("server", 0) in box for box in words.inbox.values())
+
+
 def test_a_life_that_dies_before_it_knows_where_it_goes_on_does_not_take_its_place_back_to_the_beginning(
     rebirths: Rebirths,
 ) -> None:
@@ -117,6 +126,15 @@ def test_a_life_that_dies_before_it_begins_is_an_event_of_its_own(
     ]
     assert first.stalled > 0 and second.stalled > 0 and last.stalled == 0, "the third life has not begun yet"
     assert [event.stalled for event in told] == [0.0, 0.0, 0.0], "it is told at once"
+
+
+def test_a_death_at_an_earlier_step_is_not_followed_by_a_new_one() -> None:
+    """A new life may begin some steps back: what its predecessor had reached counts."""
+    deaths = Deaths(2)
+    deaths.note(WHO, 10, "died")
+    deaths.note(WHO, 9, "died")
+    with pytest.raises(PeerLost, match="worker 1 died: its death number 3 without a new step"):
+        deaths.note(WHO, 10, "died")
 
 
 Ranged = tuple[Rebirths, list[Any], list[Address]]

@@ -147,7 +147,16 @@ def test_a_short_fault_inside_a_long_one_changes_nothing(fault: str) -> None:
         assert World(both).run().heard == World(long).run().heard
 
 
-@pytest.mark.parametrize(("faults", "end"), [("stop 0@1.002s for 1s", 2.01), ("slow 0@0.5s for 1s by 3x", 1.03)])
+@pytest.mark.parametrize(
+    ("faults", "end"),
+    [
+        ("stop 0@1.002s for 1s", 2.01),
+        ("slow 0@0.5s for 1s by 3x", 1.03),
+        ("stop 0@1.002s for 1ms; stop 0@1.006s for 2ms", 1.013),
+        ("stop 0@1.002s for 4ms; stop 0@1.004s for 4ms", 1.016),  # they overlap
+        ("stop 0@1.002s for 1s; stop 0@1.004s for 200ms", 2.01),
+    ],
+)
 def test_compute_takes_longer_while_its_role_is_stopped_or_slow(faults: str, end: float) -> None:
     ends: list[float] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher import monitor
 from covey.engines.process.launcher.run_wishes import RunWishes
 from covey.engines.process.launcher.supervisor import Supervisor
+from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PeerLost
+from covey.message import Address
 from covey.observe.progress import Phase
 from covey.observe.referee import Referee
 from covey.observe.result import Stopped
@@ -52,6 +55,30 @@ def test_why_it_stopped(
     assert supervisor.referee.metrics() == {"accuracy": accuracy}
 
 
+@pytest.mark.parametrize("score", [True, False])
+@pytest.mark.parametrize("model", [None, Path("model.safetensors")])
+def test_the_last_model_is_asked_for_where_it_is_scored_or_written(
+    supervisor: Supervisor, score: bool, model: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[tuple[Any, ...]]()
+    supervisor.wishes.score, supervisor.wishes.model = score, model
+    monkeypatch.setattr(supervisor.scoring, "ask", lambda *given: asked.append(given) or {"accuracy": 0.5})
+    supervisor.finish()
+    assert asked == ([(score, model)] if score or model else [])
+
+
+@pytest.mark.parametrize("phase", ["starting", "warming", "training", "saving", "scoring"])
+def test_an_interrupt_ends_at_once_what_has_not_begun_to_train(supervisor: Supervisor, phase: Phase) -> None:
+    supervisor.monitor.phase = phase
+    supervisor.wishes.interrupt.asked = True
+    if phase in ("starting", "warming"):
+        with pytest.raises(KeyboardInterrupt):
+            supervisor.meanwhile()
+    else:
+        supervisor.meanwhile()
+    assert supervisor.ending.reason == (None if phase in ("starting", "warming") else "interrupted")
+
+
 @pytest.mark.parametrize(
     ("phase", "how", "lost"),
     [
@@ -73,6 +100,19 @@ def test_who_may_go_when(
             supervisor.monitor.bury(exits)
     else:
         supervisor.monitor.bury(exits)
+
+
+@pytest.mark.parametrize(("who", "told"), [(WORKER, 1), (SCORER, 0)])
+def test_a_long_wait_is_told_once_but_for_a_score_which_may_take_long(
+    supervisor: Supervisor, who: Address, told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, looks = list[str](), iter(range(9))
+    monkeypatch.setattr(supervisor.monitor, "pump", lambda timeout: next(looks))
+    monkeypatch.setattr(supervisor.monitor.notices, "say", said.append)
+    supervisor.monitor.phase, supervisor.monitor.stalls.limit = "scoring", -1.0
+    with pytest.raises(StopIteration):
+        supervisor.monitor.wait_for(lambda: [who])
+    assert len(said) == told and all("scoring: a long wait for these roles" in line for line in said)
 
 
 class SlowKeeper:
@@ -109,3 +149,6 @@ def test_the_clock_is_stopped_while_a_checkpoint_is_copied(
     began, copying, copied = keeper.shown
     time.sleep(0.001)
     assert began < copying == copied < watch.now()
+    assert not keeper.last
+    supervisor.keep(keeper, go_on=False)
+    assert keeper.last, "so that one that fails does not promise another"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import count
 from pathlib import Path
 
@@ -117,6 +118,18 @@ def test_a_full_disk_is_told_once_and_ends_only_the_journal(tmp_path: Path) -> N
         kept.say(f"{second}")
     kept.end("budget")
     assert len(told) == 1 and "the run goes on" in told[0]
+
+
+def test_a_disk_that_takes_a_part_of_a_line_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, write = list[str](), os.write
+    kept = Journal(tmp_path / "j", told.append)
+    kept.say("one")
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:9]))
+    kept.say("two")
+    monkeypatch.undo()
+    kept.say("three")
+    assert len(told) == 1 and "the record of this run ends here, the run goes on" in told[0]
+    assert [event.line for event in read(kept.path) if isinstance(event, JournalLine)] == ["one"]
 
 
 def test_who_writes_is_known_until_the_journal_is_closed(ticking: Journal) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,22 @@ def test_it_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(OSError, match="disk full"):
         result().write(path)
     assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_it_is_on_the_disk_before_it_takes_the_place_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, sync, replace = list[str](), os.fsync, os.replace
+
+    def synced(file: int) -> None:
+        done.append(f"synced {os.fstat(file).st_size}")
+        sync(file)
+
+    def replaced(old: str, new: Path) -> None:
+        done.append("replaced")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    result().write(tmp_path / "result.json")
+    assert done == [f"synced {len(result().to_json().encode())}", "replaced"]

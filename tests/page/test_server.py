@@ -10,18 +10,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Timer
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from covey.observe import journal
 from covey.observe.journal import RunNow
-from covey.observe.progress import RoleProgress
+from covey.observe.progress import Progress, RoleProgress
+from covey.page import connections
 from covey.page.cluster import ClusterView, cluster
+from covey.page.connections import BoundedConnection
 from covey.page.folder import EVERY, RunRow, WatchedFolder
 from covey.page.series import series
 from covey.page.tail import JournalCursor, news
@@ -57,6 +62,42 @@ def test_only_what_has_changed_is_told_again(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "second")
     time.sleep(EVERY)
     assert folder.changes(serial)[1:] == ([], ["second"])
+
+
+def test_a_run_that_comes_back_is_no_longer_told_as_gone(tmp_path: Path) -> None:
+    trained(record(tmp_path, "one"), 1)
+    folder = WatchedFolder(tmp_path)
+    rows(folder)
+    (tmp_path / "one").rename(tmp_path.parent / "aside")
+    time.sleep(EVERY)
+    assert folder.changes(-1)[1:] == ([], ["one"])
+    (tmp_path.parent / "aside").rename(tmp_path / "one")
+    time.sleep(EVERY)
+    _, back, gone = folder.changes(-1)
+    assert [row.id for row in back] == ["one"] and gone == []
+
+
+def test_a_moment_without_a_loss_leaves_the_last_one(tmp_path: Path) -> None:
+    written = record(tmp_path, "one")
+    trained(written, 2)
+    folder = WatchedFolder(tmp_path)
+    assert rows(folder)["one"].loss == 1.0
+    written.moment(Progress(phase="scoring", seconds=3, samples=300))
+    row = rows(folder)["one"]
+    assert (row.samples, row.loss) == (300, 1.0)
+
+
+def test_of_idle_connections_the_oldest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MOST", 3)
+    monkeypatch.setattr(H11Protocol, "connection_made", lambda one, transport: one.connections.add(one))
+    monkeypatch.setattr(BoundedConnection, "does_nothing", lambda one: one.idle)  # type: ignore[attr-defined]
+    there, closed = set[Any](), list[str]()
+    for name, idle in [("busy", False), ("first", True), ("second", True), ("third", True), ("last", False)]:
+        one: Any = BoundedConnection.__new__(BoundedConnection)
+        one.connections, one.idle = there, idle
+        one.transport = SimpleNamespace(abort=partial(closed.append, name))
+        one.connection_made(one.transport)
+    assert closed == ["first", "second"]
 
 
 def test_a_writer_that_died_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

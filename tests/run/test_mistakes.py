@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 from covey import Task, fit
 from covey.cli import app
 from covey.errors import CoveyError, PlanError, RoleFailed
-from covey.faults import REPORT
+from covey.faults import REPORT, users_line, words
 from tests.worlds import cloud, mlp
 
 X, Y = cloud(64)
@@ -136,3 +137,33 @@ def test_an_exception_of_the_users_own_kind_keeps_its_words() -> None:
     with pytest.raises(RoleFailed, match=r"worker 0 failed: .*Own: out of ideas") as failed:
         fit(task, "local_sgd", 1, engine="simulated", epochs=1)
     assert str(failed.value).count("out of ideas") >= 2, "with the traceback from the user's line on"
+
+
+def raised_in(module: str, filename: str) -> Exception:
+    """An exception out of code that has no file."""
+    fail = FunctionType(compile("raise ValueError('wrong')", filename, "exec"), {"__name__": module})
+    with pytest.raises(ValueError, match="wrong") as failed:
+        fail()
+    error = failed.value
+    assert error.__traceback__ is not None
+    return error.with_traceback(error.__traceback__.tb_next)  # without this test, which is a user's
+
+
+@pytest.mark.parametrize(
+    ("module", "filename", "users"),
+    [
+        ("__main__", "<stdin>", True),
+        ("__main__", "<ipython-input-3>", True),
+        ("torch.fx.graph_module", "<eval_with_key>.4", False),  # what a package generates
+        ("dataclasses", "<string>", False),
+        ("__main__", "<frozen runpy>", False),
+    ],
+)
+def test_code_without_a_file_is_the_users_only_where_the_user_typed_it(module: str, filename: str, users: bool) -> None:
+    assert (users_line(raised_in(module, filename)) is not None) == users
+
+
+def test_a_note_does_not_take_the_place_of_the_exception() -> None:
+    error = ValueError("wrong")
+    error.add_note("(in worker 1)")
+    assert words(error) == "ValueError: wrong"

@@ -174,6 +174,8 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"patience": 1.5, "best": "accuracy"}, "patience must be a whole number, not float 1.5"),
     ({**TIMED, "until": "loss<=0.1"}, "trains nothing"),
     ({**TIMED, "save": "model"}, "trains nothing"),
+    ({**TIMED, "best": "accuracy"}, "trains nothing"),
+    ({"confirm": 2}, "is for scores that meet until"),
     ({**TIMED, "checkpoint": "kept"}, "nothing that could be kept"),
     ({**TIMED, "resume": "kept"}, "nothing that could be kept"),
     *(({name: 0}, "at least 1 is needed") for name in ("epochs", "steps", "threads")),

@@ -69,6 +69,11 @@ def test_a_target_whose_direction_nobody_said_is_refused() -> None:
     assert facts(declared, "local").settings["until"] == "perplexity<=20.0"
 
 
+def test_a_cut_model_accumulates_no_batches() -> None:
+    with pytest.raises(PlanError, match=r"use batch_size=16 and mesh\(microbatches=2\)"):
+        request(mlp(accumulate=2), "allreduce with mesh(stage=2)", 2, options({"steps": 2}))
+
+
 def test_momentum_is_corrected_only_where_there_is_one() -> None:
     adam: Any = lambda pairs: torch.optim.Adam(pairs, lr=0.01)  # noqa: E731
     with pytest.raises(PlanError, match="Adam has no momentum to set"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from threading import Timer
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,3 +93,13 @@ def test_pauses_grow_until_a_new_checkpoint_and_the_sixth_failure_ends_the_run(m
     with pytest.raises(PeerLost, match="worker 1 died\nthe run failed 6 times in a row without a new checkpoint"):
         restarts.run(Attempt(), train)
     assert waits == [0, 1, 0, 1, 2, 4, 4]
+
+
+def test_an_interrupt_ends_the_pause_before_the_next_attempt() -> None:
+    interrupt = Interrupt()
+    restarts = Restarts(options({"on_failure": "restart", "checkpoint": "kept"}), None, interrupt, 2)
+    Timer(0.2, interrupt).start()
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        restarts._wait(60.0)
+    assert time.monotonic() - begun < 30

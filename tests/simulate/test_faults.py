@@ -61,6 +61,7 @@ def test_what_cannot_be_read_says_how_it_is_written(text: str, told: str) -> Non
         ("kill worker 7@1s", "no such role; this run has worker 0, worker 1, server 0"),
         ("slow server 0@1s for 1s by 2x", "only workers compute"),
         ("partition worker 0 and worker 1 and server 0@1s for 1s", "name only some"),
+        ("partition server 0 and worker 1 and worker 0@1s for 1s", "name only some"),
     ],
 )
 def test_what_makes_no_sense_in_a_run_is_refused(text: str, told: str) -> None:

@@ -204,11 +204,11 @@ class RunFaults:
 
     def _stop(self, fault: Fault, actor: VirtualActor) -> None:
         agenda = self._parts.agenda
-        until = agenda.now + fault.lasts
-        self._frozen[actor] = max(until, self._frozen.get(actor, 0.0))
+        until, stands = agenda.now + fault.lasts, max(agenda.now, self._frozen.get(actor, 0.0))
+        self._frozen[actor] = max(until, stands)
         for thread in actor.threads:
-            if isinstance(thread.want, Compute):
-                self._owed[thread] = self._owed.get(thread, 0.0) + fault.lasts
+            if isinstance(thread.want, Compute):  # two stops that overlap hold it up only once
+                self._owed[thread] = self._owed.get(thread, 0.0) + max(0.0, until - stands)
         agenda.at(until, self._thaw, actor)
         self._unheard(fault, actor.name)
 
