@@ -47,6 +47,12 @@ def test_scale(tmp_path: Path) -> None:
     assert "gosgd" in shown.output and page.exists()
 
 
+def test_scale_where_a_strategy_cannot_be_at_some_size() -> None:
+    shown = CliRunner().invoke(app, ["scale", DIGITS, "--strategies", "butterfly", "--workers", "2|3"])
+    assert shown.exit_code == 0, shown.output
+    assert "butterfly on 3: butterfly pairs all workers" in " ".join(shown.output.split())
+
+
 @pytest.mark.parametrize(("words", "message"), [
     (["advise", DIGITS, "--cluster", "examples/cluster.toml", "--bandwidth", "1gbit"], "omit --bandwidth"),
     (["advise", DIGITS, "--until", "accuracy"], "accuracy"),

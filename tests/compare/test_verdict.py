@@ -17,14 +17,14 @@ from typer.testing import CliRunner
 
 from covey.cli import app
 from covey.cli.tables.comparison import print_comparison
-from covey.compare import Comparison, compare
+from covey.compare import Comparison, compare, rows
 from covey.compare.outcomes import ComparedRun
 from covey.compare.race import Rounds
 from covey.compare.verdict import conclude, how_long
 from covey.errors import PlanError
 from covey.observe.contention import Contention
 from covey.observe.referee import TargetReached
-from covey.observe.result import Result
+from covey.observe.result import Result, TimeShares
 from covey.run import fit
 from covey.simulate import parse_duration
 from tests.worlds import mlp
@@ -82,6 +82,17 @@ def test_the_lead_is_over_one_that_is_surely_behind() -> None:
     assert whole.winner == "local_sgd"
     assert whole.strategies[2].ratio is not None and whole.strategies[2].ratio.low < 1
     assert "faster than allreduce (15 seeds)" in whole.verdict
+
+
+def test_the_waiting_of_a_strategy_is_that_of_its_workers() -> None:
+    shares = {"worker 0": 0.2, "worker 1": 0.4, "server 0": 0.9}
+    roles = {name: TimeShares(compute=0.0, exchange=0.0, waiting=share, memory=0) for name, share in shares.items()}
+    whole = Comparison(task="task.py", workers=2, engine="local", until=None)
+    for repeat in range(2):
+        result = msgspec.structs.replace(plain(), roles=roles)
+        whole.outcomes.append(ComparedRun(spec="bsp", repeat=repeat, result=result))
+    [row] = rows(whole)
+    assert row.figures["waiting"].value == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("seconds", [0.5, 10.0, 11.0, 89.0, 90.0, 91.0, 121.0, 150.0, 3601.0])

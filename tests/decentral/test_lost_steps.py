@@ -56,6 +56,17 @@ def test_a_new_worker_of_dpsgd_does_each_step_once_and_mixes_without_what_was_lo
     assert mixed, "a worker that is not the slowest may be lost without a delay for anybody"
 
 
+@pytest.mark.parametrize("spec", SPECS)
+def test_equal_models_that_do_not_learn_stay_as_they_are_whoever_is_lost(spec: str) -> None:
+    """The shares of a mean add up to 1, also where a neighbour's does not come."""
+    task = mlp(sgd(lr=0.0))
+    whole = Finished(spec, workers=4, task=task, cluster=slowed(w2=3))
+    for at in range(0, whole.effects, 3):
+        found = Finished(spec, [at], workers=4, task=task, cluster=slowed(w2=3))
+        for name, tensor in whole.weights.items():
+            assert torch.allclose(found.weights[name], tensor, rtol=1e-12), f"killed at {at}"
+
+
 class Mass:
     """What push-sum moves about: x and y of each share, from when it leaves its sender to when it is taken in."""
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from covey.checkpoint import RunRecord
 from covey.engines.process import control
+from covey.engines.process.launcher.keeping import RunRecorder
+from covey.engines.process.launcher.model_scoring import StepPauses
+from covey.engines.process.launcher.own_loops import OwnLoops
 from covey.engines.process.launcher.roster import Roster
+from covey.engines.process.launcher.stall_check import StallCheck
+from covey.errors import Stalled
 from covey.message import Address
+from covey.observe.referee import Referee
 from covey.observe.tally import Tally
 
 ROLES = [Address("worker", 0), Address("worker", 1), Address("server", 0)]
@@ -46,3 +56,44 @@ def test_what_roles_did_that_are_no_more_is_kept(roster: Roster) -> None:
     roster.resume(past.kept())
     assert (roster.samples, roster.bytes) == (11111, 22222)
     assert roster.tallies[WHO].samples == 1 and roster.tallies.keys() == {*ROLES}
+
+
+@pytest.mark.parametrize(
+    ("step", "ended", "through"), [(4, False, False), (5, False, True), (6, False, True), (2, True, True)]
+)
+def test_a_checkpoint_says_who_has_done_all_its_steps(roster: Roster, step: int, ended: bool, through: bool) -> None:
+    """Though it may still wait for the others' goodbye."""
+    run = RunRecord(strategy="bsp", workers=2, servers=1, seed=0, samples=9, batch_size=3, limits=[5, None])
+    roster.seen[WHO].step, roster.seen[WHO].ended = step, ended
+    roster.seen[ROLES[1]].step = 99
+    assert RunRecorder(run, [5, None], roster, Referee(10)).record(1.0).ended == [0] * through
+
+
+def test_nobody_waits_for_one_that_has_ended_to_come_to_a_step(roster: Roster) -> None:
+    monitor: Any = SimpleNamespace(board=None, roster=roster, inbox={control.Frozen: {WHO: control.Frozen()}})
+    pauses = StepPauses(monitor, Referee(10))
+    assert pauses.missing() == [ROLES[1]]
+    roster.seen[ROLES[1]].ended = True
+    assert pauses.missing() == []
+
+
+@pytest.mark.parametrize(("spoke", "stalls"), [(0.0, True), (99.0, False)])
+def test_a_run_stands_still_only_where_all_roles_say_that_they_wait(
+    roster: Roster, spoke: float, stalls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has not spoken for long may compute, whatever it said last."""
+    said = list[str]()
+    notices: Any = SimpleNamespace(say=said.append, refused=SimpleNamespace(lines=list))
+    processes: Any = None
+    check = StallCheck(roster, processes, OwnLoops(ROLES[:2], True, lambda roles, word: None), notices, 1.0)
+    for seen in roster.seen.values():
+        seen.waiting, seen.since = "Params from server 0", 99.0
+    quiet = {("word", WHO): spoke, **{("word", who): 0.0 for who in ROLES[1:]}}
+    monkeypatch.setattr(check.silence, "quiet", lambda key: quiet.get(key, 99.0))
+    if stalls:
+        with pytest.raises(Stalled, match="nothing has moved for 1 s"):
+            check.check()
+    else:
+        check.check()
+        check.check()
+        assert len(said) == 1 and said[0].startswith("a long wait:")

@@ -212,6 +212,20 @@ def test_a_run_that_restarts_ends_with_the_very_same_weights(strategy: str, faul
     assert same(fit(strategy, resume=tmp_path), calm), "the newest checkpoint resumes"
 
 
+def test_scores_that_a_lost_attempt_has_told_are_not_told_again(tmp_path: Path) -> None:
+    class Heard(covey.Callback):
+        def __init__(self) -> None:
+            self.samples: list[Any] = []
+
+        def scored(self, row: Any) -> None:
+            self.samples.append(row["samples"])
+
+    heard = Heard()
+    result = fit("bsp", faults="kill worker 1@110ms", callbacks=[heard], scores=3, **kept(tmp_path, every="60ms"))
+    assert isinstance(result.goodput, covey.observe.membership.Goodput) and result.goodput.repeated > 24, "a score's"
+    assert heard.samples == [row["samples"] for row in result.history]
+
+
 def test_a_notice_keeps_the_run_before_the_role_leaves(tmp_path: Path) -> None:
     result = fit("bsp", faults="notice worker 2@60ms for 10s", **kept(tmp_path, every="10s"))
     assert same(result, fit("bsp"))

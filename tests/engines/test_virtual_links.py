@@ -35,6 +35,25 @@ def test_a_full_window_holds_the_sender_and_its_wait_is_exchange() -> None:
     assert outcome.tallies[ME].exchange == pytest.approx(0.003)
 
 
+def test_a_small_message_does_not_overtake_one_that_waits_for_room() -> None:
+    """Another program of the same role sends it while the large one waits."""
+
+    async def sends(node: Node, replica: Replica) -> None:
+        await node.spawn(later(node))
+        for step in range(3):
+            await node.send(YOU, ping(step, 1500))
+
+    async def later(node: Node) -> None:
+        await node.sleep(0.0005)
+        await node.send(YOU, ping(9, 300))
+
+    async def takes(node: Node, replica: Replica) -> None:
+        await node.sleep(1)
+        assert [(await node.receive(Ping)).step for _ in range(4)] == [0, 1, 2, 9]
+
+    run(sends, takes, window=2000)
+
+
 def test_a_message_larger_than_the_window_passes_alone() -> None:
     log = Log()
 

@@ -6,10 +6,12 @@ import os
 from itertools import count
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from covey.errors import WireError
 from covey.observe import journal
+from covey.observe.facts import FACTS, SCHEMA, RecordFacts, RunFacts
 from covey.observe.journal import (
     Journal,
     JournalEnd,
@@ -21,11 +23,15 @@ from covey.observe.journal import (
     thinned,
 )
 from covey.observe.progress import Progress, RoleProgress
+from covey.observe.records import RunRecordFolder
 
 
 def at(second: int, roles: int = 2) -> Progress:
     many = {f"worker {rank}": RoleProgress(step=second, samples=second, bytes=second) for rank in range(roles)}
     return Progress(phase="training", seconds=second, samples=10 * second, roles=many)
+
+
+RUN = RunFacts(task="digits.py:task", strategy="bsp", taxonomy={}, engine="local", workers=4)
 
 
 def never(line: str) -> None:
@@ -49,6 +55,17 @@ def test_it_reads_back_what_was_written(ticking: Journal) -> None:
     assert isinstance(score, JournalScore) and score.row["accuracy"] == 0.5
     assert isinstance(said, JournalLine) and said.line == "worker 1 waits"
     assert isinstance(end, JournalEnd) and (end.stopped, end.why) == ("budget", "")
+
+
+def test_a_score_takes_the_place_of_one_of_as_many_samples(ticking: Journal) -> None:
+    """So also while the run goes on, and has no result yet."""
+    for samples, accuracy in ((10, 0.5), (20, 0.6), (20, 0.7)):
+        ticking.score({"seconds": 1.0, "samples": samples, "bytes": 5, "accuracy": accuracy, "loss": 1.0})
+    (ticking.path.parent / FACTS).write_bytes(
+        msgspec.json.encode(RecordFacts(schema=SCHEMA, id="one", began="", run=RUN))
+    )
+    found = RunRecordFolder(ticking.path.parent).history
+    assert [(row["samples"], row["accuracy"]) for row in found] == [(10, 0.5), (20, 0.7)]
 
 
 def test_moments_are_a_second_apart_unless_the_phase_changes(tmp_path: Path) -> None:

@@ -93,3 +93,15 @@ def test_it_is_on_the_disk_before_it_takes_the_place_of_another(
     monkeypatch.setattr(os, "replace", replaced)
     result().write(tmp_path / "result.json")
     assert done == [f"synced {len(result().to_json().encode())}", "replaced"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "compute", "waiting"), [(10.0, 8.0, 1.0), (1.0, 3.0, 1.0), (2.0, 3.0, -0.5), (0, 0, 0)]
+)
+def test_the_shares_of_a_role_are_parts_of_a_whole(seconds: float, compute: float, waiting: float) -> None:
+    """Clocks of threads may disagree by a little; nobody computes for longer than it was there."""
+    tally = Tally(who=Address("worker", 0), seconds=seconds, compute=compute, waiting=waiting)
+    facts = RunFacts(task="t", strategy="s", taxonomy={}, engine="local", workers=1)
+    shares = conclude(facts, Referee(1), [tally], seconds=seconds, stopped="budget").roles["worker 0"]
+    parts = shares.compute, shares.exchange, shares.waiting
+    assert all(0 <= part <= 1 for part in parts) and sum(parts) == pytest.approx(1.0 if seconds else 0.0, abs=1e-3)

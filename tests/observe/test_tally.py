@@ -82,6 +82,14 @@ def test_notes_find_their_place() -> None:
     assert math.isnan(read_loss([tally]))
 
 
+def test_the_memory_of_a_role_is_the_most_that_it_ever_had() -> None:
+    whole = Tally(who=ME, seconds=3.0, memory=100)
+    whole.merge(Tally(who=ME, seconds=2.0, memory=70))
+    assert (whole.memory, whole.seconds) == (100, 3.0)
+    whole.merge(Tally(who=ME, seconds=5.0, memory=130))
+    assert (whole.memory, whole.seconds) == (130, 5.0)
+
+
 def test_a_tally_travels() -> None:
     teller = Teller()
     teller.sent(0.0, ME, YOU, PAYLOAD, 8)

@@ -1,13 +1,18 @@
-"""Axes that are drawn without a library: what lies on them, and where."""
+"""Charts and their axes: what lies on them, and where."""
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
 from covey.report.axes import numbers, words
+from covey.report.charts import all_of
+from covey.run import fit
+from tests.worlds import mlp
 
 
 @pytest.mark.parametrize("log", [False, True])
@@ -25,3 +30,14 @@ def test_marks_lie_where_their_values_do() -> None:
         marks = axis.marks()
         assert len(marks) > 2 and all(-1e-6 <= place <= 1 + 1e-6 for place, _ in marks)
     assert [name for _, name in words(["a", "b", "a"]).marks()] == ["a", "b"]
+
+
+def test_charts_leave_out_what_is_no_number() -> None:
+    """Browsers read neither NaN nor Infinity in JSON."""
+    row = {"samples": 10, "bytes": 0, "accuracy": 0.5}
+    losses = [1.0, math.inf, math.nan, None, 0.5]
+    history: Any = [{**row, "seconds": float(at), "loss": loss} for at, loss in enumerate(losses)]
+    result = msgspec.structs.replace(fit(mlp(), "bsp", 2, engine="simulated", steps=2), history=history)
+    chart = next(chart for chart in all_of([("bsp", result)], "loss") if chart.name == "by-seconds")
+    assert [line["y"] for line in chart.data] == [[1.0, 0.5]] or [line["y"] for line in chart.data] == [[0.5]]
+    json.dumps([chart.data for chart in all_of([("bsp", result)], "loss")], allow_nan=False)

@@ -21,6 +21,7 @@ from covey.run.fitting import fit_with
 from covey.run.option_parts import HOSTS, OptionPart
 from covey.run.options import PARTS, Options, check, options
 from covey.run.own_loop import launching
+from covey.run.request import request
 from covey.simulate import Cluster
 from tests.worlds import mlp
 
@@ -191,6 +192,17 @@ def test_options_that_contradict_each_other_are_refused(given: dict[str, Any], w
     engine = "local" if "threads" in given else "simulated"
     with pytest.raises(PlanError, match=re.escape(why)):
         fit(mlp(), "bsp", 2, engine=engine, **given)
+
+
+UNTIL = {"until": "loss<=0.1"}
+
+
+@pytest.mark.parametrize(("given", "epochs"), [({}, 10), (UNTIL, 100), ({**UNTIL, "epochs": 3}, 3), ({"epochs": 3}, 3)])
+def test_how_long_a_run_is_that_nobody_limits(given: dict[str, Any], epochs: int) -> None:
+    """One with a target has more patience."""
+    asked = request(mlp(samples=64), "bsp", 2, options(given))
+    assert asked.plan.limits == (4 * epochs, 4 * epochs)
+    assert request(mlp(samples=64), "bsp", 2, options({**UNTIL, "steps": 7})).plan.limits == (7, 7)
 
 
 def test_a_misspelt_option_is_told_the_nearest() -> None:
