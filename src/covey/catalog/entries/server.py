@@ -78,14 +78,14 @@ ENTRIES: Mapping[str, Entry] = {
         "TensorFlow does: a fast worker may take the one that a slow worker leaves, and supply two; `size` may then "
         "exceed n.",
         traffic=BOTH_WAYS, timelines=("quorum(size=2)",),
-        on_loss="continue",
+        on_loss="continue", ranges=True,
         test="central/test_rules_at_work.py::test_quorum_takes_the_time_of_the_qth_fastest",
     ),
     "softsync": Entry(
         Softsync, "Zhang, Gupta et al. 2016", codecs="pushes", measures=True, placed=True,
         use="Between `bsp` and `asynchronous`: fewer updates, of less noise.",
         traffic=BOTH_WAYS, timelines=("softsync",),
-        on_loss="continue",
+        on_loss="continue", ranges=True,
         test="central/test_rules_at_work.py::test_softsync_applies_mixed_versions_together",
     ),
     "dc_asgd": Entry(

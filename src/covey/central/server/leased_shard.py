@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from covey.central.server.leased import AskEntry, BatchesLeft, EntryStep, LeasedParams, LeasedPush, OutOfBatches
-from covey.central.server.shard import Params, Pull, Push, Shard, ShardPolicy
+from covey.central.server.shard import Arrivals, Params, Pull, Push, Shard, ShardPolicy
 from covey.data.leases import BatchSet, Lease, Ledger
 from covey.membership import Joined
 from covey.message import Address
@@ -67,7 +67,7 @@ class LeasedShard(Shard):
         if not new:  # a worker that is gone had done it, and only some other server lacked it
             push.samples = 0
         await super().take(push)
-        if not new and not self.keeping.rule.gather.averages:
+        if not new and not self.keeping.rule.gather.weighs_samples:
             self.waiting.pop()
 
     def choose(self) -> GatherChoice | None:
@@ -78,7 +78,8 @@ class LeasedShard(Shard):
         """
         board = self.board
         if not self.keeping.rule.lends:
-            return super().choose()
+            present = self.node.workers - len(self.ledger.empty)
+            return self.keeping.rule.gather.among(present).choose(Arrivals(self.waiting), board)
         if board.slowest <= board.version if board.clocks else not self.waiting:
             return None
         used = sorted(range(len(self.waiting)), key=lambda place: self.waiting[place].sender.rank)
@@ -87,7 +88,9 @@ class LeasedShard(Shard):
     async def update(self, choice: GatherChoice) -> None:
         if any(choice.weights) or not (choice.used or self.keeping.rule.lends):
             return await super().update(choice)
-        self.before = self.params.clone()
+        await self.note_dropped(choice)
+        if self.keeping.rule.lends:
+            self.before = self.params.clone()
         self.board.version += 1
         self.forget(choice)
 
