@@ -50,9 +50,10 @@ def check(result: covey.Result, guide: Guide, events: list[str], samples: int) -
 @pytest.mark.parametrize(
     ("strategy", "servers"),
     [
-        ("bsp", 2), ("asynchronous", 1), ("ssp", 2), ("easgd(period=2)", None), ("allreduce", None),
+        ("bsp", 2), ("asynchronous", 1), ("ssp", 2), ("petuum", 2), ("easgd(period=2)", None), ("allreduce", None),
         ("local_sgd(period=2)", None), pytest.param("bmuf(period=3)", None, marks=pytest.mark.full),
         pytest.param("diloco(period=4)", None, marks=pytest.mark.full),
+        pytest.param("quorum", 1, marks=pytest.mark.full), pytest.param("downpour(push=3)", 2, marks=pytest.mark.full),
     ],
 )  # fmt: skip
 def test_workers_leave_and_join_and_no_sample_is_lost(room: Room, strategy: str, servers: int | None) -> None:
