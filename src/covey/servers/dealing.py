@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from covey.data.leases import BatchSet, Lease
+from covey.membership import Joined
 from covey.message import Message
 from covey.servers.leasing_server import LeasingServer
-from covey.servers.standing import complete
+from covey.servers.standing import AskStanding, complete
 from covey.servers.taking_part import NONE_LEFT, NOTHING_LEASED, EntryStep, TakesPart
 
 
@@ -92,8 +93,14 @@ class DealingServer(LeasingServer):
 
     def __init__(self, *given: Any, **settings: Any) -> None:
         super().__init__(*given, **settings)
-        self.dealt = BatchSet(self.node.workers)
+        self.dealt = BatchSet.empty(self.node.workers)
         self.hears |= {AskLease: self.deal}
+
+    async def tell_standing(self, message: Joined | AskStanding) -> None:
+        """A new life may begin at another step than its predecessor: it has nothing, and asks."""
+        if isinstance(message, Joined):
+            self.ledger.release(message.sender.rank, self.known)
+        await super().tell_standing(message)
 
     async def deal(self, ask: AskLease) -> None:
         rank, ledger = ask.sender.rank, self.ledger

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
-from covey.data.leases import BatchSet, Ledger
+from covey.data.leases import BatchSet, Lease, LeaseRecord, Ledger
 from covey.membership import Joined
 from covey.message import Address
 from covey.model.scored import NOTHING
@@ -15,20 +15,29 @@ from covey.servers.standing import AskStanding
 from covey.servers.taking_part import AskEntry, BatchesLeft, EntryStep, OutOfBatches
 
 
+@dataclass(slots=True)
+class EnteredWorkers:
+    """What a server knows of workers that came after the beginning; it survives a restart."""
+
+    entries: dict[int, int]  # how often each has entered
+    unheard: set[int] = field(default_factory=set)  # nothing of these has come since they entered
+
+
 class LeasingServer(PieceServer):
     """What a server does besides where workers come and go; the first one keeps the ledger of batches."""
 
     def __init__(self, *given: Any, **settings: Any) -> None:
         super().__init__(*given, **settings)
         node, source = self.node, self.replica.batch_source
-        limits = [limit or 0 for limit in node.limits]
-        self.ledger = Ledger(limits, [source.steps(seat) for seat in range(node.workers)], source.samples)
-        self.received = BatchSet(node.workers)
-        self.unheard: set[int] = set()  # nothing of these has come since they entered
-        self.entries: Counter[int] = Counter()
+        limits, steps = [limit or 0 for limit in node.limits], [source.steps(seat) for seat in range(node.workers)]
+        leases = node.remember("leases", LeaseRecord.begin(node.workers)).value
+        self.ledger = Ledger(limits, steps, source.samples, leases)
+        self.received = node.remember("received", BatchSet.empty(node.workers)).value
+        entered = node.remember("entered", EnteredWorkers({})).value
+        self.unheard, self.entries = entered.unheard, entered.entries
         self.idle: set[int] = set()  # there was no batch for these
         self.called: set[int] = set()  # of those, the ones that will ask to enter
-        self.furthest = 0
+        self.furthest = max(self.taking_part.values(), default=0)
         self.hears |= {OutOfBatches: self.rest, AskEntry: self.admit}
 
     @property
@@ -62,6 +71,10 @@ class LeasingServer(PieceServer):
         self.unheard.discard(rank)
         self.furthest = max(self.furthest, step + 1)
 
+    def known(self, lease: Lease) -> bool:
+        """Whether a batch is done: with other servers nobody knows whether they have had the last gradients."""
+        return len(self.servers) == 1 and lease in self.received
+
     async def tell_standing(self, message: Joined | AskStanding) -> None:
         if isinstance(message, AskStanding):
             return await super().tell_standing(message)
@@ -76,13 +89,13 @@ class LeasingServer(PieceServer):
         if rank not in self.taking_part and not over:
             self.enter(rank, self.entry(rank))
             self.unheard.add(rank)
-            self.entries[rank] += 1
+            self.entries[rank] = self.entries.get(rank, 0) + 1
         self.idle.discard(rank)
         self.called.discard(rank)
         self.ledger.join(rank)
         step, pushed = self.taking_part.get(rank, 0), rank not in self.unheard
         buffers = self.replica.buffers if self.first else NOTHING
-        await self.node.send(who, EntryStep(message.life, step, pushed, self.entries[rank], over, buffers))
+        await self.node.send(who, EntryStep(message.life, step, pushed, self.entries.get(rank, 0), over, buffers))
 
     async def rest(self, out: OutOfBatches) -> None:
         """A worker has nothing to do: nobody waits for it. All servers have what it sent."""
@@ -96,8 +109,7 @@ class LeasingServer(PieceServer):
         rank = who.rank
         for ranks in (self.unheard, self.idle, self.called):
             ranks.discard(rank)
-        # with other servers nobody knows whether they have had the last gradients
-        self.ledger.leave(rank, self.received.__contains__ if len(self.servers) == 1 else lambda lease: False)
+        self.ledger.leave(rank, self.known)
         if self.first:
             await self.node.note("accepted", AcceptedSamples(self.ledger.done[rank], who))
         await super().departed(who)

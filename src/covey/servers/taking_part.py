@@ -77,10 +77,13 @@ class TakesPart(PieceClient):
 
     async def enter(self) -> bool:
         """Begin; in a new life at the step that the servers say. False: the run is over."""
-        if not self.node.life.number:
+        life = self.node.life
+        if not life.number:
             self.told = True
-            return self.node.training()
-        if any(server in self.node.life.ended for server in self.servers):
+            if not life.resumed:
+                return self.node.training()
+            await self.node.broadcast(self.servers, AskEntry(life.number))
+        if any(server in life.ended for server in self.servers):
             return False
         await self.note_residuals()
         return await self._entered()

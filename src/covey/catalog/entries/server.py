@@ -128,7 +128,7 @@ ENTRIES: Mapping[str, Entry] = {
         "k updates are worker 0's alone. Filters are `significance` (threshold), `kkt` (l1, slack; servers apply the "
         "penalty once for each gradient that a push holds), `random_skip` (skip) and `key_caching`.",
         traffic=TrafficFormula("1 / push + 1 / fetch", formulas.servers), timelines=("downpour(push=3, fetch=2)",),
-        on_loss="continue", ranges=True,
+        on_loss="continue", ranges=True, fault_traits=frozenset({"optimizers of their own"}),
         test="central/test_downpour.py::test_pushes_at_0_3_6_hold_1_3_3_gradients_and_the_weights_move_in_between",
     ),
     "sandblaster": Entry(

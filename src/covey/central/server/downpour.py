@@ -131,9 +131,9 @@ class DownpourShard(PieceServer):
 class LeasedDownpour(DealingServer, DownpourShard):
     """A shard whose workers come and go."""
 
-    def __init__(self, *given: Any, **settings: Any) -> None:
-        super().__init__(*given, **settings)
-        self.next_steps = dict.fromkeys(range(self.node.workers), 0)
+    def __init__(self, node: Node, replica: Replica, **settings: Any) -> None:
+        self.next_steps = dict.fromkeys(range(node.workers), 0)
+        super().__init__(node, replica, **settings)
         self.hears |= {LeasedAccrued: self.take}
 
     @property
