@@ -30,6 +30,7 @@ class Life(NamedTuple):
     leased: bool = False  # whether workers come and go, and each batch is done by whoever holds its lease
     replicas: int = 1  # copies of what each server holds
     others: Mapping[Address, int] = MappingProxyType({})  # the numbers of the lives of those that were born again
+    resumed: bool = False  # the servers go on from a checkpoint; its worker, which has nothing of its own, asks them
 
 
 class Joined(Message):

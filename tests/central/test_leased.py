@@ -258,7 +258,7 @@ def test_clipping_stands_no_update_still(strategy: str, servers: int) -> None:
         (2.5, {}, "workers must be a whole number or a string"),
         ("2:3", {"strategy": "gosgd"}, "the workers of gosgd cannot come and go; use bsp, ssp, .*or use a number, as"),
         ("2:3", {"strategy": "asynchronous(epoch=0.5)"}, "omit epoch"),
-        ("2:3", {"checkpoint": "kept"}, "is not kept: omit checkpoint=… and resume=…; or use a number"),
+        ("2:3", {"checkpoint": "kept", "strategy": "easgd"}, "omit checkpoint=… and resume=…, or use bsp"),
         ("2:3", {"on_failure": "restart", "checkpoint": "kept"}, "or use a number, as workers=3"),
         ("2:3", {"engine": "ray"}, "continue.* is for the engines local and simulated, not for ray"),
         (3, {"faults": "leave worker 1@5s"}, 'number of workers of this run is fixed: use a range, as workers="1:3"'),

@@ -202,7 +202,13 @@ def test_messages_of_a_broken_round_that_are_not_dropped_are_found(monkeypatch: 
 
 
 @pytest.mark.xdist_group("fault seeds")
-@pytest.mark.parametrize("strategy", ["bsp", "ssp", "asynchronous", "allreduce", "local_sgd(period=3)"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "bsp", "ssp", "asynchronous", "allreduce", "local_sgd(period=3)", "quorum", "softsync(groups=2)",
+        "petuum", "essp", "downpour(push=3, fetch=2)",
+    ],
+)  # fmt: skip
 def test_seeds_in_which_workers_come_and_go(strategy: str) -> None:
     joined, served = 0, catalog.resolve(strategy, 3).servers.count > 0
     for seed in range(12):

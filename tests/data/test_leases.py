@@ -69,7 +69,7 @@ def test_nothing_is_given_after_the_end() -> None:
 def test_whoever_comes_and_goes_each_batch_is_done_once(seed: int) -> None:
     chance, seats = Random(seed), 4
     limits = [chance.randint(1, 9) for _ in range(seats)]
-    book, had, steps = Ledger(limits, [3] * seats, lambda seat, number: number + 1), BatchSet(seats), [0] * seats
+    book, had, steps = Ledger(limits, [3] * seats, lambda seat, number: number + 1), BatchSet.empty(seats), [0] * seats
     here, done = set(range(seats)), Counter[Lease]()
     while True:
         if chance.random() < 0.2 and len(here) > 1:
@@ -94,7 +94,7 @@ def test_whoever_comes_and_goes_each_batch_is_done_once(seed: int) -> None:
 
 
 def test_a_set_of_batches_remembers_few_of_them_one_by_one() -> None:
-    found = BatchSet(2)
+    found = BatchSet.empty(2)
     for number in (0, 1, 3, 2, 5):
         assert found.add(Lease(1, number)) and not found.add(Lease(1, number))
     assert found.before == [0, 4] and found.others == {Lease(1, 5)}

@@ -24,7 +24,7 @@ class Lives:
     """In which life each role is, and who was lost after its last step."""
 
     def __init__(self) -> None:
-        self.lives, self.finished = dict.fromkeys(ROLES, 0), set[Address]()
+        self.lives, self.finished, self.empty = dict.fromkeys(ROLES, 0), set[Address](), set[Address]()
 
     def life(self, who: Address) -> int:
         return self.lives[who]
@@ -104,3 +104,15 @@ def test_a_role_that_is_lost_while_it_writes_drops_the_checkpoint_and_one_that_h
         over = f"{lost} was lost after its last step: training goes on, and no other checkpoint is taken"
         assert said[1:] == [over] * ended
         keeper.close()
+
+
+def test_nobody_waits_for_the_state_of_an_empty_seat(tmp_path: Path) -> None:
+    answers, said = Answers(), list[str]()
+    monitor: Any = answers
+    with CheckpointDirectory(tmp_path / "kept") as kept:
+        keeper = CheckpointKeeper(kept, Interval(5.0), monitor, said.append)
+        answers.rebirths.empty.add(ROLES[1])
+        answers.rebirths.finished.add(ROLES[1])
+        keeper.copy(run)
+        assert ROLES[1] not in keeper._awaited() and not keeper._gone()
+        assert not keeper._over() and said == []

@@ -50,9 +50,10 @@ def check(result: covey.Result, guide: Guide, events: list[str], samples: int) -
 @pytest.mark.parametrize(
     ("strategy", "servers"),
     [
-        ("bsp", 2), ("asynchronous", 1), ("ssp", 2), ("easgd(period=2)", None), ("allreduce", None),
+        ("bsp", 2), ("asynchronous", 1), ("ssp", 2), ("petuum", 2), ("easgd(period=2)", None), ("allreduce", None),
         ("local_sgd(period=2)", None), pytest.param("bmuf(period=3)", None, marks=pytest.mark.full),
         pytest.param("diloco(period=4)", None, marks=pytest.mark.full),
+        pytest.param("quorum", 1, marks=pytest.mark.full), pytest.param("downpour(push=3)", 2, marks=pytest.mark.full),
     ],
 )  # fmt: skip
 def test_workers_leave_and_join_and_no_sample_is_lost(room: Room, strategy: str, servers: int | None) -> None:
@@ -114,3 +115,23 @@ def test_a_run_finds_out_itself_how_many_workers_are_worth_it(room: Room, tmp_pa
     assert result.membership and result.failures == []
     assert [event.event for event in result.membership][:2] == ["leave", "leave"]
     assert result.goodput and result.goodput.accepted == result.samples
+
+
+def test_a_range_is_kept_while_a_seat_is_empty_and_goes_on_with_what_is_left(room: Room) -> None:
+    kept, task = room.path / "kept", room.task(before_step=AT_STEP)
+    guide = Guide(room, "leave worker 1")
+    fit(task, "bsp", "1:3", steps=60, watcher=guide, checkpoint=kept, every="50ms")
+    lines = [number for number, line in enumerate(guide.said) if line.startswith("kept the run in")]
+    left = next(number for number, line in enumerate(guide.said) if "was told to leave" in line)
+    assert lines and lines[-1] > left, "kept with an empty seat"
+    rest = fit(task, "bsp", "1:3", steps=90, resume=kept)
+    plain = fit(task, "bsp", 3, steps=90)
+    assert rest.samples == plain.samples and rest.failures == []
+
+
+def test_a_kept_range_without_changes_resumes_with_the_same_bits(room: Room) -> None:
+    kept, task = room.path / "kept", room.task(before_step=AT_STEP)
+    fit(task, "bsp", "1:2", steps=40, checkpoint=kept, every="50ms")
+    rest, plain = fit(task, "bsp", "1:2", steps=60, resume=kept), fit(task, "bsp", 2, steps=60)
+    assert rest.samples == plain.samples
+    assert all(torch.equal(rest.weights[name], plain.weights[name]) for name in plain.weights)

@@ -19,6 +19,7 @@ from covey import catalog, faults
 from covey.check.fault_log import FaultLog, RunsOn
 from covey.check.invariants import FaultRecord, broken, declares
 from covey.errors import CoveyError
+from covey.run.checks import keepable
 from covey.run.options import options
 from covey.run.request import request
 from covey.run.simulated import simulated
@@ -55,9 +56,14 @@ class FaultCase:
     seed: int = 0
     cluster: Cluster = field(default=UNEVEN, hash=False)
     elastic: bool = False  # lost workers are born again; only what else goes wrong starts the run again
-    least: int = field(default=0, kw_only=True)  # workers, where they come and go, and nothing is kept
+    least: int = field(default=0, kw_only=True)  # workers, where they come and go
     replicas: int = field(default=1, kw_only=True)  # copies of what each server holds
     command: str = field(default="", compare=False)  # the command line that asked for seeds of it
+
+    @property
+    def keepable(self) -> bool:
+        """Whether it can have checkpoints."""
+        return keepable(catalog.resolve(self.strategy, self.workers), self.least)
 
     def small(self) -> Task:
         """Whole epochs for every worker: three batches each."""
@@ -129,7 +135,7 @@ def record_of(case: FaultCase, plan: FaultPlan, limit: float, every: float = 0.0
         given |= {"steps": case.steps, "epochs": case.epochs, "instruments": [log], "faults": plan}
         if case.elastic or every:
             given |= {"on_failure": "continue" if case.elastic else "restart", "max_failures": 2 if case.least else 9}
-        if every and not case.least:
+        if every and case.keepable:
             given |= {"checkpoint": Path(folder), "every": f"{every:.9f}s"}
         asked = request(task, case.strategy, WorkerRange(case.workers, case.least).asked, options(given))
         record = FaultRecord(asked=asked, plan=plan, log=log, watched=case.task is None)

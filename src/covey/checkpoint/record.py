@@ -29,6 +29,7 @@ class RunRecord(msgspec.Struct, kw_only=True):
     samples: int  # of the data set
     batch_size: int
     limits: list[int | None]  # each worker's budget of steps
+    ranged: bool = False  # workers came and went: the servers know what is left to do
     skipped: list[int] = []  # steps of each worker that an earlier run with other workers has done
     clock: Literal["", "real", "virtual"] = ""  # which seconds `progress` counts; older checkpoints do not say
     loop: bool = False  # of a script, which has no task's samples and batches

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
@@ -13,12 +14,16 @@ class Lease(NamedTuple):
     number: int
 
 
+@dataclass(slots=True)
 class BatchSet:
     """Batches of all seats; those of one seat come mostly in order, so that few are remembered one by one."""
 
-    def __init__(self, seats: int) -> None:
-        self.before = [0] * seats  # all of each seat's batches with smaller numbers are in it
-        self.others: set[Lease] = set()
+    before: list[int]  # all of each seat's batches with smaller numbers are in it
+    others: set[Lease] = field(default_factory=set)
+
+    @staticmethod
+    def empty(seats: int) -> BatchSet:
+        return BatchSet([0] * seats)
 
     def __contains__(self, lease: Lease) -> bool:
         return lease.number < self.before[lease.seat] or lease in self.others
@@ -34,6 +39,21 @@ class BatchSet:
         return True
 
 
+@dataclass(slots=True)
+class LeaseRecord:
+    """Who has which batch: what a checkpoint keeps of a ledger."""
+
+    next: list[int]  # the first batch of each seat that nobody was given
+    done: list[int]  # samples that each worker was given and did not give back
+    held: list[dict[int, Lease]]  # by the worker's step
+    returned: set[Lease] = field(default_factory=set)
+    empty: set[int] = field(default_factory=set)
+
+    @staticmethod
+    def begin(seats: int) -> LeaseRecord:
+        return LeaseRecord([0] * seats, [0] * seats, [{} for _ in range(seats)])
+
+
 class Ledger:
     """The batches of a run, and who has which. A worker does those of its own seat, and in turn those of empty seats.
 
@@ -44,15 +64,17 @@ class Ledger:
         limits: The number of batches of each seat in the run.
         steps: The same in an epoch.
         size: The number of samples of a seat's batch.
+        record: What was given so far, if something was; it is written on in place.
     """
 
-    def __init__(self, limits: Sequence[int], steps: Sequence[int], size: Callable[[int, int], int]) -> None:
+    def __init__(
+        self, limits: Sequence[int], steps: Sequence[int], size: Callable[[int, int], int],
+        record: LeaseRecord | None = None,
+    ) -> None:  # fmt: skip
         self.limits, self.steps, self.size = limits, steps, size
-        self.next = [0] * len(limits)  # the first batch of each seat that nobody was given
-        self.done = [0] * len(limits)  # samples that each worker was given and did not give back
-        self.held: list[dict[int, Lease]] = [{} for _ in limits]  # by the worker's step
-        self.returned: set[Lease] = set()
-        self.empty: set[int] = set()
+        self.record = record = record or LeaseRecord.begin(len(limits))
+        self.next, self.done, self.held = record.next, record.done, record.held
+        self.returned, self.empty = record.returned, record.empty
         self.closed = False  # the run ends early: nothing more is given
 
     @property
@@ -82,12 +104,16 @@ class Ledger:
             del self.held[worker][old]
 
     def leave(self, worker: int, known: Callable[[Lease], bool]) -> None:
+        """A worker is gone, and its seat is empty."""
+        self.release(worker, known)
+        self.empty.add(worker)
+
+    def release(self, worker: int, known: Callable[[Lease], bool]) -> None:
         """A worker is gone: others get what it had, but for what is known to be done."""
         for lease in self.held[worker].values():
             if not known(lease):
                 self._return(worker, lease)
         self.settle(worker)
-        self.empty.add(worker)
 
     def give_back(self, worker: int, first: int) -> None:
         """Others get what this worker was given for steps from this one on."""

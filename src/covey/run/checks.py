@@ -116,7 +116,7 @@ def check_range(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Opt
     """Refuse a range of workers for a run in which they cannot come and go, with what would work."""
     if not workers.least:
         return
-    why = ""
+    why, kept = "", given.checkpoints.checkpoint or given.checkpoints.resume
     if not chosen.ranges:
         able = [name for name, entry in catalog.STRATEGIES.items() if entry.ranges]
         why = f"the workers of {chosen.name} cannot come and go; use {', '.join(able)}"
@@ -128,8 +128,8 @@ def check_range(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Opt
         why = "a range is for the engines local and simulated"
     elif workers.auto and given.fault_plan.spot_trace:
         why = f"a trace says itself how many there are: use a range, as {option('workers', f'1:{workers.most}')}"
-    elif given.checkpoints.checkpoint or given.checkpoints.resume:
-        why = f"who holds which batch is not kept: omit {option('checkpoint')} and {option('resume')}"
+    elif kept:
+        why = _why_unkept(chosen, workers)
     if why:
         raise PlanError(f"{option('workers', workers)}: {why}; {_fixed(workers)}")
 
@@ -156,6 +156,29 @@ def check_replicas(chosen: Strategy, workers: WorkerRange, given: Options) -> No
 
 def _copied(spec: str) -> bool:
     return catalog.resolve(spec, 4).servers.copied
+
+
+def _why_unkept(chosen: Strategy, workers: WorkerRange) -> str:
+    """Why a run with a range has no checkpoints, if so."""
+    omit = f"omit {option('checkpoint')} and {option('resume')}"
+    if workers.auto:
+        return f"what a run has found out of its workers is not kept: {omit}"
+    if not (own := own_state(chosen)):
+        return ""
+    entries = catalog.STRATEGIES.items()
+    ranged = [catalog.resolve(entry.example or name, 4) for name, entry in entries if entry.ranges]
+    able = ", ".join(found.name for found in ranged if not own_state(found))
+    return f"workers of {chosen.name} have {own}, which a checkpoint of a range does not keep: {omit}, or use {able}"
+
+
+def own_state(chosen: Strategy) -> str:
+    """What only workers have, and a checkpoint of a range does not keep; empty where servers have everything."""
+    return catalog.STRATEGIES[chosen.name].own_state or ("" if chosen.servers.count else "models of their own")
+
+
+def keepable(chosen: Strategy, least: int) -> bool:
+    """Whether a run can have checkpoints, whatever its options say."""
+    return not least or not own_state(chosen)
 
 
 def check_seats(faults: FaultPlan, plan: Plan) -> None:

@@ -32,7 +32,7 @@ from covey.observe.result import Result, conclude
 from covey.run import roles
 from covey.run.best_model import BestModel
 from covey.run.changed_plan import PLAN, ChangedPlan, changed, check_parts
-from covey.run.checks import check_seats
+from covey.run.checks import check_seats, keepable
 from covey.run.kept import changed_settings, mesh_of, same_cut, settings_of, uncut
 from covey.run.leading.lead import FROZEN, Lead
 from covey.run.leading.lead_options import FILE
@@ -91,7 +91,7 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     lead = asked.lead or Lead.of(given, checkpoints)
     interrupt, best = Interrupt(), BestModel.of(given)
     restarts = Restarts(given, checkpoints, interrupt, len(asked.plan.limits), log=lead.membership(asked.left))
-    restarts.failures.elastic &= not asked.plan.least  # those cannot be kept
+    restarts.failures.elastic &= keepable(asked.strategy, asked.plan.least)
     with lead.told(asked.kept), interruptible(interrupt):
         result = restarts.run(
             Attempt(kept, run, log=restarts.failures.log),
@@ -209,7 +209,7 @@ def run_record(asked: Request) -> RunRecord:
     return RunRecord(
         strategy=asked.strategy.text, workers=len(asked.plan.limits), servers=asked.servers,
         seed=asked.options.training.seed, samples=asked.deal.samples, batch_size=asked.task.step_size,
-        replicas=asked.plan.replicas, limits=list(asked.plan.limits),
+        replicas=asked.plan.replicas, limits=list(asked.plan.limits), ranged=asked.plan.least > 0,
         clock="virtual" if asked.options.engine == "simulated" else "real",
         optimizer=settings_of(build.optimizer(asked.task)) if kept.checkpoint or kept.resume else [],
     )  # fmt: skip
@@ -231,6 +231,27 @@ def checkpoints_of(given: CheckpointOptions, told: Callable[[Path], None] | None
     return found
 
 
+def check_kind(place: Path, run: RunRecord, here: RunRecord) -> None:
+    """Refuse the checkpoint of a run of another kind than this one."""
+    if run.loop != here.loop:
+        kinds = {True: "a script's own loop (covey launch)", False: "a task (covey run)"}
+        raise CheckpointError(
+            f"{place} is of {kinds[run.loop]}, and this is {kinds[here.loop]}: go on with the command of that run"
+        )
+    if run.ranged != here.ranged:
+        ways = {True: "with a range of workers", False: "with a fixed number of workers"}
+        raise CheckpointError(
+            f"{place} is of a run {ways[run.ranged]}, and this one is {ways[here.ranged]}: go on with "
+            f"{option('workers', f'MIN:{run.workers}' if run.ranged else run.workers)}"
+        )
+    if "" not in (run.clock, here.clock) and run.clock != here.clock:
+        others = {"real": "covey run, or engine local", "virtual": "covey simulate, or engine simulated"}
+        raise CheckpointError(
+            f"{place} is of a run in {run.clock} time, and this one counts {here.clock} seconds: go on with "
+            f"{others[run.clock]}"
+        )
+
+
 def kept_run(
     given: CheckpointOptions, here: RunRecord, rigid: bool = False
 ) -> tuple[Path | None, RunRecord | None]:  # fmt: skip
@@ -239,17 +260,7 @@ def kept_run(
         return None, None
     checkpoints = CheckpointDirectory(Path(given.resume))
     place, run = checkpoints.newest()
-    if run.loop != here.loop:
-        kinds = {True: "a script's own loop (covey launch)", False: "a task (covey run)"}
-        raise CheckpointError(
-            f"{place} is of {kinds[run.loop]}, and this is {kinds[here.loop]}: go on with the command of that run"
-        )
-    if "" not in (run.clock, here.clock) and run.clock != here.clock:
-        others = {"real": "covey run, or engine local", "virtual": "covey simulate, or engine simulated"}
-        raise CheckpointError(
-            f"{place} is of a run in {run.clock} time, and this one counts {here.clock} seconds: go on with "
-            f"{others[run.clock]}"
-        )
+    check_kind(place, run, here)
     written, past, here = here.strategy, uncut(run), uncut(here)
     longer = past.limits != here.limits and not changed(past, here)
     if run.ended and longer and (earlier := checkpoints.unended()):

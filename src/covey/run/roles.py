@@ -81,7 +81,8 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
         return Plan(
             roles=roles, limits=tuple(self.limits), lockstep=chosen.lockstep, in_step=chosen.in_step,
             seed=self.seed, traced=self.traced, profiled=self.profiled, elastic=self.elastic, least=self.least,
-            replicas=self.copies, allowance=self.allowance, sites=self.contacts.machines,
+            replicas=self.copies, resumed=bool(self.kept) and self.least > 0, allowance=self.allowance,
+            sites=self.contacts.machines,
         )  # fmt: skip
 
 
@@ -120,7 +121,7 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
             kept, inherit = None, None
             if work.inherits:
                 inherit = partial(work.inherit, replica)
-            elif work.kept:
+            elif work.kept and not (work.least and role.trains):  # those ask servers where they go on
                 kept = recalled(Path(work.kept), role, replica, work.recut, work.text)
             play(lines, plan, replica, kept, ComputeThread.serve, work.warm, inherit)
 

@@ -21,6 +21,7 @@ from covey.observe.membership import MembershipLog
 from covey.observe.referee import Referee
 from covey.observe.result import Result
 from covey.observe.tally import Tally, Teller
+from covey.run.checks import keepable
 from covey.run.request import Request, referee
 from covey.run.restarting import FailureCount, interval
 from covey.simulate.faults import FaultPlan
@@ -45,7 +46,7 @@ class VirtualRestarts:
         virtual, asked = self.asked.options.virtual, self.asked.options.checkpoints
         log, workers = MembershipLog(self.asked.left), len(self.asked.plan.limits)
         self.failures = FailureCount(asked, self.checkpoints, workers, log)
-        self.failures.elastic &= not self.asked.plan.least  # those cannot be kept
+        self.failures.elastic &= keepable(self.asked.strategy, self.asked.plan.least)
         kills = virtual.cluster.kills if virtual.cluster else {}
         plan = FaultPlan((*self.plan.faults, *killing(kills).faults))
         self.faults = RunFaults(plan) if plan else None
@@ -72,7 +73,9 @@ class VirtualRestarts:
     def _attempt(self, kept: Path | None, run: RunRecord | None, clock: float, judge: Referee) -> VirtualAttempt:
         attempt = VirtualAttempt(clock=clock, faults=self.faults, log=self.failures.log)
         if kept is not None and run is not None:
-            attempt.states = {role.address: RoleState.read(kept, role.address) for role in self.asked.plan.roles}
+            plan = self.asked.plan  # where workers come and go, they ask the servers where they go on
+            read = [role.address for role in plan.roles if not (plan.least and role.trains)]
+            attempt.states = {who: RoleState.read(kept, who) for who in read}
             try:
                 attempt.tallies = msgspec.convert(run.progress["tallies"], list[Tally], str_keys=True)
                 for tally in attempt.tallies:
@@ -91,10 +94,10 @@ class VirtualRestarts:
         self, checkpoints: CheckpointDirectory, judge: Referee
     ) -> Callable[[Mapping[Address, RoleState], float, Teller], None]:  # fmt: skip
         def write(states: Mapping[Address, RoleState], now: float, teller: Teller) -> None:
-            limits = self.asked.plan.limits
+            plan = self.asked.plan
             ended = [
                 who.rank for who, state in states.items()
-                if who.role == "worker" and (most := limits[who.rank]) is not None and state.done >= most
+                if who.role == "worker" and (most := plan.steps_of(who.rank)) is not None and state.done >= most
             ]  # fmt: skip
             tallies = msgspec.to_builtins(list(teller.tallies.values()), str_keys=True)
             progress = {"seconds": now, "history": list(judge.history), "tallies": tallies}

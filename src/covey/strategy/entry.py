@@ -75,6 +75,12 @@ class Entry:
     fault_traits: frozenset[FaultTrait] = frozenset()
 
     @property
+    def own_state(self) -> str:
+        """What only one worker has, so that it is lost with it; empty: nothing."""
+        own: tuple[FaultTrait, ...] = ("optimizers of their own", "models of their own")
+        return next((trait for trait in own if trait in self.fault_traits), "")
+
+    @property
     def about(self) -> str:
         """What it does, in one sentence."""
         return cleandoc(self.settings.__doc__ or "")

@@ -90,6 +90,7 @@ class Plan:
     elastic: bool = False  # a lost worker is born again
     least: int = 0  # workers, where they come and go; 0: their number is fixed
     replicas: int = 1  # copies of what each server holds
+    resumed: bool = False  # such a run goes on from a checkpoint, of which workers take nothing
     traced: bool = False  # every role writes down what it does
     profiled: bool = False  # and what torch does
     allowance: float | None = None  # bytes per second that may leave on each link
@@ -113,7 +114,8 @@ class Plan:
 
     def shortened(self, steps: int) -> Plan:
         """The same, in which nobody does more than this many steps."""
-        return replace(self, limits=tuple(steps if limit is None else min(limit, steps) for limit in self.limits))
+        limits = tuple(steps if limit is None else min(limit, steps) for limit in self.limits)
+        return replace(self, limits=limits, resumed=False)
 
     def shown(self) -> list[Role]:
         """Whose snapshots make the scored model; where no scored role computes, the first worker's counters do too."""

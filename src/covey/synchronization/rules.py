@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
 from covey.synchronization.board import Board, WaitingGradient
@@ -31,6 +31,7 @@ class Gather(Protocol):
     averages: ClassVar[bool] = True  # an update is a mean; else it is one gradient, which its worker has clipped
     everyone: ClassVar[bool] = False  # every update has a gradient of each worker
     groups: ClassVar[bool] = False  # the mean of a group's gradients may stand for them
+    weighs_samples: ClassVar[bool] = False  # a gradient of no samples counts as one, and adds nothing
 
     @property
     def rate(self) -> str:
@@ -41,6 +42,10 @@ class Gather(Protocol):
         """The next update to make of what waits, in the order of arrival; None when more must come."""
         ...
 
+    def among(self, workers: int) -> Gather:
+        """The same rule while there are so many workers, where they come and go."""
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class Everyone(Gather):
@@ -48,6 +53,7 @@ class Everyone(Gather):
 
     everyone = True
     groups = True
+    weighs_samples = True
 
     def choose(self, waiting: Sequence[WaitingGradient], board: Board) -> GatherChoice | None:
         if len(waiting) < len(board.clocks):
@@ -86,6 +92,8 @@ class Each(Gather):
 class Quorum(Gather):
     """The first `size` gradients taken at the newest parameters; late ones are dropped, or folded into the next."""
 
+    weighs_samples = True
+
     size: int
     late: Literal["drop", "fold"] = "drop"
     count: Literal["workers", "gradients"] = "workers"
@@ -93,7 +101,8 @@ class Quorum(Gather):
     def choose(self, waiting: Sequence[WaitingGradient], board: Board) -> GatherChoice | None:
         late = [place for place, arrival in enumerate(waiting) if arrival.version < board.version]
         fresh = [place for place, arrival in enumerate(waiting) if arrival.version == board.version]
-        if not fresh or not self.enough([waiting[place].rank for place in fresh], board):
+        rest = late if not board.clocks else []  # no more come with which these could be dropped, or folded
+        if not (fresh or rest) or not self.enough([waiting[place].rank for place in fresh], board):
             return None
         used = sorted([*fresh, *(late if self.late == "fold" else [])], key=lambda place: waiting[place].rank)
         return GatherChoice(used, [waiting[place].samples for place in used], () if self.late == "fold" else late)
@@ -111,6 +120,10 @@ class Soft(Gather):
 
     size: int
     damping: Literal["none", "inverse", "dynamic"] = "none"
+    divisions: int = 1  # n of n-softsync: into how many groups the workers are divided
+
+    def among(self, workers: int) -> Soft:
+        return replace(self, size=max(1, workers // self.divisions))
 
     @property
     def rate(self) -> str:

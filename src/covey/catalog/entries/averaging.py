@@ -85,14 +85,14 @@ ENTRIES: Mapping[str, Entry] = {
         tries=("easgd(period=8)", "easgd(period=16)", "easgd(period=32)"),
         traffic=CENTRE, timelines=("easgd(period=2)",),
         on_loss="continue", ranges=True,
-        fault_traits=frozenset({"forces cancel"}),
+        fault_traits=frozenset({"forces cancel", "models of their own"}),
         test="decentral/test_easgd.py::test_exchanges_conserve_the_sum_of_workers_and_centre",
     ),
     "eamsgd": Entry(
         Eamsgd, "Zhang, Choromanska & LeCun 2015", example="eamsgd(momentum=0.9)", codecs="exchanges",
         use="As `easgd`, on long runs that gain from momentum.",
         traffic=CENTRE, timelines=("eamsgd(period=2)",),
-        on_loss="continue", ranges=True,
+        on_loss="continue", ranges=True, fault_traits=frozenset({"models of their own"}),
         test="decentral/test_easgd.py::test_the_gradient_is_taken_ahead_and_the_force_has_no_momentum",
     ),
     "tree_easgd": Entry(

@@ -19,14 +19,14 @@ ENTRIES: Mapping[str, Entry] = {
         Petuum, "Ho et al. 2013; Xing et al. 2015", codecs="pushes", placed=True,
         use="As `ssp`, on a network where a read each step costs too much.",
         traffic=COPIES, timelines=("petuum(bound=1)",),
-        on_loss="continue",
+        on_loss="continue", ranges=True, fault_traits=frozenset({"optimizers of their own"}),
         test="central/test_rules_at_work.py::test_petuum_reads_only_when_its_copy_is_too_old",
     ),
     "essp": Entry(
         Essp, "Dai et al. 2015", codecs="pushes", placed=True,
         use="As `petuum`, where fresher copies are worth their bytes.",
         traffic=COPIES, timelines=("essp(bound=1)",),
-        on_loss="continue",
+        on_loss="continue", ranges=True, fault_traits=frozenset({"optimizers of their own"}),
         test="central/test_rules_at_work.py::test_essp_asks_once_and_is_then_told",
     ),
     "bosen": Entry(

@@ -78,14 +78,14 @@ ENTRIES: Mapping[str, Entry] = {
         "TensorFlow does: a fast worker may take the one that a slow worker leaves, and supply two; `size` may then "
         "exceed n.",
         traffic=BOTH_WAYS, timelines=("quorum(size=2)",),
-        on_loss="continue",
+        on_loss="continue", ranges=True,
         test="central/test_rules_at_work.py::test_quorum_takes_the_time_of_the_qth_fastest",
     ),
     "softsync": Entry(
         Softsync, "Zhang, Gupta et al. 2016", codecs="pushes", measures=True, placed=True,
         use="Between `bsp` and `asynchronous`: fewer updates, of less noise.",
         traffic=BOTH_WAYS, timelines=("softsync",),
-        on_loss="continue",
+        on_loss="continue", ranges=True,
         test="central/test_rules_at_work.py::test_softsync_applies_mixed_versions_together",
     ),
     "dc_asgd": Entry(
@@ -128,7 +128,7 @@ ENTRIES: Mapping[str, Entry] = {
         "k updates are worker 0's alone. Filters are `significance` (threshold), `kkt` (l1, slack; servers apply the "
         "penalty once for each gradient that a push holds), `random_skip` (skip) and `key_caching`.",
         traffic=TrafficFormula("1 / push + 1 / fetch", formulas.servers), timelines=("downpour(push=3, fetch=2)",),
-        on_loss="continue",
+        on_loss="continue", ranges=True, fault_traits=frozenset({"optimizers of their own"}),
         test="central/test_downpour.py::test_pushes_at_0_3_6_hold_1_3_3_gradients_and_the_weights_move_in_between",
     ),
     "sandblaster": Entry(

@@ -99,7 +99,19 @@ class Cache(PieceClient):
         samples = self.replica.batch.samples
         for index, address in enumerate(self.servers):
             buffers = self.buffers(index).clone()  # nothing answers before the next forward changes them
-            await self.node.send(address, CachedChange(self.node.step, samples, wires[index], buffers), loan=True)
+            parcel = self.parcel(CachedChange(self.node.step, samples, wires[index], buffers))
+            await self.node.send(address, parcel, loan=True)
+
+    def parcel(self, change: CachedChange) -> CachedChange:
+        """What travels with a change."""
+        return change
+
+    async def part(self) -> None:
+        """Say goodbye, and let what an eager server sent before it knew arrive."""
+        await self.leave()
+        for address in self.servers if not self.node.life.ended else ():
+            while not isinstance(await self.node.receive_any(ParameterCopy, Goodbye, sender=address), Goodbye):
+                pass
 
 
 async def worker(
@@ -115,7 +127,4 @@ async def worker(
             replica.apply(grad, share)
             await cache.push(before)
         await complete(node, cache.servers)
-    await cache.leave()
-    for address in cache.servers if not node.life.ended else ():  # let what an eager server sent before it knew arrive
-        while not isinstance(await node.receive_any(ParameterCopy, Goodbye, sender=address), Goodbye):
-            pass
+    await cache.part()

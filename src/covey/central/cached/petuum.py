@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from covey.central.cached.cache import CachedChange, ParameterCopy, ReadParameters, worker
+from covey.central.cached.cache import CachedChange, ParameterCopy, ReadParameters
+from covey.central.cached.leased_cache import LeasedChange, any_worker
 from covey.central.cached.rows import Tick
+from covey.data.leases import Lease
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.dealing import DealingServer
 from covey.servers.goodbye import Goodbye
 from covey.servers.pieces import PieceServer
 from covey.servers.roles import addresses, workers_and_servers
@@ -54,7 +58,8 @@ class TableServer(PieceServer):
         """No more parameters go there."""
         self.clocks.done.pop(who.rank, None)
         self.readers.discard(who.rank)
-        await self.node.send(who, Goodbye())
+        if who in self.finished:
+            await self.node.send(who, Goodbye())
 
     def next_step(self, rank: int) -> int:
         return self.clocks.done.get(rank, LEFT)  # one that had left before a restart
@@ -92,6 +97,36 @@ class TableServer(PieceServer):
         await self.node.send(Address("worker", rank), copy)
 
 
+class LeasedTable(DealingServer, TableServer):
+    """A server whose workers come and go."""
+
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
+        self.hears |= {LeasedChange: self.add}
+
+    @property
+    def taking_part(self) -> dict[int, int]:
+        return self.clocks.done
+
+    async def park(self, read: ReadParameters) -> None:
+        """One that has come in again may be further than it is counted: it does not wait for itself."""
+        done = self.clocks.done
+        done[read.sender.rank] = max(done[read.sender.rank], read.clock)
+        await super().park(read)
+
+    async def add(self, message: CachedChange) -> None:
+        assert isinstance(message, LeasedChange)
+        self.ticked(message.sender.rank, message.step)
+        if self.received.add(Lease(message.seat, message.number)):
+            self.params.add_(self.coder.decode(message.change))
+            await self.count(message)
+
+
+def any_table(node: Node, replica: Replica, **settings: Any) -> TableServer:
+    """The program of a server: LeasedTable where workers come and go."""
+    return (LeasedTable if node.life.leased else TableServer)(node, replica, **settings)
+
+
 def cached(
     name: str, bound: int, weight: float | None, eager: bool, workers: int, codec: Codec = dense
 ) -> Strategy:  # fmt: skip
@@ -103,8 +138,8 @@ def cached(
         raise PlanError(f"{name}(weight={weight}): the weight must be more than 0; omit it for 1/{workers}")
 
     def roles(workers: int, servers: int) -> list[Role]:
-        work = partial(worker, count=servers, bound=bound, share=share, eager=eager, codec=codec)
-        return workers_and_servers(workers, work, servers, partial(serve, TableServer, eager=eager, codec=codec))
+        work = partial(any_worker, count=servers, bound=bound, share=share, eager=eager, codec=codec)
+        return workers_and_servers(workers, work, servers, partial(serve, any_table, eager=eager, codec=codec))
 
     return Strategy(
         name=name, settings={"bound": bound, "weight": share}, roles=roles, servers=ServerPlan(1),

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
+from covey.central.server.leased_downpour import LeasedAccrued, leased_worker
 from covey.central.server.store import Accrued, Fetched, FetchParameters, Store
 from covey.errors import PlanError
 from covey.exchange import filters
@@ -21,6 +22,7 @@ from covey.model.optimizers import active_groups
 from covey.model.replica import Replica
 from covey.observe.tally import GradientAge
 from covey.program import Node
+from covey.servers.dealing import DealingServer
 from covey.servers.pieces import PieceServer
 from covey.servers.roles import addresses, workers_and_servers
 from covey.servers.server_program import serve
@@ -88,24 +90,35 @@ class DownpourShard(PieceServer):
         self.parked[:] = [fetch for fetch in self.parked if fetch.sender.rank != rank]
 
     async def settle(self) -> None:
-        alone = self.version[0] < self.warm and Address("worker", 0) not in self.gone
+        alone = self.version[0] < self.warm and self.has_first
         for fetch in [fetch for fetch in self.parked if fetch.sender.rank == 0 or not alone]:
             self.parked.remove(fetch)
             given = self.give(fetch.sender.rank, self.version[0])
             await self.node.send(fetch.sender, Fetched(fetch.step, self.version[0], *given))
             await self.answered(fetch)
 
+    @property
+    def has_first(self) -> bool:
+        """Whether worker 0 trains."""
+        return Address("worker", 0) not in self.gone
+
     async def answered(self, fetch: FetchParameters) -> None:
         """What a kind of shard does besides, when parameters have gone out."""
 
     async def take(self, push: Accrued) -> None:
+        keys = self.keys_of(push)
         if self.node.life.elastic:
             if push.step < self.next_step(push.sender.rank):
                 return  # of a worker that was born again: another server lacked it
             self.accepted[push.sender.rank] = push.step
-        keys = push.keys
-        if push.signature:
-            keys = self.caches[push.sender.rank].restore(push.signature, push.keys)
+        await self.add(push, keys)
+
+    def keys_of(self, push: Accrued) -> Vector:
+        """Those of its values; what is not added is read, too, as later signatures may be of its keys."""
+        return self.caches[push.sender.rank].restore(push.signature, push.keys) if push.signature else push.keys
+
+    async def add(self, push: Accrued, keys: Vector) -> None:
+        """One step with what was pushed."""
         grad = filters.scatter(keys, push.values, self.params) if keys.parts else self.coder.decode(push.values)
         self.keep_buffers([push.buffers])
         await self.note_update([GradientAge(self.version[0] - push.version, push.sender)])
@@ -113,6 +126,41 @@ class DownpourShard(PieceServer):
         self.step.apply(self.replica, self.params, grad, self.squares, push.gradients)
         self.version[0] += 1
         self.replica.progress.add(push.samples)
+
+
+class LeasedDownpour(DealingServer, DownpourShard):
+    """A shard whose workers come and go."""
+
+    def __init__(self, node: Node, replica: Replica, **settings: Any) -> None:
+        self.next_steps = dict.fromkeys(range(node.workers), 0)
+        super().__init__(node, replica, **settings)
+        self.hears |= {LeasedAccrued: self.take}
+
+    @property
+    def taking_part(self) -> dict[int, int]:
+        return self.next_steps
+
+    @property
+    def has_first(self) -> bool:
+        return 0 in self.next_steps
+
+    async def take(self, push: Accrued) -> None:
+        assert isinstance(push, LeasedAccrued)
+        self.ticked(push.sender.rank, push.step)
+        keys, new = self.keys_of(push), [self.received.add(lease) for lease in push.leases]
+        assert all(new) or not any(new), "of a batch that somebody has had before no sum is pushed"
+        if all(new):
+            await self.add(push, keys)
+
+
+def any_shard(node: Node, replica: Replica, **settings: Any) -> DownpourShard:
+    """The program of a shard: LeasedDownpour where workers come and go."""
+    return (LeasedDownpour if node.life.leased else DownpourShard)(node, replica, **settings)
+
+
+async def any_worker(node: Node, replica: Replica, **settings: Any) -> None:
+    """The program of a worker, in a run of a fixed number of workers or in one to which they come and go."""
+    await (leased_worker if node.life.leased else worker)(node, replica, **settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +239,8 @@ class Downpour:
         step = ShardStep(1 / workers, self.server == "adagrad", self.gamma, self.l1)
 
         def roles(workers: int, servers: int) -> list[Role]:
-            work = partial(worker, count=servers, push=self.push, fetch=self.fetch, sieve=self.sieve(), codec=codec)
-            tend = partial(serve, DownpourShard, step=step, warm=self.warm, codec=codec)
+            work = partial(any_worker, count=servers, push=self.push, fetch=self.fetch, sieve=self.sieve(), codec=codec)
+            tend = partial(serve, any_shard, step=step, warm=self.warm, codec=codec)
             return workers_and_servers(workers, work, servers, tend)
 
         adagrad = "Adagrad with the task's rate, or gamma: no share, as it scales itself"

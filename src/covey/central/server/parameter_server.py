@@ -198,7 +198,7 @@ class Softsync(Unheld):
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         if not 1 <= self.groups <= workers:
             raise PlanError(f"softsync(groups={self.groups}): with {workers} workers from 1 to {workers} groups")
-        gather = Soft(workers // self.groups, self.damping)
+        gather = Soft(workers // self.groups, self.damping, self.groups)
         keeping = ShardPolicy(Rule(Open(), gather), codec, ending=self.ending("softsync"))
         settings = {"groups": self.groups, "damping": self.damping}
         return parameter_server("softsync", "asynchronous", keeping, settings)

@@ -87,7 +87,7 @@ class Store(PieceClient):
             if masks is not None and self.sieve.caches:
                 signature, keys = self.caches[index].shorten(keys)
             version, buffers = self.versions[index], self.buffers(index)
-            parcel = Accrued(step, version, samples, signature, keys, values, buffers, gradients)
+            parcel = self.parcel(Accrued(step, version, samples, signature, keys, values, buffers, gradients))
             await self.replica.updates.inform(self.node, shard)
             await self.node.send(shard, parcel)
             if masks is None or not self.sieve.waits:
@@ -95,3 +95,7 @@ class Store(PieceClient):
             else:
                 for part, mask in zip(piece.parts, masks.parts, strict=True):
                     part[mask] = 0
+
+    def parcel(self, accrued: Accrued) -> Accrued:
+        """What travels with a push."""
+        return accrued

@@ -72,8 +72,9 @@ class VirtualEngine:
         self._together = GroupSums(cluster, self._agenda, self._watch, self._wake, formulas_from)
         self._world = VirtualWorld(plan, self._agenda, self._wires, self._actors, self._deliver)
         for role in plan.roles:
-            elastic = attempt.rebirth is not None
-            who, life = role.address, Life(elastic=elastic, leased=plan.least > 0, replicas=plan.replicas)
+            who, leased = role.address, plan.least > 0
+            resumed, elastic = leased and bool(attempt.states), attempt.rebirth is not None
+            life = Life(elastic=elastic, leased=leased, replicas=plan.replicas, resumed=resumed)
             self._actors[who] = VirtualActor(role, replicas[who], self._world, life, attempt.states.get(who))
         self._lives = VirtualLives(
             self._agenda, self._actors, self._wires, attempt.rebirth, teller, self._replaced, self._begin,

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from covey.checkpoint import RoleState
 from covey.engines.process.role.saving import state_of
 from covey.engines.virtual.agenda import Agenda
+from covey.engines.virtual.lives import VirtualLives
 from covey.engines.virtual.virtual_actor import RoleProgram, VirtualActor
 from covey.engines.virtual.virtual_links import VirtualLinks
 from covey.message import Address
@@ -30,6 +31,8 @@ class KeptEngine(Protocol):
     def links(self) -> VirtualLinks: ...
     @property
     def teller(self) -> Teller: ...
+    @property
+    def lives(self) -> VirtualLives: ...
     def perform(self, pending: Pending, _: Any = None) -> None: ...
 
 
@@ -63,7 +66,7 @@ class RunKeeper:
         self._waiting = not self._settled()
         if self._waiting:
             return self._agenda.from_outside(self._agenda.now + self._every / AGAIN, self._begin, None)
-        self._cast = dict(self._engine.actors)
+        self._cast = self._present()
         paces = [actor.pace for actor in self._trainers() if not actor.pace.over(actor.pace.step)]
         foremost = max((pace.next for pace in paces), default=0)
         for pace in paces:
@@ -83,11 +86,16 @@ class RunKeeper:
 
     def _settled(self) -> bool:
         """Whether nobody is lost, and every new life knows where it goes on."""
-        return all(not actor.lost and (actor.ended or actor.settled) for actor in self._engine.actors.values())
+        return all(not actor.lost and (actor.ended or actor.settled) for actor in self._present().values())
+
+    def _present(self) -> dict[Address, VirtualActor]:
+        """All but those whose seats are empty."""
+        empty = self._engine.lives.empty
+        return {who: actor for who, actor in self._engine.actors.items() if who not in empty}
 
     def _broken_off(self) -> bool:
-        """Whether somebody was lost meanwhile: then nothing is kept."""
-        return any(actor.lost or self._engine.actors[who] is not actor for who, actor in self._cast.items())
+        """Whether somebody was lost or came meanwhile: then nothing is kept."""
+        return self._present() != self._cast or any(actor.lost for actor in self._cast.values())
 
     def _trainers(self) -> list[VirtualActor]:
         return [actor for actor in self._engine.actors.values() if actor.role.trains and not actor.ended]
@@ -142,7 +150,7 @@ class RunKeeper:
         now = self._agenda.now
         return {
             address: state_of(actor, actor.replica, held=actor in self._held, ended=actor.ended, seconds=now)
-            for address, actor in self._engine.actors.items()
+            for address, actor in self._present().items()
         }
 
     def _release(self) -> None:

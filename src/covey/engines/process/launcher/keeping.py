@@ -32,7 +32,7 @@ class CheckpointKeeper:
         self.checkpoints, self.interval, self.monitor, self.say = checkpoints, interval, monitor, say
         self.last = False  # no other checkpoint follows
         self._run: RunRecord | None = None  # of the one that is being written
-        self._lives: dict[Address, int] = {}  # in which roles copied their state for it
+        self._lives: dict[Address, int] = {}  # of the roles that copied their state for it
         self._folder: AbstractContextManager[Path] | None = None
         self._place = Path()
         self._commit: Thread | None = None
@@ -52,17 +52,17 @@ class CheckpointKeeper:
 
     def _over(self) -> bool:
         """Whether nothing can be kept any more, as a worker was lost after its last step, with its state."""
-        rebirths = self.monitor.rebirths
-        if rebirths.finished and not self._told_over:
+        lost = self.monitor.rebirths.finished - self.monitor.rebirths.empty
+        if lost and not self._told_over:
             self._told_over = True
-            lost = ", ".join(map(str, sorted(rebirths.finished)))
-            self.say(f"{lost} was lost after its last step: training goes on, and no other checkpoint is taken")
-        return bool(rebirths.finished)
+            names = ", ".join(map(str, sorted(lost)))
+            self.say(f"{names} was lost after its last step: training goes on, and no other checkpoint is taken")
+        return bool(lost)
 
     def _gone(self) -> list[Address]:
         """The roles that were lost before they had written what they had copied."""
         rebirths, saved = self.monitor.rebirths, self.monitor.inbox.setdefault(control.Saved, {})
-        lost = [who for who in self.roles if who in rebirths.finished or rebirths.life(who) != self._lives[who]]
+        lost = [who for who, life in self._lives.items() if who in rebirths.finished or rebirths.life(who) != life]
         return [who for who in lost if who not in saved]
 
     def copy(self, record: Callable[[], RunRecord]) -> None:
@@ -74,9 +74,10 @@ class CheckpointKeeper:
         except OSError as error:
             self._folder, why = None, str(error)
         if self._folder:
-            self._lives = {who: self.monitor.rebirths.life(who) for who in self.roles}
-            self.monitor.board.tell(self.roles, control.Save(str(self._place)))
-            self.monitor.collect(control.Copied, self.roles)
+            rebirths = self.monitor.rebirths
+            self._lives = {who: rebirths.life(who) for who in self.roles if who not in rebirths.empty}
+            self.monitor.board.tell(list(self._lives), control.Save(str(self._place)))
+            self.monitor.collect(control.Copied, self._lives)
             self._run = record()
         else:
             self.say(self._failed(why))
@@ -89,7 +90,7 @@ class CheckpointKeeper:
         """Commit when all roles have written; report when that is done. Never waits."""
         if self._run and not self._commit and not self._awaited():
             lost, box = self._gone(), self.monitor.inbox[control.Saved]
-            words = {who: box.pop(who) for who in self.roles if who in box}
+            words = {who: box.pop(who) for who in self._lives if who in box}
             whys = [f"{who}: {word.why}" for who, word in words.items() if word.why]
             self._why = next(iter(whys + [f"{who} was lost before it had written its state" for who in lost]), "")
             self.interval.wrote(sum(word.seconds for word in words.values()))
@@ -116,7 +117,7 @@ class CheckpointKeeper:
     def _awaited(self) -> list[Address]:
         """Who is still writing."""
         saved, gone = self.monitor.inbox.setdefault(control.Saved, {}), self._gone()
-        return [who for who in self.roles if who not in saved and who not in gone]
+        return [who for who in self._lives if who not in saved and who not in gone]
 
     def close(self) -> None:
         """The run is over, however: what is written but for the commit is committed, what is not is removed."""
@@ -168,6 +169,8 @@ class RunRecorder:
     def _through(self, worker: Address) -> bool:
         """Whether the worker has done all its steps, though it may still wait for the others' goodbye."""
         limit, seen = self.limits[worker.rank], self.roster.seen[worker]
+        if self.run and self.run.ranged:  # servers know what is left
+            return False
         return seen.ended or (limit is not None and seen.step >= limit)
 
 

@@ -16,6 +16,7 @@ class Quiescence:
     def __init__(self, monitor: Monitor, lockstep: bool) -> None:
         self.monitor, self.board, self.roster = monitor, monitor.board, monitor.roster
         self.lockstep = lockstep  # whether workers wait for one another at every step
+        self.stuck = False  # a worker has no batch, and waits for others that would hold
 
     def hold(self, on_the_way: Callable[[int], None] = lambda step: None) -> bool:
         """Have every worker wait before its next step: a common one where they wait for one another.
@@ -30,8 +31,9 @@ class Quiescence:
             steps = dict.fromkeys(steps, max(steps.values()))
         self.hold_at(steps)
         on_the_way(max(steps.values(), default=0))
+        self.stuck = False
         self.monitor.wait_for(lambda: self.missing(steps) if rebirths.settled else [])
-        return rebirths.settled
+        return rebirths.settled and not self.stuck
 
     def hold_at(self, steps: dict[Address, int]) -> None:
         for address, step in steps.items():
@@ -44,6 +46,9 @@ class Quiescence:
             further = {a: step + 1 for a, step in steps.items() if a not in late and not self.roster.seen[a].ended}
             steps.update(further)
             self.hold_at(further)
+        elif late and self.lockstep and self.monitor.rebirths.ranged and self.waits_for_held(late):
+            self.stuck = True
+            return []
         return late
 
     def waits_for_held(self, late: list[Address]) -> bool:

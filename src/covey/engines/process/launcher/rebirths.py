@@ -102,6 +102,11 @@ class Rebirths:
         return [who for who in self.present(roles) if who not in copies or who in leading[who]]
 
     @property
+    def ranged(self) -> bool:
+        """Whether workers come and go."""
+        return self.renewal is not None and self.renewal.least > 0
+
+    @property
     def settled(self) -> bool:
         """Whether nobody is lost, and every new life knows where it goes on."""
         return not self.seats and all(self.roster.seen[who].ended for who in self.entered)

@@ -158,7 +158,7 @@ class Supervisor:
             kept = True
         self.monitor.board.tell(rebirths.present(self.roles), control.Release(train=go_on or not kept))
         self.clock.watch.start()
-        if kept:
+        if kept or self.quiescence.stuck:
             keeper.stood_still(time.monotonic() - begun)
         self.monitor.phase = before
         return kept

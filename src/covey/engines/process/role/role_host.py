@@ -36,8 +36,9 @@ class RoleHost:
         self.sums: SharedSum | None = None
         self.notice = DepartureNotice()
         self.life = Life(
-            links.life, elastic=plan.elastic, leased=plan.least > 0, replicas=plan.replicas, others=links.born_again
-        )
+            links.life, elastic=plan.elastic, leased=plan.least > 0, replicas=plan.replicas, others=links.born_again,
+            resumed=plan.resumed,
+        )  # fmt: skip
         again = f"life {links.life}" if links.life else ""
         self.rng = chance(plan.seed, role.alias or role.address, again)
         self.memories = Remembered(role.address, kept)

@@ -127,7 +127,7 @@ def play(
         made.host.sums = sums if isinstance(sums, SharedSum) else None
         return made
 
-    first = "" if kept else replica.initial or fingerprint(replica.flat)
+    first = "" if kept or plan.resumed else replica.initial or fingerprint(replica.flat)
     if warm:
         with discarded(replica, kept.done if kept else 0):
             warming = driver(plan.shortened(WARM), None)

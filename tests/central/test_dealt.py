@@ -1,0 +1,185 @@
+"""Workers that seldom hear from servers come and go: every server adds each batch once, whoever goes."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+import torch
+
+import covey
+from covey.central.cached.petuum import LeasedTable
+from covey.central.server.downpour import LeasedDownpour
+from covey.data.leases import BatchSet, Lease, Ledger
+from covey.errors import CoveyError
+from covey.observe.membership import Goodput
+from covey.servers.dealing import AskingClient
+from covey.simulate import Cluster, Seconds
+from covey.vector import Vector
+from tests.worlds import mlp, sgd
+
+STEPS = 4
+UNEVEN = Cluster(compute=Seconds(0.01), jitter=0.3)
+EFFECTS = 60  # a worker has fewer
+Added = dict[str, list[list[Lease]]]
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> Added:
+    """The batches of all that each server has added."""
+    found: Added = defaultdict(list)
+    count, add = LeasedTable.count, LeasedDownpour.add
+
+    async def counting(self: Any, change: Any) -> None:
+        found[str(self.node.address)].append([Lease(change.seat, change.number)])
+        await count(self, change)
+
+    async def adding(self: Any, push: Any, keys: Vector) -> None:
+        found[str(self.node.address)].append(push.leases)
+        await add(self, push, keys)
+
+    monkeypatch.setattr(LeasedTable, "count", counting)
+    monkeypatch.setattr(LeasedDownpour, "add", adding)
+    return found
+
+
+def run(strategy: str, faults: str = "", workers: int | str = "1:3", **given: Any) -> covey.Result:
+    return covey.fit(
+        mlp(sgd()), strategy, workers, engine="simulated", cluster=UNEVEN, faults=faults or None, runs=False,
+        **{"steps": STEPS, **given},
+    )  # fmt: skip
+
+
+def check(added: Added, servers: int) -> None:
+    wanted = Counter(Lease(seat, number) for seat in range(3) for number in range(STEPS))
+    assert len(added) == servers
+    for made in added.values():
+        assert Counter(lease for leases in made for lease in leases) == wanted
+    added.clear()
+
+
+HALF = "delay worker 1 -> server 1@{n}ms by 20ms; leave worker 1@{m}ms"  # only the first server has its last steps
+OTHER = "delay worker 1 -> server 0@{n}ms by 20ms; kill worker 1@{m}ms; leave worker 2@{m}ms; join worker 2@33ms"
+CASES = [
+    ("petuum(bound=1)", 1, "leave worker 1#{n}"),
+    ("petuum(bound=1)", 2, "leave worker 1#{n}; join worker 1@25ms"),
+    ("petuum(bound=3)", 2, HALF),
+    ("petuum(bound=2)", 2, OTHER),
+    ("essp(bound=1)", 2, "kill worker 1#{n}; leave worker 2@31ms; join worker 2@35ms"),
+    ("essp(bound=2)", 2, HALF),
+    ("downpour", 2, "leave worker 1#{n}; join worker 1@25ms"),
+    ("downpour(push=3, fetch=2)", 1, "kill worker 1#{n}; leave worker 1@31ms"),
+    ("downpour(push=3, fetch=2)", 2, HALF),
+    ("downpour(push=2, fetch=4, warm=2)", 2, OTHER),
+    ("downpour(push=2, server=task, filter=key_caching)", 2, "leave worker 0#{n}; kill worker 1@{m}ms"),
+]
+
+
+@pytest.mark.parametrize(("strategy", "servers", "faults"), CASES)
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.full) for part in range(1, 6))])
+def test_at_whatever_effect_a_worker_goes_each_batch_counts_once(
+    added: Added, strategy: str, servers: int, faults: str, part: int
+) -> None:
+    for number in range(part + 1, EFFECTS, 6):
+        plan = faults.format(n=number, m=number + 12)
+        result = run(strategy, plan, servers=servers)
+        check(added, servers)
+        assert result.samples == 3 * STEPS * 8, plan
+
+
+@pytest.mark.parametrize("strategy", ["petuum(bound=1)", "essp(bound=1)", "downpour(push=3, fetch=2)"])
+@pytest.mark.parametrize("servers", [1, 2])
+def test_where_nobody_goes_a_range_is_its_largest_number(strategy: str, servers: int) -> None:
+    ranged, fixed = (run(strategy, workers=workers, servers=servers) for workers in ("2:3", 3))
+    assert ranged.samples == fixed.samples and ranged.updates == fixed.updates
+
+
+def test_petuum_ends_where_all_changes_together_lead(added: Added, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The servers' parameters are the first ones, and what came of each batch, once."""
+    ends: dict[Any, list[torch.Tensor]] = {}
+    count, settle = LeasedTable.count, LeasedTable.settle
+
+    async def counting(self: Any, change: Any) -> None:
+        ends[self.node.address][1] += self.coder.decode(change.change).parts[0]
+        await count(self, change)
+
+    async def settling(self: Any) -> None:
+        await settle(self)
+        ends[self.node.address][2] = self.params.parts[0]
+
+    made = LeasedTable.__init__
+
+    def making(self: Any, *given: Any, **settings: Any) -> None:
+        made(self, *given, **settings)
+        first = self.params.parts[0].clone()
+        ends[self.node.address] = [first, torch.zeros_like(first), first]
+
+    monkeypatch.setattr(LeasedTable, "count", counting)
+    monkeypatch.setattr(LeasedTable, "settle", settling)
+    monkeypatch.setattr(LeasedTable, "__init__", making)
+    run("petuum(bound=2)", HALF.format(n=9, m=22), servers=2)
+    check(added, 2)
+    for first, moved, last in ends.values():
+        assert moved.abs().max() > 0
+        torch.testing.assert_close(first + moved, last, rtol=1e-12, atol=1e-12)
+
+
+def test_a_joining_worker_reads_what_is_there_and_takes_the_next_batch() -> None:
+    result = run("petuum(bound=2)", "join worker 2@25ms")
+    assert isinstance(result.membership, list) and isinstance(result.goodput, Goodput)
+    assert [event.event for event in result.membership] == ["join"] and result.goodput.repeated == 0
+
+
+# -- planted mistakes --------------------------------------------------------------------------------------------------
+
+
+def plant_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker had is forgotten with it."""
+    monkeypatch.setattr(Ledger, "leave", lambda self, worker, known: self.empty.add(worker))
+
+
+def plant_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server adds what it has had."""
+    monkeypatch.setattr(BatchSet, "add", lambda self, lease: True)
+
+
+def plant_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was sent counts as arrived everywhere."""
+    honest = AskingClient._ask
+
+    async def asking(self: Any, step: int) -> None:
+        self.settled = step - 1
+        await honest(self, step)
+
+    monkeypatch.setattr(AskingClient, "_ask", asking)
+
+
+@pytest.mark.parametrize("strategy", ["petuum(bound=3)", "downpour(push=1, fetch=3)"])
+@pytest.mark.parametrize(
+    ("plant", "faults"), [(plant_lost, "leave worker 1#{n}"), (plant_doubled, HALF), (plant_early, HALF)]
+)
+def test_planted_mistakes_are_found(
+    added: Added, monkeypatch: pytest.MonkeyPatch, strategy: str, plant: Any, faults: str
+) -> None:
+    plant(monkeypatch)
+    broken = 0
+    for number in range(1, EFFECTS, 6):
+        try:
+            run(strategy, faults.format(n=number, m=number + 12), servers=2)
+            check(added, 2)
+        except (AssertionError, CoveyError):
+            broken += 1
+            added.clear()
+    assert broken
+
+
+def test_a_sum_with_a_batch_that_somebody_has_had_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AskingClient, "again", property(lambda self: False, lambda self, value: None))
+    told = []
+    for number in range(1, EFFECTS, 3):
+        try:
+            run("downpour(push=3, fetch=2)", HALF.format(n=number, m=number + 12), servers=2)
+        except CoveyError as error:
+            told.append(str(error))
+    assert any("no sum is pushed" in words for words in told)
