@@ -166,6 +166,13 @@ def devices() -> int:
     return broken + check("device=: compiled", apart(compiled, here), 1e-4)
 
 
+def shards() -> int:
+    """Rows that live on the card, brought together for each step or layer."""
+    here = weights_of("plain", "allreduce", 2, 12, ON_GPU="cpu")[0]
+    found = [weights_of("moved", f"zero{zero}", 2, 12, ON_GPU=DEVICE)[0] for zero in (1, 2, 3)]
+    return sum(check(f"zero={zero}", apart(one, here), 1e-6) for zero, one in enumerate(found, 1))
+
+
 def pipelines() -> int:
     broken = 0
     for cut, drop in CUTS.items():
@@ -181,5 +188,5 @@ def pipelines() -> int:
 
 if __name__ == "__main__":
     os.environ["ON_GPU"] = DEVICE = sys.argv[1] if len(sys.argv) > 1 else DEVICE
-    parts = {"codecs": codecs, "strategies": strategies, "devices": devices, "pipelines": pipelines}
+    parts = {"codecs": codecs, "strategies": strategies, "devices": devices, "shards": shards, "pipelines": pipelines}
     sys.exit(min(1, sum(parts[name]() for name in (sys.argv[2:] or parts))))

@@ -127,10 +127,10 @@ class GradientSums:
             return Vector(())
         slots = [slot for slot in self.owners.slots[member] if slot.name in names]
         cut = self.owners.cut(grads, member)
-        zeros = (torch.zeros(slot.stop - slot.start, dtype=self.parameters[slot.name].dtype) for slot in slots)
         return Vector(
-            cut[slot.name].reshape(-1) if slot.name in cut else zero for slot, zero in zip(slots, zeros, strict=True)
-        )
+            cut[slot.name].reshape(-1) if slot.name in cut else
+            self.parameters[slot.name].new_zeros(slot.stop - slot.start) for slot in slots
+        )  # fmt: skip
 
     def _others(self) -> Iterator[int]:
         return (member for member in range(self.owners.members) if member != self.me)
