@@ -58,9 +58,9 @@ class Browser:
         return answer["result"].get("value")
 
     def until(self, text: str, seconds: float = 30) -> Any:
-        """What an expression is, once that is something."""
+        """What an expression is, once that is something; what it speaks of may not be there yet."""
         end = time.monotonic() + seconds
-        while not (found := self.js(text)):
+        while not (found := self.js(f"(() => {{ try {{ return {text} }} catch (error) {{ return null }} }})()")):
             assert time.monotonic() < end, f"never: {text}; {self.said}; {self.js('document.body.innerText')[:2000]}"
             time.sleep(0.03)
         return found
