@@ -148,9 +148,10 @@ def _system(spec: Spec, system: System, workers: int) -> Strategy:
     made_of = parse(system.spec)
     settings = {**made_of.strategy.settings, **spec.strategy.settings}
     call = replace(spec.strategy, name=made_of.strategy.name, settings=settings)
-    whole = replace(
-        spec, strategy=call, topology=spec.topology or made_of.topology, mesh=spec.mesh or made_of.mesh
-    )  # fmt: skip
+    mesh = spec.mesh or made_of.mesh
+    if spec.mesh and made_of.mesh:
+        mesh = replace(spec.mesh, settings={**made_of.mesh.settings, **spec.mesh.settings})
+    whole = replace(spec, strategy=call, topology=spec.topology or made_of.topology, mesh=mesh)
     return replace(resolve(whole, workers), name=spec.strategy.name)
 
 

@@ -190,6 +190,15 @@ class OwnBatches:
         sizes = [min(most, samples - first) for first in range(0, samples, most)]
         return Batch(self._differentiate(lambda index: next(self.batches) if index else batch, sizes, step), samples)
 
+    def without_weight(self, step: int, passes: int) -> None:
+        """Forward and backward on the first batch of a step, so many times, for gradients that do not count."""
+        batch, self.next = next(self.feed.start(step)), -1
+        before = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
+        for _ in range(passes):
+            backward(self.task.forward(self.model, batch))
+        for buffer, value in before:
+            buffer.copy_(value)
+
     def of(self, seat: int, number: int) -> Batch:
         """The same on a batch of any seat, with the chance that its own worker would have."""
         if seat == self.rank:

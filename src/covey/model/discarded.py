@@ -22,7 +22,7 @@ def discarded(replica: Replica, step: int) -> Iterator[None]:
     The steps inside have an optimizer of their own; the replica's does not take part. `step` is the one that comes
     afterwards: processes that load samples begin to load its batch.
     """
-    modules, chance = ModuleStates(replica.layout.modules), GlobalChance()
+    modules, chance = ModuleStates(replica.layout.modules, not replica.layout.apart), GlobalChance()
     numbers = replica.flat.clone() if replica.layout.apart else None
     before = [(part, dict(vars(part))) for part in replica.changing()]
     replica.updates.keep(replica.layout, replica.trained)
@@ -48,14 +48,15 @@ class ModuleStates:
     A list or an object of the user's that is changed in place stays changed.
     """
 
-    def __init__(self, roots: Sequence[nn.Module]) -> None:
+    def __init__(self, roots: Sequence[nn.Module], parameters: bool = True) -> None:
+        """Without the parameters where these are copies, which each step makes anew."""
         self._modules = list({id(module): module for root in roots for module in root.modules()}.values())
         self._attributes = [dict(vars(module)) for module in self._modules]
         self._buffers = [dict(module._buffers.items()) for module in self._modules]
         self._numbers: dict[int, tuple[Tensor, Tensor]] = {}
         for module, attributes, buffers in zip(self._modules, self._attributes, self._buffers, strict=True):
             own = [value for value in attributes.values() if isinstance(value, Tensor) and value.is_leaf]
-            for tensor in (*module._parameters.values(), *buffers.values(), *own):
+            for tensor in (*(module._parameters.values() if parameters else ()), *buffers.values(), *own):
                 if tensor is not None and id(tensor) not in self._numbers:
                     self._numbers[id(tensor)] = tensor, tensor.detach().clone()
 

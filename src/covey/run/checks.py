@@ -37,7 +37,10 @@ def check_place(task: Task, chosen: Strategy, given: Options) -> None:
             "Task(compile=…) is for real processes: in virtual time every batch costs what the cluster says; omit it"
         )
     if chosen.composition.mesh:
-        raise PlanError("Task(compile=…) and a mesh: a cut model is traced and cannot be compiled too; omit either")
+        raise PlanError(
+            "Task(compile=…) and a mesh: a divided model is put together while it computes and cannot be compiled; "
+            "omit either"
+        )
     if here and task.compile is True and not shutil.which(os.environ.get("CXX") or "g++"):
         raise PlanError(
             "Task(compile=True) needs a C++ compiler, and there is no g++ here: install one (apt install g++), name "
@@ -206,7 +209,7 @@ def _why_not(chosen: Strategy, roles: Sequence[Role]) -> str:
     if chosen.rigid:
         return f"{chosen.text}: {chosen.rigid}"
     if chosen.composition.mesh:
-        return "a lost worker takes along its stage of the model: omit 'with mesh(...)'"
+        return "a lost worker takes along its part of the model: omit 'with mesh(...)'"
     if kinds - {"worker", "server", "backup", "master"}:
         return f"{chosen.text}: workers behind proxies are not born again: omit 'over proxies(...)'"
     if codec.pull or codec.traits.measured:

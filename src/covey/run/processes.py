@@ -268,7 +268,7 @@ def kept_run(
         past = uncut(run)
     before, now = mesh_of(run.strategy), mesh_of(written)
     if before.shards != now.shards:
-        had = f"mesh(shard={before.shards})" if before.shards > 1 else "whole models"
+        had = f"mesh(shard={before.shards})" if before.shards > 1 else "no shards"
         raise CheckpointError(f"{place} is of a run with {had}, and shards keep to their number: go on with {had}")
     cut = before.members > 1 or now.members > 1
     fixed = PLAN if run.loop or cut or rigid else ()

@@ -168,7 +168,7 @@ def implied(given: Options, workers: WorkerRange) -> Options:
 def _check_mesh(chosen: Strategy, task: Task, given: Options, rows: RowInfo | None) -> None:
     """Refuse what a cut model cannot have."""
     if chosen.composition.mesh and rows:
-        raise PlanError("two stages of a cut model need the same samples, and rows stay where they are: use covey.fit")
+        raise PlanError("rows stay where they are, and a mesh divides the task's own data: use covey.fit")
     if chosen.composition.mesh and not chosen.composition.mesh.sharded and task.accumulate > 1:
         raise PlanError(
             f"Task(accumulate={task.accumulate}) and a mesh: a cut model computes a batch in micro-batches anyway; use "

@@ -137,8 +137,8 @@ class Strategy:
         """Refuse a task's `clip_norm`, or a loop's `member.clip`, that no role could keep to."""
         if self.composition.mesh and self.terms.clips != "each gradient":
             raise PlanError(
-                f"{self.name} clips where gradients meet, and a cut model's never do in one place: use a strategy that "
-                "clips each worker's own, such as ssp or local_sgd, or omit clipping"
+                f"{self.name} clips where gradients meet, and no worker has the whole gradient of a divided model: use "
+                "a strategy that clips each worker's own, such as ssp or local_sgd, or omit clipping"
             )
         if self.terms.clips == "never":
             raise PlanError(f"{self.name} uses a line search and cannot clip gradients: omit clipping")

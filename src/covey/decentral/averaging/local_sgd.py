@@ -22,7 +22,7 @@ from covey.model.replica import Replica
 from covey.program import Node
 from covey.servers.leased_rounds import LeasedRounds
 from covey.servers.together import Together
-from covey.strategy import GROW, Description, Role, Strategy, Taxonomy
+from covey.strategy import GROW, Description, Role, Strategy, TaskTerms, Taxonomy
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +152,7 @@ class LocalSgd:
         return Strategy(
             name="local_sgd", settings=written(self, period=self.period), roles=roles,
             rigid="a new worker cannot join the steps before the switch: omit after" if self.after else "",
+            terms=TaskTerms(clips="each update" if self.after else "each gradient"),
             description=Description(
                 scored="the mean of the workers' models", rate="unchanged: each worker's own", scaling=GROW,
             ),

@@ -17,7 +17,7 @@ class Mesh:
 
     replica: int | None = None
     stage: int | None = None
-    shard: int | None = None  # members that own rows of every parameter, each with batches of its own; all, with zero
+    shard: int | None = None  # workers that divide the rows of every parameter, each with its own batches
     zero: int | None = None  # what they divide: 1 the optimizer's state, 2 gradients too, 3 (usual) parameters too
     timetable: Literal["plain", "gpipe", "1f1b", "interleaved", "pipedream", "2bw"] = "1f1b"
     microbatches: int | None = None  # into which a batch is cut
@@ -45,10 +45,7 @@ class Mesh:
             stage = 1 if self.sharded or replica is None else max(1, workers // replica)
         replica = max(1, workers // (stage * shard)) if replica is None else replica
         if replica * stage * shard != workers:
-            named = {"replica": replica if self.replica else 1, "stage": stage, "shard": shard}
-            shown = ", ".join(f"{name}={size}" for name, size in named.items() if size > 1 or getattr(self, name))
-            alone = f"{replica * stage * shard} workers" if self.replica else f"a multiple of {stage * shard} workers"
-            raise PlanError(f"mesh({shown}) needs {alone}, not {workers}")
+            raise self._misfit(replica, stage, shard, workers)
         if self.sharded:
             return self._sharded(replica, stage, shard)
         traits = Schedule(name=self.timetable).traits
@@ -65,6 +62,16 @@ class Mesh:
                 "impossible: use 1f1b or gpipe"
             )
         return fitted
+
+    def _misfit(self, replica: int, stage: int, shard: int, workers: int) -> PlanError:
+        if self.zero is not None and self.shard is None:
+            return PlanError(
+                f"mesh(replica={replica}, zero={self.zero}) needs a multiple of {replica} workers, not {workers}"
+            )
+        named = {"replica": replica if self.replica else 1, "stage": stage, "shard": shard}
+        shown = ", ".join(f"{name}={size}" for name, size in named.items() if size > 1 or getattr(self, name))
+        need = f"{replica * stage * shard} workers" if self.replica else f"a multiple of {stage * shard} workers"
+        return PlanError(f"mesh({shown}) needs {need}, not {workers}")
 
     def _sharded(self, replica: int, stage: int, shard: int) -> Mesh:
         if self.zero is not None and self.zero not in (1, 2, 3):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from covey.errors import PlanError
 from covey.message import Address
 from covey.model.flat import Flat
 from covey.parallelism.axis import SHARD
@@ -56,6 +57,11 @@ class GradientSums:
     def ready(self, turn: int, name: str) -> int | None:
         """(In a backward pass) This parameter has its gradient; the layer that is complete with it, if one is."""
         layer = self.of[name]
+        if (turn, layer) not in self._left:
+            raise PlanError(
+                f"{name} gets its gradient twice in one backward, after its layer's has left: with activation "
+                "checkpoints use use_reentrant=False"
+            )
         self._left[turn, layer].discard(name)
         return None if self._left[turn, layer] else layer
 

@@ -31,13 +31,18 @@ class RowOwners:
         if not all(self.rows):
             raise PlanError(
                 f"the largest parameter has {max(self.sizes.values(), default=0)} rows, which cannot be divided among "
-                f"{members} members: use a smaller shard"
+                f"{members} workers: use fewer, or several replicas, as mesh(replica=2, zero=3)"
             )
 
     def cut(self, tensors: Mapping[str, Tensor], member: int) -> dict[str, Tensor]:
         """The rows of a member, of those tensors that are given; views of them."""
         found = ((name, ends) for name, ends in self.rows[member].items() if name in tensors)
         return {name: rows_of(tensors[name])[first:stop] for name, (first, stop) in found}
+
+    def nbytes(self, parameters: Mapping[str, nn.Parameter]) -> int:
+        """Of the rows of the member that owns most."""
+        sizes = {name: parameter.element_size() for name, parameter in parameters.items()}
+        return max(sum((slot.stop - slot.start) * sizes[slot.name] for slot in slots) for slots in self.slots)
 
     def views(self, flat: Vector, member: int) -> dict[str, Tensor]:
         """A member's rows as they lie in its flat vector."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import nan, sqrt
@@ -80,6 +81,7 @@ class ShardReplica(Replica):
                 parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._has_gradient(source, name))
         self._node: Node | None = None
         self._handed = 0
+        self._counts = True  # whether the batch under way does
 
     def changing(self) -> list[object]:
         return [*super().changing(), self.parts.weights, self.parts.sums]
@@ -92,6 +94,7 @@ class ShardReplica(Replica):
 
     async def gradient(self, node: Node, clip: bool = True) -> Vector:
         """This member's rows of the mean gradient over the batches of its group."""
+        self.compute.working.refresh()
         parts, step = self.parts, node.step
         group = [parts.batches.batch(rank, step) for rank in parts.batches.ranks(node.rank)]
         mine, everybody = group[parts.shard], sum(group)
@@ -115,19 +118,25 @@ class ShardReplica(Replica):
         self.update()
 
     def _differentiate(self, node: Node) -> Batch:
-        """(On the compute thread) Forward and backward on the own batch; the last one again where none is left."""
-        parts = self.parts
+        """(On the compute thread) Forward and backward on the own batch.
+
+        Where layers are brought together one by one, everybody computes as often as whoever has most to compute: the
+        first batch of the pass again, which does not count.
+        """
+        parts, sums = self.parts, self.parts.sums
         own = parts.batches.own(parts.rank, node.step)
-        again = node.step // parts.batches.steps(node.rank) * parts.batches.deal.steps(parts.rank)
-        work = partial(self.compute.run, partial(self._batch, node.step, again if own is None else own))
-        self._node, self._handed = node, 0
-        try:
-            if parts.zero < 3:
-                return work()
-            with parts.weights.one_by_one(node):
-                return work()
-        finally:
-            self._node = None
+        self._node, self._handed, self._counts = node, 0, own is not None
+        batch = Batch(nan, 0)
+        with parts.weights.one_by_one(node) if parts.zero == 3 else nullcontext():
+            if own is not None:
+                batch = self.compute.run(partial(self._batch, node.step, own))
+            self._counts = False
+            if parts.zero == 3 and (more := max(sums.passes) - sums.passes[parts.shard]):
+                assert parts.source is not None
+                first = node.step // parts.batches.steps(node.rank) * parts.batches.deal.steps(parts.rank)
+                parts.source.without_weight(first, more)
+        parts.weights.check_unchanged()
+        return batch
 
     def _batch(self, step: int, own: int) -> Batch:
         assert self.parts.source is not None, "this role has no data"
@@ -142,7 +151,7 @@ class ShardReplica(Replica):
         assert node is not None
         if parts.zero == 3:
             parts.weights.drop_after_backward(name)
-        if not parts.sums.samples[parts.shard]:
+        if not self._counts:
             parts.weights.parameters[name].grad = None  # of a batch that does not count
             return
         layer = parts.sums.ready(source.turn, name)

@@ -51,7 +51,7 @@ def shard_replica(mesh: Mesh, shard: int, given: ReplicaSpec) -> ShardReplica:
         shard=shard, shards=mesh.shards, zero=zero, module=module, layout=layout,
         whole=ParameterMap(layout, whole, begin), weights=weights,
         sums=GradientSums(parameters, owners, layout, shard, sums), batches=batches, source=source,
-        rank=given.who.rank, passes=task.accumulate, size=task.batch_size, bulk=layout.params.nbytes,
+        rank=given.who.rank, passes=task.accumulate, size=task.batch_size, bulk=owners.nbytes(parameters),
     )  # fmt: skip
     found = ShardReplica(
         parts, task.optimizer,

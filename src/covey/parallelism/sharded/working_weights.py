@@ -6,6 +6,7 @@ from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, Va
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import nan
 from typing import Any
 
 import torch
@@ -74,11 +75,13 @@ class WorkingWeights:
         self.shapes = {name: parameter.shape for name, parameter in parameters.items()}
         self.layer_of = {name: number for number, layer in enumerate(layers) for name in layer.names}
         self._names: dict[int, str] = {}  # of those that are there, by where their numbers lie
+        self._versions: dict[str, int] = {}  # of those that are there, as they were brought
+        self._brought: dict[int, list[str]] = {}  # what the forward of each layer has brought itself
         self._node: Node | None = None
         self._turn = 0
 
     def let_go(self) -> None:
-        """Keep no parameter but the own rows; each has no row until it is brought together."""
+        """Keep no parameter but the own rows; what is used before it is brought together is not a number."""
         for name in self.parameters:
             self._drop(name)
 
@@ -87,11 +90,21 @@ class WorkingWeights:
     async def bring_all(self, node: Node) -> None:
         """Everybody's rows of everything."""
         for member in self._others():
-            await node.send(Address(SHARD, member), ParameterRows(node.step, ALL, self.layout.params))
-        self._fill(self.me, self.owners.views(self.layout.params, self.me))
+            await node.send(Address(SHARD, member), ParameterRows(node.step, ALL, self.layout.seen))
+        self._fill(self.me, self.owners.views(self.layout.seen, self.me))
         for member in self._others():
             came = await node.receive(ParameterRows, sender=Address(SHARD, member), step=node.step)
             self._fill(member, self.owners.views(came.rows, member))
+        self._versions = {name: parameter._version for name, parameter in self.parameters.items()}
+
+    def check_unchanged(self) -> None:
+        """Refuse a model that writes into its parameters while it computes: only copies of others' rows change."""
+        for name, version in self._versions.items():
+            if self.parameters[name]._version != version:
+                raise PlanError(
+                    f"{name} is written to while the model computes (as nn.Embedding(max_norm=...) does), and with "
+                    "shards its rows belong to several workers: omit mesh(...), or do it in the optimizer"
+                )
 
     def _fill(self, member: int, rows: Mapping[str, Tensor]) -> None:
         for name, (first, stop) in self.owners.rows[member].items():
@@ -118,8 +131,8 @@ class WorkingWeights:
         """Bring a layer's parameters together before its forward, and let them go after it."""
         handles: list[RemovableHandle] = [self.root.register_forward_hook(lambda *_: self.let_go())]
         for number, layer in enumerate(self.layers):
-            handles.append(layer.module.register_forward_pre_hook(lambda *_, number=number: self._gather(number)))
-            handles.append(layer.module.register_forward_hook(lambda *_, number=number: self._leave(number)))
+            handles.append(layer.module.register_forward_pre_hook(lambda *_, number=number: self._come(number)))
+            handles.append(layer.module.register_forward_hook(lambda *a, number=number: self._leave(number, a[-1])))
         try:
             yield
         finally:
@@ -140,6 +153,22 @@ class WorkingWeights:
             for module, parameters in before:
                 vars(module)["_parameters"] = parameters
 
+    def _come(self, number: int) -> None:
+        """Forward comes to a layer."""
+        before = set(self._names.values())
+        self._gather(number)
+        self._brought[number] = [name for name in self.layers[number].names if name not in before]
+
+    def _leave(self, number: int, made: object) -> None:
+        """Forward is through with a layer; backward brings its parameters again if it needs them.
+
+        Those that were there before stay, and those that the layer has given away.
+        """
+        shown = _place(made) if isinstance(made, Tensor) else None
+        for name in self._brought.pop(number, ()):
+            if _place(self.parameters[name]) != shown:
+                self._drop(name)
+
     def _gather(self, number: int) -> None:
         names = [name for name in self.layers[number].names if name not in self._names.values()]
         node, turn = self._node, self._turn
@@ -156,16 +185,14 @@ class WorkingWeights:
 
     async def _exchange(self, node: Node, number: int, names: Sequence[str], tag: int) -> None:
         """Send the own rows of a layer to everybody, and take theirs."""
-        mine = self.owners.views(self.layout.params, self.me)
+        mine = self.owners.views(self.layout.seen, self.me)
         rows = Vector(mine[name].view(-1) for name in names if name in mine)
         for member in self._others():
             await node.send(Address(SHARD, member), ParameterRows(tag, number, rows), priority=1)
         for name in names:
-            whole = torch.empty(
-                self.shapes[name], dtype=self.parameters[name].dtype, device=self.parameters[name].device
-            )
-            self.parameters[name].data = whole
-            self._names[whole.untyped_storage().data_ptr()] = name
+            self.parameters[name].data = self.parameters[name].new_empty(self.shapes[name])
+            self._names[_place(self.parameters[name])] = name
+            self._versions[name] = self.parameters[name]._version
         self._fill(self.me, {name: mine[name] for name in names if name in mine})
         for member in self._others():
             came = await node.receive(ParameterRows, sender=Address(SHARD, member), step=tag)
@@ -177,25 +204,22 @@ class WorkingWeights:
             there = [name for name in names if name in self.owners.rows[member]]
             self._fill(member, dict(zip(there, came.rows.parts, strict=True)))
 
-    def _leave(self, number: int) -> None:
-        """Forward is through with a layer; backward brings its parameters again if it needs them."""
-        for name in self.layers[number].names:
-            self._drop(name)
-
     def _drop(self, name: str) -> None:
         parameter = self.parameters[name]
-        self._names.pop(parameter.untyped_storage().data_ptr(), None)
-        shape = self.shapes[name]
-        parameter.data = parameter.new_empty((0, *shape[1:]) if shape else (0,))
+        self.check_unchanged()
+        self._versions.pop(name, None)
+        self._names.pop(_place(parameter), None)
+        parameter.data = parameter.new_full((), nan).expand(self.shapes[name])  # autograd asks for the shape
 
     def drop_after_backward(self, name: str) -> None:
         """(In backward) This parameter has its gradient, and nobody needs it any more."""
         self._drop(name)
 
     def _pack(self, tensor: Tensor) -> Tensor | SavedView:
-        name = self._names.get(tensor.untyped_storage().data_ptr())
-        if name is None:
+        if tensor.layout is not torch.strided or (name := self._names.get(_place(tensor))) is None:
             return tensor
+        if tensor.dtype != self.parameters[name].dtype or tensor.is_conj() or tensor.is_neg():
+            return tensor  # it is seen as something else: it stays until backward has used it
         return SavedView(name, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
 
     def _unpack(self, saved: Tensor | SavedView) -> Tensor:
@@ -207,3 +231,8 @@ class WorkingWeights:
 
     def _others(self) -> Iterator[int]:
         return (member for member in range(self.owners.members) if member != self.me)
+
+
+def _place(tensor: Tensor) -> int:
+    """Where its numbers lie."""
+    return tensor.untyped_storage().data_ptr()
