@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from covey.parallelism.marks import cut_here
     from covey.program import Node
     from covey.run import fit, join
+    from covey.scoring import accuracy
     from covey.strategy import Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy, TrafficFormula
     from covey.task import Task
     from covey.vector import Vector

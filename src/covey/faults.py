@@ -14,6 +14,7 @@ from covey.errors import CoveyError, PlanError
 OURS = Path(__file__).resolve().parent
 INSTALLED = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib"))
 REPORT = "This is a mistake in covey, not in your code; please report it."
+CAUSED = "The above exception was the direct cause of the following exception:"  # as Python says it
 
 _MARK = "_covey_part_of_the_task"
 
@@ -71,10 +72,23 @@ def story(error: BaseException) -> str:
 
 
 def users_lines(error: BaseException) -> list[str]:
-    """The frames of the user's own code, and the exception as Python would end its traceback."""
+    """The frames of the user's own code, and the exception as Python would end its traceback, with its notes.
+
+    Before them the same of its cause, where a line of the user's is in that.
+    """
+    lines, cause, seen = _own_lines(error), error.__cause__, {id(error)}
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if users_line(cause) is not None:
+            lines = [*_own_lines(cause), "", CAUSED, "", *lines]
+        cause = cause.__cause__
+    return lines
+
+
+def _own_lines(error: BaseException) -> list[str]:
     frames = ((frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _is_users(frame))
     told = traceback.StackSummary.extract(frames).format()
-    said = [f"{type(error).__name__}: {error}"]
+    said = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
     return ["Traceback (most recent call last):", *(line.rstrip("\n") for line in told), *said] if told else said
 
 

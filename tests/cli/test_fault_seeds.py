@@ -18,10 +18,11 @@ REFUSED = {
     "until": "accuracy:0.9", "scores": "2", "link_rate": "1mbit", "timing_only": None, "save": "model",
     "json": "r.json", "checkpoint": "kept", "resume": "kept", "on_failure": "restart", "max_failures": "3",
     "log": "csv:a.csv", "runs": "records", "best": "accuracy", "patience": "3", "score_every": "5s",
+    "spot_trace": str(Path("examples/spot.csv").resolve()),
 }  # fmt: skip
 HEEDED = {
-    "task", "strategy", "plugin", "workers", "servers", "seed", "epochs", "steps", "cluster", "bandwidth", "latency",
-    "compute", "jitter", "slow", "kill", "faults", "quiet", "verbose",
+    "task", "strategy", "plugin", "workers", "servers", "replicas", "seed", "epochs", "steps", "cluster", "bandwidth",
+    "latency", "compute", "jitter", "slow", "kill", "faults", "quiet", "verbose",
     "no_record",  # nothing is recorded
     "every",  # refused without --checkpoint, which is refused
 }  # fmt: skip

@@ -23,7 +23,7 @@ import pytest
 
 import covey
 from covey.observe.facts import RunFacts
-from covey.observe.loggers import BoundedServer, SteppedLogger, logger, rates
+from covey.observe.loggers import BoundedServer, PrometheusLogger, SteppedLogger, logger, rates
 from covey.observe.progress import Progress
 from covey.run import launch
 
@@ -199,6 +199,18 @@ def test_a_last_report_follows_the_last_score_only_if_it_says_something_new() ->
     short = Numbers()
     short.reported([Progress(phase="ended", samples=32, bytes=4)])
     assert short.logged == [(32, 4)], "a run that was over before its first report"
+
+
+def test_prometheus_keeps_the_speed_of_training(port: int) -> None:
+    """While a score is taken only the clock goes on, and a phase may begin a millisecond after a report."""
+    serving = PrometheusLogger(str(port))
+    phases = [("training", 1.0, 100), ("training", 2.0, 200), ("scoring", 2.5, 200), ("training", 3.0, 300)]
+    speeds = []
+    for phase, seconds, samples in phases:
+        serving.reported([Progress(phase=phase, seconds=seconds, samples=samples)])  # type: ignore[arg-type]
+        speeds.append(serving.numbers.get("train/samples_per_second"))
+    serving.ended(None, "")
+    assert speeds == [None, 100, 100, 100]
 
 
 def test_what_cannot_work_is_refused_before_the_run(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,18 @@ def test_a_moment_just_after_another_makes_no_peak(tmp_path: Path, tab: Browser)
         assert tab.js(given) == [None, 100, 100, None, 100, 100]
 
 
+def test_a_long_strategy_is_not_broken_inside_a_number(tmp_path: Path, tab: Browser) -> None:
+    record(tmp_path, "one", "asynchronous_strategy(weight=0.333333)")
+    tab.screen(390, 844)
+    with serving(str(tmp_path)) as address:
+        tab.open(address)
+        tab.until(f"{NAMES}.length == 1")
+        name = "document.querySelector('#rows span')"
+        assert tab.js(f"{name}.textContent") == "asynchronous_strategy(weight=0.333333)"
+        tab.js(f"all = new Range(); all.selectNode([...{name}.childNodes].findLast(part => part.data == '0.333333)'))")
+        assert tab.js(f"{name}.getClientRects().length") > 1 and tab.js("all.getClientRects().length") == 1
+
+
 def test_a_page_that_was_stopped_is_named_and_goes_on(tmp_path: Path, tab: Browser) -> None:
     record(tmp_path, "one")
     live = "document.getElementById('live').textContent"

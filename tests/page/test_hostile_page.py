@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -9,12 +10,15 @@ import socket
 import time
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 from urllib.parse import quote, urlsplit
 
 import pytest
 
 from covey.observe.journal import RunNow
 from covey.observe.progress import RoleProgress
+from covey.page import server
 from covey.page.cluster import cluster
 from covey.page.connections import MOST
 from covey.page.folder import EVERY, RunRow, WatchedFolder
@@ -135,6 +139,33 @@ def test_silent_clients_and_streams_make_room_for_others(tmp_path: Path) -> None
         assert answered(address, "/run?id=one")[0] == 200
         for client in silent:
             client.close()
+
+
+def test_a_slow_folder_keeps_no_beat_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page takes a server for stopped that says nothing for 8 s."""
+    monkeypatch.setattr(server, "QUIET", 0.2)
+    looks, beat = list[int](), Event()
+
+    def changes(since: int) -> tuple[int, list[RunRow], list[str]]:
+        looks.append(since)
+        if len(looks) == 2:
+            beat.wait(5)
+        time.sleep(0.3)
+        return 0, [], []
+
+    async def beats(many: int) -> list[int]:
+        """How many looks had begun at each."""
+        found, folder = list[int](), SimpleNamespace(changes=changes, runs=tmp_path, trouble="")
+        async for word in server._words(folder):  # type: ignore[arg-type]
+            if word.startswith(b"event: beat") and len(looks) > 1:
+                found.append(len(looks))
+                beat.set()
+            if len(found) == many:
+                break
+        return found
+
+    first, *_, last = asyncio.run(beats(4))
+    assert first == 2 and last <= first + 4, "one while the second look took long, and then one in each"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "localhost"])

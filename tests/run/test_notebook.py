@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import html
 import linecache
 import re
 from math import nan
-from types import SimpleNamespace
+from pathlib import Path
+from types import CodeType, FunctionType, SimpleNamespace
 
 import msgspec
 import pytest
 
 import covey
+from covey import faults
 from covey.engines import handover
 from covey.observe.progress import Progress
 from covey.run import notebook
@@ -119,6 +122,28 @@ def test_ipython_is_told_the_users_lines_of_an_error() -> None:
     assert caught.traceback[-1].path != caught.traceback[0].path, "Python and %debug have them all"
 
 
+def test_an_error_shows_its_cause_and_its_notes() -> None:
+    class Unready:
+        def __reduce__(self) -> str:
+            raise ValueError("still loading")
+
+    with pytest.raises(covey.PlanError) as caught:
+        handover.pack(task=Unready())
+    caught.value.add_note("(in worker 3, at 4.98 s)")
+    first, raised, *between, own, words, note = caught.value._render_traceback_()
+    assert first == "Traceback (most recent call last):" and 'raise ValueError("still loading")' in raised
+    assert between == ["ValueError: still loading", "", faults.CAUSED, "", first] and "handover.pack(" in own
+    assert words.startswith("PlanError: the task cannot be handed") and note == "(in worker 3, at 4.98 s)"
+
+
+def test_a_cause_without_a_line_of_the_users_is_not_shown() -> None:
+    """The message has its words; and causes may go in a circle."""
+    error = covey.PlanError("the file cannot be read: no such file")
+    error.__cause__ = OSError("no such file")
+    error.__cause__.__cause__ = error
+    assert error._render_traceback_() == ["PlanError: the file cannot be read: no such file"]
+
+
 def test_a_result_is_one_line(result: covey.Result) -> None:
     told = repr(result)
     assert told.startswith("<Result of bsp · 2 workers · simulated: budget after ") and len(told) < 200
@@ -126,8 +151,11 @@ def test_a_result_is_one_line(result: covey.Result) -> None:
 
 
 def test_completion_offers_what_is_public() -> None:
-    """Also what is not imported yet."""
+    """Also what is not imported yet; and editors, which run nothing, read the same names."""
     assert set(dir(covey)) == {*covey.__all__, "__version__"}
+    (typed,) = [one for one in ast.parse(Path(str(covey.__file__)).read_text()).body if isinstance(one, ast.If)]
+    imported = [name.name for line in typed.body if isinstance(line, ast.ImportFrom) for name in line.names]
+    assert sorted(imported) == sorted(covey.__all__)
 
 
 def test_a_role_knows_the_code_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,13 +163,17 @@ def test_a_role_knows_the_code_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(keepends=True), name))
     monkeypatch.setitem(linecache.cache, "<attrs generated>", (1, None, ["pass\n"], "<attrs generated>"))
     monkeypatch.setitem(linecache.cache, __file__, (1, None, ["pass\n"], __file__))
-    handed = handover.opened(handover.pack(task="anything"))
-    assert list(handed.cells) == [name], "neither what a package has made, nor files that are there"
+    secret, other = "/tmp/ipykernel_1/1.py", ["%env TOKEN=secret\n"]
+    monkeypatch.setitem(linecache.cache, secret, (1, None, other, secret))
+    (code,) = [one for one in compile(text, name, "exec").co_consts if isinstance(one, CodeType)]
+    loss = FunctionType(code, {"__name__": "__main__"})
+    handed = handover.opened(handover.pack(task=loss))
+    assert list(handed.cells) == [name], "neither other cells, nor what a package has made, nor files that are there"
     monkeypatch.delitem(linecache.cache, name)
-    assert handover.of_memory(handed).task == "anything"
+    assert handover.of_memory(handed).task.__code__.co_filename == name
     assert linecache.getline(name, 2) == "    return y.reshape(7)\n"
     monkeypatch.setattr(handover, "MOST_CODE", 10)
-    assert handover.opened(handover.pack(task="anything")).cells == {}, "too much"
+    assert handover.opened(handover.pack(task=loss)).cells == {}, "too much"
 
 
 @pytest.fixture(scope="module")

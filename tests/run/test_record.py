@@ -9,8 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import covey
+from covey.cli import app
 from covey.compare import compare
 from covey.observe.journal import JournalLine, JournalMoment, JournalScore
 from covey.observe.records import RunRecordFolder, named, recorded_runs, remove
@@ -204,6 +206,14 @@ def test_a_record_that_cannot_be_written_is_not_shown_as_one(tmp_path: Path, mon
     with pytest.warns(UserWarning, match="the result is not in the record .*: No space left on device"):
         result = covey.fit(DIGITS, "bsp", 2, engine="simulated", steps=1, runs=tmp_path)
     assert result.record is None
+
+
+def test_a_record_that_cannot_be_written_is_told_also_to_who_wants_quiet(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    words = ["simulate", DIGITS, "--steps", "1", "--quiet", "--runs", str(tmp_path / "file" / "runs")]
+    told = CliRunner().invoke(app, words)
+    assert told.exit_code == 0 and told.stdout == "", told.output
+    assert told.stderr.startswith("this run is not recorded: ") and told.stderr.count("\n") == 1
 
 
 def test_a_folder_that_cannot_be_written_gets_no_half_of_a_record(

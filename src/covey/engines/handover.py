@@ -10,6 +10,8 @@ import linecache
 import os
 import pickle
 import sys
+from collections.abc import Container
+from types import CodeType
 from typing import Any, NamedTuple, cast, get_type_hints
 
 import cloudpickle
@@ -41,9 +43,18 @@ class OfMemory(NamedTuple):
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Also takes kinds of messages that no other process can import; msgspec makes a struct only at its birth."""
+    """Also takes kinds of messages that no other process can import; msgspec makes a struct only at its birth.
+
+    `sources` has the names of the files that the code was in.
+    """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.sources: set[str] = set()
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, CodeType):
+            self.sources.add(obj.co_filename)
         if isinstance(obj, type) and issubclass(obj, Message) and cloudpickle.cloudpickle._should_pickle_by_reference(
             obj
         ) is False:  # fmt: skip
@@ -90,7 +101,8 @@ def pack(task: Any = None, strategy: Any = None) -> bytes:
             cloudpickle.register_pickle_by_value(module)
     file = io.BytesIO()
     try:
-        _Pickler(file).dump(OfMemory(task, strategy))
+        pickler = _Pickler(file)
+        pickler.dump(OfMemory(task, strategy))
     except Exception as error:  # whatever a user's object raises when pickled
         raise PlanError(
             f"the task cannot be handed to other processes: {error}; put it into a file and use 'FILE.py:task'"
@@ -104,13 +116,17 @@ def pack(task: Any = None, strategy: Any = None) -> bytes:
             f"the task holds {len(data) >> 30} GB, too much to hand to other processes; "
             "put it into a file that loads its data itself, and use 'FILE.py:task'"
         )
-    return closed(Handover(pickled=data, cells=_cells()))
+    return closed(Handover(pickled=data, cells=_cells(pickler.sources)))
 
 
-def _cells() -> dict[str, str]:
-    """The code that a notebook's kernel keeps for its own tracebacks, by the name of the file that it would be."""
-    kept = {name: "".join(entry[2]) for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
-    cells = {name: text for name, text in kept.items() if _is_cell(name) and not os.path.exists(name)}
+def _cells(sources: Container[str]) -> dict[str, str]:
+    """The cells of a notebook that handed-over code comes from, as its kernel keeps them for its own tracebacks.
+
+    By the name of the file that each would be. Other cells stay here: they may hold a password.
+    """
+    known = [(name, entry) for name, entry in list(linecache.cache.items()) if name in sources and _is_cell(name)]
+    kept = {name: "".join(entry[2]) for name, entry in known if len(entry) == 4 and entry[1] is None}
+    cells = {name: text for name, text in kept.items() if not os.path.exists(name)}
     return cells if sum(map(len, cells.values())) <= MOST_CODE else {}
 
 

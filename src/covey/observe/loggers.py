@@ -90,7 +90,7 @@ class CsvLogger(Callback):
 
 
 class SteppedLogger(Callback):
-    """A logger of named numbers over samples: what tensorboard, mlflow and wandb have in common."""
+    """A logger of named numbers over samples: what all loggers but csv have in common."""
 
     def __init__(self) -> None:
         self.before: Progress | None = None
@@ -226,17 +226,17 @@ def _hang_up(request: socket.socket) -> None:
         request.shutdown(socket.SHUT_RDWR)
 
 
-class PrometheusLogger(Callback):
+class PrometheusLogger(SteppedLogger):
     """The newest numbers for whoever asks http://127.0.0.1:PORT/metrics, while the run lasts."""
 
     name = "--log prometheus"
 
     def __init__(self, where: str) -> None:
+        super().__init__()
         if not where.isdigit() or not 0 < int(where) < 65536:
             raise PlanError(f"--log prometheus:{where}: name a port, as in --log prometheus:9100")
         self.numbers: dict[str, float] = {}
         self.labels = ""
-        self.before: Progress | None = None
         try:
             self.server = BoundedServer(("127.0.0.1", int(where)), self._handler())
         except OSError as error:
@@ -247,12 +247,8 @@ class PrometheusLogger(Callback):
         strategy = facts.strategy.replace("\\", r"\\").replace('"', r"\"").replace("\n", " ")
         self.labels = f'{{strategy="{strategy}",engine="{facts.engine}"}}'
 
-    def reported(self, progress: Sequence[Progress]) -> None:
-        self.numbers |= rates(self.before, progress[-1])
-        self.before = progress[-1]
-
-    def scored(self, row: Row) -> None:
-        self.numbers |= scores(row)
+    def log(self, numbers: Mapping[str, float], samples: int) -> None:
+        self.numbers |= numbers
 
     def ended(self, result: Result | None, why: str) -> None:
         self.server.shutdown()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Collection
 from importlib.resources import files
 
@@ -18,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from covey.decoding import UNREADABLE
 from covey.errors import WireError
-from covey.page.folder import WatchedFolder, encodable
+from covey.page.folder import RunRow, WatchedFolder, encodable
 from covey.page.series import series
 from covey.page.tail import JournalCursor
 
@@ -82,20 +84,29 @@ async def _stream(folder: WatchedFolder, streams: dict[object, None]) -> AsyncIt
 
 
 async def _words(folder: WatchedFolder) -> AsyncIterator[bytes]:
-    serial, trouble, silent = -1, "", 0.0
-    while True:
-        now, rows, gone = await run_in_threadpool(folder.changes, serial)
-        if now != serial or folder.trouble != trouble:
-            word = {"all": serial < 0, "folder": encodable(str(folder.runs)), "rows": rows, "gone": gone}
-            serial, trouble, silent = now, folder.trouble, 0.0
-            yield b"data: " + _json(word | {"trouble": trouble}) + b"\n\n"
-        elif silent > QUIET:
-            silent = 0.0
-            yield b"event: beat\ndata:\n\n"
-        else:
-            yield b""
-        await anyio.sleep(0.1)
-        silent += 0.1
+    serial, trouble, spoke = -1, "", time.monotonic()
+    look: asyncio.Task[tuple[int, list[RunRow], list[str]]] | None = None
+    try:
+        while True:
+            look = look or asyncio.create_task(run_in_threadpool(folder.changes, serial))
+            await asyncio.wait([look], timeout=QUIET / 4)  # a slow disk keeps no beat waiting
+            word = b""
+            if look.done():
+                now, rows, gone = look.result()
+                look = None
+                if now != serial or folder.trouble != trouble:
+                    news = {"all": serial < 0, "folder": encodable(str(folder.runs)), "rows": rows, "gone": gone}
+                    serial, trouble = now, folder.trouble
+                    word = b"data: " + _json(news | {"trouble": trouble}) + b"\n\n"
+            if not word and time.monotonic() - spoke > QUIET:
+                word = b"event: beat\ndata:\n\n"
+            spoke = time.monotonic() if word else spoke
+            yield word
+            if look is None:
+                await anyio.sleep(0.1)
+    finally:
+        if look is not None:
+            look.cancel()
 
 
 def _guarded(app: ASGIApp, token: str, hosts: Collection[str]) -> ASGIApp:

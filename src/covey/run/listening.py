@@ -92,6 +92,11 @@ def _loggers(texts: Sequence[str]) -> list[Callback]:
     return made
 
 
+def _warning(watcher: Watcher | None) -> Callable[[str], None]:
+    """Who is told what failed: also a watcher that shows nothing else."""
+    return getattr(watcher, "warn", watcher.say) if watcher else _warn
+
+
 def _warn(line: str) -> None:
     """Say it where nobody watches."""
     warnings.warn(line, stacklevel=2)
@@ -111,7 +116,7 @@ def listening(
     if runs is None and not hear:
         yield None
         return
-    facts, say = known(), given.output.say if given.output.watcher else _warn
+    facts, say = known(), _warning(given.output.watcher)
     told: list[Callable[[str], None]] = []
 
     def tell(line: str) -> None:

@@ -44,13 +44,18 @@ def _live(console: Console, title: str, until: str | None, verbose: bool) -> Liv
 
 
 class Silent:
-    """Shows nothing."""
+    """Shows nothing but what failed."""
 
     def update(self, progress: Progress) -> None:
         pass
 
     def say(self, line: str) -> None:
         pass
+
+    def warn(self, line: str) -> None:
+        """The run goes on, and something that was to come of it does not, such as its record."""
+        with suppress(OSError):
+            SafeConsole(stderr=True, highlight=False).print(line, soft_wrap=True, markup=False)
 
 
 class Lines:

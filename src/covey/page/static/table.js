@@ -18,6 +18,9 @@ export const short = (value) => {
 export const bytes = (value) => short(value).replace(/[kMGT]?$/, (sign) => ` ${sign}B`);
 export const own = (id) => id.slice(id.lastIndexOf("/") + 1); // a run of a comparison without the name of that
 
+// A SPEC that is too long for its line is broken behind "(" or "=", not inside a number.
+const breakable = (text) => text.slice(0, 200).split(/([^(=]*[(=])/).filter(Boolean).flatMap((part) => [part, make("wbr")]).concat(text.slice(200));
+
 const number = (name, head = name) => ({ name, head, value: (row) => row[name] });
 const columns = (metrics) => [
   { name: "strategy", head: "run", text: (row) => row.strategy, note: (row) => own(row.id) },
@@ -48,7 +51,7 @@ function compare(column, down) {
 function empty(id, shown) {
   const element = make("tr", {}, ...shown.map((column) => {
     const dot = () => make("button", { className: "dot", ariaLabel: `Show ${id} in the charts` });
-    const cell = make("td", { className: column.value ? "number" : "" }, ...(column.note ? [dot(), "", make("small")] : [""]));
+    const cell = make("td", { className: column.value ? "number" : "" }, ...(column.note ? [dot(), make("span"), make("small")] : [""]));
     cell.dataset.column = column.name;
     return cell;
   }));
@@ -66,9 +69,11 @@ function line(row, shown, colour) {
   shown.forEach((column, index) => {
     const cell = kept.element.cells[index];
     const text = column.value ? short(column.value(row)) : column.text(row);
-    const node = column.note ? cell.childNodes[1] : cell.firstChild;
-    if (node.data !== text) node.data = text;
-    if (column.note) {
+    if (!column.note) {
+      if (cell.firstChild.data !== text) cell.firstChild.data = text;
+    } else {
+      const name = cell.childNodes[1];
+      if (name.textContent !== text) name.replaceChildren(...breakable(text));
       cell.firstChild.style.background = colour;
       cell.firstChild.setAttribute("aria-pressed", Boolean(colour));
       Object.assign(cell.lastChild, { textContent: column.note(row), title: row.id });
