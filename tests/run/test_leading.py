@@ -145,8 +145,8 @@ def test_a_full_disk_does_not_end_a_run(tmp_path: Path, monkeypatch: pytest.Monk
     assert said == ["the launcher's log cannot be written (No space left on device); the run goes on"]
 
 
-@pytest.mark.parametrize("what", ["end", "failed"])
-def test_who_stands_by_ends_as_the_run_did(tmp_path: Path, what: Any) -> None:
+@pytest.mark.parametrize(("what", "kept"), [("end", True), ("failed", True), ("failed", False)])
+def test_who_stands_by_ends_as_the_run_did(tmp_path: Path, what: Any, kept: bool) -> None:
     said: list[str] = []
 
     class Watcher:
@@ -155,13 +155,17 @@ def test_who_stands_by_ends_as_the_run_did(tmp_path: Path, what: Any) -> None:
             said.append(line)
 
     with lead_of(tmp_path) as lead:
+        if kept:
+            assert lead.checkpoints
+            keep(lead.checkpoints)
         lead._write(what, "as it did")
+    further = f'go on without standby=True, with resume="{tmp_path}"' if kept else "go on without standby=True"
     with pytest.raises(SystemExit if what == "end" else CoveyError) as ended:
         standby(tmp_path, watcher=Watcher())
     if what == "end":
-        assert (ended.value.code, said) == (0, ["the run is over: as it did"])
+        assert (ended.value.code, said) == (0, [f"the run is over: as it did; to train longer, {further}"])
     else:
-        assert str(ended.value) == "the run failed under another launcher: as it did"
+        assert str(ended.value) == f"the run failed under another launcher: as it did; once that is mended, {further}"
     with CheckpointDirectory(tmp_path):
         pass  # it does not keep the lock
 
@@ -184,11 +188,32 @@ def test_who_stands_by_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> Non
         assert whats(lead)[-1][:2] == (2, "lead")
 
 
-def test_another_folder_is_refused(tmp_path: Path) -> None:
+def test_a_folder_behind_its_log_is_refused(tmp_path: Path) -> None:
     with lead_of(tmp_path) as lead:
         lead._write("checkpoint", "checkpoint-000004")
     with pytest.raises(CheckpointError, match=r"kept in checkpoint-000004, which .* does not hold: name the folder"):
         standby(tmp_path)
+
+
+def test_a_folder_may_be_ahead_of_its_log(tmp_path: Path) -> None:
+    """Entries are lost while etcd is away or a disk is full, and the checkpoint that the log names may be removed."""
+    with lead_of(tmp_path) as lead:
+        assert lead.checkpoints
+        keep(lead.checkpoints)
+        lead.checkpoints.told = lambda kept: None
+        for _ in range(3):
+            keep(lead.checkpoints)
+        assert [place.name for place in lead.checkpoints.all()] == ["checkpoint-000003", "checkpoint-000004"]
+    lead, given = standby(tmp_path)
+    assert given.checkpoints.resume == str(tmp_path)
+    lead.close()
+
+
+def test_a_log_may_name_anything_as_a_checkpoint(tmp_path: Path) -> None:
+    for name in ("..", "checkpoint-" + "9" * 5000, "checkpoint-\0"):
+        with lead_of(tmp_path) as lead:
+            lead.log.write(entry(lead.generation, "checkpoint", name))
+        standby(tmp_path)[0].close()
 
 
 @pytest.mark.parametrize("given", [{"standby": True}, {"keeper": "etcd:127.0.0.1:2379/a"}])
@@ -197,7 +222,12 @@ def test_without_checkpoints_there_is_nothing_to_take_over(given: dict[str, Any]
         check(options(given), "local", None)
 
 
-@pytest.mark.parametrize("text", ["etcd", "etcd:h/a", "etcd:h:99999/a", "etcd:h:1/", "etcd:h:1/a b", "redis:h:1/a"])
+HOSTS = ["etcd:a..b:1/a", f"etcd:{'a' * 64}:1/a", "etcd:a\x01b:1/a"]  # which no resolver takes
+
+
+@pytest.mark.parametrize(
+    "text", ["etcd", "etcd:h/a", "etcd:h:99999/a", "etcd:h:1/", "etcd:h:1/a b", "redis:h:1/a", *HOSTS]
+)
 def test_a_keeper_that_cannot_be(text: str) -> None:
     with pytest.raises(PlanError, match="write file, or etcd:HOST:PORT/NAME, such as"):
         check(options({"keeper": text, "checkpoint": "kept"}), "local", None)
@@ -291,6 +321,15 @@ def test_only_a_launcher_of_the_same_keeper_loses_its_folder(tmp_path: Path) -> 
         CheckpointDirectory(tmp_path).seize("another")
     first.__exit__()
     with CheckpointDirectory(tmp_path), pytest.raises(AnotherLeads):  # whose lock says nothing of etcd any more
+        CheckpointDirectory(tmp_path).seize("etcd")
+
+
+def test_a_lock_that_was_taken_anew_still_names_the_keeper(tmp_path: Path) -> None:
+    first = CheckpointDirectory(tmp_path)
+    first.seize("etcd")
+    with first:
+        (tmp_path / ".lock").unlink()
+        keep(first)
         CheckpointDirectory(tmp_path).seize("etcd")
 
 

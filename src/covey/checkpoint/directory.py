@@ -21,7 +21,8 @@ from covey.errors import AnotherLeads, CheckpointError
 from covey.names import option
 
 KEEP = 2
-NAME = re.compile(r"checkpoint-([0-9]{6,})")
+NAME = re.compile(r"checkpoint-([0-9]{6,200})")
+ID = ".id"  # of the folder, for a log that lies elsewhere
 
 
 class CheckpointDirectory:
@@ -33,6 +34,7 @@ class CheckpointDirectory:
     def __init__(self, directory: Path) -> None:
         self.directory, self._lock = directory, -1
         self._locked: tuple[int, int] | None = None  # the folder that was, as the kernel numbers it
+        self._seized_by = ""  # the keeper by which this launcher has its run, if it has one
 
     def __enter__(self) -> Self:
         """Keep other runs from writing here until the block ends, or this process does."""
@@ -43,12 +45,14 @@ class CheckpointDirectory:
             self._lock = os.open(self.directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(self._lock, 0)
+            os.write(self._lock, self._seized_by.encode())  # so that others of that keeper can seize it
             self._locked = _identity(self.directory)
         except OSError as error:
             self.__exit__()
             if isinstance(error, BlockingIOError):
                 raise AnotherLeads(
-                    f"another run keeps its checkpoints in {self.directory}: wait for its end, or choose another folder"
+                    f"another run keeps its checkpoints in {self.directory}: wait for its end (a run "
+                    f"with {option('standby', True)} waits), or choose another folder"
                 ) from None
             raise CheckpointError(f"{self.directory} cannot hold checkpoints: {error.strerror}") from None
         return self
@@ -71,11 +75,23 @@ class CheckpointDirectory:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             os.write(self._lock, keeper.encode())
             os.replace(mine, self.directory / ".lock")
-            self._locked = _identity(self.directory)
+            self._locked, self._seized_by = _identity(self.directory), keeper
             self._remove_partial()
         except OSError as error:
             self.__exit__()
             raise CheckpointError(f"{self.directory} cannot hold checkpoints: {error.strerror}") from None
+
+    def identity(self) -> str:
+        """Which folder this is, by whatever path and on whatever machine; whoever has the lock may ask."""
+        file = self.directory / ID
+        try:
+            with suppress(FileNotFoundError), opened(file) as found:
+                if known := found.read(100).decode(errors="replace").strip():
+                    return known
+            write_synced(file, (new := secrets.token_hex(8)).encode())
+        except OSError as error:
+            raise CheckpointError(f"{file} cannot be read or written: {error.strerror}") from None
+        return new
 
     def _keeper(self) -> str:
         """By what the launcher that has the lock has its run; by nothing but the lock if that is empty."""
@@ -145,7 +161,7 @@ class CheckpointDirectory:
         unwritten = {"torn"} if run.replicas > 1 else {"torn", "replicas"}
         record = {key: value for key, value in msgspec.to_builtins(run, str_keys=True).items() if key not in unwritten}
         write_synced(partial / "run.json", json.dumps({**record, "seal": sealed(record)}).encode())
-        final = self.directory / f"checkpoint-{max(map(_number, self.all()), default=0) + 1:06d}"
+        final = self.directory / f"checkpoint-{max(map(number_of, self.all()), default=0) + 1:06d}"
         latest = partial.with_name(f"{partial.name}.latest")  # there before the first of the two renames: see `seize`
         try:
             write_synced(latest, final.name.encode())
@@ -168,13 +184,13 @@ class CheckpointDirectory:
         whole = [place for place in self.all() if is_whole(place)]
         unended = self.unended()
         for old in self.all():
-            if len(whole) >= KEEP and _number(old) < _number(whole[-KEEP]) and old != unended:
+            if len(whole) >= KEEP and number_of(old) < number_of(whole[-KEEP]) and old != unended:
                 shutil.rmtree(old, ignore_errors=True)
 
     def all(self) -> list[Path]:
         """Whatever has the name of a checkpoint, the newest last."""
         try:
-            return sorted(filter(_number, self.directory.iterdir()), key=_number)
+            return sorted(filter(number_of, self.directory.iterdir()), key=number_of)
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -208,8 +224,8 @@ class CheckpointDirectory:
                 name = file.read(100).decode().strip()
         except (OSError, ValueError, CheckpointError):
             return found
-        named = _number(Path(name))
-        return [place for place in found if _number(place) <= named] or found
+        named = number_of(Path(name))
+        return [place for place in found if number_of(place) <= named] or found
 
     def checked(self, place: Path) -> tuple[Path, RunRecord]:
         run = read_record(place)
@@ -225,7 +241,7 @@ class CheckpointDirectory:
         return place, run
 
 
-def _number(path: Path) -> int:
+def number_of(path: Path) -> int:
     """Of a checkpoint, by its name; 0 where that is none."""
     found = NAME.fullmatch(path.name)
     return int(found[1]) if found else 0

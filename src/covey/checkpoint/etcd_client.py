@@ -14,7 +14,7 @@ from covey.decoding import WireFormat
 from covey.errors import PlanError, WireError
 from covey.names import option
 
-PLACE = re.compile(r"etcd:([^\s:/\[\]@]+|\[[0-9a-fA-F:.]+\]):([0-9]{1,5})/([A-Za-z0-9._-]{1,100})")
+PLACE = re.compile(r"etcd:([^\s:/\[\]@\x00-\x1f\x7f]+|\[[0-9a-fA-F:.]+\]):([0-9]{1,5})/([A-Za-z0-9._-]{1,100})")
 T = TypeVar("T")
 PATIENCE = 2.0  # seconds for an answer
 MOST = 1 << 24  # bytes of one
@@ -65,7 +65,7 @@ _transactions: WireFormat[Transaction] = WireFormat("transaction by etcd", Trans
 
 
 class EtcdClient:
-    """One etcd, asked once per call; OSError where it does not answer, or not as etcd does."""
+    """One etcd, asked once per call; ConnectionError where nothing answers, OSError where it is not done."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host, self.port = host, port
@@ -105,10 +105,12 @@ class EtcdClient:
             if answer.status != http.client.OK:
                 raise OSError(f"{self} refused {path} ({answer.status}): {data[:200]!r}")
             return form.read(data.strip(), self)
-        except (OSError, http.client.HTTPException, WireError) as error:
+        except OSError as error:
             if str(error).startswith(str(self)):
-                raise OSError(str(error)) from None
-            raise OSError(f"{self} does not answer: {error}") from None
+                raise
+            raise ConnectionError(f"{self} does not answer: {error}") from None
+        except (http.client.HTTPException, WireError) as error:
+            raise OSError(f"{self} does not answer as etcd does: {error}") from None
         finally:
             line.close()
 
@@ -116,12 +118,21 @@ class EtcdClient:
 def place_of(keeper: str) -> tuple[EtcdClient, str]:
     """The etcd, and the name in it, of `etcd:HOST:PORT/NAME`."""
     found = PLACE.fullmatch(keeper)
-    if not found or not 0 < int(found[2]) < 1 << 16:
+    if not found or not 0 < int(found[2]) < 1 << 16 or not _is_host(found[1]):
         raise PlanError(
             f"{option('keeper', keeper)}: write file, or etcd:HOST:PORT/NAME, such as etcd:127.0.0.1:2379/digits (a "
             "name has letters, digits, '.', '_' and '-')"
         )
     return EtcdClient(found[1].strip("[]"), int(found[2])), found[3]
+
+
+def _is_host(name: str) -> bool:
+    """Whether a resolver takes it: no label of a name may be empty, or longer than 63 characters."""
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def absent(key: str) -> dict[str, Any]:

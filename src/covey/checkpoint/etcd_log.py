@@ -38,7 +38,9 @@ class EtcdLog:
         self.leader, self.first = f"covey/{name}/leader", f"covey/{name}/log/"
         self.lease, self.token, self.lost = "", "", ""
         self.safe_until = 0.0
-        self._waiting: deque[LogEntry] = deque()  # to be written
+        self.folder = ""
+        self._waiting: deque[tuple[float, LogEntry]] = deque()  # to be written, since when
+        self._refusal = ""  # what etcd said last, if it did not do what it was asked
         self._keys: deque[str] = deque(maxlen=KEEP)  # of what is written
         self._number = 0  # of the next entry of this launcher
         self._wake, self._over = Event(), False
@@ -58,15 +60,22 @@ class EtcdLog:
                 self.etcd.revoke(self.lease)
                 raise self._held(b"another launcher")
         except OSError as error:
-            raise EtcdAway(f"{error}; start etcd there, or omit {option('keeper')}") from None
+            nobody = isinstance(error, ConnectionError)
+            what = "start etcd there" if nobody else "name an etcd (3.4 or later) that takes new keys"
+            raise EtcdAway(f"{error}; {what}, or omit {option('keeper')}") from None
         self.safe_until = begun + SAFE
         self._thread = Thread(target=self._keep, name="lease", daemon=True)
         self._thread.start()
         try:
+            self.check()  # a launcher that was frozen since then would take the folder from the one that leads
             self.checkpoints.seize(f"{self.etcd}/{self.name}")
+            self.folder = self.checkpoints.identity()
         except CheckpointError:
             self.release()
             raise
+        except LeadLost:
+            self.release()
+            raise self._held(b"") from None
 
     def _held(self, who: bytes) -> AnotherLeads:
         leader = who.decode(errors="replace").rpartition(" ")[0][:100] or "another launcher"
@@ -82,8 +91,10 @@ class EtcdLog:
 
     def write(self, entry: LogEntry) -> None:
         self.check()
-        self._waiting.append(entry)
+        self._waiting.append((awake(), msgspec.structs.replace(entry, folder=self.folder)))
         self._wake.set()
+        if refusal := self._refusal:
+            raise OSError(f"{refusal}; tried again for {SAFE} s")
 
     def check(self) -> None:
         if self.lost:
@@ -93,6 +104,13 @@ class EtcdLog:
                 f"{self.etcd} has not renewed the lease of {self.name!r} for {SAFE + late:.1f} s, and another launcher "
                 f"may lead by now: this one stops; go on from the newest checkpoint with {option('standby', True)}"
             )
+        with suppress(IndexError):  # the thread may have written it just now
+            if (late := awake() - self._waiting[0][0]) > SAFE:
+                raise LeadLost(
+                    f"{self.etcd} has not taken an entry of the log of {self.name!r} for {late:.1f} s "
+                    f"({self._refusal or 'no answer yet'}): this launcher stops; go on from the newest checkpoint with "
+                    f"{option('standby', True)}"
+                )
 
     def settle(self) -> None:
         while self._waiting:
@@ -121,14 +139,17 @@ class EtcdLog:
                     self._renew()
                     due = time.monotonic() + RENEWED
                 while self._waiting and not self.lost:
-                    self._write(self._waiting[0])
-            except OSError:  # `check` says when that has lasted too long
+                    self._write(self._waiting[0][1])
+                self._refusal = ""
+            except OSError as error:  # `check` says when that has lasted too long
+                self._refusal = str(error)
                 time.sleep(AGAIN)
                 self._wake.set()
 
     def _renew(self) -> None:
+        """The key as well: whoever may write to etcd can remove it while the lease lasts, and another then leads."""
         begun = awake()
-        if self.etcd.renew(self.lease):
+        if self.etcd.renew(self.lease) and self.etcd.get(self.leader).get(self.leader) == self.token.encode():
             self.safe_until = begun + SAFE
         else:
             self._lose()

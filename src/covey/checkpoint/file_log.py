@@ -20,6 +20,8 @@ LARGEST = 1 << 24  # bytes
 class FileLog:
     """`DIR/log.jsonl`: a line for each entry, on the disk before anything relies on it."""
 
+    folder = ""
+
     def __init__(self, checkpoints: CheckpointDirectory) -> None:
         self.checkpoints, self.file = checkpoints, checkpoints.directory / NAME
         self._lines = 0  # in the file; 0: not written by this launcher yet

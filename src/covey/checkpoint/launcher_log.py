@@ -36,6 +36,7 @@ class LogEntry(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     what: What
     text: str = ""  # the launcher, the checkpoint, or how the run ended
     change: MembershipEvent | None = None
+    folder: str = ""  # of the checkpoints, by its identity, where the log is not in it
 
 
 class LogSchema(msgspec.Struct):
@@ -51,6 +52,8 @@ _schemas: WireFormat[LogSchema] = WireFormat("entry of any launcher's log", LogS
 class LauncherLog(Protocol):
     """Where a launcher writes, while it leads; LeadLost as soon as it may not be the only one."""
 
+    folder: str  # of the checkpoints, by its identity; "": the log is in it
+
     def take(self) -> None:
         """Lead from now on; AnotherLeads while another does."""
 
@@ -58,7 +61,7 @@ class LauncherLog(Protocol):
         """What has been written, the oldest first."""
 
     def write(self, entry: LogEntry) -> None:
-        """Add an entry; OSError if that is not possible now."""
+        """Add an entry; OSError if that is not possible now, even if it is tried again."""
 
     def check(self) -> None:
         """Return at once if this launcher surely leads."""
@@ -72,6 +75,8 @@ class LauncherLog(Protocol):
 
 class NoLog:
     """Nobody could take this run over."""
+
+    folder = ""
 
     def take(self) -> None: ...
     def entries(self) -> list[LogEntry]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from covey.checkpoint import CheckpointDirectory
+from covey.checkpoint.directory import number_of
 from covey.checkpoint.etcd_log import EtcdAway
 from covey.checkpoint.launcher_log import LogEntry
 from covey.errors import AnotherLeads, CheckpointError, CoveyError
@@ -28,19 +29,17 @@ def stand_by(given: Options, warm: Callable[[], None]) -> tuple[Lead, Options]:
     lead = Lead.of(given, checkpoints)
     waited = _wait(lead, given, warm)
     assert lead.past is not None
-    if lead.past and lead.past[-1].what in ("end", "failed"):
+    found = checkpoints.all()
+    try:
+        if lead.past:
+            _check_folder(lead.past[-1], lead.log.folder, checkpoints.directory)
+            _conclude(lead.past[-1], given, bool(found))
+            _check_newest(_kept(lead.past), found, checkpoints.directory)
+    except BaseException:
         lead.log.release()
-        _conclude(lead.past[-1], given)
-    kept = _kept(lead.past)
-    found = [place.name for place in checkpoints.all()]
-    if kept and kept not in found:
-        lead.log.release()
-        raise CheckpointError(
-            f"the log says that the run was kept in {kept}, which {checkpoints.directory} does not hold: name the "
-            f"folder of that run with {option('checkpoint')}"
-        )
+        raise
     if waited:
-        given.output.say(f"took over the run: it goes on from {found[-1] if found else 'its beginning'}")
+        given.output.say(f"took over the run: it goes on from {found[-1].name if found else 'its beginning'}")
     resume = given.checkpoints.checkpoint if found else given.checkpoints.resume
     lead.resumed = resume is not None
     return lead, replace(given, checkpoints=replace(given.checkpoints, resume=resume))
@@ -67,10 +66,35 @@ def _wait(lead: Lead, given: Options, warm: Callable[[], None]) -> bool:
         time.sleep(LOOK)
 
 
-def _conclude(last: LogEntry, given: Options) -> None:
+def _check_folder(last: LogEntry, folder: str, directory: Path) -> None:
+    """Refuse another folder than the one of the run of which the log tells."""
+    if folder and last.folder not in ("", folder):
+        raise CheckpointError(
+            f"the log is of a run whose checkpoints are not in {directory}: name their folder with "
+            f"{option('checkpoint')}, use another name, or begin a new run without {option('standby', True)}"
+        )
+
+
+def _check_newest(kept: str, found: list[Path], directory: Path) -> None:
+    """Refuse a folder that is behind its log. It may be ahead: entries are lost while etcd is away or a disk full."""
+    if number_of(Path(kept)) > max(map(number_of, found), default=0):
+        raise CheckpointError(
+            f"the log says that the run was kept in {kept}, which {directory} does not hold: name the "
+            f"folder of that run with {option('checkpoint')}"
+        )
+
+
+def _conclude(last: LogEntry, given: Options, kept: bool) -> None:
+    """End as the run did, if it has ended."""
+    if last.what not in ("end", "failed"):
+        return
+    text = last.text.rstrip(".")
+    further = f"go on without {option('standby', True)}"
+    if kept:
+        further += f", with {option('resume', given.checkpoints.checkpoint)}"
     if last.what == "failed":
-        raise CoveyError(f"the run failed under another launcher: {last.text}")
-    given.output.say(f"the run is over: {last.text}")
+        raise CoveyError(f"the run failed under another launcher: {text}; once that is mended, {further}")
+    given.output.say(f"the run is over: {text}; to train longer, {further}")
     raise SystemExit(0)
 
 
