@@ -11,6 +11,7 @@ import pytest
 import covey
 from covey.advise.ranked import Advice, RankedStrategy
 from covey.advise.situation import Situation, look
+from covey.advise.trials import spot
 from covey.advise.trials.spot import weigh
 from covey.errors import PlanError
 from covey.simulate import Cluster
@@ -68,7 +69,24 @@ def test_cheap_spot_machines_pay_and_dear_ones_do_not(task: Task, tmp_path: Path
 
 def test_without_prices_it_says_what_departures_cost_in_time(task: Task, tmp_path: Path) -> None:
     advice = found(task, world(task, ""), tmp_path)
-    assert advice.spot[0].money is None and "prices are in no cluster file" in advice.findings[0]
+    assert advice.spot[0].money is None and "no cluster file gives prices" in advice.findings[0]
+
+
+def test_a_run_that_is_simulated_in_part_says_so_and_is_judged_only_by_departures(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = world(task, "price = 0.9\nspot_price = 0.1")
+    assert not any(one.simulated for one in found(task, now, tmp_path).spot), "as a whole"
+    monkeypatch.setattr(spot, "EFFECTS", 10 * 3 * 15)  # 15 steps of 10 ms
+    part = found(task, now, tmp_path)
+    assert all(one.simulated == one.seconds > 0.1 and one.departures == 2 for one in part.spot)
+    assert "only the first 0." in part.findings[0] and "with 2 departures" in part.findings[0]
+    assert "they pay" in part.findings[1]
+    monkeypatch.setattr(spot, "EFFECTS", 10 * 3 * 4)
+    early = found(task, now, tmp_path)
+    assert [one.departures for one in early.spot] == [0, 0, 0]
+    assert all("nothing can be said: only the first 0.0" in line for line in early.findings[:3])
+    assert not any("pay" in line for line in early.findings)
 
 
 def test_who_cannot_go_on_says_so(task: Task, tmp_path: Path) -> None:

@@ -93,6 +93,15 @@ def test_a_run_that_loses_a_server_starts_again_from_a_checkpoint(
     assert result.samples == 3 * STEPS * 8 and len(at_checkpoint) > 1
 
 
+def test_whoever_had_joined_is_there_when_the_run_starts_again(
+    applied: Applied, at_checkpoint: list[Applied], tmp_path: Path
+) -> None:
+    result = run("bsp", "join worker 2@12ms; kill server 0@34ms", checkpoint=tmp_path, every="9ms")
+    assert isinstance(result.membership, list) and result.failures == []
+    assert [event.event for event in result.membership] == ["join", "restart"]
+    assert result.samples == 3 * STEPS * 8 and len(at_checkpoint) > 1
+
+
 def test_a_ledger_that_is_not_kept_is_found(
     applied: Applied, at_checkpoint: list[Applied], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from covey.engines.process import control
 from covey.engines.process.launcher.rebirths import Rebirths, Renewal
 from covey.engines.process.launcher.roster import RoleRecord
 from covey.engines.process.snapshot_parts import SCORER
+from covey.engines.worker_scaling import ScaledSeats, WorkerScaling
 from covey.errors import PeerLost
 from covey.membership import Deaths
 from covey.message import Address
@@ -190,6 +191,58 @@ def test_a_request_to_join_is_forgotten_where_no_seat_is_empty(ranged: Ranged) -
     rebirths.lost(WHO, "exited with signal 15, SIGTERM", heard())
     rebirths.advance(heard(), [], 2.0)
     assert rebirths.empty == {WHO}
+
+
+def scaled(rebirths: Rebirths) -> list[Address]:
+    """Let the run find out itself how many workers it has, for now one less than there are; who is released."""
+    released, seats = list[Address](), ScaledSeats(WorkerScaling(3, 4))
+    for who in rebirths.roster.trainers:
+        rebirths.roster.seen.setdefault(who, RoleRecord(heard=0.0, step=7))
+        rebirths.roster.tallies.setdefault(who, cast(Any, SimpleNamespace(samples=32)))
+    cast(Any, rebirths.roster).samples = 0
+    assert rebirths.renewal is not None
+    rebirths.renewal = replace(rebirths.renewal, scaling=seats, release=released.append)
+    seats.scaling.wanted = 2
+    rebirths.advance(heard(), [], 1.0)
+    rebirths.advance(heard(), [], 1.1)
+    return released
+
+
+def test_one_that_was_released_and_died_first_is_released_again(ranged: Ranged) -> None:
+    rebirths, last = ranged[0], OTHERS[1]
+    released = scaled(rebirths)
+    assert released == [last]
+    assert rebirths.lost(last, KILLED, heard())
+    rebirths.advance(heard(), [], 2.0)
+    assert not rebirths.settled and released == [last]
+    rebirths.seats[last].told[OTHERS[2]] = SimpleNamespace(ended=False, floor=0)  # type: ignore[assignment]
+    rebirths._enter(rebirths.seats[last], [])
+    rebirths.entered.clear()  # it knows where it goes on
+    rebirths.advance(heard(), [], 3.0)
+    assert released == [last, last]
+
+
+def test_scaling_fills_the_seat_of_one_it_released_and_no_other(ranged: Ranged) -> None:
+    rebirths, last = ranged[0], OTHERS[1]
+    scaled(rebirths)
+    assert rebirths.renewal and rebirths.renewal.scaling
+    assert rebirths.lost(last, "exited with signal 15, SIGTERM", heard())
+    rebirths.advance(heard(), [], 2.0)
+    assert rebirths.empty == {last}
+    rebirths.renewal.scaling.scaling.wanted = 3
+    rebirths.advance(heard(), [], 3.0)
+    assert not rebirths.empty and rebirths.log.events[-1].event == "join"
+
+
+def test_a_seat_that_somebody_else_emptied_is_not_filled_by_scaling(ranged: Ranged) -> None:
+    rebirths, _, _ = ranged
+    scaled(rebirths)
+    assert rebirths.lost(WHO, KILLED, heard()) and rebirths.lost(WHO, KILLED, heard())
+    assert rebirths.renewal and rebirths.renewal.scaling
+    for second in range(3):
+        rebirths.renewal.scaling.scaling.wanted = 3
+        rebirths.advance(heard(), [], 2.0 + second)
+    assert rebirths.empty == {WHO} and [event.event for event in rebirths.log.events] == ["rebirth", "leave"]
 
 
 def test_whoever_joins_has_not_died_of_what_its_predecessor_did(ranged: Ranged) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 import covey
-from covey.engines.worker_scaling import BATCHES, WINDOWS, WorkerScaling, knee
+from covey.engines.worker_scaling import BATCHES, WINDOWS, ScaledSeats, WorkerScaling, knee
 from covey.errors import PlanError
+from covey.message import Address
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from covey.spec.worker_range import parse_workers
-from tests.worlds import mlp, sgd
+from tests.worlds import mlp, sgd, worker
 
 BATCH = 4
 
@@ -85,6 +86,84 @@ def test_nothing_is_measured_while_somebody_is_on_the_way() -> None:
     for window in range(50):  # it is slow to go
         assert scaling.look(10.0 + window, 1000 + window * per_window, 2) == 1
     assert scaling.rates == {2: per_window}
+
+
+class Seats:
+    """Four seats, and what scaling does with them; a window of each worker takes a second, however many there are."""
+
+    def __init__(self) -> None:
+        self.scaled = ScaledSeats(WorkerScaling(4, BATCH))
+        self.lives, self.empty = {worker(rank): 0 for rank in range(4)}, set[Address]()
+        self.seconds, self.samples = 0.0, 0
+
+    def look(self, rate: float = 1.0) -> Address | None:
+        """One window later."""
+        self.seconds += 1.0
+        self.samples += int(BATCHES * BATCH * len(self.lives) * rate)
+        return self.scaled.look(self.seconds, self.samples, self.lives, self.empty)
+
+    def wait(self) -> Address | None:
+        return next((who for who in (self.look() for _ in range(4 * WINDOWS)) if who), None)
+
+    def leave(self, who: Address) -> None:
+        del self.lives[who]
+        self.empty.add(who)
+
+    def join(self, who: Address) -> None:
+        self.empty.remove(who)
+        self.lives[who] = 9
+
+
+def test_only_seats_that_scaling_emptied_are_filled_again() -> None:
+    seats = Seats()
+    assert seats.wait() == worker(3) and seats.wait() is None, "it is told once"
+    seats.leave(worker(3))
+    seats.leave(worker(1))  # by itself
+    filled = set[Address]()
+    for _ in range(20 * WINDOWS):
+        if (who := seats.look()) in seats.empty:
+            filled.add(who)
+            seats.join(who)
+        elif who:
+            seats.leave(who)
+    assert worker(3) in filled and worker(1) not in filled and seats.scaled.given_up == {worker(1)}
+    assert seats.scaled.scaling.most == 3, "one seat less is left to scaling"
+
+
+def test_a_worker_that_was_sent_away_does_not_come_back_and_the_search_begins_again() -> None:
+    seats = Seats()
+    for _ in range(WINDOWS):
+        seats.look()
+    seats.leave(worker(2))
+    assert seats.look() is None and seats.scaled.scaling.rates == {}
+    assert (seats.scaled.scaling.most, seats.scaled.scaling.wanted) == (3, 3)
+    seats.join(worker(2))  # somebody asked for it
+    assert seats.look() is None and (seats.scaled.scaling.most, seats.scaled.scaling.wanted) == (4, 4)
+    assert not seats.scaled.given_up
+
+
+def test_one_that_died_before_it_went_is_told_again() -> None:
+    seats = Seats()
+    assert seats.wait() == worker(3)
+    seats.lives[worker(3)] += 1
+    assert seats.look() == worker(3) and seats.look() is None
+
+
+def changed_seats(faults: str) -> list[str]:
+    given: dict[str, Any] = {"engine": "simulated", "steps": 200, "timing_only": True, "runs": False}
+    world = Cluster(compute=Seconds(0.01))
+    result = covey.fit(mlp(sgd()), "asynchronous", "auto:4", cluster=world, faults=faults, **given)
+    assert result.failures == [] and result.samples == 4 * 200 * mlp().step_size
+    return [f"{event.event} {event.who}" for event in result.membership or []]
+
+
+def test_who_leaves_a_run_or_dies_too_often_stays_away() -> None:
+    left = changed_seats("leave worker 1@105ms")
+    assert left[0] == "leave worker 1" and "join worker 1" not in left and "join worker 2" in left
+    died = changed_seats("kill worker 1@105ms; kill worker 1@106ms; kill worker 1@1107ms")
+    assert died[:3] == ["rebirth worker 1", "rebirth worker 1", "leave worker 1"] and "join worker 1" not in died
+    back = changed_seats("leave worker 1@105ms; join worker 1@200ms")
+    assert back[:2] == ["leave worker 1", "join worker 1"]
 
 
 def test_a_run_with_a_bottlenecked_server_releases_those_who_add_nothing() -> None:

@@ -75,6 +75,27 @@ def test_a_run_costs_what_its_machines_do_while_they_are_there(tmp_path: Path) -
     assert result.cost.per_million == pytest.approx(result.cost.money / result.samples * 1e6)
 
 
+def test_a_machine_that_never_came_costs_nothing_and_one_with_notice_costs_until_it_departs(tmp_path: Path) -> None:
+    result = run(tmp_path, "100ms,1,depart,90ms", "900s,2,arrive,")
+    assert result.cost and result.seconds > 0.1
+    [event] = result.membership or []
+    assert event.who == "worker 1" and event.seconds < 0.05, "it goes when its batch is through"
+    assert result.cost.hours == pytest.approx((result.seconds + 0.1) / 3600)
+    assert result.cost.money == pytest.approx((result.seconds * 3.6 + 0.1 * 0.36) / 3600)
+
+
+def test_whoever_is_to_join_after_the_end_costs_nothing() -> None:
+    given: dict[str, Any] = {"engine": "simulated", "steps": STEPS, "cluster": WORLD, "runs": False}
+    result = covey.fit(mlp(sgd(momentum=0.9)), "bsp", "1:3", faults="join worker 2@900s", **given)
+    assert result.cost and result.cost.hours == pytest.approx(2 * result.seconds / 3600)
+
+
+@pytest.mark.parametrize("kept", ["checkpoint", "resume"])
+def test_a_trace_is_refused_where_a_run_may_go_on_from_a_checkpoint(tmp_path: Path, kept: str) -> None:
+    with pytest.raises(PlanError, match="a worker in every seat.*omit it, or omit checkpoint=… and resume=…"):
+        run(tmp_path, "40ms,1,depart,", **{kept: tmp_path / "kept"})
+
+
 def test_without_a_trace_machines_have_their_usual_price() -> None:
     result = covey.fit(mlp(sgd(momentum=0.9)), "bsp", 3, engine="simulated", steps=STEPS, cluster=WORLD, runs=False)
     assert result.cost and result.cost.money == pytest.approx(3 * result.seconds * 3.6 / 3600)

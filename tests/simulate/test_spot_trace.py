@@ -77,6 +77,19 @@ def test_a_machine_costs_while_it_is_there_also_while_its_process_is_replaced() 
     assert (cost.money, cost.hours, cost.per_million) == (1.0, 3.5, 2.0)
 
 
+def test_a_machine_that_is_absent_at_first_and_never_comes_costs_nothing() -> None:
+    assert seconds_present([], 3, 50.0, absent={2}) == [50.0, 50.0, 0.0]
+    assert seconds_present([event("join", 2, 20), event("leave", 2, 30)], 3, 50.0, absent={2}) == [50.0, 50.0, 10.0]
+
+
+def test_a_machine_of_a_trace_is_there_from_its_arrival_to_its_departure() -> None:
+    trace = read_trace(f"{HEADER}0s,0,arrive,\n20s,1,arrive,\n30s,0,depart,20s\n40s,1,depart,\n60s,0,arrive,\n")
+    assert trace.seconds_present(100.0) == {0: 70.0, 1: 20.0}
+    assert trace.seconds_present(25.0) == {0: 25.0, 1: 5.0}, "after the notice the machine is still there"
+    assert trace.seconds_present(10.0) == {0: 10.0, 1: 0.0}, "the second has not come"
+    assert [trace.departures(seconds) for seconds in (10.0, 11.0, 50.0)] == [0, 1, 2]
+
+
 def test_spot_machines_have_a_price_of_their_own() -> None:
     world = read("[[group]]\nworkers = 2\nprice = 0.9\nspot_price = 0.3\n[[group]]\nworkers = 1\nprice = 0.5\n")
     assert world.prices() == {0: 0.9, 1: 0.9, 2: 0.5}

@@ -49,6 +49,8 @@ class SpotOutcome(msgspec.Struct, kw_only=True):
     money: float | None = None  # where the cluster has prices
     fixed_money: float | None = None
     failure: str = ""  # why it cannot go on
+    simulated: float | None = None  # seconds of the trace, where the whole run would take too long to simulate
+    departures: int = 0  # in what was simulated
 
 
 class RaceResult(msgspec.Struct, kw_only=True):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from statistics import fmean
+
+from covey.message import Address
 
 RELEASE, ADD = 0.25, 0.5  # of what the others give each: who adds less is released; who adds more is taken
 WINDOWS = 4  # measurements with the same number of workers, before their number changes
@@ -84,6 +87,12 @@ class WorkerScaling:
             self._heard(workers, rate)
         return self.wanted
 
+    def begin_again(self, workers: int, most: int) -> None:
+        """Somebody else sent a worker away or brought one: now there are so many, and at most so many can be had."""
+        self.wanted = self.home = workers
+        self.most, self.settled, self.rates, self._begin = most, False, {}, None
+        self._seen.clear()
+
     def _heard(self, workers: int, rate: float) -> None:
         self._seen = [*self._seen, rate][-WINDOWS:]
         if len(self._seen) < WINDOWS:
@@ -96,3 +105,45 @@ class WorkerScaling:
         self.rates[workers] = rate
         self.wanted, self.settled = knee(self.rates, self.home, self.least, self.most)
         self._seen.clear()
+
+
+@dataclass(slots=True)
+class ScaledSeats:
+    """Whose seat is emptied or filled next. One that a person, a plan or repeated deaths have emptied stays empty."""
+
+    scaling: WorkerScaling
+    released: tuple[Address, int] | None = None  # who was told to go when its batch is through, and in which life
+    spare: set[Address] = field(default_factory=set)  # seats that scaling has emptied
+    given_up: set[Address] = field(default_factory=set)  # those that others have
+
+    def look(
+        self, seconds: float, samples: int, present: Mapping[Address, int], empty: AbstractSet[Address]
+    ) -> Address | None:  # fmt: skip
+        """Whose seat changes now: an empty one is filled, one who is there is released; None: nobody's.
+
+        `present` has the lives of those that are there.
+        """
+        self._notice(present, empty)
+        wanted = self.scaling.look(seconds, samples, len(present))
+        if wanted > len(present) and self.spare:
+            who = min(self.spare)
+            self.spare.remove(who)
+            return who
+        if wanted < len(present) and self.released is None:
+            who = max(present)
+            self.released = who, present[who]
+            return who
+        return None
+
+    def _notice(self, present: Mapping[Address, int], empty: AbstractSet[Address]) -> None:
+        """Learn who went and came since the last look, and whether scaling had told them to."""
+        if self.released is not None:
+            who, life = self.released
+            if who in empty:
+                self.spare.add(who)
+            if present.get(who) != life:  # a new life does not know that the one before was told to go
+                self.released = None
+        if empty != self.spare | self.given_up:
+            self.spare &= empty
+            self.given_up = set(empty - self.spare)
+            self.scaling.begin_again(len(present), len(present) + len(self.spare))

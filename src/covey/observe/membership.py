@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -62,9 +62,14 @@ class RunCost(msgspec.Struct, kw_only=True):
         return RunCost(money=money, hours=sum(present) / 3600, per_million=money / samples * 1e6 if samples else None)
 
 
-def seconds_present(events: Iterable[MembershipEvent], workers: int, seconds: float) -> list[float]:
-    """How long the machine of each worker was there, of a run of this many seconds; it stays when its process dies."""
-    since: list[float | None] = [0.0] * workers
+def seconds_present(
+    events: Iterable[MembershipEvent], workers: int, seconds: float, absent: Collection[int] = ()
+) -> list[float]:  # fmt: skip
+    """How long the machine of each worker was there, of a run of this many seconds; it stays when its process dies.
+
+    The `absent` ones were not there when the run began.
+    """
+    since: list[float | None] = [None if rank in absent else 0.0 for rank in range(workers)]
     total, changed = [0.0] * workers, set[int]()
     for event in events:
         if event.event not in ("leave", "join"):

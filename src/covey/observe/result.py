@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -121,10 +121,14 @@ class Result(RunFacts, kw_only=True, dict=True):
         self.membership = events
         self.goodput = Goodput.of(self.samples, repeated + int(self.notes.get(REPEATED) or 0))
 
-    def tell_cost(self, prices: Mapping[int, float]) -> None:
-        """What the run cost, with these prices per hour of each worker's machine."""
-        events = self.membership or []
-        self.cost = RunCost.of(seconds_present(events, self.workers, self.seconds), prices, self.samples)
+    def tell_cost(self, prices: Mapping[int, float], absent: Collection[int], there: Mapping[int, float]) -> None:
+        """What the run cost, with these prices per hour of each worker's machine.
+
+        Of some it is known for how many seconds they were `there`; of the others, which were `absent` at the beginning.
+        """
+        seconds = seconds_present(self.membership or [], self.workers, self.seconds, absent)
+        seconds = [there.get(rank, found) for rank, found in enumerate(seconds)]
+        self.cost = RunCost.of(seconds, prices, self.samples)
 
     @property
     def recording(self) -> Recording | None:

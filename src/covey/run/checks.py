@@ -119,6 +119,11 @@ def check_range(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Opt
     """Refuse a range of workers for a run in which they cannot come and go, with what would work."""
     if not workers.least:
         return
+    if given.fault_plan.spot_trace and (given.checkpoints.checkpoint or given.checkpoints.resume):
+        raise PlanError(
+            f"{option('spot_trace')}: a run that goes on from a checkpoint begins with a worker in every seat, and not "
+            f"with those of the trace: omit it, or omit {option('checkpoint')} and {option('resume')}"
+        )
     why, kept = "", given.checkpoints.checkpoint or given.checkpoints.resume
     if not chosen.ranges:
         able = [name for name, entry in catalog.STRATEGIES.items() if entry.ranges]

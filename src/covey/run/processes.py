@@ -22,7 +22,7 @@ from covey.engines.process.launcher.run_wishes import RunWishes
 from covey.engines.process.launcher.supervisor import Supervisor
 from covey.engines.process.snapshot_parts import SCORER
 from covey.engines.signal_faults import SignalFaults
-from covey.engines.worker_scaling import WorkerScaling
+from covey.engines.worker_scaling import ScaledSeats, WorkerScaling
 from covey.errors import CheckpointError
 from covey.membership import Deaths
 from covey.model import build, scored
@@ -180,7 +180,7 @@ def _renewal(asked: Request, processes: StartableProcesses, log: MembershipLog) 
     if not asked.plan.elastic:
         return None
     assert isinstance(processes, LocalProcesses), "other engines refuse to go on after a loss"
-    scaling = WorkerScaling(len(asked.plan.limits), asked.task.step_size) if asked.auto else None
+    scaling = ScaledSeats(WorkerScaling(len(asked.plan.limits), asked.task.step_size)) if asked.auto else None
     return Renewal(
         Deaths(deaths_survived(asked.options.checkpoints), copies=asked.plan.copies), processes.renew, log,
         asked.plan.least, f"ipc://{processes.directory}/nobody-", processes.joining, scaling, processes.release,

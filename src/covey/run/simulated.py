@@ -18,7 +18,7 @@ from covey.engines.virtual.lives import Rebirth
 from covey.engines.virtual.progress_watch import ProgressWatch
 from covey.engines.virtual.run_faults import VirtualAttempt
 from covey.engines.virtual.stall import ROLE, blame
-from covey.engines.worker_scaling import WorkerScaling
+from covey.engines.worker_scaling import ScaledSeats, WorkerScaling
 from covey.errors import CheckpointError, CoveyError, PlanError, RoleFailed
 from covey.message import Address
 from covey.model import build
@@ -77,7 +77,9 @@ def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None]
         result = attempts.run(kept, run)
     world, trace = given.virtual.cluster, trace_of(given.fault_plan)
     if world and (world.price or world.spot_price):
-        result.tell_cost(world.prices(trace.workers if trace else ()))
+        absent = {int(name.rpartition(" ")[2]) for name in plan.absent}
+        there = trace.seconds_present(result.seconds) if trace else {}
+        result.tell_cost(world.prices(there), absent, there)
     return result
 
 
@@ -102,7 +104,7 @@ def _train(
         most, least = deaths_survived(given.checkpoints), asked.plan.least
         attempt.rebirth = Rebirth(make, most, given.output.say, attempt.log, least)
     if asked.auto:
-        attempt.auto = AutoWorkers(WorkerScaling(len(asked.plan.limits), asked.task.step_size))
+        attempt.auto = AutoWorkers(ScaledSeats(WorkerScaling(len(asked.plan.limits), asked.task.step_size)))
     built(replicas)
     watching = [ProgressWatch(given.output.watcher, judge, asked.budget)] if given.output.watcher else []
     scoring = _of("scorer 0", score.score) if score and asked.task.evaluate and given.budget.scores else None

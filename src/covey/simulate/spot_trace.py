@@ -56,6 +56,22 @@ class SpotTrace:
         firsts = {line.worker: line for line in reversed(self.lines)}
         return {worker for worker, line in firsts.items() if line.event == "arrive" and line.at > 0}
 
+    def seconds_present(self, seconds: float) -> dict[int, float]:
+        """For how long each machine is there, in so many seconds: until it departs, also if its worker left before."""
+        found = dict.fromkeys(self.workers, 0.0)
+        for worker in found:
+            since: float | None = None if worker in self.absent else 0.0
+            for line in _of_worker(self.lines, worker):
+                if line.event == "depart" and since is not None:
+                    found[worker] += max(0.0, min(line.at, seconds) - since)
+                since = line.at if line.event == "arrive" else None
+            found[worker] += max(0.0, seconds - since) if since is not None else 0.0
+        return found
+
+    def departures(self, seconds: float) -> int:
+        """How many machines depart, or are told so, in so many seconds."""
+        return sum(line.event == "depart" and line.at - line.notice < seconds for line in self.lines)
+
     def plan(self, begins_full: bool = False) -> FaultPlan:
         """The same as a plan of faults; a run that `begins_full` lets workers go at once that are to come later."""
         there = {line for line in self.lines if line.event == "arrive" and not line.at}
@@ -78,7 +94,9 @@ def read_trace(text: str, name: str = "the trace") -> SpotTrace:
     written = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip() and line.lstrip()[0] != "#"]
     columns = tuple(cell.strip() for cell in written[0][1].split(",")) if written else ()
     if columns not in (HEADER, HEADER[:3]):
-        raise PlanError(f"{name}: the first line must be the header '{','.join(HEADER)}'; the lines below are like it")
+        raise PlanError(
+            f"{name}: the first line must be the header '{','.join(HEADER)}'; the lines below it have these columns"
+        )
     lines: list[TraceLine] = []
     for number, line in written[1:]:
         try:

@@ -30,7 +30,8 @@ def weigh(
     able = [one for one in advice.choices if one.workers > 1 and not one.missed]
     for choice in [one for one in able if resolve(one.spec, now.workers).ranges][:MOST]:
         told(f"timing {choice.spec} on machines that come and go")
-        steps = _steps(choice, trace, now)
+        wanted, most = _steps(choice, trace), max(1, EFFECTS // (10 * now.workers))
+        steps = min(wanted, most)
         fixed = _timed(task, now, choice.spec, now.workers, steps)
         try:
             spot = _timed(task, now, choice.spec, f"1:{now.workers}", steps, spot_trace=file)
@@ -38,6 +39,8 @@ def weigh(
             found = SpotOutcome(spec=choice.spec, fixed_seconds=fixed.seconds, failure=str(error))
         else:
             found = _outcome(choice.spec, spot, fixed)
+            found.departures = trace.departures(spot.seconds)
+            found.simulated = spot.seconds if wanted > most else None
         advice.spot.append(found)
     advice.spot.sort(key=_order)
     advice.findings[:0] = _findings(advice)
@@ -52,10 +55,10 @@ def check(trace: SpotTrace, now: Situation) -> None:
         )
 
 
-def _steps(choice: RankedStrategy, trace: SpotTrace, now: Situation) -> int:
+def _steps(choice: RankedStrategy, trace: SpotTrace) -> int:
     """Of each worker: to the target, where that is known; else until the trace is over."""
     seconds = choice.seconds or LONGER * trace.lines[-1].at
-    return max(1, min(math.ceil(seconds / choice.step), EFFECTS // (10 * now.workers)))
+    return max(1, math.ceil(seconds / choice.step))
 
 
 def _timed(task: Task, now: Situation, spec: str, workers: int | str, steps: int, **given: Any) -> Result:
@@ -74,7 +77,12 @@ def _outcome(spec: str, spot: Result, fixed: Result) -> SpotOutcome:
 
 
 def _order(found: SpotOutcome) -> tuple[bool, float]:
-    return bool(found.failure), found.seconds if found.money is None else found.money
+    return bool(found.failure) or _unknown(found), found.seconds if found.money is None else found.money
+
+
+def _unknown(found: SpotOutcome) -> bool:
+    """Whether the simulation ended before anything had happened that it is about."""
+    return found.simulated is not None and not found.departures
 
 
 def _findings(advice: Advice) -> Iterator[str]:
@@ -84,10 +92,16 @@ def _findings(advice: Advice) -> Iterator[str]:
         if found.failure:
             yield f"On these spot machines {found.spec} cannot go on: {found.failure}."
             continue
+        if found.simulated is not None:
+            part = f"only the first {found.simulated:.3g} s of the trace were simulated"
+            if _unknown(found):
+                yield f"Of {found.spec} on these spot machines nothing can be said: {part}, in which none departs."
+                continue
+            yield f"Of {found.spec} on these spot machines {part}, with {found.departures} departures."
         longer = f"takes {found.seconds / found.fixed_seconds:.2f} times as long as on machines that stay"
         counts = f", and {found.counted:.1%} of its work counts"
         if found.money is None or found.fixed_money is None:
-            yield f"On these spot machines {found.spec} {longer}{counts}; prices are in no cluster file."
+            yield f"On these spot machines {found.spec} {longer}{counts}; no cluster file gives prices."
             continue
         share = found.money / found.fixed_money if found.fixed_money else math.inf
         pays = "they pay" if share < 1 else "they do not pay"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from covey.engines.virtual.lives import VirtualLives
-from covey.engines.worker_scaling import WorkerScaling
+from covey.engines.worker_scaling import ScaledSeats
 from covey.message import Address
 from covey.observe.instruments import Instrument
 
@@ -13,7 +13,7 @@ from covey.observe.instruments import Instrument
 class AutoWorkers(Instrument):
     """Looks after each batch; lets the last worker go when its batch is through, and another one take a free seat."""
 
-    def __init__(self, scaling: WorkerScaling) -> None:
+    def __init__(self, scaling: ScaledSeats) -> None:
         self.scaling = scaling
 
     def attach(self, lives: VirtualLives, release: Callable[[Address], None]) -> None:
@@ -33,8 +33,9 @@ class AutoWorkers(Instrument):
         trainers = {who: actor for who, actor in lives.actors.items() if actor.role.trains}
         if any(actor.ended and who not in lives.empty for who, actor in trainers.items()):
             return  # the run is about to end, or somebody is being replaced
-        wanted = self.scaling.look(lives.agenda.now, lives.teller.samples, lives.workers)
-        if wanted > lives.workers and lives.empty:
-            lives.join(min(lives.empty))
-        elif wanted < lives.workers:
-            self._release(max(who for who in trainers if who not in lives.empty))
+        present = {who: actor.life.number for who, actor in trainers.items() if who not in lives.empty}
+        who = self.scaling.look(lives.agenda.now, lives.teller.samples, present, lives.empty)
+        if who in lives.empty:
+            lives.join(who)
+        elif who is not None:
+            self._release(who)

@@ -81,7 +81,8 @@ class RunFaults:
         self._names = {actor.name: actor.address for actor in parts.actors.values()}
         trainers = [actor.name for actor in parts.actors.values() if actor.role.trains]
         self.plan.check(list(self._names), trainers)
-        for name in self.plan.absent:
+        coming = FaultPlan(tuple(self._waiting)).absent  # in a later attempt others have come already
+        for name in filter(coming.__contains__, self.plan.absent):
             parts.agenda.at(parts.agenda.now, self._begin_empty, name)
         self._frozen: dict[VirtualActor, float] = {}  # until when
         self._owed: dict[RoleProgram, float] = {}  # seconds for which its compute stood still

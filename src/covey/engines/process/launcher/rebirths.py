@@ -12,7 +12,7 @@ from covey.engines.process import control
 from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.roster import RoleRecord, Roster
 from covey.engines.process.snapshot_parts import SCORER
-from covey.engines.worker_scaling import WorkerScaling
+from covey.engines.worker_scaling import ScaledSeats
 from covey.errors import PeerLost
 from covey.membership import Deaths, by_seniority, copies_lost, go_on, too_few, workers
 from covey.message import Address
@@ -43,7 +43,7 @@ class Renewal:
     least: int = 0  # workers, where a seat may stay empty
     nowhere: str = ""  # the beginning of endpoints where nobody is
     joining: Callable[[Sequence[Address]], list[Address]] = lambda empty: []  # which of these are to be taken now
-    scaling: WorkerScaling | None = None  # what decides how many workers there are
+    scaling: ScaledSeats | None = None  # what decides how many workers there are
     release: Callable[[Address], None] = lambda who: None  # lets one go when its batch is through
 
 
@@ -78,7 +78,6 @@ class Rebirths:
         self.first: dict[Address, int] = {}  # the step at which each role began, in its present life
         self.log = renewal.log if renewal else MembershipLog()
         self.seconds = 0.0  # of training so far
-        self.released: Address | None = None  # who was told to go when its batch is through
         self.begun = False  # training: a worker that is lost before is not replaced
 
     def present(self, roles: Iterable[Address]) -> list[Address]:
@@ -221,17 +220,14 @@ class Rebirths:
     def _scale(self) -> None:
         """Have as many workers as are worth it, while nobody comes or has ended."""
         assert self.renewal is not None
-        present = [who for who in self.roster.trainers if who not in self.empty]
+        present = {who: self.life(who) for who in self.roster.trainers if who not in self.empty}
         if not self.renewal.scaling or not self.settled or any(self.roster.seen[who].ended for who in present):
             return
-        wanted = self.renewal.scaling.look(self.seconds, self.roster.samples, self.workers)
-        if wanted > self.workers and self.empty:
-            self._join(min(self.empty))
-        elif wanted < self.workers and self.released != (going := max(present)):
-            self.released = going
-            self.renewal.release(going)
-        elif wanted == self.workers:
-            self.released = None
+        who = self.renewal.scaling.look(self.seconds, self.roster.samples, present, self.empty)
+        if who in self.empty:
+            self._join(who)
+        elif who is not None:
+            self.renewal.release(who)
 
     def _fork(self, seat: EmptySeat) -> None:
         assert self.renewal is not None
