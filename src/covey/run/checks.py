@@ -154,8 +154,8 @@ def check_replicas(chosen: Strategy, workers: WorkerRange, given: Options) -> No
         why = f"each server's parameters can have 2 or {MOST_COPIES} copies; 1 is the server alone"
     elif not chosen.servers.copied:
         able = [name for name, entry in catalog.STRATEGIES.items() if _copied(entry.example or name)]
-        what = "keep more than goes to copies" if chosen.servers.count else "do not exist"
-        why = f"the servers of {chosen.text} {what}: use {', '.join(able)}"
+        lacking = f"the servers of {chosen.text} hold something between two messages that copies would lack"
+        why = f"{lacking if chosen.servers.count else f'{chosen.text} has no servers'}: use {', '.join(able)}"
     elif workers.least:
         why = f"the servers of a range of workers have no copies: use {option('workers', workers.most)}"
     if why:

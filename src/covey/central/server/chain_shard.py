@@ -123,6 +123,8 @@ class CopiedShard(Shard):
         if who in self.copies:
             self.lives[who] = message.life
             self.here.discard(who)
+            if self.behind(who):  # it was not there to hear that this copy had come
+                await self.node.send(who, Enlist(self.node.life.number))
             await self.rearrange()
             for reply in self.replies.values() if self.leads else ():
                 if isinstance(reply, TellStanding) or self.board.clocks.get(reply.rank, LEFT) <= reply.step:

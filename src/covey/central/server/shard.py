@@ -116,7 +116,7 @@ class Shard(PieceServer):
         self.versions = Versions() if keeping.rule.gate.holds_by == "change" else None
         self.samples = Samples(node, self.coder, together=keeping.rule.gather.everyone)
         self.parked: dict[int, Pull] = {}
-        self.before: Vector | None = None  # the version before this one, for a worker whose push has come here only
+        self.before: Vector | None = None  # the version before this one, for a worker that does its step again
         self.hears = {Pull: self.park, Push: self.take, Sample: self.samples.hear}
 
     def seated(self, node: Node, count: int) -> list[Address]:
@@ -207,7 +207,8 @@ class Shard(PieceServer):
 
     def step(self, grad: Vector, scale: float, samples: int) -> None:
         """Apply an update."""
-        if self.keeping.rule.lends and self.node.life.elastic and len(self.servers) > 1:
+        several = len(self.servers) > 1 or self.node.life.replicas > 1  # one of which may lack a worker's gradient
+        if self.keeping.rule.lends and self.node.life.elastic and several:
             self.before = self.params.clone()
         self.replica.apply(grad, scale)
         self.board.version += 1
@@ -267,7 +268,7 @@ class Shard(PieceServer):
         await self.node.send(pull.sender, answer, loan=lent, priority=self.priority(pull.sender.rank))
 
     async def answer_again(self, pull: Pull) -> None:
-        """Give the parameters that the step began with: another server lacks its gradient, which must be the same."""
+        """Give the parameters that the step began with: its gradient must be the same for those that lack it."""
         answer = self.current(pull)
         if answer.version > pull.step:  # where parameters are lent, updates are counted as steps are
             assert self.before is not None and answer.version == pull.step + 1, "no worker is two steps behind a server"
