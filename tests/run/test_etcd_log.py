@@ -69,6 +69,20 @@ def test_a_leader_whose_key_is_removed_stops_though_its_lease_lasts(
 
 
 @needs_etcd
+def test_a_leader_whose_key_is_removed_writes_no_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even before the renewal that finds it out: each entry counts only with the key."""
+    monkeypatch.setattr(etcd_logs, "RENEWED", 60.0)
+    with etcd(tmp_path / "etcd") as found, lead_of(tmp_path / "kept", found.keeper()) as lead:
+        log = log_of(lead)
+        log.settle()
+        assert found.put_if(has(log.leader, log.token), delete(log.leader, f"{log.leader}\0"))
+        lead._write("checkpoint", "checkpoint-000009")
+        with pytest.raises(LeadLost, match="another launcher may lead by now: this one stops"):
+            log.settle()
+        assert [one.what for one in log.entries()] == ["begin"]
+
+
+@needs_etcd
 def test_a_name_whose_run_is_in_another_folder_is_refused(tmp_path: Path) -> None:
     with etcd(tmp_path / "etcd") as found:
         with lead_of(tmp_path / "first", found.keeper()) as lead:
