@@ -31,6 +31,12 @@ class Life(NamedTuple):
     replicas: int = 1  # copies of what each server holds
     others: Mapping[Address, int] = MappingProxyType({})  # the numbers of the lives of those that were born again
     resumed: bool = False  # the servers go on from a checkpoint; its worker, which has nothing of its own, asks them
+    closing: bool = False  # the program begins again only to say goodbye
+
+    @property
+    def enters(self) -> bool:
+        """Whether the program begins in the place of a lost role, and has to find out where it goes on."""
+        return self.number > 0 and not self.closing
 
 
 class Joined(Message):
@@ -56,13 +62,23 @@ class Departed(Message):
     counted = False
 
 
+class BatchesLeft(Message):
+    """To one that takes no part: there are batches again, or all are done."""
+
+    wire_name = "leased.left"
+
+    over: bool
+
+    counted = False
+
+
 class ViewChanged(Exception):
     """(To a program that waits for its peers in a round of all workers) One went or came: the round will not end."""
 
 
 def all_lost(who: Address) -> PeerLost:
     """Why a run ends that loses, at once, all workers that have the model."""
-    return PeerLost(f"{who} was lost together with all other workers that had the model", str(who))
+    return PeerLost(f"{who} was lost, and no other worker had the model", str(who))
 
 
 def model_lost(who: Address) -> PeerLost:
@@ -121,8 +137,8 @@ class Deaths:
         self._rows[who] = max(reached, furthest), row
         if row > self.most:
             raise PeerLost(
-                f"{who} {cause}: its death number {row} without a new step between them; the step itself may be what "
-                f"kills it, and a larger {option('max_failures')} tries more often",
+                f"{who} {cause}: it died {row} times without finishing a step; the step itself may be what kills it, "
+                f"and a larger {option('max_failures')} tries more often",
                 str(who),
             )
         self.count += 1

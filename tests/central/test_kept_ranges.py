@@ -13,6 +13,7 @@ import covey
 from covey.checkpoint import CheckpointDirectory
 from covey.data.leases import LeaseRecord, Ledger
 from covey.errors import CheckpointError, CoveyError, PlanError
+from covey.simulate import Cluster, Seconds
 from tests.central.test_leased import STEPS, Applied, applied, check, check_replay, run, weights
 
 __all__ = ["applied"]
@@ -82,6 +83,20 @@ def test_each_batch_counts_once_in_both_runs_together(
     for number in range(part + 2, EFFECTS, 7):
         plan = faults.format(n=number)
         there_and_back(applied, at_checkpoint, strategy, servers, plan, later, tmp_path / str(number))
+
+
+def test_a_run_is_kept_while_a_worker_has_no_batch(
+    applied: Applied, at_checkpoint: list[Applied], tmp_path: Path
+) -> None:
+    """Workers 1 and 2 are through while the first one has most of its batches left; each checkpoint takes it a step."""
+    slow = Cluster(compute=Seconds(0.01), slowdowns={0: 10.0})
+    run("asynchronous", cluster=slow, checkpoint=tmp_path, every="20ms")
+    resting = [then for then in at_checkpoint if sum(map(len, then["server 0"])) in range(2 * STEPS, 3 * STEPS)]
+    assert len(resting) >= 2
+    go_back(applied, at_checkpoint[-1])
+    rest = run("asynchronous", resume=tmp_path)
+    assert rest.samples == 3 * STEPS * 8
+    check(applied, 1)
 
 
 def test_a_run_that_loses_a_server_starts_again_from_a_checkpoint(

@@ -45,8 +45,8 @@ def applied(monkeypatch: pytest.MonkeyPatch) -> Applied:
 
 def run(strategy: str, faults: str = "", workers: int | str = "1:3", **given: Any) -> covey.Result:
     return covey.fit(
-        strategy=strategy, workers=workers, engine="simulated", cluster=UNEVEN, faults=faults or None, runs=False,
-        **{"task": mlp(sgd(momentum=0.9)), "steps": STEPS, **given},
+        strategy=strategy, workers=workers, engine="simulated", faults=faults or None, runs=False,
+        **{"task": mlp(sgd(momentum=0.9)), "cluster": UNEVEN, "steps": STEPS, **given},
     )  # fmt: skip
 
 

@@ -36,6 +36,7 @@ from covey.engines.process.role.role_host import RoleHost
 from covey.engines.process.role.running_program import RunningProgram
 from covey.engines.process.snapshot_parts import SCORER
 from covey.engines.transport.zmq import ZmqTransport
+from covey.membership import BatchesLeft
 from covey.message import stamped
 from covey.model.replica import Replica
 from covey.observe.referee import Referee
@@ -237,6 +238,34 @@ def test_what_goes_to_the_scorer_is_none_of_the_messages_that_must_arrive(driver
     obey(driver, control.CountMessages())
     assert driver.line.words == [control.MessageCounts(2, 0, False)]  # type: ignore[attr-defined]
     driver.line = before
+
+
+def test_what_is_sent_to_one_that_is_gone_is_none_of_the_messages_that_must_arrive(driver: Driver) -> None:
+    """A server may answer it after it has heard that the seat is empty: a checkpoint would wait for ever."""
+    driver.line, before = Told(), driver.line  # type: ignore[assignment]
+    obey(driver, control.Install(YOU, 1, "ipc:///tmp/nowhere.1", empty=True))
+    assert all(send(driver, 10)), "nobody waits for room"
+    obey(driver, control.CountMessages())
+    assert driver.line.words[-1] == control.MessageCounts(0, 0, False)  # type: ignore[attr-defined]
+    obey(driver, control.Install(YOU, 2, "ipc:///tmp/nowhere.2"))
+    send(driver, 1)
+    assert driver.links.sent[YOU] == 1, "somebody has joined"
+    driver.line = before
+
+
+def test_a_worker_without_a_batch_says_so_and_does_not_begin_again_meanwhile(driver: Driver) -> None:
+    driver.line, before = Told(), driver.line  # type: ignore[assignment]
+    program: Any = idle(Any, Any)  # type: ignore[arg-type]
+    running = RunningProgram(program, main=True)
+    running.wants(Receive((BatchesLeft,)))
+    driver.programs.running.append(running)
+    driver.host.pace.training()
+    driver.host.pace.limit = 9
+    obey(driver, control.AskNextStep())
+    assert driver.line.words == [control.NextStep(1, rests=True)]  # type: ignore[attr-defined]
+    assert driver.host.pace.holds()
+    driver.line = before
+    program.close()
 
 
 def test_all_roles_pause_equally_long_whenever_their_pause_began(monkeypatch: pytest.MonkeyPatch) -> None:

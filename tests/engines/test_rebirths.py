@@ -134,7 +134,7 @@ def test_a_death_at_an_earlier_step_is_not_followed_by_a_new_one() -> None:
     deaths = Deaths(2)
     deaths.note(WHO, 10, "died")
     deaths.note(WHO, 9, "died")
-    with pytest.raises(PeerLost, match="worker 1 died: its death number 3 without a new step"):
+    with pytest.raises(PeerLost, match="worker 1 died: it died 3 times without finishing a step"):
         deaths.note(WHO, 10, "died")
 
 
@@ -172,7 +172,7 @@ def test_one_that_dies_too_often_leaves_its_seat_empty(ranged: Ranged) -> None:
     for _ in range(2):
         assert rebirths.lost(WHO, KILLED, heard())
     assert [event.event for event in rebirths.log.events] == ["rebirth", "leave"] and not rebirths.seats
-    assert "its death number 2 without a new step" in rebirths.log.events[-1].cause
+    assert "it died 2 times without finishing a step" in rebirths.log.events[-1].cause
 
 
 def test_below_the_smaller_number_the_run_ends(ranged: Ranged) -> None:

@@ -12,11 +12,14 @@ import pytest
 import torch
 
 import covey
+from covey.checkpoint.record import read_record
 from covey.errors import PeerLost
 from covey.observe.progress import Progress
+from covey.run.changed_plan import samples_of
 from tests.real.harness import Room, fit
 
 AT_STEP = "time.sleep(0.005)"
+SIGNALS = {"join": signal.SIGUSR1, "interrupt": signal.SIGINT}  # to the launcher
 
 
 class Guide:
@@ -32,8 +35,8 @@ class Guide:
     def update(self, now: Progress) -> None:
         if self.orders and now.phase == "training" and now.samples >= self.next and len(self.said) >= self.lines:
             order = self.orders.pop(0)
-            if order == "join":
-                os.kill(os.getpid(), signal.SIGUSR1)
+            if order in SIGNALS:
+                os.kill(os.getpid(), SIGNALS[order])
             else:
                 kind, _, who = order.partition(" ")
                 self.room.kill(who, signal.SIGTERM if kind == "leave" else signal.SIGKILL)
@@ -81,6 +84,21 @@ def test_the_first_worker_leaves_an_allreduce_and_the_others_models_are_scored(r
     result = fit(room.task(before_step=AT_STEP), "allreduce", "1:3", steps=60, watcher=guide, scores=4)
     check(result, guide, ["leave worker 0", "leave worker 2", "join worker 0"], result.samples)
     assert all(math.isfinite(row.loss) for row in result.history)
+
+
+@pytest.mark.parametrize(
+    "strategy", ["allreduce", pytest.param("bmuf(period=3)", marks=pytest.mark.full),
+                 pytest.param("diloco(period=4)", marks=pytest.mark.full)],
+)  # fmt: skip
+def test_after_the_first_worker_has_left_for_good_the_model_of_the_others_is_shown(room: Room, strategy: str) -> None:
+    shown, guide = room.path / "shown", Guide(room, "leave worker 0")
+    looking = f"open({str(shown)!r}, 'a').write(f'{{model.weight.norm().item()}}\\n')"
+    task = room.task(before_step=AT_STEP, before_score=looking, options="evaluate=score")
+    result = fit(task, strategy, "1:2", steps=60, watcher=guide, scores=6)
+    check(result, guide, ["leave worker 0"], result.samples)
+    norms = shown.read_text().split()
+    assert len(norms) >= 6 and len(set(norms)) >= len(norms) - 1, "the model goes on to change"
+    assert result.weights["weight"].norm().item() == float(norms[-1])
 
 
 def test_the_last_worker_that_may_not_leave_ends_the_run(room: Room) -> None:
@@ -135,3 +153,42 @@ def test_a_kept_range_without_changes_resumes_with_the_same_bits(room: Room) -> 
     rest, plain = fit(task, "bsp", "1:2", steps=60, resume=kept), fit(task, "bsp", 2, steps=60)
     assert rest.samples == plain.samples
     assert all(torch.equal(rest.weights[name], plain.weights[name]) for name in plain.weights)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "workers", "orders"),
+    [
+        ("bsp", "1:2", ["kill worker 1"]), ("asynchronous", "1:3", ["leave worker 1", "join"]),
+        ("ssp", 2, ["kill worker 1"]),
+        pytest.param("allreduce", 2, ["kill worker 0"], marks=pytest.mark.full),
+        pytest.param("gosgd", 3, ["kill worker 0"], marks=pytest.mark.full),
+    ],
+)  # fmt: skip
+def test_an_interrupted_run_is_kept_and_ends_though_a_worker_was_replaced(
+    room: Room, strategy: str, workers: Any, orders: list[str]
+) -> None:
+    kept, task, guide = room.path / "kept", room.task(before_step=AT_STEP), Guide(room, *orders, "interrupt")
+    given: dict[str, Any] = {"checkpoint": kept, "every": "1h", "on_failure": "continue"}
+    result = fit(task, strategy, workers, steps=100_000, watcher=guide, **given)
+    assert result.stopped == "interrupted" and not guide.orders
+    assert (kept / "latest").exists() and all(tensor.isfinite().all() for tensor in result.weights.values())
+
+
+def test_a_resumed_range_that_is_interrupted_trains_no_further_than_it_is_kept(room: Room) -> None:
+    kept, task = room.path / "kept", room.task(before_step=AT_STEP)
+    given: dict[str, Any] = {"checkpoint": kept, "every": "1h"}
+    fit(task, "asynchronous", "1:2", steps=100_000, watcher=Guide(room, "interrupt"), **given)
+    later = Guide(room, "interrupt", every=300)
+    again = fit(task, "asynchronous", "1:2", steps=100_000, watcher=later, resume=kept, **given)
+    record = read_record(kept / (kept / "latest").read_text())
+    assert again.stopped == "interrupted" and again.samples == samples_of(record)
+
+
+def test_an_interrupted_run_is_kept_while_a_worker_has_no_batch(room: Room) -> None:
+    """One worker is much slower, so that the other one is through and waits when the run is interrupted."""
+    slowly = "MINE or MINE.append(first('slow')); time.sleep(0.1 if MINE[0] else 0.001)"
+    kept, task = room.path / "kept", room.task(before_step=slowly, more="MINE = []")
+    given: dict[str, Any] = {"checkpoint": kept, "every": "1h", "watcher": Guide(room, "interrupt", every=180)}
+    result = fit(task, "asynchronous", "1:2", steps=40, **given)
+    assert result.stopped == "interrupted" and result.samples < 2 * 40 * 4
+    assert fit(task, "asynchronous", "1:2", steps=40, resume=kept).samples == 2 * 40 * 4

@@ -124,7 +124,7 @@ def test_a_worker_that_is_lost_while_the_model_is_scored_comes_back_afterwards(r
 def test_a_step_that_kills_its_worker_ends_the_run(room: Room) -> None:
     """One death more in a row, without a new step between them, than is allowed; the run ends with its name."""
     task = room.task(before_step="(HERE / 'life').open('a').write('x'); CALLS[0] and os.kill(os.getpid(), 9)")
-    with pytest.raises(PeerLost, match=r"worker 0 exited with signal 9.*: its death number 2 without a new step"):
+    with pytest.raises(PeerLost, match=r"worker 0 exited with signal 9.*: it died 2 times without finishing a step"):
         fit(task, "bsp", 1, steps=9, on_failure="continue", max_failures=1)
     assert (room.path / "life").read_text() == "xx"
 

@@ -82,7 +82,7 @@ class PeerLives:
         away = {node.rank, *(who.rank for who in node.life.ended)}
         ranks = dict.fromkeys((*near, *range(node.workers)))
         self.others = [rank for rank in ranks if rank not in away]  # that have not ended
-        self.has_model = not node.life.number
+        self.has_model = not node.life.enters
         self._left: dict[int, int] = {}  # in which life each one has said farewell
         self._told: dict[int, int] = {}  # to which life of each one this one has said it
         self._met: dict[int, int] = {}  # in which life each one hears this one, as far as is certain
@@ -96,13 +96,13 @@ class PeerLives:
     async def enter(self) -> bool:
         """Begin; or in the place of a lost one, at the step in which it was lost. False: who has a model has ended."""
         going = await self.adopt()
-        if going and self.node.life.number:
+        if going and self.node.life.enters:
             await begin(self.node, self.replica, self.node.life.step)
         return going
 
     async def adopt(self) -> bool:
         """Have a model: one's own, or in the place of a lost one that of another. False: who has one has ended."""
-        if not self.node.life.number:
+        if not self.node.life.enters:
             return True
         await self.node.note("lost models" if self.weight is None else "lost shares")
         self.replica.weigh(0.0)  # nothing of it is scored yet

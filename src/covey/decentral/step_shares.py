@@ -65,7 +65,7 @@ class StepShares(Generic[S]):
 
     async def enter(self) -> bool:
         """Begin; or in the place of a lost worker, where that was. False: who has a model has ended."""
-        if not self.node.life.number:
+        if not self.node.life.enters:
             return True
         if not await self.peers.adopt():
             return False

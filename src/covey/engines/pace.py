@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from covey.membership import BatchesLeft
+from covey.program import Effect, Receive
+
 
 class Pace:
     """Counts a worker's steps, which are numbered from 0, and knows where it must stop or hold."""
@@ -29,3 +34,8 @@ class Pace:
     def holds(self) -> bool:
         """Whether the program, having asked `training`, waits here until it is released."""
         return self.hold_at is not None and self.step >= self.hold_at and not self.over(self.step)
+
+
+def rests(effect: Effect[Any] | None) -> bool:
+    """Whether a worker that has no batch waits until there is one: nothing of it moves meanwhile."""
+    return isinstance(effect, Receive) and BatchesLeft in effect.kinds

@@ -151,8 +151,8 @@ class ScoredModel:
             pieces.setdefault(snapshot.piece, []).append(snapshot)
         with torch.no_grad():
             for piece, group in pieces.items():
-                weights = [snapshot.weight for snapshot in group]
-                mean_(self.flat.params.cut(piece), [snapshot.params for snapshot in group], weights)
+                if any(weights := [snapshot.weight for snapshot in group]):  # else the model stays as it was
+                    mean_(self.flat.params.cut(piece), [snapshot.params for snapshot in group], weights)
             self._apart = self._distance([(piece, group) for piece, group in pieces.items() if len(group) > 1])
             floats: dict[Piece | None, list[Snapshot]] = {}
             for snapshot in snapshots:
@@ -160,7 +160,8 @@ class ScoredModel:
                     floats.setdefault(snapshot.floats, []).append(snapshot)
             for place, group in floats.items():
                 mine = self.flat.buffers if place is None else self.flat.buffers.cut(place)
-                mean_(mine, [snapshot.buffers for snapshot in group], [snapshot.weight for snapshot in group])
+                if any(weights := [snapshot.weight for snapshot in group]):
+                    mean_(mine, [snapshot.buffers for snapshot in group], weights)
             self._count(snapshots)
         if self.averaged:
             self.averaged.assemble([snapshot.averaged() for snapshot in snapshots])

@@ -136,6 +136,11 @@ def check_range(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Opt
         why = "a range is for the engines local and simulated"
     elif workers.auto and given.fault_plan.spot_trace:
         why = f"a trace says itself how many there are: use a range, as {option('workers', f'1:{workers.most}')}"
+    elif chosen.settings.get("filter") == "significance" and (given.training.servers or chosen.servers.count) > 1:
+        why = (
+            f"{chosen.text} holds small numbers back, and a server that has had a batch before drops them with it: use "
+            f"{option('servers', 1)} or another filter"
+        )
     elif kept:
         why = _why_unkept(chosen, workers)
     if why:

@@ -28,6 +28,7 @@ from covey.run.kept import recalled
 from covey.run.request import at_rate
 from covey.spec import Spec
 from covey.strategy import Plan, Strategy
+from covey.strategy.roles import shown_by_any
 from covey.task import load_task
 
 
@@ -77,7 +78,7 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
         take_over(place, run, self.inherits).restore(replica, samples_of(run))
 
     def plan(self, chosen: Strategy) -> Plan:
-        roles = tuple(chosen.layout(self.workers, self.servers, self.copies))
+        roles = tuple(shown_by_any(chosen.layout(self.workers, self.servers, self.copies), self.least))
         return Plan(
             roles=roles, limits=tuple(self.limits), lockstep=chosen.lockstep, in_step=chosen.in_step,
             seed=self.seed, traced=self.traced, profiled=self.profiled, elastic=self.elastic, least=self.least,

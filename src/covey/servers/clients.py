@@ -72,7 +72,7 @@ class PieceClient:
 
     async def note_residuals(self) -> None:
         """Tell, in a new life, that what the codec still owed is lost."""
-        if self.node.life.number and any(memory.value is not None for memory in self.memories):
+        if self.node.life.enters and any(memory.value is not None for memory in self.memories):
             await self.node.note("lost residuals")
 
     async def leave(self) -> None:

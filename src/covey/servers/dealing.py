@@ -1,7 +1,8 @@
 """Batches by request: a worker that seldom hears from the servers asks the first one for each batch, a step ahead.
 
 A batch that comes a second time, because somebody has had it and is gone, counts only where it has not come. So steps
-of such workers are only compared: one that enters goes on with the smallest that a server tells it.
+of such workers are only compared: one that enters goes on with the smallest that a server tells it, unless its kind
+says otherwise.
 """
 
 from __future__ import annotations

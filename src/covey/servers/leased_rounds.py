@@ -137,7 +137,7 @@ class LeasedRounds(Together):
 
     async def begin_here(self) -> bool:
         """Take part from the beginning, or with what the others have in common; False: all of them have ended."""
-        if not self.node.life.number:
+        if not self.node.life.enters:
             self._weigh()
             return True
         self.replica.weigh(0.0)

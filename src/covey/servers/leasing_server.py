@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from covey.data.leases import BatchSet, Lease, LeaseRecord, Ledger
-from covey.membership import Joined
+from covey.membership import BatchesLeft, Joined
 from covey.message import Address
 from covey.model.scored import NOTHING
 from covey.observe.tally import AcceptedSamples
 from covey.servers.pieces import PieceServer
 from covey.servers.standing import AskStanding
-from covey.servers.taking_part import AskEntry, BatchesLeft, EntryStep, OutOfBatches
+from covey.servers.taking_part import AskEntry, EntryStep, OutOfBatches
 
 
 @dataclass(slots=True)

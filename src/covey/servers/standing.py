@@ -49,7 +49,7 @@ async def rejoin(node: Node, replica: Replica, servers: Sequence[Address], *stal
 
     Answers to the earlier life, of the kinds `stale`, are dropped: a server sends none after it has told the step.
     """
-    if not node.life.number:
+    if not node.life.enters:
         return True
     # Whoever has heard a goodbye has everything, and so do all others: see `complete`.
     if node.life.ended and any(server in node.life.ended for server in servers):

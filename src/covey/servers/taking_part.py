@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from covey.data.leases import Lease
+from covey.membership import BatchesLeft
 from covey.message import Address, Message
 from covey.servers.clients import PieceClient
 from covey.vector import Vector
@@ -24,16 +25,6 @@ class OutOfBatches(Message):
     wire_name = "leased.out"
 
     step: int
-
-    counted = False
-
-
-class BatchesLeft(Message):
-    """To one that takes no part: there are batches again, or all are done."""
-
-    wire_name = "leased.left"
-
-    over: bool
 
     counted = False
 
@@ -78,6 +69,8 @@ class TakesPart(PieceClient):
     async def enter(self) -> bool:
         """Begin; in a new life at the step that the servers say. False: the run is over."""
         life = self.node.life
+        if life.closing:
+            return False
         if not life.number:
             self.told = True
             if not life.resumed:

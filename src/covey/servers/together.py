@@ -120,7 +120,7 @@ class Together:
 
     async def enter(self, replica: Replica) -> bool:
         """Begin; or, in the place of a lost worker, with what the others have in common. False: all have ended."""
-        if not self.node.life.number:
+        if not self.node.life.enters:
             return True
         if not self.peers:
             replica.weigh(0.0)  # nothing of it is scored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from covey.central.cached.cache import Cache, CachedChange, ParameterCopy, worker
@@ -12,6 +13,7 @@ from covey.servers.dealing import AskingClient, DealtLease
 from covey.servers.goodbye import Goodbye
 from covey.servers.leased_batches import leased_gradient
 from covey.servers.standing import complete
+from covey.servers.taking_part import EntryStep
 
 
 class LeasedChange(CachedChange):
@@ -35,6 +37,10 @@ class LeasedCache(AskingClient, Cache):
     async def _entered(self) -> bool:
         self.clocks, self.own = [-1] * len(self.servers), []
         return await super()._entered()
+
+    def first_step(self, entries: Sequence[EntryStep]) -> int:
+        """The furthest: a server that counts this worker as further would say that it has steps that were not sent."""
+        return max(entry.step for entry in entries)
 
     def take(self, index: int, copy: ParameterCopy) -> None:
         super().take(index, copy)

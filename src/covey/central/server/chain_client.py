@@ -70,7 +70,7 @@ class CopiedServers(Servers):
     async def rejoin(self, *stale: type[Message]) -> bool:
         await self.note_residuals()
         life = self.node.life
-        if not life.number:
+        if not life.enters:
             return True
         if any(copy in life.ended for copies in self.copies for copy in copies):
             return False

@@ -86,9 +86,15 @@ async def leased_worker(
     rounds = LeasedRounds(node, replica, state)
 
     async def mean(members: Group) -> None:
+        if len(rounds.ledger.held[node.rank]) != node.step - models.begun:
+            models.before = None  # it had no batch in some of the steps since then
         await average(replica, models, members, pattern, momentum)
 
-    await leased_periods(node, replica, rounds, periods.length, mean, state.keep)
+    def then() -> None:
+        state.keep()
+        models.begin()
+
+    await leased_periods(node, replica, rounds, periods.length, mean, then)
 
 
 async def step_together(node: Node, replica: Replica, step: int, pattern: Pattern, means: Means | None) -> None:

@@ -36,7 +36,7 @@ async def worker(
     elastic_force = ElasticForce(node, replica, codec)
     trend = Trend(node.remember("trend", [pull, 0.0, 0.0, 0.0]).value, pull, ceiling=1.9 / (node.workers + 1))
     going = await rejoin(node, replica, [MASTER], Centre)
-    if going and node.life.number:
+    if going and node.life.enters:
         replica.model.copy_((await node.ask(MASTER, ReadCentre(), Centre)).model)
     for step in node.steps() if going else ():
         force = None

@@ -128,7 +128,7 @@ async def leased_worker(
     velocity = replica.flat.map(torch.zeros_like) if momentum else Vector(())
     elastic_force = ElasticForce(node, replica, codec)
     trend = Trend([pull, 0.0, 0.0, 0.0], pull, ceiling=1.9 / (node.workers + 1))
-    again, going = node.life.number > 0, MASTER not in node.life.ended
+    again, going = node.life.enters, MASTER not in node.life.ended
     while going and (given := await node.ask(MASTER, AskBatches(again), CentreBatches)).seats:
         if again:
             await begin_at(node, replica, given)

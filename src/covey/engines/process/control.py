@@ -17,10 +17,9 @@ How = Literal["any", "all", "mean", "sum"]
 
 
 class ControlMessage(msgspec.Struct, frozen=True, tag=True):
-    """Something said on the control line."""
+    """Something said on the control line: first what a role says to its launcher, then what the launcher says."""
 
 
-# -- from a role to its launcher
 class Bound(ControlMessage, frozen=True):
     """The role hears at this endpoint."""
 
@@ -73,6 +72,7 @@ class NextStep(ControlMessage, frozen=True):
     """The step that would begin next; the role waits there for an answer. None: it will begin no more."""
 
     step: int | None
+    rests: bool = False  # it has no batch, and waits until there is one
 
 
 class HeldAt(ControlMessage, frozen=True):

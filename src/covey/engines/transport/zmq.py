@@ -57,6 +57,7 @@ class ZmqTransport:
         self.life = self.inbox.lives[self.place]
         self.home: list[Message] = []  # to myself
         self.links: dict[Address, PeerLink] = {}
+        self.empty: set[Address] = set()  # roles in whose places nobody is
         self.credits = Credits(window)
         self.waives: Callable[[Address], bool] = lambda sender: False  # whether what it sent and lies here counts not
         # with keys, what comes and what leaves are each a thread's work: one alone would be slower than many a link
@@ -89,6 +90,8 @@ class ZmqTransport:
             self.home.append(stamped(message, self.me, copy=not loan))
             self.sent[to] += 1
             return "sent"
+        if to in self.empty:
+            return "sent"  # to one that is gone: nothing of it will arrive
         link = self._link(to)
         fate: Fate = "sent"
         if keep == "latest" and (old := link.outbox.withdraw(type(message))):
@@ -180,10 +183,14 @@ class ZmqTransport:
         """The lives of the roles that were."""
         return {who: life for who, life in zip(self.inbox.book, self.inbox.lives, strict=True) if life}
 
-    def renew(self, who: Address, life: int, endpoint: str, unread: Sequence[Message]) -> bool:
-        """Speak to this life of a role, and hear no earlier one, of which `unread` lies here; False: it does so."""
+    def renew(self, who: Address, life: int, endpoint: str, unread: Sequence[Message], empty: bool = False) -> bool:
+        """Speak to this life of a role, and hear no earlier one, of which `unread` lies here; False: it does so.
+
+        Where its place is `empty`, what is sent to it is dropped.
+        """
         if not self.inbox.renew(who, life):
             return False
+        (self.empty.add if empty else self.empty.discard)(who)
         if link := self.links.pop(who, None):
             link.close(self.door.poller)
         if self.memory:

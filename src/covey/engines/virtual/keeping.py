@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from covey.checkpoint import RoleState
+from covey.engines.pace import rests
 from covey.engines.process.role.saving import state_of
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.lives import VirtualLives
@@ -67,10 +68,13 @@ class RunKeeper:
         if self._waiting:
             return self._agenda.from_outside(self._agenda.now + self._every / AGAIN, self._begin, None)
         self._cast = self._present()
-        paces = [actor.pace for actor in self._trainers() if not actor.pace.over(actor.pace.step)]
+        ready = [actor for actor in self._trainers() if not actor.pace.over(actor.pace.step)]
+        paces = [actor.pace for actor in ready if not _rests(actor)]
         foremost = max((pace.next for pace in paces), default=0)
         for pace in paces:
             pace.hold_at = foremost if self._lockstep else pace.next
+        for actor in filter(_rests, ready):
+            actor.pace.hold_at = actor.pace.step  # it does not even begin again
         self._keeping = True
         self._look()
 
@@ -101,8 +105,8 @@ class RunKeeper:
         return [actor for actor in self._engine.actors.values() if actor.role.trains and not actor.ended]
 
     def _late(self) -> list[VirtualActor]:
-        """Who does not stand before its step yet; one that begins no more is not waited for."""
-        there = [actor for actor in self._trainers() if actor not in self._held]
+        """Who does not stand before its step yet; one that begins no more, or has no batch, is not waited for."""
+        there = [actor for actor in self._trainers() if actor not in self._held and not _rests(actor)]
         return [actor for actor in there if not actor.pace.over(actor.pace.step)]
 
     def _look(self, _: Any = None, __: Any = None) -> None:
@@ -166,3 +170,8 @@ class RunKeeper:
     def _let_go(self, actor: VirtualActor) -> None:
         actor.held = False
         self._engine.perform(self._held.pop(actor))
+
+
+def _rests(actor: VirtualActor) -> bool:
+    """Whether it waits until there is a batch for it."""
+    return any(thread.main and not thread.done and rests(thread.want) for thread in actor.threads)

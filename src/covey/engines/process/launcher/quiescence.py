@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from covey.engines.process import control
 from covey.engines.process.launcher.monitor import Monitor
@@ -16,7 +16,8 @@ class Quiescence:
     def __init__(self, monitor: Monitor, lockstep: bool) -> None:
         self.monitor, self.board, self.roster = monitor, monitor.board, monitor.roster
         self.lockstep = lockstep  # whether workers wait for one another at every step
-        self.stuck = False  # a worker has no batch, and waits for others that would hold
+        self.stuck = False  # a worker waits for others that would hold
+        self.resting: set[Address] = set()  # the workers that have no batch, and wait until there is one
 
     def hold(self, on_the_way: Callable[[int], None] = lambda step: None) -> bool:
         """Have every worker wait before its next step: a common one where they wait for one another.
@@ -27,6 +28,7 @@ class Quiescence:
         steps, rebirths = self.where(), self.monitor.rebirths
         if not rebirths.settled:
             return False
+        steps = {address: step for address, step in steps.items() if address not in self.resting}
         if self.lockstep and steps:
             steps = dict.fromkeys(steps, max(steps.values()))
         self.hold_at(steps)
@@ -42,14 +44,27 @@ class Quiescence:
     def missing(self, steps: dict[Address, int]) -> list[Address]:
         """Who does not hold yet; if they wait for those that do, these go on by a step."""
         late = [a for a, step in steps.items() if self.roster.seen[a].held != step and not self.roster.seen[a].ended]
-        if late and not self.lockstep and self.waits_for_held(late):
-            further = {a: step + 1 for a, step in steps.items() if a not in late and not self.roster.seen[a].ended}
-            steps.update(further)
-            self.hold_at(further)
-        elif late and self.lockstep and self.monitor.rebirths.ranged and self.waits_for_held(late):
+        ranged = self.monitor.rebirths.ranged
+        if not late or (self.lockstep and not ranged) or not self.waits_for_held(late):
+            return late
+        if ranged and self.rest(late, steps):
+            return [address for address in late if address in steps]
+        if self.lockstep:
             self.stuck = True
             return []
+        further = {a: step + 1 for a, step in steps.items() if a not in late and not self.roster.seen[a].ended}
+        steps.update(further)
+        self.hold_at(further)
         return late
+
+    def rest(self, late: list[Address], steps: dict[Address, int]) -> bool:
+        """Wait no more for those of them that have found no batch meanwhile; whether there are such."""
+        self._ask(late)
+        resting = [address for address in late if address in self.resting]
+        self.hold_at({address: steps[address] for address in late if address not in self.resting})
+        for address in resting:
+            del steps[address]
+        return bool(resting)
 
     def waits_for_held(self, late: list[Address]) -> bool:
         """Whether those that do not hold yet wait for those that do: for what they send, or for their votes."""
@@ -62,9 +77,14 @@ class Quiescence:
         """The step that each worker would begin next; each holds there. Workers that begin no more are left out."""
         for address in self.roster.trainers:
             self.roster.seen[address].held = None
-        self.board.tell(self.roster.trainers, control.AskNextStep())
-        found = self.monitor.collect(control.NextStep, self.roster.trainers)
+        found = self._ask(self.roster.trainers)
         return {address: at.step for address, at in found.items() if at.step is not None}
+
+    def _ask(self, workers: Sequence[Address]) -> Mapping[Address, control.NextStep]:
+        self.board.tell(workers, control.AskNextStep())
+        found = self.monitor.collect(control.NextStep, workers)
+        self.resting = {address for address, at in found.items() if at.rests}
+        return found
 
     def drain(self, given_up: Callable[[], bool] = lambda: False) -> bool:
         """Wait until everything sent has arrived and nothing moves: two equal counts in a row (Mattern 1987).

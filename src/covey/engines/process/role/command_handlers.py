@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.engines.broken_rounds import in_round
+from covey.engines.pace import rests
 from covey.engines.process import control
 from covey.engines.process.role.driver import Driver
 from covey.engines.process.role.saving import state_of, write_aside
@@ -38,7 +39,7 @@ def go(driver: Driver, word: control.Go) -> None:
 def install(driver: Driver, word: control.Install) -> None:
     """Speak to another life of a role; programs hear of it after all that the earlier one sent."""
     unread = [message for message in driver.host.mailbox.waiting if message.sender == word.who]
-    if driver.links.renew(word.who, word.life, word.endpoint, unread) and not driver.programs.ended:
+    if driver.links.renew(word.who, word.life, word.endpoint, unread, word.empty) and not driver.programs.ended:
         driver.deliver((Departed if word.empty else Joined)(word.life, sender=word.who))
         if driver.host.breakable:
             break_off(driver)
@@ -82,8 +83,10 @@ def where(driver: Driver, word: control.AskNextStep) -> None:
     """Hold at the next step. One that is in its last step has a next one too, which it will not begin."""
     over = driver.programs.ended or not driver.host.role.trains or driver.host.pace.over(driver.host.pace.step)
     at = None if over else driver.host.pace.step if driver.programs.held else driver.host.pace.next
-    driver.host.pace.hold_at = at
-    driver.line.tell(control.NextStep(at))
+    main = driver.programs.main
+    resting = at is not None and main is not None and rests(main.effect)
+    driver.host.pace.hold_at = driver.host.pace.step if resting else at  # it does not even begin again
+    driver.line.tell(control.NextStep(at, resting))
 
 
 def hold(driver: Driver, word: control.Hold) -> None:

@@ -24,6 +24,9 @@ class DepartureNotice:
             signal.signal(NOTICE, self)
 
     def heed(self) -> None:
-        """Before a batch: go now, if told so. All that was made of the batches before has arrived."""
+        """Before a batch: go now, if told so. What was made of the batches before is sent, where each is sent alone.
+
+        Where several go into one message or average, others do again those of the one that is not complete.
+        """
         if self.given:
             os.kill(os.getpid(), signal.SIGTERM)
