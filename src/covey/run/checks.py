@@ -136,15 +136,20 @@ def check_range(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Opt
         why = "a range is for the engines local and simulated"
     elif workers.auto and given.fault_plan.spot_trace:
         why = f"a trace says itself how many there are: use a range, as {option('workers', f'1:{workers.most}')}"
-    elif chosen.settings.get("filter") == "significance" and (given.training.servers or chosen.servers.count) > 1:
-        why = (
-            f"{chosen.text} holds small numbers back, and a server that has had a batch before drops them with it: use "
-            f"{option('servers', 1)} or another filter"
-        )
     elif kept:
         why = _why_unkept(chosen, workers)
-    if why:
+    if why := why or _held_back(chosen, given.training.servers or chosen.servers.count):
         raise PlanError(f"{option('workers', workers)}: {why}; {_fixed(workers)}")
+
+
+def _held_back(chosen: Strategy, servers: int) -> str:
+    """Why this number of servers may not drop a push, if so: a gradient that one of them has had comes again."""
+    if chosen.settings.get("filter") != "significance" or servers < 2:
+        return ""
+    return (
+        f"{chosen.text} holds small numbers back, and a server that has had a batch before drops them with it: use "
+        f"{option('servers', 1)} or another filter"
+    )
 
 
 MOST_COPIES = 3
