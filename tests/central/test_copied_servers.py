@@ -226,6 +226,16 @@ def test_a_gradient_that_only_waits_is_not_told_to_the_next_copy_as_had() -> Non
     assert shard.state()["clocks"] == {0: 1, 1: 0}
 
 
+def test_nobody_answers_a_worker_that_has_left() -> None:
+    """After a loss it asks the next leader, and may then be given what the lost one had sent on; so it goes on."""
+    shard = CopiedShard.__new__(CopiedShard)
+    shard.board, shard.versions, shard.asked, shard.early, shard.replies = Board({0: 8, 1: 7}), None, {}, {}, {}
+    shard.parked = {rank: Pull(7, sender=worker(rank)) for rank in range(2)}
+    with pytest.raises(StopIteration):
+        shard.left(worker(0)).send(None)
+    assert [*shard.parked] == [*shard.board.clocks] == [1]
+
+
 def test_an_old_answer_takes_along_nothing_that_waits_for_a_new_leader() -> None:
     """A worker may hear of a loss before a copy does, to which the lost leader's last words still come."""
     push = Push(3, 5, 8, NOTHING, NOTHING, sender=worker(1))

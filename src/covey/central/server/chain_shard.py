@@ -138,6 +138,11 @@ class CopiedShard(Shard):
         self.here.add(word.sender)
         await self.rearrange()
 
+    async def left(self, who: Address) -> None:
+        """Forget what it asked once more after a loss: a former leader's answer came to it, and it is through."""
+        self.forget_requests(who.rank)
+        await super().left(who)
+
     async def close(self, word: ChainClosed) -> None:
         self.closed = True
 
