@@ -86,6 +86,28 @@ def test_bsp_keeps_its_weights_when_a_worker_is_lost_whose_gradient_waits_for_ot
         assert same and lost.samples == whole.samples, f"killed after {at} ms"
 
 
+class GivenParams(Instrument):
+    """The parameters that workers were given for each step, as they arrived."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, list[Tensor]] = defaultdict(list)
+
+    def delivered(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+        if isinstance(message, Params):
+            self.of[message.step].append(torch.cat([part.flatten() for part in message.params.parts]))
+
+
+def test_what_a_worker_is_given_to_do_a_step_again_does_not_change_on_its_way() -> None:
+    """Its first gradient waited, so the update is not held up until it has sent it again."""
+    far = replace(INSTANT, link=replace(INSTANT.link, latency=Seconds(0.005)), slowdowns={1: 3.5})
+    given: dict[str, Any] = {"engine": "simulated", "steps": STEPS, "cluster": far, "runs": False, "replicas": 2}
+    for at in (31, 33, 36):  # gradients arrive at 30 and 55 ms
+        seen = GivenParams()
+        covey.fit(TASK, "bsp", 2, faults=f"kill worker 0@{at}ms", instruments=[seen], **given)
+        assert all(torch.equal(one, every[0]) for every in seen.of.values() for one in every), f"killed after {at} ms"
+        assert len(seen.of[0]) == 3
+
+
 def test_a_copy_that_came_while_the_one_before_it_was_away_is_in_the_chain() -> None:
     """Server 0 is away for a second after its second death; backup 1 is born again meanwhile, and later it leads."""
     given: dict[str, Any] = {"engine": "simulated", "replicas": 3, "steps": 30, "cluster": CLUSTER, "runs": False}

@@ -31,6 +31,7 @@ class GiveParams(Message):
     step: int
     version: int
     clock: int
+    lent: int = 0  # no update is made before its worker has sent a gradient
 
     counted = False
 

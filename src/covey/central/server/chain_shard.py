@@ -198,7 +198,7 @@ class CopiedShard(Shard):
             await self.node.send(self.next, word)
 
     async def reply(self, pull: Pull, answer: Params, lent: bool = False) -> None:
-        await self.pass_on(GiveParams(pull.sender.rank, pull.step, answer.version, answer.clock))
+        await self.pass_on(GiveParams(pull.sender.rank, pull.step, answer.version, answer.clock, int(lent)))
 
     # -- what goes down the chain ----------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class CopiedShard(Shard):
             await self.node.send(who, Params(word.step, word.version, self.before, word.clock))
         else:
             answer = Params(word.step, self.board.version, self.params, word.clock)
-            await self.node.send(who, answer, loan=self.keeping.rule.lends)
+            await self.node.send(who, answer, loan=bool(word.lent))
 
     def state(self) -> dict[str, Any]:
         return {
