@@ -39,7 +39,7 @@ def test_two_neighbours_are_lost_at_once_or_a_new_life_soon_again(spec: str, eve
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_when_all_are_lost_at_once_the_run_cannot_go_on(spec: str) -> None:
-    with pytest.raises(PeerLost, match="lost together with all other workers that had the model"):
+    with pytest.raises(PeerLost, match="lost, and no other worker had the model"):
         Finished(spec, [5], also={worker(0): [5]}, workers=2, cluster=INSTANT)
 
 

@@ -19,7 +19,7 @@ from covey.simulate.faults import OF_SEATS, Fault, FaultPlan
 from covey.strategy import FaultTrait
 
 CLOSE = 1e-12  # how far float64 weights may lie apart where sums may have another order
-ALL_LOST = "was lost together with all other workers that had the model"
+ALL_LOST = "was lost, and no other worker had the model"
 LOST_WITH_A_WORKER: tuple[FaultTrait, ...] = ("optimizers of their own", "models of their own")
 
 
