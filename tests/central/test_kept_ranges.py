@@ -12,6 +12,7 @@ import torch
 import covey
 from covey.checkpoint import CheckpointDirectory
 from covey.data.leases import LeaseRecord, Ledger
+from covey.engines.virtual.computing import Computing
 from covey.errors import CheckpointError, CoveyError, PlanError
 from covey.simulate import Cluster, Seconds
 from tests.central.test_leased import STEPS, Applied, applied, check, check_replay, run, weights
@@ -109,11 +110,18 @@ def test_a_run_that_loses_a_server_starts_again_from_a_checkpoint(
 
 
 def test_whoever_had_joined_is_there_when_the_run_starts_again(
-    applied: Applied, at_checkpoint: list[Applied], tmp_path: Path
+    applied: Applied, at_checkpoint: list[Applied], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    begun, begin = list[str](), Computing._begin
+
+    def noting(self: Any, thread: Any, effect: Any) -> None:
+        begun.append(thread.actor.name)
+        begin(self, thread, effect)
+
+    monkeypatch.setattr(Computing, "_begin", noting)
     result = run("bsp", "join worker 2@12ms; kill server 0@34ms", checkpoint=tmp_path, every="9ms")
     assert isinstance(result.membership, list) and result.failures == []
-    assert [event.event for event in result.membership] == ["join", "restart"]
+    assert [event.event for event in result.membership] == ["join", "restart"] and "worker 2" in begun[-6:]
     assert result.samples == 3 * STEPS * 8 and len(at_checkpoint) > 1
 
 
