@@ -18,7 +18,7 @@ import pytest
 from covey.engines.cluster import fork_broker
 from covey.engines.cluster.memory_broker import new_secret
 from covey.engines.process.forking.fork_server import RoleJob
-from covey.engines.process.forking.fork_server_client import RUNNING, ForkedParent, forked_by_server
+from covey.engines.process.forking.fork_server_client import RUNNING, ForkedParent, SharedForkServer, forked_by_server
 from covey.engines.process.forking.role_processes import RoleProcesses
 from covey.engines.process.inherited import environment
 from covey.message import Address
@@ -147,6 +147,15 @@ def test_a_server_that_was_retired_is_not_waited_for(secret: bytes) -> None:
     with pytest.raises(OwnServer):
         site(secret)
     RUNNING.pop().kill()
+
+
+def test_a_server_that_was_retired_while_it_imports_is_not_asked() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        server = SharedForkServer(process=None, line=ours, environment={})  # type: ignore[arg-type]  # it is not asked
+        assert server.imports()
+        ours.close()
+        assert not server.imports()
 
 
 def test_a_site_does_not_import_torch() -> None:

@@ -99,7 +99,9 @@ class SharedForkServer:
             handles.give(self.line, given)
 
     def imports(self) -> bool:
-        """Whether it still imports what roles need."""
+        """Whether it still imports what roles need; of one that was retired nobody hears."""
+        if self.line.fileno() < 0:
+            return False
         if not self.ready and select.select([self.line], [], [], 0)[0]:
             self.ready = True  # it says nothing else on this line
             with suppress(SystemExit, OSError):  # it has ended
