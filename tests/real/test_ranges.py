@@ -97,7 +97,8 @@ def test_after_the_first_worker_has_left_for_good_the_model_of_the_others_is_sho
     result = fit(task, strategy, "1:2", steps=60, watcher=guide, scores=6)
     check(result, guide, ["leave worker 0"], result.samples)
     norms = shown.read_text().split()
-    assert len(norms) >= 6 and len(set(norms)) >= len(norms) - 1, "the model goes on to change"
+    changed = len(set(norms)) > 2 * len(norms) / 3  # two scores may be of one step
+    assert len(norms) >= 6 and changed, "the model goes on to change"
     assert result.weights["weight"].norm().item() == float(norms[-1])
 
 
