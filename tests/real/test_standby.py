@@ -67,6 +67,7 @@ def test_the_one_that_stands_by_takes_over_a_folder(room: Room) -> None:
     second = launchers.start("second", "--standby")
     said(second, "standing by: another run keeps its checkpoints in kept")
     first.kill()
+    said(second, "took over the run: it goes on from checkpoint-")  # else the third may be before it
     launchers.hurry()
     third = launchers.start("third", "--standby")
     assert second.wait(PATIENCE) == 0, second.communicate()
