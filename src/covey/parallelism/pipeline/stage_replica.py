@@ -9,16 +9,13 @@ from math import nan, sqrt
 import torch
 from torch import nn
 
-from covey.errors import PlanError
 from covey.message import Address
 from covey.model.batches import Batch, BatchSource
 from covey.model.flat import Flat
 from covey.model.optimizers import MakeOptimizer
-from covey.model.replica import Replica
-from covey.model.scored import Snapshot
 from covey.model.slots import TensorSlot
-from covey.model.stream import GradientStream
 from covey.parallelism.axis import AGE, STAGE
+from covey.parallelism.cut_replica import CutReplica
 from covey.parallelism.parameter_map import ParameterMap
 from covey.parallelism.pipeline.stage_compute import StageCompute, Version
 from covey.parallelism.pipeline.stage_worker import FIRST, PipelinePlace, StageWorker, Told
@@ -27,8 +24,6 @@ from covey.parallelism.stages import Tie
 from covey.program import Node
 from covey.settings import SchedulePace
 from covey.vector import Vector
-
-CUT = "this strategy wants gradients of its own choice, or in pieces, which a cut model cannot give: use bsp or ssp"
 
 
 class Lent(Told):
@@ -68,8 +63,11 @@ class StageParts:
     bulk: int  # bytes that go from one stage to the next for a batch
 
 
-class StageReplica(Replica):
+class StageReplica(CutReplica):
     """One worker's part of a replica; strategies do with its part of a gradient what they do with a whole one."""
+
+    parts: StageParts
+    instead = "a cut model cannot give: use bsp or ssp"
 
     def __init__(
         self, parts: StageParts, optimizer: MakeOptimizer, batch_source: BatchSource, *,
@@ -87,10 +85,6 @@ class StageReplica(Replica):
     def changing(self) -> list[object]:
         work = self.parts.stage_compute
         return [*super().changing(), *([work, work.microbatches] if work else [])]
-
-    @property
-    def bulk(self) -> int:
-        return max(super().bulk, self.parts.bulk)
 
     def enter(self, node: Node) -> None:
         self._line = None
@@ -118,10 +112,6 @@ class StageReplica(Replica):
             return self.updates.clip_(self.grad, await self._length(node, line))
         return self.grad
 
-    async def descend(self, node: Node) -> None:
-        await self.gradient(node)
-        self.update()
-
     async def _flushed(self, node: Node, line: StageWorker) -> None:
         for move in line.stage_schedule.step(node.step):
             await line.do(node, move)
@@ -144,15 +134,6 @@ class StageReplica(Replica):
         self.progress.begin(self.batch.samples * node.workers)
         if self.place.last:
             await super().announce(node)
-
-    async def gradient_of(self, node: Node, rank: int, step: int, part: int = 0, parts: int = 1) -> Vector:
-        raise PlanError(CUT)
-
-    def stream(self, node: Node, bucket_bytes: int = 4 << 20, otherwise: str = "bucket=0") -> GradientStream:
-        raise PlanError(CUT)
-
-    def differentiate(self, step: int, flat: bool = True) -> Batch:
-        raise PlanError(CUT)
 
     @property
     def _compute(self) -> StageCompute:
@@ -205,9 +186,3 @@ class StageReplica(Replica):
 
     def _slot(self, name: str) -> TensorSlot:
         return next(slot for slot in self.layout.slots if slot.name == name)
-
-    # -- what is kept ---------------------------------------------------------------------------------------------
-
-    def snapshot(self, scored: bool = True, counts: bool = False) -> Snapshot:
-        """As of any replica, its pieces being those of the whole model."""
-        return self.parts.whole.of(super().snapshot(scored, counts), scored)

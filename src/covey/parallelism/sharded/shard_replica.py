@@ -17,10 +17,8 @@ from covey.model.batches import Batch, BatchSource, OwnBatches
 from covey.model.compute_shares import in_backward
 from covey.model.flat import Flat
 from covey.model.optimizers import MakeOptimizer
-from covey.model.replica import Replica
-from covey.model.scored import Snapshot
-from covey.model.stream import GradientStream
 from covey.parallelism.axis import SHARD
+from covey.parallelism.cut_replica import CutReplica
 from covey.parallelism.parameter_map import ParameterMap
 from covey.parallelism.sharded.gradient_sums import GradientSums
 from covey.parallelism.sharded.shard_messages import GradientSquare, GroupBuffers
@@ -28,8 +26,6 @@ from covey.parallelism.sharded.working_weights import WorkingWeights
 from covey.program import Node
 from covey.settings import SchedulePace
 from covey.vector import Vector, mean_
-
-CUT = "this strategy wants gradients of its own choice, or in pieces, which shards cannot give: use allreduce or bsp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +48,11 @@ class ShardParts:
     bulk: int  # bytes of the largest thing that members send
 
 
-class ShardReplica(Replica):
+class ShardReplica(CutReplica):
     """One member's rows of a model; strategies do with its part of a gradient what they do with a whole one."""
+
+    parts: ShardParts
+    instead = "shards cannot give: use allreduce or bsp"
 
     def __init__(
         self, parts: ShardParts, optimizer: MakeOptimizer, batch_source: BatchSource, *,
@@ -86,10 +85,6 @@ class ShardReplica(Replica):
     def changing(self) -> list[object]:
         return [*super().changing(), self.parts.weights, self.parts.sums]
 
-    @property
-    def bulk(self) -> int:
-        return max(super().bulk, self.parts.bulk)
-
     # -- gradients ------------------------------------------------------------------------------------------------
 
     async def gradient(self, node: Node, clip: bool = True) -> Vector:
@@ -112,10 +107,6 @@ class ShardReplica(Replica):
         if clip and self.updates.clip_norm is not None:
             return self.updates.clip_(self.grad, await self._length(node))
         return self.grad
-
-    async def descend(self, node: Node) -> None:
-        await self.gradient(node)
-        self.update()
 
     def _differentiate(self, node: Node) -> Batch:
         """(On the compute thread) Forward and backward on the own batch.
@@ -188,15 +179,6 @@ class ShardReplica(Replica):
         if self.batch.seen:
             await super().announce(node)
 
-    async def gradient_of(self, node: Node, rank: int, step: int, part: int = 0, parts: int = 1) -> Vector:
-        raise PlanError(CUT)
-
-    def stream(self, node: Node, bucket_bytes: int = 4 << 20, otherwise: str = "bucket=0") -> GradientStream:
-        raise PlanError(CUT)
-
-    def differentiate(self, step: int, flat: bool = True) -> Batch:
-        raise PlanError(CUT)
-
     async def _length(self, node: Node) -> float:
         """The norm of the whole model's gradient."""
         parts, mine = self.parts, self.grad.norm() ** 2
@@ -207,9 +189,3 @@ class ShardReplica(Replica):
         for member in others:
             squares[member] = (await node.receive(GradientSquare, sender=Address(SHARD, member), step=node.step)).square
         return sqrt(max(0.0, sum(squares[member] for member in sorted(squares))))
-
-    # -- what is kept ---------------------------------------------------------------------------------------------
-
-    def snapshot(self, scored: bool = True, counts: bool = False) -> Snapshot:
-        """As of any replica, its pieces being those of the whole model."""
-        return self.parts.whole.of(super().snapshot(scored, counts), scored)
