@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Any
 
 import pytest
 import torch
 
-import covey
 from covey.central.cached.leased_cache import LeasedCache
 from covey.central.cached.petuum import LeasedTable
 from covey.central.server.downpour import LeasedDownpour
@@ -18,13 +17,10 @@ from covey.errors import CoveyError, PlanError
 from covey.observe.membership import Goodput
 from covey.servers.dealing import AskingClient
 from covey.servers.taking_part import EntryStep
-from covey.simulate import Cluster, Seconds
 from covey.vector import Vector
-from tests.worlds import mlp, sgd, worker
+from tests.central.ranged_runs import EFFECTS, HALF, STEPS, check_largest, check_once, run
+from tests.worlds import worker
 
-STEPS = 4
-UNEVEN = Cluster(compute=Seconds(0.01), jitter=0.3)
-EFFECTS = 60  # a worker has fewer
 Added = dict[str, list[list[Lease]]]
 
 
@@ -47,22 +43,11 @@ def added(monkeypatch: pytest.MonkeyPatch) -> Added:
     return found
 
 
-def run(strategy: str, faults: str = "", workers: int | str = "1:3", **given: Any) -> covey.Result:
-    return covey.fit(
-        mlp(sgd()), strategy, workers, engine="simulated", cluster=UNEVEN, faults=faults or None, runs=False,
-        **{"steps": STEPS, **given},
-    )  # fmt: skip
-
-
 def check(added: Added, servers: int) -> None:
-    wanted = Counter(Lease(seat, number) for seat in range(3) for number in range(STEPS))
-    assert len(added) == servers
-    for made in added.values():
-        assert Counter(lease for leases in made for lease in leases) == wanted
+    check_once({who: [lease for leases in made for lease in leases] for who, made in added.items()}, servers)
     added.clear()
 
 
-HALF = "delay worker 1 -> server 1@{n}ms by 20ms; leave worker 1@{m}ms"  # only the first server has its last steps
 OTHER = "delay worker 1 -> server 0@{n}ms by 20ms; kill worker 1@{m}ms; leave worker 2@{m}ms; join worker 2@33ms"
 CASES = [
     ("petuum(bound=1)", 1, "leave worker 1#{n}"),
@@ -94,8 +79,7 @@ def test_at_whatever_effect_a_worker_goes_each_batch_counts_once(
 @pytest.mark.parametrize("strategy", ["petuum(bound=1)", "essp(bound=1)", "downpour(push=3, fetch=2)"])
 @pytest.mark.parametrize("servers", [1, 2])
 def test_where_nobody_goes_a_range_is_its_largest_number(strategy: str, servers: int) -> None:
-    ranged, fixed = (run(strategy, workers=workers, servers=servers) for workers in ("2:3", 3))
-    assert ranged.samples == fixed.samples and ranged.updates == fixed.updates
+    check_largest(strategy, servers)
 
 
 def test_petuum_ends_where_all_changes_together_lead(added: Added, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ from covey.data.leases import LeaseRecord, Ledger
 from covey.engines.virtual.computing import Computing
 from covey.errors import CheckpointError, CoveyError, PlanError
 from covey.simulate import Cluster, Seconds
-from tests.central.test_leased import STEPS, Applied, applied, check, check_replay, run, weights
+from tests.central.ranged_runs import STEPS, run
+from tests.central.test_leased import Applied, applied, check, check_replay, weights
 
 __all__ = ["applied"]
 EFFECTS = 40

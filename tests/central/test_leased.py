@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from itertools import zip_longest
 from typing import Any
 
@@ -15,16 +15,13 @@ from covey.data.leases import BatchSet, Lease, Ledger
 from covey.data.shards import Shards
 from covey.errors import CoveyError, PeerLost, PlanError
 from covey.model import build
-from covey.simulate import Cluster, Seconds
 from covey.simulate.faults import parse_faults
 from covey.synchronization import GatherChoice
 from covey.vector import chunk
+from tests.central.ranged_runs import EFFECTS, HALF, STEPS, check_once, run
 from tests.worlds import mlp, sgd
 
-STEPS = 4
-UNEVEN = Cluster(compute=Seconds(0.01), jitter=0.3)
 CLIPPED = mlp(sgd(momentum=0.9), clip_norm=0.1)
-EFFECTS = 60  # a worker has fewer
 Applied = dict[str, list[list[Lease]]]
 
 
@@ -43,18 +40,9 @@ def applied(monkeypatch: pytest.MonkeyPatch) -> Applied:
     return found
 
 
-def run(strategy: str, faults: str = "", workers: int | str = "1:3", **given: Any) -> covey.Result:
-    return covey.fit(
-        strategy=strategy, workers=workers, engine="simulated", faults=faults or None, runs=False,
-        **{"task": mlp(sgd(momentum=0.9)), "cluster": UNEVEN, "steps": STEPS, **given},
-    )  # fmt: skip
-
-
 def check(applied: Applied, servers: int, seats: int = 3) -> None:
-    wanted = Counter(Lease(seat, number) for seat in range(seats) for number in range(STEPS))
-    assert len(applied) == servers
-    for updates in applied.values():
-        assert Counter(lease for update in updates for lease in update) == wanted
+    found = {who: [lease for update in updates for lease in update] for who, updates in applied.items()}
+    check_once(found, servers, seats)
     applied.clear()
 
 
@@ -71,7 +59,6 @@ def test_where_nobody_goes_a_range_is_its_largest_number(strategy: str, servers:
         assert all(map(torch.equal, weights(ranged), weights(fixed)))
 
 
-HALF = "delay worker 1 -> server 1@{n}ms by 20ms; leave worker 1@{m}ms"  # only the first server has its last gradient
 CASES = [
     ("bsp", 2, "leave worker 1#{n}"),
     ("bsp", 2, "leave worker 1#{n}; join worker 1@25ms"),

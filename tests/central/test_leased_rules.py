@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,13 +13,9 @@ from covey.central.server.leased_shard import LeasedShard
 from covey.data.leases import Lease
 from covey.data.shards import Shards
 from covey.model import build
-from covey.simulate import Cluster, Seconds
 from covey.synchronization import Board, GatherChoice, Quorum, Soft, WaitingGradient
-from tests.worlds import mlp, sgd
-
-STEPS = 4
-UNEVEN = Cluster(compute=Seconds(0.01), jitter=0.3)
-EFFECTS = 60  # a worker has fewer
+from tests.central.ranged_runs import EFFECTS, HALF, STEPS, check_largest, check_once, run
+from tests.worlds import mlp
 
 
 class Used(NamedTuple):
@@ -52,24 +48,14 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> Updates:
     return found
 
 
-def run(strategy: str, faults: str = "", workers: int | str = "1:3", **given: Any) -> covey.Result:
-    return covey.fit(
-        mlp(sgd(momentum=0.9)), strategy, workers, engine="simulated", cluster=UNEVEN, faults=faults or None,
-        runs=False, steps=STEPS, **given,
-    )  # fmt: skip
-
-
 def check(updates: Updates, servers: int, strategy: str) -> None:
     """Each batch comes once to every server; where late gradients are not dropped, it is in an update there."""
-    wanted = Counter(Lease(seat, number) for seat in range(3) for number in range(STEPS))
-    assert len(updates) == servers
+    check_once({who: [one.lease for used, _ in made for one in used] for who, made in updates.items()}, servers)
     for made in updates.values():
-        assert Counter(one.lease for used, _ in made for one in used) == wanted
         dropped = [one for used, _ in made for one in used if not one.weight]
         assert not dropped or strategy in ("quorum", "quorum(size=1)")
 
 
-HALF = "delay worker 1 -> server 1@{n}ms by 20ms; leave worker 1@{m}ms"  # only the first server has its last gradient
 CASES = [
     ("quorum", 1, "leave worker 1#{n}"),
     ("quorum", 2, "leave worker 1#{n}; join worker 1@25ms"),
@@ -100,8 +86,7 @@ def test_at_whatever_effect_a_worker_leaves_each_batch_comes_once(
 @pytest.mark.parametrize("strategy", ["quorum", "softsync", "softsync(groups=2)"])
 @pytest.mark.parametrize("servers", [1, 2])
 def test_where_nobody_goes_a_range_is_its_largest_number(strategy: str, servers: int) -> None:
-    ranged, fixed = (run(strategy, workers=workers, servers=servers) for workers in ("2:3", 3))
-    assert ranged.samples == fixed.samples and ranged.updates == fixed.updates
+    check_largest(strategy, servers)
 
 
 def check_replay(result: covey.Result, updates: Updates) -> None:
