@@ -54,9 +54,10 @@ def test_how_the_learning_rate_scales() -> None:
     one_batch = {name for name, place in places.items() if place | large_batch == place}
     often = {"local_sgd", "dpsgd", "adpsgd", "sgp", "malt", "butterfly"}
     grow = {name for name, scaling in others.items() if scaling == GROW}
-    assert grow == one_batch - {"sandblaster"} | often
+    assert grow == one_batch - {"sandblaster", "strads"} | often
     assert {name: others[name] for name in others if name not in grow} == {
         "downpour": "gamma may be 10 times a good fixed rate, for any n", "sandblaster": "it is not used",
+        "strads": "it is not used",
         "hogwild": "divide it by n", "hogwild++": "divide it by the workers of a cluster",
     }  # fmt: skip
     assert resolve("malt(fold=sum)", 4).description.scaling == "divide it by 1 + the peers"
@@ -181,7 +182,8 @@ def test_the_models_that_are_sent_are_those_of_the_formula(name: str) -> None:
     says, run = formula(name), counted(name, 4, MANY_STEPS)
     expression = says.models.removeprefix("at most ")
     if re.search(r"[a-z]{2,} [a-z]", expression):
-        assert says.counted or name == "one_weird_trick", "words are for what only chance or speed decides"
+        decided = says.counted or says.sized or name == "one_weird_trick"
+        assert decided, "words are for what only chance or speed decides"
         return
     expression = re.sub(r"(\w|\)) \(", r"\1 * (", expression)
     models = eval(expression, {"__builtins__": {}}, {"period": 1, **run.settings, "n": 4})  # noqa: S307

@@ -50,7 +50,7 @@ def test_a_refused_pair_says_why() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [_often(name) for name in OPTIMIZERS])
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", catalog.for_any_model())
 def test_optimizers(name: str, optimizer: str) -> None:
     """Runs with a schedule and clipping, unless it is known to refuse this optimizer, with its reason."""
     refuses = REFUSES.get((name, optimizer))

@@ -29,7 +29,8 @@ LAYERED = ("outer_products", "one_weird_trick")
 @pytest.mark.parametrize("name", catalog.names())
 def test_strategy(golden: Golden, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pictures = [picture(spec, first_steps(name, spec)) for spec in catalog.STRATEGIES[name].timelines]
-    kept = [line for spec in (*ALL, *COMPRESSED) if named(spec) == name for line in remembered(spec, monkeypatch)]
+    specs = [spec for spec in (*ALL, *COMPRESSED, "strads") if named(spec) == name]
+    kept = [line for spec in specs for line in remembered(spec, monkeypatch)]
     golden(f"strategies/{name}.txt", "\n".join([f"{KEY}\n", *pictures, "remembered by its roles:\n", *kept]) + "\n")
 
 
@@ -39,6 +40,8 @@ def named(spec: str) -> str:
 
 def first_steps(name: str, spec: str) -> World:
     """Weights of 1 kB, which take 1 ms; a batch takes 10 ms, and worker 1 is twice as slow."""
+    if name == "strads":
+        return run(straight(), spec, 3, steps=2, cluster=slowed(w1=2))
     if name in LAYERED:
         return run(convolution(), spec, 3, steps=2, cluster=slowed(w1=2))
     workers = 3 if workable(name, 3) == 3 else 4
@@ -56,6 +59,14 @@ def convolution() -> Task:
     )  # fmt: skip
 
 
+def straight() -> Task:
+    """A line through points with 10 features."""
+    x = torch.randn(48, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return mlp(
+        data=(x, x[:, :1] - x[:, 1:2]), loss=nn.functional.mse_loss, model=lambda: nn.Linear(10, 1).double()
+    )  # fmt: skip
+
+
 def remembered(spec: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of what a checkpoint holds: whatever a role forgets to remember, a resumed run begins anew with."""
     names: dict[str, set[str]] = {}
@@ -67,7 +78,7 @@ def remembered(spec: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     with monkeypatch.context() as patched:
         patched.setattr(Node, "remember", keep)
-        run(mlp(sgd(momentum=0.0 if "hogwild" in spec else 0.5)), spec, 4, steps=1)
+        run(straight() if spec == "strads" else mlp(sgd(momentum=0.0 if "hogwild" in spec else 0.5)), spec, 4, steps=1)
     return [spec, *(f"    {role}: {', '.join(sorted(kept))}" for role, kept in sorted(names.items()))]
 
 

@@ -17,7 +17,7 @@ from tests.behaviour.situations import situations
 from tests.behaviour.strategies_tried import cases
 
 
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", catalog.for_any_model())
 @pytest.mark.parametrize("often", [True, pytest.param(False, marks=pytest.mark.full)], ids=["often", "rest"])
 def test_strategy(name: str, often: bool, tmp_path: Path) -> None:
     tried, numbers = {case.title: case for case in reversed(list(cases(name)))}, count()
@@ -33,4 +33,4 @@ def test_strategy(name: str, often: bool, tmp_path: Path) -> None:
 
 def test_every_file_is_of_something() -> None:
     others = {*codecs_tried.names(), "graphs", "mesh", "patterns", "plans", "shards"}
-    assert {file.stem for file in kept_values.GOLDEN.glob("*.txt")} == {*catalog.names(), *others}
+    assert {file.stem for file in kept_values.GOLDEN.glob("*.txt")} == {*catalog.for_any_model(), *others}

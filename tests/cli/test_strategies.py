@@ -73,7 +73,7 @@ def test_what_becomes_of_a_lost_worker_is_told_here_and_in_the_table_of_the_page
 def test_the_example_can_be_copied(runner: CliRunner, name: str) -> None:
     lines = runner.invoke(app, ["strategies", name]).stdout.splitlines()
     words = shlex.split(lines[-1])
-    assert words[:3] == ["covey", "run", "examples/digits.py"]
+    assert words[:3] == ["covey", "run", f"examples/{'lasso' if catalog.STRATEGIES[name].models else 'digits'}.py"]
     spec = words[words.index("--strategy") + 1]
     assert catalog.resolve(spec, 4).name == name
     assert spec == TRAINED_AS.get(name, name), "so tests/promises train what the example shows"

@@ -143,7 +143,7 @@ def test_only_the_first_server_gets_buffers() -> None:
     assert down == 3 * MODEL_BYTES, "workers keep their own buffers: nothing of them comes back"
 
 
-@pytest.mark.parametrize("name", [*catalog.names(), "bytescheduler(exchange=allreduce)"])
+@pytest.mark.parametrize("name", [*catalog.for_any_model(), "bytescheduler(exchange=allreduce)"])
 def test_scored_statistics_are_those_of_the_data(name: str) -> None:
     """However often models or gradients meet, and though worker 0 has a last batch more, of one sample."""
     x, y = cloud(65)

@@ -133,7 +133,7 @@ def computed(world: World, rank: int) -> float:
     return sum(end - begin for begin, end, who in world.log.computes if who == worker(rank))
 
 
-@pytest.mark.parametrize("name", [name for name in catalog.names() if name not in (*TOGETHER, "bigdl")])
+@pytest.mark.parametrize("name", [name for name in catalog.for_any_model() if name not in (*TOGETHER, "bigdl")])
 def test_others_refuse_it(name: str) -> None:
     with pytest.raises(PlanError, match="SyncBatchNorm has no meaning here.*use nn.BatchNorm"):
         run(task(optimizer=sgd()), SPECS.get(name, name), 4, steps=2)

@@ -122,7 +122,7 @@ def test_number_of_servers_makes_no_difference() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [sgd(), MOMENTUM, ADAM], ids=["sgd", "momentum", "adam"])
-@pytest.mark.parametrize("name", [name for name in catalog.names() if name not in PULLED])
+@pytest.mark.parametrize("name", [name for name in catalog.for_any_model() if name not in PULLED])
 def test_one_worker_is_a_plain_loop(name: str, optimizer: Callable[[Any], torch.optim.Optimizer]) -> None:
     task = mlp(optimizer, samples=101, rate=lambda progress: 1 - progress / 2)
     scored = run(task, ALONE_AS.get(name, name), 1, steps=18).scored  # the second epoch begins with the 14th

@@ -140,7 +140,7 @@ def rates(strategy: str) -> set[tuple[float, float]]:
     return found
 
 
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", catalog.for_any_model())
 def test_every_strategy_has_the_rate_of_the_schedule(name: str) -> None:
     entry = {"hogwild": "hogwild", "sandblaster": ""}.get(name, ALONE_AS.get(name, name))
     if not entry:

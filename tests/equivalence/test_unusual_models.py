@@ -49,7 +49,7 @@ def start(task: Task) -> nn.Module:
     return task.model()
 
 
-@pytest.mark.parametrize("name", [name for name in catalog.names() if name not in UNDIVIDED | DIVIDING])
+@pytest.mark.parametrize("name", [name for name in catalog.for_any_model() if name not in UNDIVIDED | DIVIDING])
 def test_frozen_tied_and_mixed_parameters(name: str) -> None:
     task = odd(0.2 if name in LATE else 0.5)
     workers = workable(name, 3)
@@ -77,7 +77,7 @@ def loss(module: nn.Module, task: Task) -> float:
         return task.forward(module, task.data).item()
 
 
-@pytest.mark.parametrize("name", [name for name in catalog.names() if name not in PULLED | ROUNDED | DIVIDING])
+@pytest.mark.parametrize("name", [name for name in catalog.for_any_model() if name not in PULLED | ROUNDED | DIVIDING])
 def test_one_worker_trains_them_as_a_plain_loop_does(name: str) -> None:
     world = run(odd(), ALONE_AS.get(name, name), 1, steps=12)
     for key, tensor in alone(odd(), steps=12, batch_size=5).items():
@@ -110,7 +110,7 @@ def lazy() -> Task:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name in catalog.names() if name not in IN_PARTS])
+@pytest.mark.parametrize("name", [name for name in catalog.for_any_model() if name not in IN_PARTS])
 def test_lazy_modules_take_their_shapes_from_the_data(name: str) -> None:
     world = run(lazy(), name, 2, steps=8)
     assert world.scored["first.weight"].shape == (5, 7)
@@ -136,7 +136,7 @@ class Unused(nn.Module):
         self.idle = nn.Parameter(torch.ones(3, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("name", [name for name in catalog.names() if name not in DIVIDING])
+@pytest.mark.parametrize("name", [name for name in catalog.for_any_model() if name not in DIVIDING])
 def test_a_parameter_without_gradient_stays_where_it_is(name: str) -> None:
     x = torch.zeros(16, 3, dtype=torch.float64)
     task = Task(

@@ -88,7 +88,7 @@ LATE = {"sandblaster"}
 """Strategies whose servers hear of an update only with the next batch."""
 
 
-@pytest.mark.parametrize("name", sorted(set(catalog.names()) - LATE))
+@pytest.mark.parametrize("name", sorted(set(catalog.for_any_model()) - LATE))
 def test_every_strategy_averages_what_it_shows_after_each_update(name: str) -> None:
     """An average that forgets at once is the model."""
     given = mlp(sgd(0.1), samples=64, ema=1e-9)

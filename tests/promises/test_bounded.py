@@ -20,7 +20,7 @@ BUSIEST = {
 OWN_LIMIT = {"malt(bound=3)": 4, "sgp(overlap=2)": 3}
 """How many messages may lie unread on a link of those that limit that themselves: one more than their bound."""
 
-NAMES = [SPECS.get(name, name) for name in catalog.names()] + list(BUSIEST.values())
+NAMES = [SPECS.get(name, name) for name in catalog.for_any_model()] + list(BUSIEST.values())
 
 
 @pytest.mark.parametrize("spec", NAMES)

@@ -49,7 +49,7 @@ def scrambled(seed: int) -> Iterator[None]:
 
 
 CODED = [f"bsp + {codec}" for codec in CODECS] + [f"allreduce + {codec}" for codec in CODECS]
-PLAIN = [SPECS.get(name, name) for name in catalog.names() if name not in DIVIDING]
+PLAIN = [SPECS.get(name, name) for name in catalog.for_any_model() if name not in DIVIDING]
 MESHES = ["bsp with mesh(stage=2)", "allreduce with mesh(stage=2, timetable=pipedream)"]
 TRICKS = ["one_weird_trick", "one_weird_trick(scheme=b)", "one_weird_trick(scheme=c, variable=true)"]
 

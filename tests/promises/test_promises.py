@@ -26,7 +26,7 @@ from tests.worlds import Recorder, mlp, quadratic, sgd
 DIGITS = "examples/digits.py"
 UNEVEN = Cluster(compute=Seconds(0.01), jitter=0.3, slowdowns={1: 2.0})
 
-every = pytest.mark.parametrize("name", catalog.names())
+every = pytest.mark.parametrize("name", catalog.for_any_model())
 
 
 def fit(task: Task | str, name: str, workers: int = 4, **given: Any) -> Result:

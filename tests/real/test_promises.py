@@ -28,11 +28,11 @@ MARK = "COVEY_TEST_MARK"
 
 SPINE = ("bsp", "ssp", "asynchronous", "allreduce", "local_sgd", "easgd", "gosgd", "dpsgd")
 
-every = pytest.mark.parametrize("name", catalog.names())
+every = pytest.mark.parametrize("name", catalog.for_any_model())
 # In CI each name trains once, to what it reaches soon: tests/promises has each of them learn more. What it sends and
 # how it ends is asked of the others in virtual time, and here in full.
 each_in_full = pytest.mark.parametrize(
-    "name", [name if name in SPINE else pytest.param(name, marks=pytest.mark.full) for name in catalog.names()]
+    "name", [name if name in SPINE else pytest.param(name, marks=pytest.mark.full) for name in catalog.for_any_model()]
 )
 
 

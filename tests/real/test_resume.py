@@ -35,7 +35,7 @@ WRITTEN = [
     "bytescheduler(partition=400, credit=800, exchange=allreduce)", "bytescheduler(partition=auto, credit=auto)",
     "staggered", "bosen(bound=2, rate=400kbit, row=50)", "poseidon", "outer_products", "one_weird_trick(scheme=c)",
 ]  # fmt: skip
-ALL = [*WRITTEN, *sorted(set(catalog.names()) - {spec.partition("(")[0] for spec in WRITTEN})]
+ALL = [*WRITTEN, *sorted(set(catalog.for_any_model()) - {spec.partition("(")[0] for spec in WRITTEN})]
 """Strategies as they remember most within a few steps; those that nobody has thought of yet as they are."""
 COMPRESSED = [
     "ssp(bound=2) + topk(density=0.1) + pull", "petuum(bound=2) + topk(density=0.1) + pull",

@@ -15,7 +15,7 @@ from tests.real.harness import Room, Watch, fit, interrupt
 NUMBER = "parts = [p.detach().flatten() for p in model.parameters()]; return {'number': sum(map(weighed, parts))}"
 WEIGHED = "weighed = lambda part: float((part * torch.arange(1, len(part) + 1)).sum())"
 PACE = "time.sleep(0.01)"
-EVERY = [resolve(entry.example or name, 4) for name, entry in STRATEGIES.items()]
+EVERY = [resolve(entry.example or name, 4) for name, entry in STRATEGIES.items() if not entry.models]
 IN_STEP = [strategy.text for strategy in EVERY if strategy.in_step and not strategy.terms.chooses]
 
 

@@ -33,7 +33,8 @@ VARIANTS = (
 
 
 def names() -> list[str]:
-    return [SPECS.get(name, name) for name in catalog.names() if launched(SPECS.get(name, name), 2)] + list(VARIANTS)
+    specs = [SPECS.get(name, name) for name in catalog.for_any_model()]
+    return [spec for spec in specs if launched(spec, 2)] + list(VARIANTS)
 
 
 def many(spec: str) -> list[int | None]:

@@ -27,7 +27,7 @@ class Layerwise(torch.optim.SGD):
     elementwise = False
 
 
-CHOOSERS = ["a_bsp", "gradient_coding", "specsync", "sandblaster"]
+CHOOSERS = ["a_bsp", "gradient_coding", "specsync", "sandblaster", "strads"]
 
 
 @pytest.mark.parametrize("name", CHOOSERS)
@@ -43,7 +43,7 @@ def test_who_chooses_samples_says_so() -> None:
     """Exactly those that ask a replica for the gradient of a batch of their choice."""
 
     def chooses(name: str) -> bool:
-        return "gradient_of(" in inspect.getsource(inspect.getmodule(catalog.STRATEGIES[name].settings) or inspect)
+        return "gradient_of" in inspect.getsource(inspect.getmodule(catalog.STRATEGIES[name].settings) or inspect)
 
     assert [name for name in catalog.names() if chooses(name)] == [
         name for name in catalog.names() if catalog.resolve(name, 4).terms.chooses
@@ -91,6 +91,7 @@ ZERO = {
     ("downpour", "threshold"), ("downpour", "l1"), ("downpour", "slack"), ("downpour", "skip"),
     ("easgd", "momentum"), ("hogwild++", "tolerance"), ("bmuf", "momentum"), ("diloco", "momentum"),
     ("crossbow", "momentum"), ("eamsgd", "momentum"), ("mpca", "rho"), ("bosen", "bound"),
+    ("strads", "l1"),
     ("p3", "slice"), ("bytescheduler", "partition"), ("bytescheduler", "credit"), ("downpour", "warm"),
     ("allreduce", "local"), ("local_sgd", "local"), ("bigdl", "drop"), ("bigdl", "most"), ("bigdl", "warmup"),
     ("allreduce", "bucket"), ("fixed16", "fraction"), ("int8", "block"), ("qsgd", "bucket"), ("terngrad", "clip"),

@@ -192,6 +192,14 @@ def products(run: CountedRun) -> LinkBytes:
     return links
 
 
+def scheduled(run: CountedRun) -> LinkBytes:
+    """The products of all pairs of features up, once, in 8 bytes; then a few numbers a round, both ways."""
+    links: LinkBytes = Counter(run.sizes)
+    for rank in run.ranks:
+        links[f"worker {rank}->scheduler 0"] += 8 * run.numbers**2
+    return links
+
+
 def units(run: CountedRun) -> LinkBytes:
     """Inputs of one's own samples; outputs of one's units, and errors of the receiver's, of everybody's.
 

@@ -28,6 +28,11 @@ def names() -> list[str]:
     return list(STRATEGIES)
 
 
+def for_any_model() -> list[str]:
+    """Those of them that train any model."""
+    return [name for name, entry in STRATEGIES.items() if not entry.models]
+
+
 def chosen(strategy: str | Spec | Any, workers: int) -> Spec:
     """What was asked for, as a value: a SPEC, or an object with a method `strategy(workers)`.
 

@@ -115,7 +115,7 @@ def case_of(seed: int) -> FaultCase:
 
     Of the strategies that can go on after a loss, half do so, and of those whose workers may come and go half of these.
     """
-    name = Random(f"case/{seed}").choice(catalog.names())
+    name = Random(f"case/{seed}").choice(catalog.for_any_model())
     chance = Random(f"workers/{name}/{seed // SHARING}")
     workers = 1 << chance.randint(1, 2) if name == "butterfly" else chance.choice((2, 3, 4))
     spec = FASTER.get(name) or catalog.STRATEGIES[name].example or name

@@ -110,6 +110,7 @@ def describe(spec: str) -> dict[str, Any]:
         "spec": entry.example if spec == strategy.name and entry.example else spec,
         "about": entry.about,
         "use": entry.use,
+        "models": entry.models,
         "details": entry.details,
         "traffic": entry.traffic.models if entry.traffic else "",
         "made_of": system.spec if system else None,
@@ -133,7 +134,7 @@ def describe(spec: str) -> dict[str, Any]:
         "pull": entry.codecs == "pushes",
         "plain": entry.plain,
         "paper": system.paper if system else entry.paper,
-        "example": _example(entry.example if spec == strategy.name and entry.example else spec),
+        "example": _example(entry.example if spec == strategy.name and entry.example else spec, entry.models),
     }
 
 
@@ -157,8 +158,10 @@ def _setting(field: Field[Any], strategy: Strategy, spec: str, hints: dict[str, 
     return {"default": default, "value": strategy.settings.get(field.name, default), "allowed": may_be}
 
 
-def _example(spec: str) -> str:
-    return f"covey run examples/digits.py --strategy {shlex.quote(spec)} --workers {WORKERS} --until accuracy:0.95"
+def _example(spec: str, models: str = "") -> str:
+    """What trains with it, by a task that has such a model."""
+    task, until = ("lasso", "error:0.05") if models else ("digits", "accuracy:0.95")
+    return f"covey run examples/{task}.py --strategy {shlex.quote(spec)} --workers {WORKERS} --until {until}"
 
 
 def _print_all(console: Console, told: list[dict[str, Any]]) -> None:
@@ -216,6 +219,7 @@ def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
         ("about", told["about"]),
         *([("use it for", told["use"])] if told["use"] else []),
         *([("details", told["details"])] if told["details"] else []),
+        *([("models", told["models"])] if told["models"] else []),
         *([("made of", told["made_of"])] if told["made_of"] else []),
         *([("missing", told["missing"])] if told["missing"] else []),
         *([("printed as", ", ".join(told["printed"].values()))] if told["printed"] else []),

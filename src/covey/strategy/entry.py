@@ -51,6 +51,7 @@ class Entry:
         ranges: Whether the number of its workers may change while a run goes on.
         unadvised: Why `covey advise` does not consider it, if so.
         fault_traits: What checks of its runs with faults have to know of it.
+        models: Which models it trains, where not every one.
     """
 
     settings: type[Any]
@@ -73,6 +74,7 @@ class Entry:
     ranges: bool = False
     unadvised: str = ""
     fault_traits: frozenset[FaultTrait] = frozenset()
+    models: str = ""
 
     @property
     def own_state(self) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from covey.catalog.entries import averaging, cached, gossip, layers, replicated, scheduled, server, shared
+from covey.catalog.entries import averaging, cached, coordinates, gossip, layers, replicated, scheduled, server, shared
 from covey.strategy import Entry
 
 FAMILIES: Mapping[str, Mapping[str, Entry]] = {
@@ -11,6 +11,7 @@ FAMILIES: Mapping[str, Mapping[str, Entry]] = {
     "Scheduled slices": scheduled.ENTRIES,
     "Replicas in step": replicated.ENTRIES,
     "Fully connected layers": layers.ENTRIES,
+    "Linear models": coordinates.ENTRIES,
     "Averaging models": averaging.ENTRIES,
     "Gossip": gossip.ENTRIES,
     "Shared memory": shared.ENTRIES,
