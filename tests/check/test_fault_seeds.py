@@ -56,6 +56,13 @@ def found(strategy: str, faults: str, workers: int = 4) -> str:
     return "\n".join(examined(FaultCase(strategy, workers), parse_faults(faults))[1])
 
 
+def test_what_goes_on_after_a_checkpoint_may_break_off_the_next_one() -> None:
+    """A notice ends while those that were held go on, one after the other: found by a seed."""
+    case = FaultCase("essp", 3, elastic=True)
+    plan = parse_faults("notice worker 1#54 for 11.698ms; partition worker 0#45 for 0.028478s")
+    assert not examined(case, plan)[1]
+
+
 KILL = "kill worker 1@75ms"
 
 

@@ -132,7 +132,7 @@ class RunKeeper:
         for actor in list(self._held):
             assert actor.pace.hold_at is not None
             actor.pace.hold_at += 1
-            self._let_go(actor)
+            self._let_go(actor, self._held.pop(actor))
         return True
 
     def _quiet(self) -> bool:
@@ -161,15 +161,16 @@ class RunKeeper:
         self._keeping = False
         for actor in self._engine.actors.values():
             actor.pace.hold_at = None
-        for actor in list(self._held):
-            self._let_go(actor)
+        held, self._held = self._held, {}  # what one does now may begin the next checkpoint, or break it off
+        for actor, pending in held.items():
+            self._let_go(actor, pending)
         then, self._then = self._then, []
         for call in then:
             call()
 
-    def _let_go(self, actor: VirtualActor) -> None:
+    def _let_go(self, actor: VirtualActor, pending: Pending) -> None:
         actor.held = False
-        self._engine.perform(self._held.pop(actor))
+        self._engine.perform(pending)
 
 
 def _rests(actor: VirtualActor) -> bool:
