@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 import covey
+from benchmarks.roles import process_of
 from covey.engines.process.launcher.keeping import CheckpointKeeper
 from covey.engines.process.launcher.supervisor import Supervisor
 from covey.observe.progress import Progress
@@ -132,24 +133,10 @@ class Killer:
         newest = max((int(place.name[-6:]) for place in self.folder.glob("checkpoint-*")), default=0)
         if self.left and now.phase == "training" and newest > self.after:
             self.left, self.after = self.left - 1, newest
-            victim = _worker()
+            victim = process_of("worker 1")
+            assert victim, "worker 1 is not there"
             self.kills.append(time.monotonic())
             os.kill(victim, signal.SIGKILL)
-
-
-def _worker() -> int:
-    """The process of worker 1 of this process's run."""
-    mine = {str(os.getpid())}
-    places = sorted(Path("/proc").glob("[0-9]*"), key=lambda place: int(place.name))
-    for place in places * 3:  # a child may have a smaller number than its parent
-        try:
-            if (place / "stat").read_text().rpartition(")")[2].split()[1] in mine:
-                mine.add(place.name)
-                if (place / "cmdline").read_bytes().rstrip(b"\0 ") == b"covey: worker 1":
-                    return int(place.name)
-        except OSError:
-            continue
-    raise RuntimeError("worker 1 is not there")
 
 
 def restart(kills: int = 5, steps: int = 1500) -> dict[str, Any]:

@@ -149,5 +149,9 @@ class Deaths:
     def joined(self, who: Address) -> int:
         """Another worker takes an empty seat, and what its predecessor died of is not counted; the seat's next life."""
         self._rows.pop(who, None)
+        return self.next_life(who)
+
+    def next_life(self, who: Address) -> int:
+        """A seat has another life, or none for a while."""
         life = self.lives[who] = self.lives.get(who, 0) + 1
         return life

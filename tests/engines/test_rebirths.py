@@ -11,7 +11,8 @@ import pytest
 
 from covey.engines.interrupt import JoinRequests
 from covey.engines.process import control
-from covey.engines.process.launcher.rebirths import Rebirths, Renewal
+from covey.engines.process.launcher.empty_seats import Renewal
+from covey.engines.process.launcher.rebirths import Rebirths
 from covey.engines.process.launcher.roster import RoleRecord
 from covey.engines.process.snapshot_parts import SCORER
 from covey.engines.worker_scaling import ScaledSeats, WorkerScaling
@@ -167,10 +168,44 @@ def test_a_worker_that_is_told_to_leave_leaves_its_seat_empty(ranged: Ranged) ->
     assert [(event.event, event.workers) for event in rebirths.log.events] == [("leave", 2)]
 
 
+def die_twice(rebirths: Rebirths) -> None:
+    assert rebirths.lost(WHO, KILLED, heard())
+    rebirths.advance(heard(), [], 0.5)
+    assert rebirths.lost(WHO, KILLED, heard())
+
+
+def test_others_go_on_at_once_where_enough_are_left(ranged: Ranged) -> None:
+    rebirths, told, _ = ranged
+    assert rebirths.lost(WHO, KILLED, heard())
+    assert not rebirths.seats and rebirths.empty == {WHO} and not rebirths.settled
+    assert told == [([*OTHERS, SCORER], control.Install(WHO, 2, "ipc://nobody-1.2", empty=True))]
+    assert rebirths.workers == 3 and rebirths.log.events[0].event == "rebirth", "it comes back by itself"
+    rebirths.advance(heard(), [], 0.5)
+    seat = rebirths.seats[WHO]
+    assert not rebirths.empty and (seat.life, seat.step, seat.forked) == (3, 0, True), "it enters where the others are"
+    seat.told[OTHERS[2]] = SimpleNamespace(ended=False, floor=0)  # type: ignore[assignment]
+    rebirths._enter(seat, [])
+    assert rebirths.log.events[0].stalled == 0.0, "training has not stood still"
+
+
+def test_where_too_few_are_left_they_wait_for_the_one_that_died(ranged: Ranged) -> None:
+    rebirths, told, _ = ranged
+    rebirths.empty.add(OTHERS[0])
+    assert rebirths.lost(WHO, KILLED, heard())
+    assert rebirths.seats[WHO].step == 7 and WHO not in rebirths.empty and not told
+
+
+def test_of_two_that_die_at_once_only_one_is_done_without(ranged: Ranged) -> None:
+    rebirths, other = ranged[0], OTHERS[0]
+    rebirths.roster.seen[other] = RoleRecord(heard=0.0, step=7)
+    rebirths.roster.tallies.setdefault(other, cast(Any, SimpleNamespace(samples=32)))
+    assert rebirths.lost(WHO, KILLED, heard()) and rebirths.lost(other, KILLED, heard())
+    assert rebirths.returning.keys() == {WHO} and rebirths.seats.keys() == {other}
+
+
 def test_one_that_dies_too_often_leaves_its_seat_empty(ranged: Ranged) -> None:
     rebirths, _, _ = ranged
-    for _ in range(2):
-        assert rebirths.lost(WHO, KILLED, heard())
+    die_twice(rebirths)
     assert [event.event for event in rebirths.log.events] == ["rebirth", "leave"] and not rebirths.seats
     assert "it died 2 times without finishing a step" in rebirths.log.events[-1].cause
 
@@ -237,7 +272,7 @@ def test_scaling_fills_the_seat_of_one_it_released_and_no_other(ranged: Ranged) 
 def test_a_seat_that_somebody_else_emptied_is_not_filled_by_scaling(ranged: Ranged) -> None:
     rebirths, _, _ = ranged
     scaled(rebirths)
-    assert rebirths.lost(WHO, KILLED, heard()) and rebirths.lost(WHO, KILLED, heard())
+    die_twice(rebirths)
     assert rebirths.renewal and rebirths.renewal.scaling
     for second in range(3):
         rebirths.renewal.scaling.scaling.wanted = 3
@@ -247,7 +282,7 @@ def test_a_seat_that_somebody_else_emptied_is_not_filled_by_scaling(ranged: Rang
 
 def test_whoever_joins_has_not_died_of_what_its_predecessor_did(ranged: Ranged) -> None:
     rebirths, _, joins = ranged
-    assert rebirths.lost(WHO, KILLED, heard()) and rebirths.lost(WHO, KILLED, heard())
+    die_twice(rebirths)
     joins.append(WHO)
     rebirths.advance(heard(), [], 2.5)
     joins.clear()
@@ -261,5 +296,10 @@ def test_whoever_joins_is_a_life_after_the_one_that_went(ranged: Ranged) -> None
     joins.append(WHO)
     rebirths.advance(heard(), [], 2.5)
     assert not rebirths.empty and rebirths.seats[WHO].life == 2 and not rebirths.roster.seen[WHO].ended
+    assert len(told) == 1 and rebirths.seats[WHO].forked, "nobody waits for it while it is being built"
+    joins.clear()
+    words = heard()
+    words.inbox[control.RoleReady] = {WHO: control.RoleReady("", 1)}
+    rebirths.advance(words, [], 2.6)
     assert told[-1] == ([*OTHERS, SCORER], control.Install(WHO, 2, "ipc://next-2"))
     assert rebirths.log.events[-1].event == "join" and rebirths.log.events[-1].seconds == 2.5

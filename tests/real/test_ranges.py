@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,8 @@ def test_workers_leave_and_join_and_no_sample_is_lost(room: Room, strategy: str,
     workers = [event.workers for event in result.membership]  # type: ignore[union-attr]
     assert workers == [2, 2, 3]
     assert "worker 1 was told to leave; 2 workers go on" in guide.said
+    assert "worker 0 died (killed by signal 9); 1 worker goes on until it is back" in guide.said
+    assert any(re.fullmatch(r"worker 0 is back after .* s; now 2 workers", line) for line in guide.said)
     assert "worker 1 joined; now 3 workers" in guide.said
 
 

@@ -16,7 +16,7 @@ from covey.engines.interrupt import Interrupt, JoinRequests, interruptible
 from covey.engines.local import LocalProcesses
 from covey.engines.process.contacts import Contacts
 from covey.engines.process.control_lines import Switchboard
-from covey.engines.process.launcher.rebirths import Renewal
+from covey.engines.process.launcher.empty_seats import Renewal
 from covey.engines.process.launcher.run_processes import RunProcesses
 from covey.engines.process.launcher.run_wishes import RunWishes
 from covey.engines.process.launcher.supervisor import Supervisor

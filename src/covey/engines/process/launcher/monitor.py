@@ -10,8 +10,9 @@ import zmq
 
 from covey.engines.process import control
 from covey.engines.process.control_lines import Switchboard
+from covey.engines.process.launcher.empty_seats import Renewal
 from covey.engines.process.launcher.own_loops import OwnLoops
-from covey.engines.process.launcher.rebirths import Rebirths, Renewal
+from covey.engines.process.launcher.rebirths import Rebirths
 from covey.engines.process.launcher.role_notices import RoleNotices
 from covey.engines.process.launcher.roster import Roster
 from covey.engines.process.launcher.run_processes import RunProcesses

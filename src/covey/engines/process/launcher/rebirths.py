@@ -4,62 +4,21 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 from covey.engines.process import control
 from covey.engines.process.control_lines import Switchboard
+from covey.engines.process.launcher.empty_seats import EmptySeat, HeardWords, Renewal
 from covey.engines.process.launcher.roster import RoleRecord, Roster
 from covey.engines.process.snapshot_parts import SCORER
-from covey.engines.worker_scaling import ScaledSeats
 from covey.errors import PeerLost
-from covey.membership import Deaths, by_seniority, copies_lost, go_on, too_few, workers
+from covey.membership import by_seniority, copies_lost, go_on, too_few, workers
 from covey.message import Address
-from covey.observe.membership import MembershipEvent, MembershipLog
-from covey.observe.progress import Phase
+from covey.observe.membership import MembershipLog
 
 BY_SIGNAL = "exited with signal "
 REPLACED_IN = ("training", "scoring", "saving", "stopping")  # phases of a run
 ENTERED_IN = ("training", "stopping")  # while the model is scored, or kept, nobody computes
-
-
-class HeardWords(Protocol):
-    """What the launcher has heard of its roles."""
-
-    phase: Phase
-    inbox: dict[type[control.ControlMessage], dict[Address, Any]]
-
-    def hear(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Renewal:
-    """How lost workers are born again: counted, and started in the newest of all lives, at an endpoint of their own."""
-
-    deaths: Deaths
-    start: Callable[[Address, Mapping[Address, int]], str]
-    log: MembershipLog = field(default_factory=MembershipLog)  # of the run, in all its attempts
-    least: int = 0  # workers, where a seat may stay empty
-    nowhere: str = ""  # the beginning of endpoints where nobody is
-    joining: Callable[[Sequence[Address]], list[Address]] = lambda empty: []  # which of these are to be taken now
-    scaling: ScaledSeats | None = None  # what decides how many workers there are
-    release: Callable[[Address], None] = lambda who: None  # lets one go when its batch is through
-
-
-@dataclass(slots=True)
-class EmptySeat:
-    """A worker that was lost: when, how, and how far its next life has come."""
-
-    who: Address
-    life: int
-    event: MembershipEvent
-    step: int  # in which it was last seen
-    died: float
-    due: float  # when its next life may begin
-    forked: bool = False
-    ready: bool = False
-    told: dict[Address, control.Installed] = field(default_factory=dict)  # who speaks to the new life already
 
 
 class Rebirths:
@@ -73,6 +32,7 @@ class Rebirths:
         self.endpoints: dict[Address, str] = {}  # of all that were born again
         self.finished: set[Address] = set()  # lost after the end of their programs: nobody needs them
         self.empty: set[Address] = set()  # of workers that went: these are among them until somebody joins
+        self.returning: dict[Address, EmptySeat] = {}  # of the empty ones, those whose workers died and come back
         self.entered: set[Address] = set()  # that have begun, and do not know yet where they go on
         self.copying: dict[Address, EmptySeat] = {}  # of servers, where a new copy has not what the others hold
         self.first: dict[Address, int] = {}  # the step at which each role began, in its present life
@@ -108,7 +68,7 @@ class Rebirths:
     @property
     def settled(self) -> bool:
         """Whether nobody is lost, and every new life knows where it goes on."""
-        return not self.seats and all(self.roster.seen[who].ended for who in self.entered)
+        return not self.seats and not self.returning and all(self.roster.seen[who].ended for who in self.entered)
 
     def life(self, who: Address) -> int:
         """In which life a role is, or is about to be."""
@@ -148,14 +108,22 @@ class Rebirths:
         event = self.log.add(
             "rebirth", str(who), f"killed by signal {number}", seconds=self.seconds, workers=self.workers
         )
-        self.seats[who] = EmptySeat(who, self.renewal.deaths.lives[who], event, step, now, now + pause)
-        self.roster.seen[who] = RoleRecord(heard=now, step=seen.step)
+        seat = EmptySeat(who, self.renewal.deaths.lives[who], event, step, now, now + pause)
+        left = sum(other not in self.empty | self.seats.keys() | {who} for other in self.roster.trainers)
+        if copies or not self.renewal.least or left < self.renewal.least:
+            self.seats[who] = seat
+            self.roster.seen[who] = RoleRecord(heard=now, step=seen.step)
+        else:  # nobody waits until it is back
+            seat.missed = False
+            self.returning[who] = seat
+            self._vacate(who)
+            self.say(f"{who} died ({event.cause}); {go_on(left)} until it is back")
         return True
 
     @property
     def workers(self) -> int:
         """Seats that are taken, or will be in a moment."""
-        return len(self.roster.trainers) - len(self.empty)
+        return len(self.roster.trainers) - len(self.empty - self.returning.keys())
 
     def _leave(self, who: Address, cause: str) -> bool:
         """A worker is gone, and its seat stays empty until somebody joins."""
@@ -163,28 +131,44 @@ class Rebirths:
         left = self.workers - 1
         if left < self.renewal.least:
             raise too_few(who, cause, left, self.renewal.least)
+        self.returning.pop(who, None)
+        self._vacate(who)
+        self.log.add("leave", str(who), cause, seconds=self.seconds, workers=left)
+        self.say(f"{who} {cause}; {go_on(left)}")
+        return True
+
+    def _vacate(self, who: Address) -> None:
+        """Nobody is in this seat, and all others go on without."""
+        assert self.renewal is not None
         self.seats.pop(who, None)
         self.empty.add(who)
         self.finished.add(who)
         self.roster.seen[who] = RoleRecord(heard=time.monotonic(), step=self.roster.seen[who].step, ended=True)
-        life = self.renewal.deaths.lives[who] = self.renewal.deaths.lives.get(who, 0) + 1
-        self.log.add("leave", str(who), cause, seconds=self.seconds, workers=left)
+        life = self.renewal.deaths.next_life(who)
         listeners = [other for other in (*self.roster.roles, SCORER) if other not in self.finished]
         self.endpoints[who] = f"{self.renewal.nowhere}{who.rank}.{life}"
         self._install(who, listeners)
-        self.say(f"{who} {cause}; {go_on(left)}")
-        return True
 
     def _join(self, who: Address) -> None:
         """A new worker takes an empty seat."""
         assert self.renewal is not None
-        now = time.monotonic()
+        now, life = time.monotonic(), self.renewal.deaths.joined(who)
         self.empty.remove(who)
-        self.finished.remove(who)
-        life = self.renewal.deaths.joined(who)
         event = self.log.add("join", str(who), "joined", seconds=self.seconds, workers=self.workers)
-        self.roster.seen[who] = RoleRecord(heard=now)
-        self.seats[who] = EmptySeat(who, life, event, 0, now, now)
+        self._take(EmptySeat(who, life, event, 0, now, now, missed=False))
+
+    def _return(self, who: Address) -> None:
+        """One that died takes its seat again, where others have gone on meanwhile."""
+        assert self.renewal is not None
+        seat = self.returning.pop(who)
+        seat.life, seat.step = self.renewal.deaths.next_life(who), 0
+        self.empty.remove(who)
+        self._take(seat)
+
+    def _take(self, seat: EmptySeat) -> None:
+        self.finished.remove(seat.who)
+        self.roster.seen[seat.who] = RoleRecord(heard=time.monotonic())
+        self.seats[seat.who] = seat
 
     def hear(self, by: Address, word: control.Installed | control.Resumed) -> None:
         """A role speaks to a new life, or goes on as one."""
@@ -204,7 +188,9 @@ class Rebirths:
         """
         self.seconds = seconds
         if self.renewal and self.renewal.least and heard.phase == "training":
-            for who in self.renewal.joining(sorted(self.empty)):
+            for who in [who for who, seat in self.returning.items() if time.monotonic() >= seat.due]:
+                self._return(who)
+            for who in self.renewal.joining(sorted(self.empty - self.returning.keys())):
                 self._join(who)
             self._scale()
         for seat in list(self.seats.values()):
@@ -212,8 +198,10 @@ class Rebirths:
                 self._fork(seat)
             if seat.forked and not seat.ready and heard.inbox.get(control.RoleReady, {}).pop(seat.who, None):
                 seat.ready = True
-                for who in self.endpoints.keys() - self._unborn - {seat.who}:
+                for who in self.endpoints.keys() - self._unknown - {seat.who}:
                     self._install(who, [seat.who])
+                if not seat.missed:
+                    self._announce(seat)
             if seat.ready and heard.phase in ENTERED_IN and all(who in seat.told for who in self._listeners(seat)):
                 self._enter(seat, orders)
 
@@ -232,22 +220,26 @@ class Rebirths:
     def _fork(self, seat: EmptySeat) -> None:
         assert self.renewal is not None
         seat.forked = True
-        # a life that has no process yet is not known: where it will be heard is told when that is known; and so is that
-        # a seat is empty
-        unknown = self._unborn | self.empty
+        # a life that the others do not know yet is told when they do, and so is that a seat is empty
+        unknown = self._unknown - {seat.who} | self.empty
         lives = {who: life - (who in unknown) for who, life in self.renewal.deaths.lives.items()}
         self.endpoints[seat.who] = self.renewal.start(seat.who, lives)
-        building = {who for who, other in self.seats.items() if not other.ready}  # these are told when they are ready
+        if seat.missed:
+            self._announce(seat)
+
+    def _announce(self, seat: EmptySeat) -> None:
+        """Have the others speak to a new life, for which they wait from then on; who is being built hears it later."""
+        building = {who for who, other in self.seats.items() if not other.ready}
         self._install(seat.who, [who for who in self._listeners(seat) if who not in building])
 
     @property
-    def _unborn(self) -> set[Address]:
-        """The lost ones that have no new process yet: their endpoints are those of the dead."""
-        return {who for who, seat in self.seats.items() if not seat.forked}
+    def _unknown(self) -> set[Address]:
+        """New lives that nobody speaks to: those without a process yet, and those that are not missed until ready."""
+        return {who for who, seat in self.seats.items() if not seat.forked or not (seat.missed or seat.ready)}
 
     def _listeners(self, seat: EmptySeat) -> list[Address]:
-        """Who must speak to the new life before it enters: all that have a process."""
-        gone = self._unborn | self.finished | {seat.who}
+        """Who must speak to the new life before it enters: all that the others know."""
+        gone = self._unknown | self.finished | {seat.who}
         return [who for who in (*self.roster.roles, SCORER) if who not in gone]
 
     def _install(self, who: Address, listeners: Sequence[Address]) -> None:
@@ -270,8 +262,12 @@ class Rebirths:
             self._tell(seat)
 
     def _tell(self, seat: EmptySeat) -> None:
-        """Say how long a seat was empty."""
-        seat.event.stalled = time.monotonic() - seat.died
+        """Say how long a seat was empty; training stood still only where it was missed."""
+        seconds = time.monotonic() - seat.died
+        seat.event.stalled = seconds * seat.missed
         if seat.event.event == "join":
-            return self.say(f"{seat.who} joined; now {workers(self.workers)}")
-        self.say(f"{seat.who} died ({seat.event.cause}); born again after {seat.event.stalled:.1f} s")
+            self.say(f"{seat.who} joined; now {workers(self.workers)}")
+        elif seat.missed:
+            self.say(f"{seat.who} died ({seat.event.cause}); born again after {seconds:.1f} s")
+        else:
+            self.say(f"{seat.who} is back after {seconds:.1f} s; now {workers(self.workers)}")

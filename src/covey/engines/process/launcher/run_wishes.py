@@ -10,7 +10,7 @@ from covey.checkpoint import CheckpointDirectory, RunRecord
 from covey.engines.interrupt import Interrupt
 from covey.engines.process.clock import LostAttempt
 from covey.engines.process.control import Profiled
-from covey.engines.process.launcher.rebirths import Renewal
+from covey.engines.process.launcher.empty_seats import Renewal
 from covey.message import Address
 from covey.observe.contention import Contention
 from covey.observe.progress import Watcher

@@ -1,0 +1,1 @@
+"""Runs that lose processes: covey beside torchrun and Ray Train, with the same model and the same optimizer."""

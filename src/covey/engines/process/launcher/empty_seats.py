@@ -1,0 +1,53 @@
+"""A seat of a run that is empty, and what it takes to fill it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from covey.engines.process import control
+from covey.engines.worker_scaling import ScaledSeats
+from covey.membership import Deaths
+from covey.message import Address
+from covey.observe.membership import MembershipEvent, MembershipLog
+from covey.observe.progress import Phase
+
+
+class HeardWords(Protocol):
+    """What the launcher has heard of its roles."""
+
+    phase: Phase
+    inbox: dict[type[control.ControlMessage], dict[Address, Any]]
+
+    def hear(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """How lost workers are born again: counted, and started in the newest of all lives, at an endpoint of their own."""
+
+    deaths: Deaths
+    start: Callable[[Address, Mapping[Address, int]], str]
+    log: MembershipLog = field(default_factory=MembershipLog)  # of the run, in all its attempts
+    least: int = 0  # workers, where a seat may stay empty
+    nowhere: str = ""  # the beginning of endpoints where nobody is
+    joining: Callable[[Sequence[Address]], list[Address]] = lambda empty: []  # which of these are to be taken now
+    scaling: ScaledSeats | None = None  # what decides how many workers there are
+    release: Callable[[Address], None] = lambda who: None  # lets one go when its batch is through
+
+
+@dataclass(slots=True)
+class EmptySeat:
+    """A worker that was lost: when, how, and how far its next life has come."""
+
+    who: Address
+    life: int
+    event: MembershipEvent
+    step: int  # in which it was last seen
+    died: float
+    due: float  # when its next life may begin
+    forked: bool = False
+    ready: bool = False
+    told: dict[Address, control.Installed] = field(default_factory=dict)  # who speaks to the new life already
+    missed: bool = True  # the others may wait for it
