@@ -7,6 +7,7 @@ CoveyError            everything covey raises on purpose
   LeadLost            another launcher may have this run by now   (why; what is kept)
   SaveError           the run is over, its model is not saved     (where and why; the result is in it)
   WireError           something that arrived was refused          (what and from whom)
+  SumAbandoned        a secure sum cannot be opened               (how many clients are missing)
   RoleFailed          a role's own code raised                    (the user's traceback, once)
   PeerLost            a role stopped answering                    (which one, last heard when)
   Stalled             every role waits                            (who waits for what from whom)
@@ -63,6 +64,10 @@ class SaveError(CoveyError):
 
 class WireError(CoveyError):
     """Something that arrived on a link was refused."""
+
+
+class SumAbandoned(CoveyError):
+    """Too few clients are left to open a secure sum, or what they sent does not fit together: nothing is revealed."""
 
 
 class RoleFailed(CoveyError):
