@@ -9,7 +9,7 @@ import pytest
 
 from covey.advise import predict
 from covey.advise.candidates import Candidate, candidates
-from covey.advise.codecs import offer
+from covey.advise.codecs import CodecOffer, offer
 from covey.advise.findings import COMPRESSED
 from covey.advise.situation import Situation, codec_options, look
 from covey.advise.trials.trial import SimulatedTrials
@@ -40,6 +40,14 @@ def test_it_pays_just_below_the_bandwidth_that_is_told(spec: str, task: Task) ->
         there = situation(task, compute="2ms", latency="1us", bandwidth=f"{share * found.below * 8 / 1e6}mbit")
         plain, coded = (predict.step(resolve(one, 4), there).seconds for one in (spec, f"{spec} + {found.codec}"))
         assert (plain > 1.05 * coded * codec(found.codec).traits.steps) == pays
+
+
+@pytest.mark.parametrize(
+    ("steps", "gain", "pays"), [(1.0, 0.2, True), (1.3, 0.2, False), (1.3, 0.5, True), (1.0, 0.04, False)]
+)
+def test_shorter_steps_pay_where_they_outweigh_that_more_are_needed(steps: float, gain: float, pays: bool) -> None:
+    found = CodecOffer(codec="any", gain=gain, steps=steps, below=1e6, narrowest=1e6)
+    assert found.pays == pays
 
 
 def test_slow_codecs_pay_on_slower_links_only(task: Task) -> None:

@@ -55,6 +55,11 @@ def test_roles_live_where_they_are_told_to(wish: str, found: str) -> None:
     assert sorted(f"{who}: {site.number}" for who, site in homes.items()) == sorted(found.split(", "))
 
 
+def test_fewer_workers_than_sites_have_the_first_ones() -> None:
+    homes = place(catalog.resolve("bsp", 2).roles(2, 1), sites_of(HOSTS))
+    assert {str(who): site.number for who, site in homes.items()} == {"worker 0": 0, "worker 1": 1, "server 0": 2}
+
+
 @pytest.mark.parametrize(
     ("wish", "words"),
     [

@@ -65,6 +65,14 @@ def test_one_that_misses_sometimes_is_not_the_faster_one_for_sure() -> None:
     assert ratio(finishes(*[2.0] * 15), once, error=0.05).behind, "with 14 of 15 it is"
 
 
+@pytest.mark.parametrize(("pairs", "rank"), [(8, 1), (9, 2), (11, 2), (13, 3), (15, 4)])
+def test_the_interval_of_a_median_is_as_printed_in_tables(pairs: int, rank: int) -> None:
+    """Of sorted pairs the one of this rank is its lower end, with a chance of error of 5 % on both sides together."""
+    mine, theirs = finishes(*map(math.exp, range(pairs))), finishes(*[1.0] * pairs, missed=(0,))
+    found = ratio(mine, theirs, error=0.05)
+    assert found.low == pytest.approx(math.exp(rank - 1) if rank > 1 else 0.0), "the first pair has no lower bound"
+
+
 def test_runs_that_both_miss_say_nothing_about_the_two() -> None:
     both = finishes(*[9.0] * 10, missed=tuple(range(10)))
     found = ratio(both, both, error=0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,12 +12,15 @@ import torch
 from torch import Tensor
 
 import covey
-from covey.decentral.gossip.adpsgd import HalfDifference, Meet, Meetings
+from covey.decentral.gossip.adpsgd import HalfDifference, Meet, Meetings, answerer
 from covey.decentral.peer_lives import GivenModel, PeerLives
 from covey.errors import PeerLost
-from covey.message import Address
+from covey.membership import Joined
+from covey.message import Address, stamped
 from covey.model.replica import Replica
+from covey.program import Memory
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
+from covey.vector import Vector
 from tests.killing import STEPS, Finished
 from tests.worlds import INSTANT, Recorder, mlp, quadratic, spread, worker
 
@@ -98,6 +102,33 @@ def test_the_models_of_a_meeting_move_both_or_one_is_lost(victim: int) -> None:
         assert len(moves.came) <= 2 and moves.both > 1
         halved += bool(moves.came)
     assert halved, "no kill came in the middle of a meeting"
+
+
+class Heard(Exception):
+    """Nothing else comes."""
+
+
+@pytest.mark.parametrize("reborn", [False, True])
+def test_nobody_comes_half_of_the_way_to_one_that_was_lost_after_it_asked(reborn: bool) -> None:
+    ask, news = (stamped(body, worker(1), copy=False) for body in (Meet(Vector(())), Joined(1)))
+    words, moved, heard = [ask], list[Any](), list[Any]()
+
+    async def receive_any(*kinds: Any) -> Any:
+        if not words:
+            raise Heard
+        return words.pop()
+
+    async def note(word: Any, *_: Any, **__: Any) -> None:
+        heard.append(word)
+
+    node: Any = SimpleNamespace(
+        receive_any=receive_any, receive_nowait=lambda kind, sender: news if reborn else None, send=note
+    )
+    peers: Any = SimpleNamespace(asks=(Joined,), elastic=True, hear=note)
+    meetings: Any = SimpleNamespace(move=moved.append)
+    with pytest.raises(Heard):
+        answerer(node, meetings, Memory(0), peers).send(None)
+    assert (moved, heard) == (([], [news]) if reborn else ([ask], [worker(1)]))
 
 
 @pytest.mark.parametrize("every", [7, pytest.param(2, marks=pytest.mark.full)])

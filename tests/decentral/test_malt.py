@@ -56,10 +56,10 @@ def test_the_sender_does_not_wait_for_a_slow_link() -> None:
     assert len(world.log.kinds(Scatter)) < 2 * 30 / 5
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4])
-def test_with_a_barrier_all_to_all_is_bsp(workers: int) -> None:
+@pytest.mark.parametrize(("workers", "setting"), [(2, "barrier=true"), (3, "barrier=true"), (4, "bound=0")])
+def test_with_a_barrier_all_to_all_is_bsp(workers: int, setting: str) -> None:
     task = quadratic(samples=4 * 4 * workers)
-    ours = run(task, "malt(barrier=true)", workers, steps=6)
+    ours = run(task, f"malt({setting})", workers, steps=6)
     theirs = run(task, "bsp", workers, steps=6)
     assert torch.allclose(ours.scored["w"], theirs.scored["w"], atol=1e-12)
     for replica in ours.workers():

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from covey.engines.process.clock import Stopwatch
+from covey.engines.process.clock import LostAttempt, Stopwatch
+from covey.engines.process.launcher.run_clock import RunClock
 
 
 @pytest.fixture
@@ -54,3 +57,12 @@ def test_a_past_moment_is_found_again_unless_the_clock_stood_still(clock: list[f
     found = [watch.then(moment) for moment in (9, 10, 14, 17, 20, 26, 28, 30, 32)]
     assert found == [None, 1, 5, None, 5, 11, None, 11, 13]
     assert watch.then(32) == watch.now()
+
+
+def test_what_a_restart_costs_is_time_of_the_run(clock: list[float]) -> None:
+    """After 3 s of training it failed at 4; until the next attempt trains, at 10, it stands still."""
+    processes: Any = SimpleNamespace(paused=0.0)
+    again = RunClock(processes)
+    again.begin(LostAttempt(moment=4.0, clock=3.0))
+    clock[0] = 12
+    assert again.stood_still == 6 and again.watch.now() == 3 + 6 + 2

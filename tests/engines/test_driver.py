@@ -34,13 +34,15 @@ from covey.engines.process.role.metrics import Metrics
 from covey.engines.process.role.pause import Pause
 from covey.engines.process.role.role_host import RoleHost
 from covey.engines.process.role.running_program import RunningProgram
+from covey.engines.process.role.saving import state_of
 from covey.engines.process.snapshot_parts import SCORER
 from covey.engines.transport.zmq import ZmqTransport
-from covey.membership import BatchesLeft
+from covey.exchange.collectives.sums import ring
+from covey.membership import BatchesLeft, Joined
 from covey.message import stamped
 from covey.model.replica import Replica
 from covey.observe.referee import Referee
-from covey.program import Effect, Node, Receive, Send
+from covey.program import Collective, Effect, Node, Receive, Send
 from covey.strategy import Plan, Role
 from covey.vector import Vector
 from tests.engines.stage import ME, YOU, Ping
@@ -221,6 +223,20 @@ class Told:
 
     def confess(self, now: bool = False) -> None:
         pass
+
+
+def test_a_sum_by_another_library_is_traffic_and_marked_as_worked_out(driver: Driver) -> None:
+    driver.metrics.summed(Collective(Vector([torch.ones(10)]), (ME, YOU), ring))
+    tally = driver.metrics.teller.of(ME)
+    assert tally.bytes == {"worker 1": 40} and tally.notes == {"native bytes": 40}
+
+
+def test_words_about_lives_are_in_no_checkpoint(driver: Driver) -> None:
+    """In the run that goes on from it everybody is in the first life again."""
+    ping, joined = (stamped(body, YOU, copy=False) for body in (Ping(3, Vector([torch.ones(1)])), Joined(1)))
+    driver.host.mailbox.waiting.extend([joined, ping])
+    replica = Replica(Point(1, torch.float64), sgd())
+    assert state_of(driver.host, replica, held=False, ended=False, seconds=0.0).mailbox == [ping]
 
 
 def test_memory_is_told_in_bytes(driver: Driver) -> None:

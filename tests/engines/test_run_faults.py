@@ -121,6 +121,8 @@ def test_a_doubled_message_is_refused_and_named(lossy: bool) -> None:
     world = World("duplicate worker 0 -> worker 1@2.5s", lossy=lossy).run()
     assert [step for _, step in world.heard] == [0, 1, 2, 3, 4, 5]
     assert world.faults.told == ["worker 1 refused a second time Tick of step 2 from worker 0 to worker 1"]
+    (link,) = world.engine._actors[worker(0)].links.values()
+    assert link.under_way == 0, "the second one holds no room in the window of its link"
 
 
 def test_a_message_that_is_on_its_way_when_the_run_ends_was_never_doubled() -> None:

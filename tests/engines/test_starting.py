@@ -35,6 +35,9 @@ def test_a_long_start_says_what_is_done_now_and_then() -> None:
     for at[0] in (113.0, 120.0, 125.0, 300.0):
         start.tell(WORKERS[:1])
     assert len(said) == 2, "ever more rarely"
+    for at[0] in (9000.0, 9000.1, 9000.2):
+        start.tell(WORKERS[:1])
+    assert len(said) == 3, "once, also after a long silence"
     start.tell([])
 
 

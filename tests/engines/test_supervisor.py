@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import zmq
 
+from covey.engines.process.control import ProgramRaised
 from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher import monitor
 from covey.engines.process.launcher.run_wishes import RunWishes
 from covey.engines.process.launcher.supervisor import Supervisor
 from covey.engines.process.snapshot_parts import SCORER
-from covey.errors import PeerLost
+from covey.errors import PeerLost, PlanError, RoleFailed
 from covey.message import Address
 from covey.observe.progress import Phase
 from covey.observe.referee import Referee
@@ -100,6 +101,13 @@ def test_who_may_go_when(
             supervisor.monitor.bury(exits)
     else:
         supervisor.monitor.bury(exits)
+
+
+def test_a_role_that_has_lost_another_fails_by_no_mistake_of_its_program() -> None:
+    """Such a run starts again, where that was asked for."""
+    found = [monitor.failure(WORKER, ProgramRaised("no answer", "", kind)) for kind in ("PeerLost", "PlanError", "")]
+    assert [type(one) for one in found] == [PeerLost, PlanError, RoleFailed]
+    assert isinstance(found[0], PeerLost) and found[0].who == str(WORKER)
 
 
 @pytest.mark.parametrize(("who", "told"), [(WORKER, 1), (SCORER, 0)])

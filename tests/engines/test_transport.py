@@ -251,6 +251,12 @@ def test_the_latest_replaces_what_has_not_begun_to_leave(two: Two) -> None:
     assert two.b.received == {A: 5}
 
 
+def test_what_was_not_sent_as_the_latest_is_never_replaced(two: Two) -> None:
+    for step, keep in ((0, "all"), (1, "all"), (2, "latest")):
+        assert two.a.offer(B, load(step), keep=keep) == "sent"  # type: ignore[arg-type]
+    assert [message.step for message in two.collect(3)] == [0, 1, 2]
+
+
 def test_the_order_stays_when_one_is_taken_back() -> None:
     chance = Random(1)
     for _ in range(50):

@@ -32,7 +32,7 @@ class Starting:
         """Say what those do who are not ready, if it is time for that."""
         passed = self.clock() - self.begun
         if late and passed >= self.next:
-            self.next = max(2 * self.next, passed)
+            self.next = max(2 * self.next, passed + FIRST)
             told = self.lines(late)
             self.say(f"starting: {told[0]}" if len(told) == 1 else "\n  ".join(["starting:", *told]))
 
