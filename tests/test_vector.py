@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from covey.errors import WireError
 from covey.model.differentiation import WorkingCopy
 from covey.model.flat import Flat
 from covey.vector import STRETCH, Vector, chunk, chunks, fingerprint, mean_
@@ -78,6 +79,14 @@ def test_vectors_of_other_parts_are_not_mixed() -> None:
         mixed().cut(((0, 1),))
 
 
+@pytest.mark.parametrize("numbers", [1, 3])
+def test_what_came_over_a_wire_is_stretched_neither_to_another_nor_by_one(numbers: int) -> None:
+    came, mine = Vector([torch.ones(numbers)], "worker 1"), Vector([torch.ones(4 - numbers)])
+    for one, other in ((came, mine), (mine, came)):
+        with pytest.raises(WireError, match=f"worker 1 sent Vector.{numbers} x float32., which does not fit"):
+            one.add_(other)
+
+
 @given(length=st.integers(0, 200), pieces=st.integers(1, 50))
 def test_chunks_cover_everything_once_and_evenly(length: int, pieces: int) -> None:
     ends = [chunk(length, pieces, index) for index in range(pieces)]
@@ -135,6 +144,9 @@ def test_a_fingerprint_knows_the_order_of_numbers() -> None:
     assert fingerprint(one) == fingerprint(one.clone()) != fingerprint(other)
     halves = [Vector([torch.ones(4, dtype=dtype)]) for dtype in (torch.float16, torch.bfloat16)]
     assert fingerprint(halves[0]) != fingerprint(halves[1])
+    whole, cut = Vector([torch.zeros(4)]), Vector([torch.zeros(1), torch.zeros(3)])
+    whole_numbers = Vector([torch.zeros(4, dtype=torch.int32)])
+    assert len({fingerprint(one) for one in (whole, cut, whole_numbers)}) == 3, "of the same bits"
 
 
 def test_a_step_that_raises_leaves_the_module_on_its_working_copy() -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from covey.advise import predict
+from covey.advise import conclude, predict
 from covey.advise.candidates import candidates
 from covey.advise.choose import _guessed, advise
+from covey.advise.estimate import Estimate
 from covey.advise.known import UNPROVEN, Curve, Known
 from covey.advise.predict import slowest
 from covey.advise.ranked import Advice
@@ -221,3 +223,33 @@ def test_a_cluster_keeps_its_proportions() -> None:
 def test_spread() -> None:
     now = Situation(workers=2, samples=1, batch=1, model=1, cluster=Cluster(slowdowns={1: 3.0}))
     assert now.spread == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("second", "basis", "sure", "why"),
+    [
+        (Estimate(1.02), "trained in virtual time", "a close call", "gossip may be as fast"),  # surely, and by little
+        (Estimate(1.5, 0.4), "trained in virtual time", "a close call", "gossip may be as fast"),
+        (Estimate(1.5, 0.01), "trained in virtual time", "quite sure", "the next best would take 50% longer"),
+        (Estimate(1.5, 0.01), "timed in virtual time", "a rough guess", "samples to the target come from rules"),
+    ],
+)
+def test_how_sure_it_is(second: Estimate, basis: str, sure: str, why: str) -> None:
+    known: Any = SimpleNamespace(
+        now=SimpleNamespace(measured=True), interrupted=False, level=SimpleNamespace(exact=True)
+    )
+    first: Any = SimpleNamespace(basis=basis, timing="virtual time")
+    other: Any = SimpleNamespace(spec="gossip", workers=4, missed=False)
+    found = conclude._sure([(first, Estimate(1.0)), (other, second)], known)
+    assert found[0] == sure and found[1].startswith(why)
+
+
+def test_of_equally_fast_ones_what_the_survey_prefers_comes_first() -> None:
+    now: Any = SimpleNamespace(spread=0.0, reproducible=False)
+
+    def place(relative: float, family: str, missed: bool = False) -> tuple[Any, ...]:
+        choice: Any = SimpleNamespace(missed=missed, relative=relative, family=family, step=0.1)
+        return conclude._order(choice, now, 1.0)
+
+    steady, loose = place(0.5, "central, synchronous"), place(0.5, "decentral, asynchronous")
+    assert steady < loose < place(0.6, "central, synchronous") < place(0.1, "central, synchronous", missed=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import zip_longest
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ from covey.data.leases import BatchSet, Lease, Ledger
 from covey.data.shards import Shards
 from covey.errors import CoveyError, PeerLost, PlanError
 from covey.model import build
+from covey.servers.taking_part import EntryStep, TakesPart, first_step
 from covey.simulate.faults import parse_faults
 from covey.synchronization import GatherChoice
-from covey.vector import chunk
+from covey.vector import Vector, chunk
 from tests.central.ranged_runs import EFFECTS, HALF, STEPS, check_once, run
 from tests.worlds import mlp, sgd
 
@@ -169,6 +171,41 @@ def test_a_rebirth_counts_the_seats_that_are_taken() -> None:
     result = run("bsp", "leave worker 2@5ms; kill worker 1@15ms")
     assert isinstance(result.membership, list)
     assert [(event.event, event.workers) for event in result.membership] == [("leave", 2), ("rebirth", 2)]
+
+
+def entered(step: int, pushed: bool, entries: int = 1) -> EntryStep:
+    return EntryStep(1, step, pushed, entries, False, Vector(()))
+
+
+@pytest.mark.parametrize(
+    ("entries", "step"),
+    [
+        ([entered(3, False), entered(5, False)], 5),  # behind none of the servers
+        ([entered(4, True), entered(4, True)], 4),
+        ([entered(4, True), entered(3, False)], 3),  # one has had step 3, and the other not
+        ([entered(5, True, entries=2), entered(4, True)], 4),  # the other does not know yet that it has entered again
+    ],
+)
+def test_what_only_some_servers_have_had_of_a_worker_it_does_again(entries: list[EntryStep], step: int) -> None:
+    assert first_step(entries) == step
+
+
+def test_a_new_life_says_once_what_its_seat_has_done() -> None:
+    """Its process counts from nothing."""
+    client: Any = object.__new__(TakesPart)
+    notes = list[tuple[Any, ...]]()
+
+    async def note(*words: Any) -> None:
+        notes.append(words)
+
+    async def ask_batch() -> None:
+        client.done, client.lease = 24, Lease(1, 3)
+
+    client.node, client.ask_batch = SimpleNamespace(note=note), ask_batch
+    for _ in range(2):
+        with pytest.raises(StopIteration, match="True"):
+            client.batch().send(None)
+    assert notes == [("resumed", 24)]
 
 
 def test_what_the_codec_owed_is_lost_with_a_worker() -> None:

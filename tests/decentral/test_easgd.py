@@ -215,6 +215,13 @@ def test_the_pull_rises_while_the_loss_stalls() -> None:
     assert [*pulls, trend.pull()] == [pytest.approx(p) for p in (0.2, 0.2, 0.2, 0.22, 0.242, 0.25, 0.2, 0.22)]
 
 
+def test_a_pull_that_begins_above_the_ceiling_stays_there() -> None:
+    trend = Trend([0.3, 0.0, 0.0, 0.0], 0.3, ceiling=0.25)
+    for _ in range(3):
+        trend.add(2.0)
+        assert trend.pull() == 0.3
+
+
 def test_an_adapted_pull_changes_the_run_and_still_conserves_the_sum() -> None:
     starts: list[Tensor] = []
 

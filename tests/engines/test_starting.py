@@ -41,6 +41,15 @@ def test_a_long_start_says_what_is_done_now_and_then() -> None:
     start.tell([])
 
 
+def test_of_those_that_do_the_same_the_longest_time_is_told() -> None:
+    at = [100.0]
+    start = Starting("importing torch", print, lambda: at[0])
+    for at[0], who in zip((103.0, 107.0), WORKERS, strict=False):
+        start.hear(who, "building the model")
+    at[0] = 110.0
+    assert start.lines(WORKERS[:2]) == ["worker 0, worker 1: building the model, 7 s so far"]
+
+
 def test_the_command_line_says_that_torch_is_imported(capsys: pytest.CaptureFixture[str]) -> None:
     with importing("normal", every=0.05):
         time.sleep(0.2)

@@ -112,9 +112,19 @@ def test_a_resumed_run_knows_the_best_of_before(engine: str, tmp_path: Path) -> 
     assert same(load_file(place / "best/model.safetensors"), three.best_weights)
 
 
-def test_the_best_average_is_the_average() -> None:
+def test_a_resumed_run_with_another_metric_has_a_best_of_its_own(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"engine": "simulated", "runs": False, "epochs": 2}
+    one = covey.fit(task(), "bsp", 2, best="norm", checkpoint=tmp_path, every="1us", **given)
+    other = task(evaluate=curve([0.3, 0.2, 0.1], "quality"))
+    two = covey.fit(other, "bsp", 2, best="quality", resume=tmp_path, **{**given, "epochs": 4})
+    assert isinstance(one.best, BestScore) and one.best.metric == "norm"
+    assert isinstance(two.best, BestScore) and (two.best.metric, two.best.value) == ("quality", 0.3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_best_average_is_the_average(engine: str) -> None:
     given = task(ema=0.5, better={"ema_norm": "lower"})
-    result = covey.fit(given, "bsp", 2, engine="simulated", epochs=2, best="ema_norm")
+    result = covey.fit(given, "bsp", 2, engine=engine, epochs=2, best="ema_norm")
     norms = [row["ema_norm"] for row in result.history]
     assert norms == sorted(norms, reverse=True), "it falls all the time"
     assert same(result.best_weights, result.ema) and not same(result.best_weights, result.weights)

@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -145,6 +146,46 @@ def test_a_full_disk_does_not_end_a_run(tmp_path: Path, monkeypatch: pytest.Monk
     assert said == ["the launcher's log cannot be written (No space left on device); the run goes on"]
 
 
+def test_a_line_that_a_full_disk_has_torn_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        """A file that takes half of a line."""
+
+        def __init__(self, handle: int, mode: str) -> None:
+            self.handle = handle
+
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            os.close(self.handle)
+
+        def write(self, line: bytes) -> None:
+            os.write(self.handle, line[: len(line) // 2])
+            raise OSError(28, "No space left on device")
+
+    with lead_of(tmp_path) as lead:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdopen", Full)
+            lead._write("checkpoint", "checkpoint-000001")
+        for number in (2, 3):
+            lead._write("checkpoint", f"checkpoint-{number:06d}")
+        assert [text for _, _, text in whats(lead)][1:] == ["checkpoint-000002", "checkpoint-000003"]
+
+
+def test_a_log_that_was_touched_is_still_ones_own(tmp_path: Path) -> None:
+    with lead_of(tmp_path) as lead:
+        os.utime(tmp_path / NAME, (1.0, 1.0))
+        lead.check()
+
+
+@pytest.mark.parametrize(("stopped", "last"), [("interrupted", "begin"), ("budget", "end")])
+def test_a_run_that_was_interrupted_is_not_over_for_others(tmp_path: Path, stopped: Any, last: str) -> None:
+    result: Any = SimpleNamespace(stopped=stopped, strategy="bsp", samples=8, seconds=1.0, history=[])
+    with lead_of(tmp_path) as lead:
+        lead.finish(result)
+        assert whats(lead)[-1][1] == last
+
+
 @pytest.mark.parametrize(("what", "kept"), [("end", True), ("failed", True), ("failed", False)])
 def test_who_stands_by_ends_as_the_run_did(tmp_path: Path, what: Any, kept: bool) -> None:
     said: list[str] = []
@@ -190,6 +231,8 @@ def test_who_stands_by_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> Non
 
 def test_a_folder_behind_its_log_is_refused(tmp_path: Path) -> None:
     with lead_of(tmp_path) as lead:
+        assert lead.checkpoints
+        keep(lead.checkpoints)
         lead._write("checkpoint", "checkpoint-000004")
     with pytest.raises(CheckpointError, match=r"kept in checkpoint-000004, which .* does not hold: name the folder"):
         standby(tmp_path)

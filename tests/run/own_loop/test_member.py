@@ -25,7 +25,7 @@ from covey.run.own_loop.loading import Sizes
 from covey.run.own_loop.member import Member
 from covey.run.own_loop.settings import replica_of
 from covey.run.own_loop.worker_member import WorkerMember
-from covey.run.own_loop.written_weights import FilledBuffers, WrittenFrozen, WrittenWeights
+from covey.run.own_loop.written_weights import FilledBuffers, WrittenWeights
 
 X, Y = torch.linspace(-1, 1, 24).view(12, 2), torch.arange(12) % 3
 
@@ -372,16 +372,6 @@ def test_weights_that_are_no_numbers_any_more_are_not_taken_for_written_ones() -
     with torch.no_grad():
         model.weight[0, 7] = 1.0
     assert written.check() == "weight"
-
-
-def test_any_number_that_a_loop_writes_into_a_frozen_parameter_is_kept() -> None:
-    """Warnings look at every third number of this one; checkpoints miss none."""
-    model = nn.Linear(3 * 4096, 1, bias=False).requires_grad_(False)
-    written = WrittenFrozen([model], saves=True)
-    assert written.state() == {}
-    with torch.no_grad():
-        model.weight[0, 1] += 1
-    assert written.check() is None and written.state().keys() == {"0.weight"}
 
 
 def test_a_compiled_model_keeps_the_names_of_its_tensors() -> None:
