@@ -54,6 +54,7 @@ def public() -> Iterator[tuple[str, Any]]:
         if name not in SKIPPED["modules"] and name not in SKIPPED["errors"]:
             yield name, getattr(covey, name)
     yield from ((f"data.{name}", getattr(covey.data, name)) for name in covey.data.__all__)
+    yield from ((f"nn.{name}", getattr(covey.nn, name)) for name in covey.nn.__all__)
     yield "spark.fit", covey.spark.fit
     methods = ("shard", "loader", "epochs", "first_step", "step", "accumulate", "clip", "agree", "keep")
     yield from ((f"Member.{name}", getattr(Member, name)) for name in methods)

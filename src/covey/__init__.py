@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from covey.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from covey import advise, compare, data, parallelism, report, simulate, spark
+    from covey import advise, compare, data, nn, parallelism, report, simulate, spark
     from covey.catalog import register
     from covey.engines.cluster.places import Places
     from covey.engines.cluster.site_messages import SiteConfig
@@ -45,15 +45,15 @@ _HOME = {
     "SiteConfig": "covey.engines.cluster.site_messages",
 }  # fmt: skip
 
-MODULES = ("advise", "compare", "data", "parallelism", "report", "simulate", "spark")
+MODULES = ("advise", "compare", "data", "nn", "parallelism", "report", "simulate", "spark")
 """The public modules; in each, the names of its `__all__` are public."""
 
 __all__ = [
     "Address", "Callback", "CheckpointError", "Codec", "CodecTraits", "Coder", "CoveyError", "Description", "Engine",
     "Message", "Node", "PeerLost", "Places", "PlanError", "Replica", "Result", "Role", "RoleFailed", "SaveError",
     "ServerPlan", "SiteConfig", "Stalled", "Strategy", "Task", "TaskTerms", "Taxonomy", "TrafficFormula", "Vector",
-    "accuracy", "advise", "compare", "cut_here", "data", "fit", "join", "parallelism", "register", "report", "simulate",
-    "spark",
+    "accuracy", "advise", "compare", "cut_here", "data", "fit", "join", "nn", "parallelism", "register", "report",
+    "simulate", "spark",
 ]  # fmt: skip
 
 

@@ -131,6 +131,12 @@ SYSTEMS: Mapping[str, System] = {
     "zero2": System("allreduce with mesh(zero=2)", None, "Rajbhandari et al. 2020"),
     "zero3": System("allreduce with mesh(zero=3)", None, "Rajbhandari et al. 2020"),
     "fsdp": System("allreduce with mesh(zero=3)", None, "Zhao et al. 2023", NEXT_LAYER),
+    "switch": System(
+        "allreduce with mesh(expert=2)",
+        None,
+        "Fedus et al. 2022",
+        "experts whose own weights are divided (its expert and model parallelism together)",
+    ),
     "mics": System(
         "allreduce with mesh(replica=2, zero=3)",
         None,

@@ -15,6 +15,7 @@ from covey.data.feed import Feed
 from covey.errors import PlanError
 from covey.faults import in_task
 from covey.model.randomness import seed_of, seed_torch
+from covey.nn.experts import experts_in
 from covey.task import Task
 from covey.vector import chunk
 
@@ -171,6 +172,7 @@ class OwnBatches:
         self.next = -1
         self.last = True  # whether the backward under way is the last of its step
         self.turn = 0  # which of them it is
+        self.experts = experts_in(module)
         self.scale = LossScale() if task.precision == "fp16" else None
         self.found = False  # whether gradients were seen by somebody who takes them away
         self._reached = False  # whether a loss has had a gradient in the model
@@ -224,6 +226,8 @@ class OwnBatches:
         self, batch: Callable[[int], Any], sizes: Sequence[int], step: int, seat: int | None = None
     ) -> Tensor:
         """`_backward` with the chance of this step; again with a smaller scale of the loss while gradients overflow."""
+        for name, layer in self.experts.items():
+            layer.where = f"{name}, step {step}"
         seed = seed_of(self.deal.seed, self.rank if seat is None else seat, step)
         if self.scale is None:
             seed_torch(seed)
@@ -246,8 +250,11 @@ class OwnBatches:
         for index, size in enumerate(sizes):
             with in_task("data"):
                 given = batch(index)
+            share = 1.0 if len(sizes) == 1 else size / sum(sizes)
+            for layer in self.experts.values():
+                layer.loss_weight = share * scale
             loss = self.task.forward(self.model, given)
-            loss = loss if len(sizes) == 1 else loss * (size / sum(sizes))
+            loss = loss if share == 1 else loss * share
             self.turn, self.last = index, index == len(sizes) - 1
             backward(loss if scale == 1 else loss.float() * scale)
             losses.append(loss.detach())

@@ -9,8 +9,13 @@ from functools import partial
 from covey.model.batches import Batch, BatchSource, Losses
 from covey.model.flat import Flat
 from covey.model.norm import NormGroup, SynchronizedNorm, together
+from covey.nn.experts import experts_in
+from covey.nn.routing import RoutingNotes
 from covey.program import Compute, Node
 from covey.vector import Vector
+
+DROPPED = "dropped tokens"
+"""What workers with experts note: how many choices of tokens were beyond an expert's capacity."""
 
 
 class WorkingCopy:
@@ -52,6 +57,7 @@ class Differentiation:
     def __init__(self, layout: Flat, norms: list[SynchronizedNorm]) -> None:
         self._layout, self.working = layout, WorkingCopy(layout)
         self.norms = norms  # layers that speak with those of the other workers
+        self.experts = [layer for module in layout.modules for layer in experts_in(module).values()]
         self.batch, self.losses = Batch(float("nan"), 0), Losses()
         self.begins: Callable[[], None] = lambda: None  # hears of each work before it begins
         self._loose = False  # whether the gradient still lies where backward left it
@@ -75,6 +81,18 @@ class Differentiation:
         self._loose = not flat
         self._layout.collect_buffers()
         return done
+
+    async def tell_routing(self, node: Node) -> None:
+        """Note what the routers of experts chose since this was last told."""
+        notes = [layer.notes for layer in self.experts]
+        for layer in self.experts:
+            layer.notes = RoutingNotes()
+        choices, batches = sum(note.choices for note in notes), sum(note.batches for note in notes)
+        if batches:
+            dropped = sum(note.dropped for note in notes)
+            await node.note(DROPPED, dropped)
+            node.host.measure("dropped", dropped / choices)
+            node.host.measure("imbalance", sum(note.imbalance for note in notes) / batches)
 
     async def perform(self, node: Node, source: BatchSource, work: Callable[[], Batch]) -> None:
         """Do this work on the weights as they are now."""

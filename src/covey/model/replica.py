@@ -148,6 +148,7 @@ class Replica:
         self.compute.losses.add(self.batch)
         for loss in self.compute.losses.told():
             await node.note("loss", loss)
+        await self.compute.tell_routing(node)
 
     def differentiate(self, step: int, flat: bool = True) -> Batch:
         """(On the compute thread) Forward and backward on the batch of a step; whether the gradient is put together."""

@@ -12,6 +12,7 @@ from msgspec.structs import replace as changed
 
 from covey.membership import Life
 from covey.message import Address, Message
+from covey.model.differentiation import DROPPED
 from covey.model.replica import Replica
 from covey.program import Collective, Effect, Host, Memory, Node, Note, Receive, Send, Spawn
 from covey.strategy import Role
@@ -22,9 +23,11 @@ STAGE = "stage"
 """How a worker calls the other stages of its replica: `Address(STAGE, 1)`."""
 SHARD = "shard"
 """How it calls those who own the other rows of the same parameters."""
+EXPERT = "expert"
+"""How it calls those who have the other experts of the same layers."""
 AGE = "age"
 """What a stage notes: how many updates old the weights of a gradient were. It is the run's staleness."""
-OF_BATCHES = ("samples", "loss")
+OF_BATCHES = ("samples", "loss", DROPPED)
 """Notes of everybody who has batches of its own."""
 
 

@@ -10,7 +10,8 @@ from itertools import product
 from covey.errors import PlanError
 from covey.model.replica import Replica
 from covey.model.replica_spec import ReplicaSpec
-from covey.parallelism.axis import SHARD, STAGE, AxisPlace, placed
+from covey.parallelism.axis import EXPERT, SHARD, STAGE, AxisPlace, placed
+from covey.parallelism.experts.expert_roles import expert_replica
 from covey.parallelism.pipeline.stage_roles import stage_replica
 from covey.parallelism.plan.mesh import Mesh
 from covey.parallelism.sharded.shard_roles import shard_replica
@@ -23,7 +24,7 @@ def meshed(strategy: Strategy, mesh: Mesh) -> Strategy:
         raise PlanError(f"{strategy.name} chooses parts of batches itself, which a cut model cannot: use bsp or ssp")
     if strategy.terms.streams:
         raise PlanError(f"{strategy.text}: a cut model's gradients do not leave while backward runs: use bucket=0")
-    sizes = {STAGE: mesh.stages, SHARD: mesh.shards}
+    sizes = {STAGE: mesh.stages, SHARD: mesh.shards, EXPERT: mesh.experts}
 
     def roles(workers: int, servers: int) -> list[Role]:
         inner = strategy.roles(workers // mesh.members, servers)
@@ -44,5 +45,7 @@ def meshed(strategy: Strategy, mesh: Mesh) -> Strategy:
 
 def _part(mesh: Mesh, at: tuple[AxisPlace, ...]) -> Callable[[ReplicaSpec], Replica]:
     """What makes the replica of a role at this place."""
-    stage, shard = at
+    stage, shard, expert = at
+    if mesh.expert is not None:
+        return partial(expert_replica, mesh, expert.index)
     return partial(shard_replica, mesh, shard.index) if mesh.sharded else partial(stage_replica, mesh, stage.index)

@@ -267,8 +267,9 @@ def kept_run(
         place, run = checkpoints.checked(earlier)  # a longer run: no worker may have said goodbye yet
         past = uncut(run)
     before, now = mesh_of(run.strategy), mesh_of(written)
-    if before.shards != now.shards:
+    if (before.shards, before.experts) != (now.shards, now.experts):
         had = f"mesh(shard={before.shards})" if before.shards > 1 else "no shards"
+        had = f"mesh(expert={before.experts})" if before.experts > 1 else had
         raise CheckpointError(f"{place} is of a run with {had}, and shards keep to their number: go on with {had}")
     cut = before.members > 1 or now.members > 1
     fixed = PLAN if run.loop or cut or rigid else ()

@@ -126,7 +126,7 @@ def request(
         build.check_batches(task, deal, limits, chosen.terms.parts)
     allowance = parse_rate(given.training.link_rate) if given.training.link_rate else None
     group = workers // deal.workers
-    shared = GroupBatches(deal, chosen.composition.mesh.shards if chosen.composition.mesh else 1)
+    shared = GroupBatches(deal, chosen.composition.mesh.batches if chosen.composition.mesh else 1)
     limits = tuple(max(limits[other] for other in shared.ranks(rank // shared.members)) for rank in range(len(limits)))
     each = tuple(limit for limit in limits for _ in range(group))
     seed = given.training.seed
@@ -169,7 +169,7 @@ def _check_mesh(chosen: Strategy, task: Task, given: Options, rows: RowInfo | No
     """Refuse what a cut model cannot have."""
     if chosen.composition.mesh and rows:
         raise PlanError("rows stay where they are, and a mesh divides the task's own data: use covey.fit")
-    if chosen.composition.mesh and not chosen.composition.mesh.sharded and task.accumulate > 1:
+    if chosen.composition.mesh and chosen.composition.mesh.cut_in_layers and task.accumulate > 1:
         raise PlanError(
             f"Task(accumulate={task.accumulate}) and a mesh: a cut model computes a batch in micro-batches anyway; use "
             f"batch_size={task.step_size} and mesh(microbatches={task.accumulate})"
@@ -182,7 +182,7 @@ def _cut(
     spec: Spec, chosen: Strategy, task: Task, workers: int, deal: Shards, given: Options
 ) -> tuple[Spec, Strategy]:  # fmt: skip
     """The strategy with its model's cut decided, if it is cut: by measuring, in virtual time by counting."""
-    if chosen.composition.mesh is None or chosen.composition.mesh.sharded:
+    if chosen.composition.mesh is None or not chosen.composition.mesh.cut_in_layers:
         return spec, chosen
     from covey.run.cutting import settled  # tracing models takes long to import
 

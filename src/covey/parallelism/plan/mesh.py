@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Literal
 
 from covey.errors import PlanError
@@ -13,11 +15,12 @@ BEST, EQUAL = "best", "equal"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mesh:
-    """Replicas of the model, each cut into stages or divided into shards; each of those is a worker's."""
+    """Replicas of the model, each cut into stages or divided into shards or experts; each of those is a worker's."""
 
     replica: int | None = None
     stage: int | None = None
     shard: int | None = None  # workers that divide the rows of every parameter, each with its own batches
+    expert: int | None = None  # workers that divide the experts of covey.nn.Experts, each with its own batches
     zero: int | None = None  # what they divide: 1 the optimizer's state, 2 gradients too, 3 (usual) parameters too
     timetable: Literal["plain", "gpipe", "1f1b", "interleaved", "pipedream", "2bw"] = "1f1b"
     microbatches: int | None = None  # into which a batch is cut
@@ -31,9 +34,15 @@ class Mesh:
 
     def fitted(self, workers: int) -> Mesh:
         """With all its sizes said, for this many workers; refused where they do not fit."""
-        sizes = self.replica, self.stage, self.shard, self.microbatches, self.chunks
+        sizes = self.replica, self.stage, self.shard, self.expert, self.microbatches, self.chunks
         if any(size is not None and size < 1 for size in sizes):
-            raise PlanError("a mesh has at least 1 replica, 1 stage, 1 shard, 1 micro-batch and 1 chunk")
+            raise PlanError(
+                "a mesh has at least 1 replica, 1 stage, 1 shard, 1 member for experts, 1 micro-batch and 1 chunk"
+            )
+        return self._in_stages(workers) if self.expert is None else self._for_experts(self.expert, workers)
+
+    def _in_stages(self, workers: int) -> Mesh:
+        """With stages, or with shards."""
         replica, stage, shard = self.replica, self.stage, self.shard or 1
         if self.zero is not None and self.shard is None:
             shard = max(1, workers // ((replica or 1) * (stage or 1)))
@@ -45,7 +54,7 @@ class Mesh:
             stage = 1 if self.sharded or replica is None else max(1, workers // replica)
         replica = max(1, workers // (stage * shard)) if replica is None else replica
         if replica * stage * shard != workers:
-            raise self._misfit(replica, stage, shard, workers)
+            raise self._misfit({"replica": replica, "stage": stage, "shard": shard}, workers)
         if self.sharded:
             return self._sharded(replica, stage, shard)
         traits = Schedule(name=self.timetable).traits
@@ -63,14 +72,16 @@ class Mesh:
             )
         return fitted
 
-    def _misfit(self, replica: int, stage: int, shard: int, workers: int) -> PlanError:
+    def _misfit(self, sizes: Mapping[str, int], workers: int) -> PlanError:
+        replica = sizes["replica"]
         if self.zero is not None and self.shard is None:
             return PlanError(
                 f"mesh(replica={replica}, zero={self.zero}) needs a multiple of {replica} workers, not {workers}"
             )
-        named = {"replica": replica if self.replica else 1, "stage": stage, "shard": shard}
+        named = {**sizes, "replica": replica if self.replica else 1}
         shown = ", ".join(f"{name}={size}" for name, size in named.items() if size > 1 or getattr(self, name))
-        need = f"{replica * stage * shard} workers" if self.replica else f"a multiple of {stage * shard} workers"
+        inside = prod(sizes.values()) // replica
+        need = f"{replica * inside} workers" if self.replica else f"a multiple of {inside} workers"
         return PlanError(f"mesh({shown}) needs {need}, not {workers}")
 
     def _sharded(self, replica: int, stage: int, shard: int) -> Mesh:
@@ -85,6 +96,23 @@ class Mesh:
                 "a step in four batches"
             )
         return replace(self, replica=replica, stage=stage, shard=shard, zero=self.zero or 3)
+
+    def _for_experts(self, expert: int, workers: int) -> Mesh:
+        replica = max(1, workers // expert) if self.replica is None else self.replica
+        if self.sharded or (self.stage or 1) > 1:
+            other = "shard" if self.sharded else "stage"
+            raise PlanError(
+                f"expert={expert} and {other} in one mesh: members with experts have all other weights whole; use "
+                f"mesh(replica=2, expert={expert}), or {other} without expert"
+            )
+        if replace(self, stage=None) != Mesh(replica=self.replica, expert=expert):
+            raise PlanError(
+                "experts have no timetable, cut, micro-batches or memory to say: omit them; Task(accumulate=4) "
+                "computes a step in four batches"
+            )
+        if replica * expert != workers:
+            raise self._misfit({"replica": replica, "expert": expert}, workers)
+        return replace(self, replica=replica, stage=1)
 
     @property
     def stages(self) -> int:
@@ -101,9 +129,24 @@ class Mesh:
         return self.shard or 1
 
     @property
+    def experts(self) -> int:
+        """Members among which experts are divided."""
+        return self.expert or 1
+
+    @property
+    def cut_in_layers(self) -> bool:
+        """Whether stages have layers of their own, be it one stage with all of them."""
+        return not self.sharded and self.expert is None
+
+    @property
+    def batches(self) -> int:
+        """Workers of a replica that have batches of their own."""
+        return self.shards * self.experts
+
+    @property
     def members(self) -> int:
         """Workers of a replica."""
-        return self.stages * self.shards
+        return self.stages * self.batches
 
     @property
     def parts(self) -> int:

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from covey.errors import PlanError
-from covey.message import Address
 from covey.model.flat import Flat
-from covey.parallelism.axis import SHARD
 from covey.parallelism.sharded.row_owners import RowOwners
 from covey.parallelism.sharded.shard_messages import GradientRows
 from covey.program import Node, Receive
@@ -79,10 +77,10 @@ class GradientSums:
         number = (self._first + turn) * len(self.layers) + layer
         if turn < self.passes[self.me] and self.samples[self.me]:
             for member in self._others():
-                while self._open and not node.room(Address(SHARD, member)):
+                while self._open and not node.room(self.owners.peer(member)):
                     await self._close(node)
                 if self.owners.rows[member].keys() & set(names):
-                    await node.send(Address(SHARD, member), GradientRows(number, self._rows(grads, names, member)))
+                    await node.send(self.owners.peer(member), GradientRows(number, self._rows(grads, names, member)))
         if set(names) & self.owners.rows[self.me].keys():
             self._open.append(OpenSum(number, turn, names, self._rows(grads, names, self.me).clone(), {}))
         while self._open and self._arrived(node, self._open[0]):
@@ -97,14 +95,14 @@ class GradientSums:
         oldest = self._open[0]
         for member in self._senders(oldest.turn):
             if member not in oldest.came:
-                sender = Address(SHARD, member)
+                sender = self.owners.peer(member)
                 oldest.came[member] = (await node.receive(GradientRows, sender=sender, step=oldest.number)).rows
         self._add(self._open.pop(0))
 
     def _arrived(self, node: Node, open_sum: OpenSum) -> bool:
         for member in self._senders(open_sum.turn):
             if member not in open_sum.came:
-                want = Receive((GradientRows,), Address(SHARD, member), open_sum.number)
+                want = Receive((GradientRows,), self.owners.peer(member), open_sum.number)
                 found = node.host.receive_nowait(want)
                 if not isinstance(found, GradientRows):
                     return False

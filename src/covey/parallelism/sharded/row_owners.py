@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from covey.errors import PlanError
+from covey.message import Address
 from covey.model.slots import TensorSlot, slots_of
+from covey.parallelism.axis import SHARD
 from covey.vector import Vector, chunk
 
 
@@ -19,8 +21,8 @@ def rows_of(tensor: Tensor) -> Tensor:
 class RowOwners:
     """Every parameter divided by rows, as evenly as they come: each row has one owner."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], members: int) -> None:
-        self.members = members
+    def __init__(self, parameters: Mapping[str, nn.Parameter], members: int, axis: str = SHARD) -> None:
+        self.members, self.axis = members, axis
         self.sizes = {name: len(rows_of(parameter)) for name, parameter in parameters.items()}
         self.rows: list[dict[str, tuple[int, int]]] = []  # of each member: from which row to which
         self.slots: list[list[TensorSlot]] = []  # where they lie in its flat vector
@@ -34,6 +36,10 @@ class RowOwners:
                 f"{members} workers: use fewer, or several replicas, as mesh(replica=2, zero=3)"
             )
 
+    def peer(self, member: int) -> Address:
+        """How the others call a member."""
+        return Address(self.axis, member)
+
     def cut(self, tensors: Mapping[str, Tensor], member: int) -> dict[str, Tensor]:
         """The rows of a member, of those tensors that are given; views of them."""
         found = ((name, ends) for name, ends in self.rows[member].items() if name in tensors)
@@ -43,6 +49,13 @@ class RowOwners:
         """Of the rows of the member that owns most."""
         sizes = {name: parameter.element_size() for name, parameter in parameters.items()}
         return max(sum((slot.stop - slot.start) * sizes[slot.name] for slot in slots) for slots in self.slots)
+
+    def rows_in(self, flat: Vector, member: int) -> Vector:
+        """What a member's flat vector has of these parameters, which are its first ones."""
+        sizes = [0] * len(flat.parts)
+        for slot in self.slots[member]:
+            sizes[slot.part] = slot.stop
+        return flat.cut(tuple((0, size) for size in sizes))
 
     def views(self, flat: Vector, member: int) -> dict[str, Tensor]:
         """A member's rows as they lie in its flat vector."""

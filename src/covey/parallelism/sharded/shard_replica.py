@@ -7,17 +7,16 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import nan, sqrt
+from typing import ClassVar
 
 from torch import nn
 
 from covey.data.group_batches import GroupBatches
 from covey.errors import PlanError
-from covey.message import Address
 from covey.model.batches import Batch, BatchSource, OwnBatches
 from covey.model.compute_shares import in_backward
 from covey.model.flat import Flat
 from covey.model.optimizers import MakeOptimizer
-from covey.parallelism.axis import SHARD
 from covey.parallelism.cut_replica import CutReplica
 from covey.parallelism.parameter_map import ParameterMap
 from covey.parallelism.sharded.gradient_sums import GradientSums
@@ -53,6 +52,7 @@ class ShardReplica(CutReplica):
 
     parts: ShardParts
     instead = "shards cannot give: use allreduce or bsp"
+    mesh: ClassVar[str] = "mesh(shard=...)"  # what divides the model, for messages
 
     def __init__(
         self, parts: ShardParts, optimizer: MakeOptimizer, batch_source: BatchSource, *,
@@ -63,10 +63,10 @@ class ShardReplica(CutReplica):
             rate=rate, budget=budget, clip_norm=clip_norm, pace=pace, layout=parts.layout,
         )  # fmt: skip
         if self.compute.norms:
-            raise PlanError("nn.SyncBatchNorm and mesh(shard=...): each member has its own batch; use nn.BatchNorm")
+            raise PlanError(f"nn.SyncBatchNorm and {self.mesh}: each member has its own batch; use nn.BatchNorm")
         if not self.elementwise:
             raise PlanError(
-                f"{type(self.optimizer).__name__} looks at whole parameters, and shards own rows of them: use an "
+                f"{type(self.optimizer).__name__} looks at whole parameters, and members own rows of them: use an "
                 "element-wise optimizer (SGD, Adam, ...), or `sliced`, which gives whole parameters to owners"
             )
         self.parts = parts
@@ -85,6 +85,11 @@ class ShardReplica(CutReplica):
     def changing(self) -> list[object]:
         return [*super().changing(), self.parts.weights, self.parts.sums]
 
+    @property
+    def needed(self) -> bool:
+        """Whether the others need this member while they compute."""
+        return self.parts.zero == 3
+
     # -- gradients ------------------------------------------------------------------------------------------------
 
     async def gradient(self, node: Node, clip: bool = True) -> Vector:
@@ -98,8 +103,8 @@ class ShardReplica(CutReplica):
         if parts.zero < 3:
             await parts.weights.bring_all(node)
         batch = Batch(nan, 0)
-        if mine or parts.zero == 3:  # who has no samples still has rows that the others need
-            batch = await node.compute(partial(self._differentiate, node), talks=parts.zero > 1)
+        if mine or self.needed:  # who has no samples still has what the others need
+            batch = await node.compute(partial(self._differentiate, node), talks=parts.zero > 1 or self.needed)
         await self._hand_out_rest(node)
         await parts.sums.finish(node)
         await self._mean_buffers(node, group)
@@ -164,11 +169,11 @@ class ShardReplica(CutReplica):
         others = [member for member in range(parts.shards) if member != parts.shard]
         if group[parts.shard]:
             for member in others:
-                await node.send(Address(SHARD, member), GroupBuffers(node.step, self.buffers))
+                await node.send(parts.sums.owners.peer(member), GroupBuffers(node.step, self.buffers))
         found = {parts.shard: self.buffers.clone()}
         for member in others:
             if group[member]:
-                came = await node.receive(GroupBuffers, sender=Address(SHARD, member), step=node.step)
+                came = await node.receive(GroupBuffers, sender=parts.sums.owners.peer(member), step=node.step)
                 found[member] = came.buffers
         there = [found[member] for member in range(parts.shards) if group[member]]
         mean_(self.buffers, there, [1.0] * len(there))
@@ -184,8 +189,9 @@ class ShardReplica(CutReplica):
         parts, mine = self.parts, self.grad.norm() ** 2
         others = [member for member in range(parts.shards) if member != parts.shard]
         for member in others:
-            await node.send(Address(SHARD, member), GradientSquare(node.step, mine))
+            await node.send(parts.sums.owners.peer(member), GradientSquare(node.step, mine))
         squares = {parts.shard: mine}
         for member in others:
-            squares[member] = (await node.receive(GradientSquare, sender=Address(SHARD, member), step=node.step)).square
+            sender = parts.sums.owners.peer(member)
+            squares[member] = (await node.receive(GradientSquare, sender=sender, step=node.step)).square
         return sqrt(max(0.0, sum(squares[member] for member in sorted(squares))))

@@ -15,10 +15,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.hooks import RemovableHandle
 
 from covey.errors import PlanError
-from covey.message import Address
 from covey.model.compute_shares import in_backward, in_forward
 from covey.model.flat import Flat
-from covey.parallelism.axis import SHARD
 from covey.parallelism.sharded.layer_parameters import LayerParameters
 from covey.parallelism.sharded.row_owners import RowOwners, rows_of
 from covey.parallelism.sharded.shard_messages import ParameterRows
@@ -89,11 +87,12 @@ class WorkingWeights:
 
     async def bring_all(self, node: Node) -> None:
         """Everybody's rows of everything."""
+        rows = self.owners.rows_in(self.layout.seen, self.me)
         for member in self._others():
-            await node.send(Address(SHARD, member), ParameterRows(node.step, ALL, self.layout.seen))
+            await node.send(self.owners.peer(member), ParameterRows(node.step, ALL, rows))
         self._fill(self.me, self.owners.views(self.layout.seen, self.me))
         for member in self._others():
-            came = await node.receive(ParameterRows, sender=Address(SHARD, member), step=node.step)
+            came = await node.receive(ParameterRows, sender=self.owners.peer(member), step=node.step)
             self._fill(member, self.owners.views(came.rows, member))
         self._versions = {name: parameter._version for name, parameter in self.parameters.items()}
 
@@ -188,14 +187,14 @@ class WorkingWeights:
         mine = self.owners.views(self.layout.seen, self.me)
         rows = Vector(mine[name].view(-1) for name in names if name in mine)
         for member in self._others():
-            await node.send(Address(SHARD, member), ParameterRows(tag, number, rows), priority=1)
+            await node.send(self.owners.peer(member), ParameterRows(tag, number, rows), priority=1)
         for name in names:
             self.parameters[name].data = self.parameters[name].new_empty(self.shapes[name])
             self._names[_place(self.parameters[name])] = name
             self._versions[name] = self.parameters[name]._version
         self._fill(self.me, {name: mine[name] for name in names if name in mine})
         for member in self._others():
-            came = await node.receive(ParameterRows, sender=Address(SHARD, member), step=tag)
+            came = await node.receive(ParameterRows, sender=self.owners.peer(member), step=tag)
             if came.layer != number:
                 raise PlanError(
                     f"shard {member} computes layer {came.layer} where shard {self.me} computes layer {number}: with "

@@ -1,0 +1,7 @@
+"""Which modules have parts that a mesh can give to different workers? Uncut they are ordinary modules."""
+
+from __future__ import annotations
+
+from covey.nn.experts import Experts
+
+__all__ = ["Experts"]
