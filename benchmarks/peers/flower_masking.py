@@ -10,18 +10,21 @@ from __future__ import annotations
 import json
 import sys
 import time
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord
-from flwr.client.mod.secure_aggregation import secaggplus_mod as flower
 from flwr.common import ndarrays_to_parameters
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import encrypt
 from flwr.common.secure_aggregation.secaggplus_constants import Key
 from flwr.common.secure_aggregation.secaggplus_utils import share_keys_plaintext_concat
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, private_key_to_bytes, public_key_to_bytes
 
+flower = import_module("flwr.client.mod.secure_aggregation.secaggplus_mod")  # a function of that name hides it
 
-def state(clients: int) -> tuple[flower.SecAggPlusState, ConfigRecord]:
+
+def state(clients: int) -> tuple[Any, ConfigRecord]:
     """A client that has everybody's keys, and what the server delivers to it then."""
     pairs = [generate_key_pairs() for _ in range(clients)]
     mine, others = pairs[0], range(1, clients)
