@@ -25,6 +25,8 @@ SHARD = "shard"
 """How it calls those who own the other rows of the same parameters."""
 EXPERT = "expert"
 """How it calls those who have the other experts of the same layers."""
+TENSOR = "tensor"
+"""How it calls those who have the other slices of the same layers."""
 AGE = "age"
 """What a stage notes: how many updates old the weights of a gradient were. It is the run's staleness."""
 OF_BATCHES = ("samples", "loss", DROPPED)
@@ -46,7 +48,7 @@ class AxisPlace:
     @property
     def alike(self) -> bool:
         """Whether all places along it compute on the same batch."""
-        return self.name == STAGE
+        return self.name in (STAGE, TENSOR)
 
 
 @dataclass(frozen=True, slots=True)

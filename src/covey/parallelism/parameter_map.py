@@ -29,9 +29,13 @@ class NumberSpan:
 class ParameterMap:
     """Turns what a part of the model shows of itself into a piece of the whole model."""
 
-    def __init__(self, layout: Flat, whole: Outline, begin: Mapping[str, int] = WHOLE) -> None:
-        """Of a tensor that is not there as a whole, `begin` says with which of its numbers the part begins."""
-        self.params = _spans(layout.slots, whole.params, begin)
+    def __init__(
+        self, layout: Flat, whole: Outline, begin: Mapping[str, int] = WHOLE,
+        runs: Mapping[str, Sequence[tuple[int, int]]] | None = None,
+    ) -> None:  # fmt: skip
+        """Of a tensor that is not there as a whole, `begin` says with which of its numbers the part begins; or `runs`,
+        where each run of its numbers begins, and how long it is."""
+        self.params = _spans(layout.slots, whole.params, begin, runs or {})
         self.floats = _spans(layout.buffer_slots, whole.floats)
         self.counters = tuple(whole.counters.index(name) for name in layout.others())
         self.sizes = _parts(whole.params), _parts(whole.floats)
@@ -54,11 +58,17 @@ def _parts(slots: Sequence[TensorSlot]) -> int:
 
 
 def _spans(
-    mine: Sequence[TensorSlot], whole: Sequence[TensorSlot], begin: Mapping[str, int] = WHOLE
+    mine: Sequence[TensorSlot], whole: Sequence[TensorSlot], begin: Mapping[str, int] = WHOLE,
+    runs: Mapping[str, Sequence[tuple[int, int]]] | None = None,
 ) -> list[NumberSpan]:  # fmt: skip
     """Where each tensor of a part lies there, in the order in which the whole model has them."""
-    places = {slot.name: (slot.part, slot.start + begin.get(slot.name, 0)) for slot in whole}
-    spans = [NumberSpan(slot.part, slot.start, places[slot.name], slot.stop - slot.start) for slot in mine]
+    places = {slot.name: (slot.part, slot.start) for slot in whole}
+    spans = []
+    for slot in mine:
+        (part, first), at = places[slot.name], slot.start
+        for start, size in (runs or {}).get(slot.name, [(begin.get(slot.name, 0), slot.stop - slot.start)]):
+            spans.append(NumberSpan(slot.part, at, (part, first + start), size))
+            at += size
     return sorted(spans, key=lambda span: span.there)
 
 

@@ -23,6 +23,7 @@ from covey.parallelism.plan.mesh import BEST, EQUAL, Mesh
 from covey.parallelism.plan.profile import Profile
 from covey.parallelism.plan.schedule import Schedule
 from covey.parallelism.plan.terms import Cut, CutTerms, memories
+from covey.parallelism.tensor.tensor_roles import split_plan
 from covey.run.kept import mesh_of
 from covey.simulate.units import format_bytes, parse_size
 from covey.spec import Spec, parse_call
@@ -43,6 +44,9 @@ def settled(
     if isinstance(mesh, Mesh) and before:
         mesh = _as_before(mesh, mesh_of(before))
     if not isinstance(mesh, Mesh):
+        return spec, strategy
+    if not mesh.cut_in_layers:
+        split_plan(mesh, task, build.model(task, deal.seed), deal)  # every role finds it again
         return spec, strategy
     repeat = 0 if counted or mesh.load else 3  # who says what its parts cost need not measure it
     chain, profile = profiled(

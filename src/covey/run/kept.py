@@ -22,7 +22,7 @@ def mesh_of(strategy: str) -> Mesh:
     if call is None:
         return Mesh(replica=1, stage=1, timetable="plain", microbatches=1, chunks=1)
     written = bind(call, Mesh, "mesh", strategy)
-    return written.fitted((written.replica or 1) * (written.stage or 1) * written.batches)
+    return written.fitted((written.replica or 1) * (written.stage or 1) * written.batches * written.tensors)
 
 
 def same_cut(one: str, other: str) -> bool:

@@ -271,6 +271,9 @@ def kept_run(
         had = f"mesh(shard={before.shards})" if before.shards > 1 else "no shards"
         had = f"mesh(expert={before.experts})" if before.experts > 1 else had
         raise CheckpointError(f"{place} is of a run with {had}, and shards keep to their number: go on with {had}")
+    if (before.tensors, before.split) != (now.tensors, now.split):
+        had = f"mesh(tensor={before.tensors}, split={before.split})" if before.tensors > 1 else "whole layers"
+        raise CheckpointError(f"{place} is of a run with {had}, and slices of layers stay as they are: go on with that")
     cut = before.members > 1 or now.members > 1
     fixed = PLAN if run.loop or cut or rigid else ()
     if rigid and run.skipped:

@@ -28,6 +28,8 @@ class ModelMesh(Protocol):
     def batches(self) -> int: ...
     @property
     def cut_in_layers(self) -> bool: ...
+    @property
+    def tensors(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ class Strategy:
     def replicas(self, workers: int) -> int:
         """How many copies of the model this many workers hold: each has its share of the data."""
         mesh = self.composition.mesh
-        return workers // mesh.stages if mesh else workers
+        return workers // (mesh.stages * mesh.tensors) if mesh else workers
 
     def check_clip(self, servers: int) -> None:
         """Refuse a task's `clip_norm`, or a loop's `member.clip`, that no role could keep to."""

@@ -21,6 +21,8 @@ class Mesh:
     stage: int | None = None
     shard: int | None = None  # workers that divide the rows of every parameter, each with its own batches
     expert: int | None = None  # workers that divide the experts of covey.nn.Experts, each with its own batches
+    tensor: int | None = None  # workers that divide layers, and compute on the same batch
+    split: str = BEST  # or none; or which layers by what: "blocks.*.up:column blocks.*.down:row"
     zero: int | None = None  # what they divide: 1 the optimizer's state, 2 gradients too, 3 (usual) parameters too
     timetable: Literal["plain", "gpipe", "1f1b", "interleaved", "pipedream", "2bw"] = "1f1b"
     microbatches: int | None = None  # into which a batch is cut
@@ -34,12 +36,15 @@ class Mesh:
 
     def fitted(self, workers: int) -> Mesh:
         """With all its sizes said, for this many workers; refused where they do not fit."""
-        sizes = self.replica, self.stage, self.shard, self.expert, self.microbatches, self.chunks
-        if any(size is not None and size < 1 for size in sizes):
-            raise PlanError(
-                "a mesh has at least 1 replica, 1 stage, 1 shard, 1 member for experts, 1 micro-batch and 1 chunk"
-            )
+        self._check_sizes()
+        if self.tensor is not None or self.split != BEST:
+            return self._with_tensor(workers)
         return self._in_stages(workers) if self.expert is None else self._for_experts(self.expert, workers)
+
+    def _check_sizes(self) -> None:
+        for name in ("replica", "stage", "shard", "expert", "tensor", "microbatches", "chunks"):
+            if (size := getattr(self, name)) is not None and size < 1:
+                raise PlanError(f"mesh({name}={size}): at least 1 is needed")
 
     def _in_stages(self, workers: int) -> Mesh:
         """With stages, or with shards."""
@@ -49,7 +54,8 @@ class Mesh:
         if stage is None:
             if replica is None and not self.sharded:
                 raise PlanError(
-                    "say how the model is cut: with mesh(stage=2), mesh(shard=2), or mesh(replica=2, stage=2)"
+                    "say how the model is cut: with mesh(stage=2), mesh(shard=2), mesh(tensor=2), or "
+                    "mesh(replica=2, stage=2)"
                 )
             stage = 1 if self.sharded or replica is None else max(1, workers // replica)
         replica = max(1, workers // (stage * shard)) if replica is None else replica
@@ -114,6 +120,23 @@ class Mesh:
             raise self._misfit({"replica": replica, "expert": expert}, workers)
         return replace(self, replica=replica, stage=1)
 
+    def _with_tensor(self, workers: int) -> Mesh:
+        """With layers divided, which have no timetable."""
+        if self.tensor is None:
+            raise PlanError(f"split={self.split!r} says how layers are divided: add tensor=2, or omit split")
+        if (self.stage or 1) > 1 or self.sharded or self.expert is not None:
+            other = "shard" if self.sharded else "stage" if self.expert is None else "expert"
+            raise PlanError(
+                f"a mesh has tensor={self.tensor} or {other}=..., not both: replicas go with either, as "
+                f"mesh(replica=2, tensor={self.tensor})"
+            )
+        if replace(self, stage=None) != Mesh(replica=self.replica, tensor=self.tensor, split=self.split):
+            raise PlanError("divided layers have no timetable, cut, micro-batches or memory to say: omit them")
+        replica = self.replica or max(1, workers // self.tensor)
+        if replica * self.tensor != workers:
+            raise self._misfit({"replica": replica, "tensor": self.tensor}, workers)
+        return replace(self, replica=replica, stage=1)
+
     @property
     def stages(self) -> int:
         assert self.stage is not None
@@ -136,7 +159,7 @@ class Mesh:
     @property
     def cut_in_layers(self) -> bool:
         """Whether stages have layers of their own, be it one stage with all of them."""
-        return not self.sharded and self.expert is None
+        return not self.sharded and self.expert is None and self.tensor is None
 
     @property
     def batches(self) -> int:
@@ -144,9 +167,14 @@ class Mesh:
         return self.shards * self.experts
 
     @property
+    def tensors(self) -> int:
+        """Members among which layers are divided."""
+        return self.tensor or 1
+
+    @property
     def members(self) -> int:
         """Workers of a replica."""
-        return self.stages * self.batches
+        return self.stages * self.batches * self.tensors
 
     @property
     def parts(self) -> int:
@@ -191,4 +219,6 @@ class Mesh:
 
 
 def _written(value: object) -> str:
+    if isinstance(value, str) and " " in value:
+        return f'"{value}"'
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,201 @@
+"""What the members of a tensor group do together inside a forward and a backward: sums, and slices brought together.
+
+A value is whole, and then the same on all members to the bit, or divided along one dimension. The gradient of a whole
+value is whole. So each of the four ways between the two has its counterpart in backward:
+
+    forward                       backward
+    sum of everybody's            as it is
+    as it is, for a local use     sum of everybody's
+    slices brought together       own slice
+    own slice                     slices brought together
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covey.message import Address, Message
+from covey.model.compute_shares import in_backward, in_forward
+from covey.parallelism.axis import TENSOR
+from covey.parallelism.tensor.layout import Blocks, SplitLayout, length, ranges_of
+from covey.program import Node
+from covey.vector import Vector
+
+Rule = Callable[[str, Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
+"""What a function of torch does with slices: its name, itself, and what it is given."""
+TURNS = 1 << 20  # more exchanges than one step can have
+
+
+class MemberNumbers(Message):
+    """What a member has to add to a sum, or its slice of a value; `step` numbers exchanges in the whole run."""
+
+    wire_name = "tensor.member_numbers"
+
+    step: int
+    numbers: Vector
+
+
+class TensorGroup:
+    """The members that divide the layers of one model, as one of them sees it; alone it has everything."""
+
+    def __init__(self, members: int, rules: Mapping[str, Rule], me: int = 0) -> None:
+        self.members, self.me, self.rules = members, me, rules
+
+    # -- what a member has -------------------------------------------------------------------------------------------
+
+    def ranges(self, blocks: Blocks) -> list[tuple[int, int]]:
+        """This member's numbers along a divided dimension."""
+        return ranges_of(blocks, self.members, self.me)
+
+    def extent(self, blocks: Blocks) -> int:
+        """How many they are."""
+        return sum(stop - first for first, stop in self.ranges(blocks))
+
+    def cut(self, whole: Tensor, layout: SplitLayout) -> Tensor:
+        """This member's slice of a whole value, without its gradient's way back."""
+        parts = [whole.narrow(layout.dim, first, stop - first) for first, stop in self.ranges(layout.blocks)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, layout.dim)
+
+    # -- with the others ---------------------------------------------------------------------------------------------
+
+    def summed(self, part: Tensor) -> Tensor:
+        """The sum of what all members have; whole."""
+        found: Tensor = _Summed.apply(self, part)  # type: ignore[no-untyped-call]
+        return found
+
+    def copied(self, whole: Tensor) -> Tensor:
+        """A whole value for a use in which each member has a part of its gradient; one sum serves all such uses."""
+        if not (whole.requires_grad and torch.is_grad_enabled()):
+            return whole
+        kept: tuple[int, Tensor] | None = getattr(whole, "_copied", None)
+        if kept is None or kept[0] != whole._version:
+            kept = whole._version, _Copied.apply(self, whole)  # type: ignore[no-untyped-call]
+            whole._copied = kept  # type: ignore[attr-defined]
+        return kept[1]
+
+    def gathered(self, local: Tensor, layout: SplitLayout, why: str) -> Tensor:
+        """The whole value of which everybody has a slice; whoever plans is told `why`."""
+        found: Tensor = _Gathered.apply(self, local, layout)  # type: ignore[no-untyped-call]
+        return found
+
+    def sliced(self, whole: Tensor, layout: SplitLayout) -> Tensor:
+        """This member's slice of a whole value."""
+        found: Tensor = _OwnPart.apply(self, whole, layout)  # type: ignore[no-untyped-call]
+        return found
+
+    def wish(self, layout: SplitLayout, blocks: Blocks | None) -> None:
+        """Whoever plans is told with which blocks a value would not have had to be brought together."""
+
+    # -- numbers -----------------------------------------------------------------------------------------------------
+
+    def everybodys(self, mine: Tensor) -> list[Tensor]:
+        """What each member has, in their order."""
+        raise NotImplementedError
+
+    def add(self, mine: Tensor) -> Tensor:
+        """In the order of members: so all of them have the same bits."""
+        first, *others = self.everybodys(mine)
+        total = first.to(mine.device, copy=True).view(mine.shape)
+        for other in others:
+            total.add_(other.view(mine.shape).to(mine.device))
+        return total
+
+    def join(self, mine: Tensor, layout: SplitLayout) -> Tensor:
+        """Everybody's slices as one."""
+        sizes = list(mine.shape)
+        sizes[layout.dim] = length(layout.blocks)
+        whole = mine.new_empty(sizes)
+        for member, came in enumerate(self.everybodys(mine)):
+            ranges = ranges_of(layout.blocks, self.members, member)
+            sizes[layout.dim] = sum(stop - first for first, stop in ranges)
+            at = 0
+            for first, stop in ranges:
+                there = came.view(sizes).narrow(layout.dim, at, stop - first)
+                whole.narrow(layout.dim, first, stop - first).copy_(there)
+                at += stop - first
+        return whole
+
+    def highest(self, mine: Tensor) -> Tensor:
+        """The largest of everybody's, number by number."""
+        return torch.stack([came.view(mine.shape).to(mine.device) for came in self.everybodys(mine)]).amax(0)
+
+
+class MemberGroup(TensorGroup):
+    """A member's group while it computes a step."""
+
+    def __init__(self, members: int, rules: Mapping[str, Rule], me: int, turns: int) -> None:
+        super().__init__(members, rules, me)
+        self.turns = turns  # exchanges of a step, as far as known
+        self._node: Node | None = None
+        self._turn = 0
+
+    def begin(self, node: Node) -> None:
+        """A step."""
+        self._node, self.turns, self._turn = node, self._turn or self.turns, 0
+
+    def everybodys(self, mine: Tensor) -> list[Tensor]:
+        node, turn = self._node, self._turn
+        assert node is not None, "a divided value is used outside of a step"
+        self._turn += 1
+        share = min(1.0, self._turn / (self.turns + 1))
+        progress = in_forward(2 * share) if share <= 0.5 else in_backward(2 * share - 1)
+        flat = mine.detach().contiguous().view(-1)
+        return node.consult(self._exchange(node, flat, node.step * TURNS + turn), progress)
+
+    async def _exchange(self, node: Node, mine: Tensor, number: int) -> list[Tensor]:
+        others = [member for member in range(self.members) if member != self.me]
+        for member in others:
+            await node.send(Address(TENSOR, member), MemberNumbers(number, Vector([mine])), priority=1)
+        came = {self.me: mine}
+        for member in others:
+            sender = Address(TENSOR, member)
+            came[member] = (await node.receive(MemberNumbers, sender=sender, step=number)).numbers.parts[0]
+        return [came[member] for member in range(self.members)]
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, group: TensorGroup, part: Tensor) -> Tensor:
+        return group.add(part)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
+        return None, grads[0]
+
+
+class _Copied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, group: TensorGroup, whole: Tensor) -> Tensor:
+        ctx.group = group
+        return whole.view_as(whole)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
+        return None, ctx.group.add(grads[0])
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, group: TensorGroup, local: Tensor, layout: SplitLayout) -> Tensor:
+        ctx.group, ctx.layout = group, layout
+        return group.join(local, layout)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
+        grad = grads[0].to_dense() if grads[0].is_sparse else grads[0]
+        return None, ctx.group.cut(grad, ctx.layout), None
+
+
+class _OwnPart(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, group: TensorGroup, whole: Tensor, layout: SplitLayout) -> Tensor:
+        ctx.group, ctx.layout = group, layout
+        return group.cut(whole, layout).clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
+        return None, ctx.group.join(grads[0], ctx.layout), None
