@@ -231,7 +231,7 @@ def test_switch_is_this_by_name() -> None:
     [
         ("allreduce with mesh(expert=3)", r"mesh\(expert=3\) needs a multiple of 3 workers, not 4"),
         ("allreduce with mesh(replica=2, expert=3)", r"mesh\(replica=2, expert=3\) needs 6 workers, not 4"),
-        ("allreduce with mesh(expert=0)", "at least 1 replica"),
+        ("allreduce with mesh(expert=0)", "at least 1 is needed"),
         ("allreduce with mesh(stage=2, expert=2)", "expert=2 and stage in one mesh"),
         ("allreduce with mesh(shard=2, expert=2)", "expert=2 and shard in one mesh"),
         ("allreduce with mesh(expert=2, zero=2)", "expert=2 and shard in one mesh"),

@@ -20,9 +20,10 @@ def test_a_system_trains_digits_under_its_name(name: str, accuracy: float) -> No
 @pytest.mark.parametrize(
     "name", [name for name, system in SYSTEMS.items() if system.row and "model" in system.row.parallelism]
 )
-def test_the_model_parallel_half_of_a_system_is_a_mesh(name: str) -> None:
-    """DistBelief's is Downpour between replicas that are stages."""
-    spec = f"{'project_adam(epoch=1)' if name == 'project_adam' else name} with mesh(replica=2, stage=2, cut=equal)"
+@pytest.mark.parametrize("mesh", ["stage=2, cut=equal", "tensor=2"])
+def test_the_model_parallel_half_of_a_system_is_a_mesh(name: str, mesh: str) -> None:
+    """DistBelief's is Downpour between replicas that are stages, or that divide layers."""
+    spec = f"{'project_adam(epoch=1)' if name == 'project_adam' else name} with mesh(replica=2, {mesh})"
     result = covey.fit(mlp(), spec, 4, engine="simulated", steps=3)
     assert result.strategy.startswith(name) and result.taxonomy["parallelism"] == "model + data"
     assert result.samples == 3 * 2 * 8

@@ -182,8 +182,7 @@ def _cut(
     spec: Spec, chosen: Strategy, task: Task, workers: int, deal: Shards, given: Options
 ) -> tuple[Spec, Strategy]:  # fmt: skip
     """The strategy with its model's cut decided, if it is cut: by measuring, in virtual time by counting."""
-    mesh = chosen.composition.mesh
-    if mesh is None or not (mesh.cut_in_layers or mesh.tensors > 1):
+    if (mesh := chosen.composition.mesh) is None or not (mesh.cut_in_layers or mesh.tensors > 1):
         return spec, chosen
     from covey.run.cutting import settled  # tracing models takes long to import
 

@@ -91,7 +91,7 @@ class SplitTensor(Tensor):
             f"{func} asks for the memory of a value that mesh(tensor=...) divides: leave its layer whole, with split="
         )
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"SplitTensor({tuple(self.shape)}, {self.divided})"
 
 
