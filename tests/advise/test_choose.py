@@ -253,3 +253,18 @@ def test_of_equally_fast_ones_what_the_survey_prefers_comes_first() -> None:
 
     steady, loose = place(0.5, "central, synchronous"), place(0.5, "decentral, asynchronous")
     assert steady < loose < place(0.6, "central, synchronous") < place(0.1, "central, synchronous", missed=True)
+
+
+def test_a_run_costs_its_hours_times_the_price_of_all_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_reasons", "_risks"):
+        monkeypatch.setattr(conclude, name, lambda *_: [])
+    one = Estimate(1.0)
+    known: Any = SimpleNamespace(
+        now=SimpleNamespace(workers=2, price=3.6), curve=lambda row: Curve(), missed=lambda row: False,
+        relative=lambda row: one, step=lambda row: one, seconds=lambda row: Estimate(500.0),
+    )  # fmt: skip
+    row: Any = SimpleNamespace(
+        candidate=SimpleNamespace(spec="bsp", strategy=resolve("bsp", 2)), timing="virtual time",
+        step=SimpleNamespace(share=lambda: 0.1, staleness=0.0),
+    )  # fmt: skip
+    assert conclude._choice(row, known, {}).money == pytest.approx(0.5)

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
+from covey import catalog
 from covey.central.sliced.dropping import Dropping, Patience
 from covey.central.sliced.slice_owners import FreshSlice, GradientSlice
 from covey.errors import PlanError
@@ -76,3 +77,8 @@ def test_what_cannot_be_is_refused() -> None:
     for given in ("drop=1", "drop=0.2, most=0.1", "drop=0.1, parts=0", "drop=0.1, window=0"):
         with pytest.raises(PlanError, match="bigdl"):
             run(quadratic(), f"bigdl({given})", 2, steps=1)
+
+
+@pytest.mark.parametrize(("given", "most"), [("drop=0.1", 0.2), ("drop=0.6", 1.0), ("drop=0.1, most=0.4", 0.4)])
+def test_an_update_may_miss_twice_the_usual_share_and_no_more_than_all(given: str, most: float) -> None:
+    assert catalog.resolve(f"bigdl({given})", 2).settings["most"] == most

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +14,12 @@ from hypothesis import strategies as st
 
 import covey
 from covey import catalog
-from covey.central.server.shard import Push
+from covey.central.server.client import Servers
+from covey.central.server.shard import Params, Push
 from covey.errors import PlanError
 from covey.simulate import from_flags
 from covey.task import Task
+from covey.vector import Vector
 from tests.worlds import INSTANT, World, middle, mlp, paced, quadratic, run, server, sgd, slowed, worker
 
 
@@ -49,6 +53,24 @@ def test_with_four_replicas_an_epoch_ends_at_the_third_finish() -> None:
     assert world.outcome.seconds == pytest.approx(0.25)
     assert world.log.values("skipped", worker(3)) == [4, 4, 4]
     assert world.outcome.samples == 128 - 12
+
+
+def test_an_epoch_is_over_when_one_of_several_servers_says_so() -> None:
+    """The others will: they have heard the same pushes, or are about to."""
+    store: Any = object.__new__(Servers)
+    answers = [Params(0, 7, Vector(()), 0, over=over) for over in (2, 1)]
+
+    async def receive(kind: Any, index: int, *_: Any) -> Params:
+        return answers[index]
+
+    async def ask(step: int) -> None: ...
+
+    store.node, store.back = SimpleNamespace(step=0), SimpleNamespace(receive=receive)
+    store.ask, store.place = ask, lambda index: None
+    store.servers, store.versions, store.over = [server(0), server(1)], [0, 0], 1
+    with pytest.raises(StopIteration):
+        store.pull().send(None)
+    assert store.over == 2 and store.versions == [7, 7]
 
 
 def test_a_share_of_samples_ends_it_for_all() -> None:

@@ -16,6 +16,7 @@ from covey.data.leases import BatchSet, Lease, Ledger
 from covey.data.shards import Shards
 from covey.errors import CoveyError, PeerLost, PlanError
 from covey.model import build
+from covey.servers.leasing_server import LeasingServer
 from covey.servers.taking_part import EntryStep, TakesPart, first_step
 from covey.simulate.faults import parse_faults
 from covey.synchronization import GatherChoice
@@ -90,6 +91,13 @@ def test_a_worker_that_dies_again_and_again_leaves_and_the_others_go_on(applied:
     assert isinstance(result.membership, list)
     assert [event.event for event in result.membership] == ["rebirth", "rebirth", "leave"]
     assert result.membership[-1].workers == 2 and "3 times without a new step" in result.membership[-1].cause
+
+
+def test_a_worker_that_does_a_batch_between_its_deaths_is_born_again() -> None:
+    """Its new lives enter at steps that others have done; what counts is what it has done itself."""
+    kills = "; ".join(f"kill worker 1#{effect}" for effect in range(9, 9 + 5 * 7, 7))
+    result = run("bsp", kills, max_failures=2, steps=12)
+    assert [event.event for event in result.membership or []] == ["rebirth", "rebirth", "rebirth", "leave"]
 
 
 def replay(applied: Applied, servers: int) -> torch.Tensor:
@@ -188,6 +196,13 @@ def entered(step: int, pushed: bool, entries: int = 1) -> EntryStep:
 )
 def test_what_only_some_servers_have_had_of_a_worker_it_does_again(entries: list[EntryStep], step: int) -> None:
     assert first_step(entries) == step
+
+
+@pytest.mark.parametrize(("steps", "enters"), [({0: 3, 2: 5}, 3), ({}, 6)])
+def test_who_enters_is_as_far_as_the_slowest_that_is_there(steps: dict[int, int], enters: int) -> None:
+    """It would wait for the slowest if it came further ahead; where nobody is, it goes on where the last one was."""
+    server: Any = object.__new__(type("There", (LeasingServer,), {"taking_part": steps, "furthest": 6}))
+    assert server.entry(1) == enters
 
 
 def test_a_new_life_says_once_what_its_seat_has_done() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from covey.central.scheduled.forward_flow import ForwardFlow
+from covey.central.scheduled.parameter_gates import Gated
+from covey.central.scheduled.priorities import SlicedCopy
 from covey.central.scheduled.pushing import Turn
 from covey.central.scheduled.slice_server import SliceServer
 from covey.central.scheduled.slices import Confirmed, Gradient, SliceOrder, Statistics, Updated
@@ -155,6 +158,30 @@ def test_tictac_orders_what_comes_back_and_not_what_leaves() -> None:
     assert layers(world, worker(0), Updated) == [0, 1, 2]
     fifo = run(deep(clip_norm=0.01), "p3(slice=0, order=fifo)", 1, steps=3, cluster=SLOW)
     assert world.outcome.seconds < fifo.outcome.seconds
+
+
+def test_the_time_of_a_byte_is_that_of_updates_that_come_after_another() -> None:
+    """The first of them may have been on its way for long."""
+    copy: Any = object.__new__(SlicedCopy)
+    left, times = [Vector([torch.zeros(25)])] * 3, iter((5.0, 6.0, 8.0))
+
+    async def receive(kind: Any) -> Any:
+        return SimpleNamespace(params=left.pop())
+
+    async def now() -> float:
+        return next(times)
+
+    copy.node, copy.of_slot = SimpleNamespace(receive=receive, now=now), [[0]]
+    copy.fresh, copy.install = lambda slot: not left, lambda message: None
+    with pytest.raises(StopIteration) as found:
+        copy.seconds_of_a_byte().send(None)
+    assert found.value.value == pytest.approx((8.0 - 5.0) / (2 * 100))
+
+
+def test_what_forward_does_not_use_is_the_least_urgent() -> None:
+    gated: Any = object.__new__(Gated)
+    gated.order, gated.replica = {2: 0, 0: 1}, SimpleNamespace(layout=SimpleNamespace(slots=[None] * 3))
+    assert [gated.urgency(slot) for slot in range(3)] == [1, 3, 0]
 
 
 def test_tac_takes_first_what_hides_most_of_the_transfers() -> None:

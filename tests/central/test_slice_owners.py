@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.central.sliced.slice_owners import FreshSlice, GradientSlice
+from covey.central.sliced.slice_owners import FreshSlice, GradientSlice, Owner
 from covey.errors import PlanError
 from covey.exchange.codecs.bits import truncated
-from covey.message import Address, Message
+from covey.message import Address, Message, stamped
 from covey.model.flat import Form
 from covey.observe.instruments import Instrument
+from covey.program import Memory
+from covey.servers.goodbye import Goodbye
 from covey.vector import Vector, chunk
 from tests.worlds import Point, World, adam, mlp, paced, quadratic, run, sgd, worker
 
@@ -118,3 +123,19 @@ def test_gradients_and_fresh_slices_are_lent(samples: int) -> None:
         (home,) = (replica.grad if is_grad else replica.flat).parts
         lent = place == home.untyped_storage().data_ptr()
         assert lent == (is_grad or message.step not in last)
+
+
+def test_a_goodbye_that_comes_again_after_a_restart_counts_once() -> None:
+    owner: Any = object.__new__(Owner)
+    words = [stamped(Goodbye(), worker(rank), copy=False) for rank in (2, 1, 1)]
+
+    async def receive_any(*kinds: Any) -> Message:
+        return words.pop()
+
+    async def broadcast(*given: Any) -> None: ...
+
+    owner.node = SimpleNamespace(receive_any=receive_any, broadcast=broadcast, workers=3, address=worker(0))
+    owner.peers, owner.done = [worker(rank) for rank in range(3)], Memory([0])
+    with pytest.raises(StopIteration):
+        owner.serve_the_rest().send(None)
+    assert owner.done.value == [0, 1, 2] and words == []

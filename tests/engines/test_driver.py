@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +29,7 @@ from covey.engines.process.launcher.quiescence import RunEnding
 from covey.engines.process.launcher.roster import Roster
 from covey.engines.process.launcher.supervisor import Supervisor
 from covey.engines.process.role.command_handlers import obey
-from covey.engines.process.role.compute_thread import ComputeThread, WorkDone
+from covey.engines.process.role.compute_thread import ComputeClosed, ComputeThread, WorkDone
 from covey.engines.process.role.driver import Driver
 from covey.engines.process.role.metrics import Metrics
 from covey.engines.process.role.pause import Pause
@@ -205,6 +206,37 @@ def test_work_that_posts_and_ends_while_the_driver_looks_has_not_ended_before_it
     assert posts == ["a bucket"] and len(ends) == 1
 
 
+def test_work_that_waits_for_an_answer_is_broken_off_when_the_run_is_over() -> None:
+    compute_thread, ended = ComputeThread(), list[str]()
+
+    def ask() -> None:
+        try:
+            compute_thread.consult(None)  # type: ignore[arg-type]
+        except ComputeClosed:
+            ended.append("closed")
+
+    asking = Thread(target=ask)
+    asking.start()
+    while not compute_thread.collect()[1]:
+        time.sleep(0.001)
+    compute_thread.close()
+    asking.join(5.0)
+    ask()  # and what it asks after that is not even heard
+    assert ended == ["closed", "closed"] and compute_thread.collect()[1] == []
+
+
+def test_what_was_sent_to_a_lost_role_does_not_count_with_what_its_next_life_gets(driver: Driver) -> None:
+    """The new life has received nothing of it: a checkpoint would wait for ever."""
+    driver.line, before = Told(), driver.line  # type: ignore[assignment]
+    send(driver, 2)
+    assert driver.links.sent[YOU] == 2
+    obey(driver, control.Install(YOU, 1, "ipc:///tmp/nowhere.1"))
+    send(driver, 1)
+    obey(driver, control.CountMessages())
+    assert driver.line.words[-1] == control.MessageCounts(1, 0, False)  # type: ignore[attr-defined]
+    driver.line = before
+
+
 def test_what_stays_on_a_machine_is_a_message_and_no_traffic(driver: Driver) -> None:
     driver.effects.homes = {ME: ME, YOU: ME}
     send(driver, 1)
@@ -297,6 +329,24 @@ def test_all_roles_pause_equally_long_whenever_their_pause_began(monkeypatch: py
     for pause in (early, late, waits):
         pause.end(5.0)
     assert [early.deadline, late.deadline, waits.deadline] == [15.0, 17.0, 14.0]
+
+
+def test_a_pause_begins_with_the_first_work_that_waits_and_a_second_one_after_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [10.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    pause = Pause()
+    pause.begin()
+    for now[0] in (11.0, 12.0):
+        pause.refuse()
+    pause.end(5.0)
+    assert pause.deadline == 16.0
+    now[0] = 13.0  # the next score comes while the role still stands
+    pause.begin()
+    pause.refuse()
+    pause.end(5.0)
+    assert pause.deadline == 21.0
 
 
 def test_a_pause_that_is_cancelled_ends_unless_it_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,23 @@ def test_nothing_is_measured_while_somebody_is_on_the_way() -> None:
     assert scaling.rates == {2: per_window}
 
 
+def test_what_was_measured_before_somebody_went_does_not_count_afterwards() -> None:
+    scaling, seconds, samples = WorkerScaling(2, BATCH), 0.0, 0
+
+    def windows(many: int, lasting: float) -> None:
+        nonlocal seconds, samples
+        for _ in range(many):
+            seconds, samples = seconds + lasting, samples + BATCHES * BATCH * 2
+            scaling.look(seconds, samples, 2)
+
+    windows(WINDOWS, 1.0)  # the first one only begins
+    scaling.look(seconds, samples, 1)
+    windows(WINDOWS, 2.0)
+    assert scaling.rates == {}
+    windows(1, 2.0)
+    assert scaling.rates == {2: BATCHES * BATCH * 2 / 2.0}
+
+
 class Seats:
     """Four seats, and what scaling does with them; a window of each worker takes a second, however many there are."""
 

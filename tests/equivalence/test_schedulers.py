@@ -21,6 +21,7 @@ from covey.model import build
 from covey.model.randomness import seed_of, seed_torch
 from covey.model.threads import one_thread
 from covey.scoring import accuracy
+from covey.settings import SchedulePace
 from covey.task import Task
 from tests.promises.specs import ALONE_AS
 from tests.worlds import CLUSTER, cloud, mlp, run, sgd
@@ -156,6 +157,13 @@ def kept_and_resumed(given: Task, place: Path) -> tuple[dict[str, Tensor], dict[
     first = covey.fit(given, "allreduce", 2, checkpoint=place, every="25ms", until="loss<=1.05", **more)
     assert first.stopped == "target"
     return whole.weights, covey.fit(given, "allreduce", 2, resume=place, **more).weights
+
+
+@pytest.mark.parametrize(("by", "steps"), [("epoch", [0, 1, 2, 2]), ("batch", [0, 4, 6, 6])])
+def test_a_schedule_ends_with_the_budget_whatever_the_last_step_is_beyond_it(by: str, steps: list[int]) -> None:
+    """OneCycleLR refuses a step more than it was told."""
+    pace = SchedulePace(make=lr_scheduler.ConstantLR, by=by, samples=10, batch=4, budget=20)
+    assert [pace.steps(seen) for seen in (3, 15, 20, 36)] == steps
 
 
 @pytest.mark.parametrize("name", ["one cycle", pytest.param("sequential", marks=pytest.mark.full)])

@@ -177,6 +177,8 @@ def test_one_bit_sends_biases_as_they_are() -> None:
         same = torch.equal(found.parts[0][layer.start : layer.stop], normal(form()).parts[0][layer.start : layer.stop])
         assert same == (len(layer.shape) == 1)
     assert OneBit().codec().traits.shapes and OneBit().codec().nbytes(matrix(8, 16)) == 8 * 16 / 8 + 2 * 4 * 8
+    biases = Form(Vector([torch.zeros(8)]), ((ParameterRange("bias", 0, 8, (8,)),),))
+    assert OneBit().codec().nbytes(biases) == 8 * 4, "with two levels each they would be longer"
 
 
 # -- thresholds -------------------------------------------------------------------------------------------------------

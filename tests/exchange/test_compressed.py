@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from covey.exchange.codec import Codec
+from covey.exchange.codecs.bits import Fp16, TwoBit
 from covey.exchange.collectives.by_name import PATTERNS
-from covey.exchange.collectives.compressed import Means, Wire, beside, gather
+from covey.exchange.collectives.compressed import Means, Wire, beside, gather, scaled
 from covey.model.flat import Form
 from covey.model.replica import Replica
 from covey.program import Node
@@ -89,3 +90,26 @@ def test_statistics_beside_parameters_travel_as_they_are() -> None:
     wire, _ = coder.encode(model, coder.memory)
     parameters, statistics = coder.decode(wire).parts
     assert parameters.tolist() == [0, -5, 0, 0] and statistics.tolist() == [0.1, 0.2]
+
+
+def test_a_sum_leaves_what_it_is_given_as_it_is() -> None:
+    coder = beside(Fp16().codec().made(Form.plain(vector(1.0, 2.0)), 0), 1)
+    model = vector(1.0, 2.0).join(vector(0.5))
+
+    async def add(wire: Vector) -> None:
+        wire.mul_(2)  # somebody else has the same
+
+    assert coder.total is not None
+    with pytest.raises(StopIteration) as ended:
+        coder.total(model, coder.memory, add).send(None)  # type: ignore[attr-defined]
+    assert [part.tolist() for part in ended.value.value[0].parts] == [[2.0, 4.0], [1.0]]
+    assert [part.tolist() for part in model.parts] == [[1.0, 2.0], [0.5]]
+
+
+def test_a_coder_for_smaller_vectors_makes_of_them_what_it_makes_of_usual_ones() -> None:
+    codec = TwoBit(threshold=0.5).codec()
+    coder = scaled(codec, codec.carrying().made(Form.plain(vector(0.0, 0.0, 0.0)), 0), 0.01)
+    wire, memory = coder.encode(vector(0.006, -0.006, 0.001), coder.memory)
+    assert coder.decode(wire).parts[0].tolist() == pytest.approx([0.005, -0.005, 0.0])
+    wire, _ = coder.encode(vector(0.0, 0.0, 0.0045), memory)
+    assert coder.decode(wire).parts[0].tolist() == pytest.approx([0.0, 0.0, 0.005]), "what waited is of the same size"

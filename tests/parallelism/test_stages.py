@@ -136,6 +136,13 @@ def test_tied_weights_are_refused_or_listed() -> None:
         chain.stages([middle], tied="perhaps")
 
 
+def test_tied_weights_that_are_frozen_may_be_in_several_stages() -> None:
+    model = models.Transformer(tied=True)
+    model.words.weight.requires_grad_(False)
+    chain = chain_of(model, words())
+    assert chain.stages([len(chain.layers) // 2]).ties == ()
+
+
 def test_a_summed_tie_has_the_gradient_of_the_whole_model() -> None:
     torch.manual_seed(0)
     model = models.Transformer(tied=True).double().eval()
