@@ -25,6 +25,20 @@ def test_quick_advice(tmp_path: Path) -> None:
     assert found["choices"][0]["command"].startswith(f"covey run {DIGITS} --strategy")
 
 
+def test_model_parallel_adds_the_best_three_layouts(tmp_path: Path) -> None:
+    file = tmp_path / "advice.json"
+    asked = ["advise", DIGITS, "--workers", "2", "--bandwidth", "100mbit", "--compute", "10ms", "--quick"]
+    shown = CliRunner().invoke(app, [*asked, "--model-parallel", "--json", str(file)])
+    assert shown.exit_code == 0, shown.output
+    found = json.loads(file.read_text())
+    assert len(found["layouts"]) == 3 and all("with mesh(" in one["command"] for one in found["layouts"])
+    speeds = [one["relative"] for one in found["layouts"]]
+    assert speeds == sorted(speeds) and "model divided" in shown.output
+    assert found["layouts"][0]["plan"] in " ".join(found["findings"])
+    plain = CliRunner().invoke(app, [*asked, "--json", str(file)])
+    assert plain.exit_code == 0 and json.loads(file.read_text())["layouts"] == []
+
+
 def test_this_machine_is_measured() -> None:
     shown = CliRunner().invoke(app, ["advise", DIGITS, "--quick"])
     assert shown.exit_code == 0, shown.output

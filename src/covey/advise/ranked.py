@@ -63,6 +63,17 @@ class RaceResult(msgspec.Struct, kw_only=True):
     interrupted: bool = False
 
 
+class AdvisedLayout(msgspec.Struct, kw_only=True):
+    """A layout in which the model is divided."""
+
+    plan: str
+    command: str
+    step: float  # seconds, in virtual time
+    samples: int  # of a step
+    memory: float  # bytes of the fullest machine
+    relative: float  # seconds for a sample over those of data parallelism
+
+
 class Advice(msgspec.Struct, kw_only=True):
     """What was found, best first."""
 
@@ -79,6 +90,7 @@ class Advice(msgspec.Struct, kw_only=True):
     trained_to: str = ""  # what strategies were compared by, where the target takes too long to train to
     race: RaceResult | None = None
     spot: list[SpotOutcome] = []  # where a trace of spot machines was given; the cheapest first
+    layouts: list[AdvisedLayout] = []  # where they were asked for; the fastest first
     interrupted: bool = False
 
     def to_json(self) -> str:

@@ -12,7 +12,6 @@ from covey.cli import (
     calibrate,
     check_strategy,
     compare,
-    cut,
     doctor,
     lab,
     launch,
@@ -23,6 +22,7 @@ from covey.cli import (
     strategies,
     trace,
 )  # fmt: skip
+from covey.cli.layouts import cut, search
 from covey.cli.progress import page
 from covey.version import __version__
 
@@ -41,6 +41,7 @@ app.command("compare")(compare.command)
 app.command("advise")(advise.command)
 app.command("scale")(scale.command)
 app.command("cut")(cut.command)
+app.command("search")(search.command)
 app.command("trace")(trace.command)
 app.command("launch", cls=launch.ScriptFirst, context_settings={"allow_interspersed_args": False})(launch.command)
 app.command("strategies")(strategies.command)

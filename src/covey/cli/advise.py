@@ -19,6 +19,7 @@ from covey.errors import PlanError
 from covey.target import parse_target
 
 if TYPE_CHECKING:
+    from covey.advise.ranked import Advice
     from covey.advise.situation import Situation
     from covey.simulate import Cluster
     from covey.task import Task
@@ -63,6 +64,9 @@ class WishFlags(options.FlagGroup):
     spot_trace: Annotated[
         Path | None, flag("--spot-trace", "FILE", "Machines vanish as this file says: weigh prices and time.", WISHES)
     ] = None
+    model_parallel: Annotated[
+        bool, flag("--model-parallel", "", "Also show the fastest layouts of a model that is divided.", WISHES)
+    ] = False
 
     def arguments(self) -> dict[str, bool]:
         return {"reproducible": self.repeatable, "once": self.once, "spot": self.spot or self.spot_trace is not None}
@@ -127,10 +131,8 @@ def command(
         trials = None if measuring.quick else SimulatedTrials(loaded, now, pace, seed)
         real = RealSteps(task=task, engine=wanted.name, workers=now.workers, seed=seed) if wanted.real else None
         found = advise(loaded, task, now, until=until, trials=trials, real=real, told=told, command=wanted.flags)
-        if wishes.spot_trace and not found.interrupted:
-            from covey.advise.trials.spot import weigh
-
-            weigh(found, loaded, now, wishes.spot_trace, told)
+        if not found.interrupted:
+            _add_wishes(found, loaded, task, now, wishes, seed, told)
         if measuring.race and not found.interrupted:
             within = measuring.within
             race_finalists(found, task, wanted.name, within=within, seed=seed, told=told, command=request.command)
@@ -139,6 +141,20 @@ def command(
                 print_advice(json_file.console(json), found, now, len(found.choices) if manner == "verbose" else top)
         if found.interrupted:
             raise typer.Exit(INTERRUPTED)
+
+
+def _add_wishes(
+    found: Advice, loaded: Task, task: str, now: Situation, wishes: WishFlags, seed: int, told: Callable[[str], None]
+) -> None:  # fmt: skip
+    """Weigh spot machines, and look for layouts, where that was asked for."""
+    if wishes.spot_trace:
+        from covey.advise.trials.spot import weigh
+
+        weigh(found, loaded, now, wishes.spot_trace, told)
+    if wishes.model_parallel:
+        from covey.advise.trials.layouts import add_layouts
+
+        add_layouts(found, loaded, task, now.cluster, seed, told)
 
 
 def check_trace(file: Path, given: MeasureFlags) -> None:

@@ -1,5 +1,6 @@
 """How is ONE model cut? Into layers, stages and timetables: what each costs, and which cut is best."""
 
+from covey.parallelism import search
 from covey.parallelism.chain import Chain, chain_of
 from covey.parallelism.ends import inputs_of, loss_of
 from covey.parallelism.marks import cut_here
@@ -16,5 +17,5 @@ from covey.parallelism.stages import Layer, Stage, Stages, Tie
 __all__ = [
     "Chain", "Layer", "chain_of", "cut_here", "Stage", "Stages", "Tie", "inputs_of", "loss_of", "LayerCost", "Profile",
     "measure", "optimizer_state", "Cut", "CutTerms", "best_cut", "equal_cut", "Schedule", "Move", "MachineRow",
-    "Timetable", "timetable", "Gantt", "Times", "simulate", "Prediction", "predict",
+    "Timetable", "timetable", "Gantt", "Times", "simulate", "Prediction", "predict", "search",
 ]  # fmt: skip

@@ -40,13 +40,14 @@ class Traced:
         return pytree.tree_unflatten(list(given), self.spec)
 
 
-def traced(model: nn.Module, inputs: Inputs, cuts: Sequence[str] = ()) -> Traced:
+def traced(model: nn.Module, inputs: Inputs, cuts: Sequence[str] = (), inside: bool = False) -> Traced:
     """The model's graph, held against the model itself on these inputs, whole and halved.
 
-    An nn.Sequential is looked into only where marks, or the names in `cuts`, lie inside its modules.
+    An nn.Sequential is looked into only where marks, or the names in `cuts`, lie inside its modules, or on demand.
     """
     expected, marks = _answer(model, inputs)
-    sequential = _sequential(model) if len(inputs) == 1 and not marks and _is_sequential(model) else None
+    looked = inside or marks or len(inputs) != 1
+    sequential = _sequential(model) if not looked and _is_sequential(model) else None
     if sequential is not None and not all(_between(sequential.graph, name) for name in cuts):
         sequential = None
     found = sequential or _by_fx(model, inputs)

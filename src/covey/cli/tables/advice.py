@@ -34,6 +34,12 @@ def print_advice(console: Console, found: Advice, now: Situation, top: int) -> N
         if choice.risks:
             console.print(f"   but   {'; '.join(choice.risks)}", soft_wrap=True, markup=False)
         console.print(f"   run   {choice.command}", soft_wrap=True, markup=False)
+    for number, layout in enumerate(found.layouts):
+        title = "\nmodel divided\n" if not number else ""
+        facts = f"step {format_duration(layout.step)}, {format_bytes(layout.memory)}"
+        times = f"{1 / layout.relative:.2f}x data parallel"
+        console.print(f"{title}   {layout.plan}  ({facts}, {times})", soft_wrap=True, markup=False)
+        console.print(f"   run   {layout.command}", soft_wrap=True, markup=False)
     if found.race is not None:
         console.print(f"\nrace  {found.race.verdict}", soft_wrap=True, markup=False)
     if found.interrupted:

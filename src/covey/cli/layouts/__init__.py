@@ -1,0 +1,1 @@
+"""How is a model divided among machines? The commands that say so."""

@@ -1,0 +1,198 @@
+"""Layouts of a model over some machines: what each would take, whether a run can do it, and what to type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from covey.errors import PlanError
+from covey.parallelism.plan.cut import best_cut
+from covey.parallelism.plan.mesh import Mesh
+from covey.parallelism.plan.predict import predict
+from covey.parallelism.plan.profile import Profile
+from covey.parallelism.plan.schedule import Schedule
+from covey.parallelism.plan.terms import CutTerms
+from covey.parallelism.search.costs import Devices, OperatorCosts
+from covey.parallelism.search.methods import METHODS, Budget, SearchResult
+from covey.parallelism.search.operators import OperatorConfig, OperatorGraph, every_config, group_configs
+from covey.parallelism.search.simulation import Simulation
+
+STUDY = "study only"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelLayout:
+    """One way to lay a model out, for one step in which every replica has a batch."""
+
+    plan: str  # in words
+    strategy: str = ""  # the SPEC that runs it; empty: nothing does
+    method: str  # how it was found
+    step: float  # seconds
+    samples: int  # of all replicas in a step
+    memory: float  # bytes of the fullest machine
+    traffic: float  # bytes of all machines in a step
+    why_not: str = ""  # why no run can do it
+    workers: int = 0
+    judged: float | None = None  # seconds of a step in virtual time
+    splits: tuple[tuple[str, str], ...] = ()  # operators that are divided, and how
+
+    @property
+    def runs(self) -> bool:
+        return bool(self.strategy) and not self.why_not
+
+    @property
+    def pace(self) -> float:
+        """Seconds for each sample: what layouts are compared by."""
+        return (self.judged or self.step) / self.samples
+
+
+def refusal(mesh: dict[str, int], workers: int) -> str:
+    """Why a run cannot have this mesh; the mesh itself knows which axes there are and which go together."""
+    try:
+        Mesh(**mesh).fitted(workers)  # type: ignore[arg-type]
+    except TypeError:
+        return f"{STUDY}: no run has the axis {next(axis for axis in mesh if axis not in Mesh.__slots__)} yet"
+    except PlanError as error:
+        return str(error)
+    return ""
+
+
+class LayoutSearch:
+    """All layouts of a model over these machines. The graph, and the profile of layers, are of one replica's batch."""
+
+    def __init__(self, graph: OperatorGraph, devices: Devices, profile: Profile | None = None, parts: int = 4) -> None:
+        self.graph, self.devices, self.profile, self.parts = graph, devices, profile, parts
+        self.count = devices.count
+
+    def all(self, method: str, budget: Budget) -> list[ModelLayout]:
+        """Data parallelism first; then what a run can do, and what is for study, each the fastest first."""
+        names = list(METHODS) if method == "all" else [method]
+        budget = replace(budget, seconds=budget.seconds / (len(names) * (len(_groups(self.count)) + 1)))
+        rest = [self.alone(), *self.sharded(), *self.pipelines()]
+        for name in names:
+            rest += [*self.tensor(name, budget), *self.study(name, budget)]
+        best = {layout.plan: layout for layout in sorted(rest, key=_order, reverse=True)}  # the fastest of each plan
+        fitting = [one for one in sorted(best.values(), key=_order) if one.memory <= self.devices.memory]
+        return [self.data_parallel(), *fitting]
+
+    def least_memory(self, method: str, budget: Budget) -> ModelLayout:
+        """Of all that a run can do, what needs least memory."""
+        free = LayoutSearch(self.graph, replace(self.devices, memory=math.inf), self.profile, self.parts)
+        return min((one for one in free.all(method, budget) if one.runs), key=lambda one: one.memory)
+
+    def alone(self) -> ModelLayout:
+        """One machine does it all: where the others help less than they cost."""
+        devices = replace(self.devices, count=1, slow=())
+        costs, choice = OperatorCosts(self.graph, devices), self.graph.data_parallel(1)
+        return replace(self._of(costs, choice, "one machine alone", "allreduce", "given"), workers=1)
+
+    def data_parallel(self) -> ModelLayout:
+        graph = self.graph.scaled(self.count)
+        costs, choice = OperatorCosts(graph, self.devices), graph.data_parallel(self.count)
+        return self._of(costs, choice, "data parallel", "allreduce", "given")
+
+    def tensor(self, method: str, budget: Budget) -> Iterator[ModelLayout]:
+        """Replicas whose members divide operators: each group of alike ones as the method chooses."""
+        for replicas, members in _groups(self.count):
+            graph = self.graph.scaled(replicas)
+            costs = OperatorCosts(graph, self.devices)
+            allowed = group_configs(replicas, members)
+            choices = [graph.configs(group, allowed) for group in graph.groups]
+            found = METHODS[method](costs, choices, budget)
+            mesh = {"replica": replicas, "tensor": members}
+            if any(config.divides > 1 for config in found.choice):
+                yield self._of(costs, found.choice, _shown(mesh), f"allreduce with {_mesh(mesh)}", method, mesh)
+
+    def study(self, method: str, budget: Budget) -> Iterator[ModelLayout]:
+        """Each operator in any configuration on any of the machines (SOAP), for data parallelism's samples."""
+        graph = self.graph.scaled(self.count)
+        costs, allowed = OperatorCosts(graph, self.devices), every_config(self.count, anywhere=method != "dp")
+        choices = [graph.configs(group, allowed) for group in graph.groups]
+        found: SearchResult = METHODS[method](costs, choices, budget)
+        if found.choice != graph.data_parallel(self.count):
+            kinds = len(set(found.choice))
+            why = f"{STUDY}: no run divides {kinds} kinds of operators differently" if kinds > 1 else (
+                f"{STUDY}: no run computes all samples as {found.choice[0]}"
+            )  # fmt: skip
+            yield replace(self._of(costs, found.choice, f"each operator apart ({method})", "", method), why_not=why)
+
+    def _of(
+        self, costs: OperatorCosts, choice: Sequence[OperatorConfig], plan: str, strategy: str, method: str,
+        mesh: dict[str, int] | None = None,
+    ) -> ModelLayout:  # fmt: skip
+        divided = {
+            operator.alike.partition(" ")[0] or operator.name: config.way
+            for operator, config in zip(costs.graph.operators, choice, strict=True)
+            if config.way in ("column", "row")
+        }
+        return ModelLayout(
+            plan=plan, strategy=strategy, method=method, workers=self.count, step=Simulation(costs, choice).step,
+            samples=costs.graph.samples, memory=max(costs.memory(choice)), traffic=costs.traffic(choice),
+            why_not=refusal(mesh, self.count) if mesh else "", splits=tuple(divided.items()),
+        )  # fmt: skip
+
+    def sharded(self) -> Iterator[ModelLayout]:
+        """Rows of every parameter divided among shards: ZeRO's stages, and with several replicas MiCS."""
+        weights = sum(operator.weights for operator in self.graph.operators)
+        largest = max(operator.weights for operator in self.graph.operators)
+        rest = sum(operator.kept + operator.fixed for operator in self.graph.operators)
+        alone = sum(sum(operator.seconds(OperatorConfig())) for operator in self.graph.operators)
+        slow = max(self.devices.factor(device) for device in range(self.count))
+        for replicas, shards in _groups(self.count):
+            for zero, passes in ((1, 2), (2, 2), (3, 3)):
+                owned = (2 + self.graph.state) * weights / shards
+                whole = {1: 2 * weights, 2: weights, 3: 2 * largest}[zero]
+                between = self.devices.summed(weights / shards, replicas)
+                mesh = {"replica": replicas, "shard": shards, "zero": zero}
+                yield ModelLayout(
+                    plan=_shown(mesh), strategy=f"allreduce with {_mesh(mesh)}", method="formulas", workers=self.count,
+                    step=slow * alone + passes * self.devices.gathered(weights, shards) + between,
+                    samples=replicas * shards * self.graph.samples, memory=owned + whole + rest,
+                    traffic=passes * (shards - 1) * weights * replicas + 2 * (replicas - 1) * weights,
+                    why_not=refusal(mesh, self.count),
+                )  # fmt: skip
+
+    def pipelines(self) -> Iterator[ModelLayout]:
+        """Stages by PipeDream's planner, under 1f1b; the replicas of each sum its gradients."""
+        for replicas, stages in _groups(self.count) if self.profile else ():
+            assert self.profile is not None
+            terms = CutTerms(
+                stages=stages, schedule=Schedule(name="1f1b", microbatches=self.parts),
+                bandwidth=self.devices.bandwidth, memory=self.devices.memory, trains=True,
+            )  # fmt: skip
+            try:
+                found = predict(self.profile, best_cut(self.profile, terms), terms, self.devices.latency)
+            except PlanError:
+                continue  # too few layers, or too little memory
+            slow = max(self.devices.factor(device) for device in range(self.count))
+            sums = [self.devices.summed(stage.weights, replicas) for stage in found.stages]
+            mesh = {"replica": replicas, "stage": stages, "microbatches": self.parts}
+            cut = f"{_mesh(mesh)[:-1]}, cut={':'.join(map(str, found.cut.after))})"
+            yield ModelLayout(
+                plan=_shown({"replica": replicas, "stage": stages}), strategy=f"allreduce with {cut}",
+                method="planner", workers=self.count, step=slow * found.step + max(sums),
+                samples=replicas * self.graph.samples, memory=found.memory, why_not=refusal(mesh, self.count),
+                traffic=replicas * found.traffic + sum(2 * (replicas - 1) * stage.weights for stage in found.stages),
+            )  # fmt: skip
+
+
+def _groups(count: int) -> list[tuple[int, int]]:
+    """Replicas, and members of each, two or more."""
+    return [(count // members, members) for members in range(2, count + 1) if count % members == 0]
+
+
+def _order(layout: ModelLayout) -> tuple[bool, float]:
+    return not layout.runs, layout.pace
+
+
+def _mesh(mesh: dict[str, int]) -> str:
+    said = ", ".join(f"{name}={size}" for name, size in mesh.items() if name != "replica" or size > 1)
+    return f"mesh({said})"
+
+
+def _shown(mesh: dict[str, int]) -> str:
+    words = {"tensor": "splits", "shard": "shards", "stage": "stages"}
+    times = f"{mesh['replica']} x " if mesh["replica"] > 1 else ""
+    zero = f", zero={mesh['zero']}" if "zero" in mesh else ""
+    return times + next(f"{mesh[name]} {word}" for name, word in words.items() if name in mesh) + zero

@@ -1,0 +1,65 @@
+"""covey search: the table, what to type, and what is written."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from covey.cli import app
+
+DIGITS = "examples/digits.py"
+
+
+def rows(runner: CliRunner, *more: str) -> dict[str, dict[str, object]]:
+    shown = runner.invoke(app, ["search", DIGITS, "--machines", "2", "--counted", "--quiet", "--json", "-", *more])
+    assert shown.exit_code == 0, shown.output
+    told = json.loads(shown.stdout)
+    assert told["schema"] == "covey.search/1" and told["machines"] == 2 and told["counted"]
+    return {row["plan"]: row for row in told["layouts"]}
+
+
+def test_the_table_says_what_to_type(runner: CliRunner) -> None:
+    shown = runner.invoke(app, ["search", DIGITS, "--machines", "2", "--counted", "--seconds", "20"])
+    assert shown.exit_code == 0, shown.output
+    lines = shown.stdout.splitlines()
+    assert lines[0].split() == ["plan", "step", "virtual", "samples/s", "memory", "bytes", "found", "by"]
+    assert lines[1].startswith("data parallel") and max(map(len, lines[:6])) <= 80
+    assert "best  " in shown.stdout and f"covey run {DIGITS} --strategy allreduce --workers 2" in shown.stdout
+
+
+def test_every_command_of_the_table_runs(runner: CliRunner) -> None:
+    """In virtual time; tests/parallelism runs the best one on processes."""
+    found = rows(runner, "--method", "all", "--seconds", "4", "--memory", "1MB")
+    assert next(iter(found)) == "data parallel" and len(found) >= 5
+    for plan, row in found.items():
+        assert (row["command"] is None) == (not row["runs"]), plan
+        if row["command"]:
+            words = shlex.split(str(row["command"]))
+            assert words[:3] == ["covey", "run", DIGITS]
+            ran = runner.invoke(app, ["simulate", *words[2:], "--steps", "1", "--quiet"])
+            assert ran.exit_code == 0, (plan, ran.output)
+
+
+def test_the_saved_plan_is_the_fastest_that_runs(runner: CliRunner, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    found = rows(runner, "--save", str(file))
+    kept = json.loads(file.read_text())
+    able = [row for row in found.values() if row["runs"]]
+    assert kept["schema"] == "covey.plan/1" and kept["runs"] and kept["command"]
+    assert kept["pace"] == min(row["pace"] for row in able)
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--machines", "1"], "one machine has one layout"), (["--method", "luck"], "there are dp, mcmc, hill, policy"),
+        (["--memory", "lots"], "lots"), (["--memory", "1kB", "--counted"], "no layout of 2 machines fits in 1 kB"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(runner: CliRunner, flags: list[str], why: str) -> None:
+    shown = runner.invoke(app, ["search", DIGITS, *flags])
+    assert shown.exit_code == 2 and why in " ".join(shown.stderr.split())

@@ -1,0 +1,174 @@
+"""From a model to layouts: what is captured of it, what each layout costs, and which a run can do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import covey
+from covey.advise.trials.layouts import LayoutTerms, captured, search_layouts
+from covey.errors import PlanError
+from covey.parallelism.search import Budget, Devices, LayoutSearch, OperatorGraph, operators_of
+from covey.parallelism.search.layouts import STUDY, refusal
+from covey.parallelism.search.operator_times import OperatorTimes
+from covey.simulate import from_flags
+from covey.task import Task
+from tests.worlds import adam, cloud
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(F.relu(self.up(self.norm(x))))
+
+
+def deep(width: int = 16) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, width), *(Block(width) for _ in range(3)), nn.Linear(width, 3))
+
+
+def task(width: int = 16, batch_size: int = 8) -> Task:
+    x, y = cloud(64, dtype=torch.float32)
+    return Task(model=lambda: deep(width), data=(x, y), optimizer=adam(), loss=F.cross_entropy, batch_size=batch_size)
+
+
+def graph_of(repeat: int = 0) -> OperatorGraph:
+    return operators_of(deep(), (torch.randn(8, 6),), repeat=repeat, members=(2,), state=2.0)
+
+
+def test_the_operators_of_a_model() -> None:
+    graph = graph_of()
+    named = {operator.name: operator for operator in graph.operators}
+    assert [name for name in named if "." not in name or name.startswith("1.")] == [
+        "0", "1.norm", "1.up", "1.relu", "1.down", "1.add", "4",
+    ]  # fmt: skip
+    assert named["1.up"].ways == ("whole", "column", "row") and named["1.up"].most == 16
+    assert named["1.relu"].ways == named["1.add"].ways == ("whole", "through") and named["1.norm"].ways == ("whole",)
+    assert named["1.up"].weights == 4 * (16 * 32 + 32) and named["1.up"].output == 8 * 32 * 4
+    assert sum(one.weights for one in graph.operators) == sum(4 * p.numel() for p in deep().parameters())
+    place = {operator.name: number for number, operator in enumerate(graph.operators)}
+    inside = {(a, b) for a, b in graph.edges if b == place["1.add"]}
+    assert inside == {(place["0"], place["1.add"]), (place["1.down"], place["1.add"])}, "the way around the block"
+
+
+def test_alike_blocks_share_one_choice_and_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    find = OperatorTimes._counted
+    monkeypatch.setattr(OperatorTimes, "_counted", lambda self, *given: asked.append("") or find(self, *given))
+    graph = graph_of()
+    groups = [{graph.operators[number].name for number in group} for group in graph.groups]
+    assert {"1.up", "2.up", "3.up"} in groups and {"1.add", "2.add_1", "3.add_2"} in groups and {"0"} in groups
+    assert len(groups) == 7 and len(graph) == 17
+    assert len(asked) <= 7 + 2 * 4, "each shape once: whole, and by columns and rows"
+
+
+def test_two_equal_layers_of_one_sequential_choose_for_themselves() -> None:
+    """The first may be divided by columns and the second by rows."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    assert len(operators_of(model, (torch.randn(4, 8),), repeat=0).groups) == 3
+
+
+def test_counting_is_repeatable_and_measuring_finds_halves_faster() -> None:
+    assert graph_of() == graph_of()
+    x = torch.randn(256, 512)
+    (wide,) = operators_of(nn.Sequential(nn.Linear(512, 1024)), (x,), repeat=3, members=(2,)).operators
+    whole, half = sum(wide.times["whole", 1]), sum(wide.times["column", 2])
+    assert 0 < half < 0.9 * whole
+
+
+def test_a_block_is_split_by_columns_then_rows_where_the_network_is_fast() -> None:
+    terms = LayoutTerms(machines=2, counted=True)
+    graph, _ = captured(task(width=64, batch_size=64), terms)
+    (found,) = LayoutSearch(graph, Devices(count=2, bandwidth=1e12)).tensor("dp", Budget())
+    assert dict(found.splits)["*.up"] == "column" and dict(found.splits)["*.down"] == "row"
+    assert list(LayoutSearch(graph, Devices(count=2, bandwidth=1e3)).tensor("dp", Budget())) == [], "nothing is divided"
+
+
+def test_data_parallelism_comes_first_and_the_rest_by_speed() -> None:
+    answer = search_layouts(task(), LayoutTerms(machines=4, counted=True, method="all", seconds=8))
+    assert answer.layouts[0].plan == "data parallel" and answer.layouts[0].strategy == "allreduce"
+    able = [one.pace for one in answer.layouts[1:] if one.runs]
+    assert able == sorted(able) and len(able) >= 6
+    assert answer.best is not None and answer.best.pace == min(one.pace for one in answer.layouts if one.runs)
+    assert {one.plan for one in answer.layouts} >= {"4 shards, zero=3", "2 x 2 stages", "one machine alone"}
+    assert all(one.runs or one.why_not for one in answer.layouts)
+
+
+def test_shards_need_the_memory_of_the_table() -> None:
+    """Bytes per parameter with Adam, of 4 members: 8 + 16/4, 4 + 16/4, 16/4 and twice the largest layer."""
+    graph = replace(graph_of(), operators=tuple(replace(one, kept=0, fixed=0) for one in graph_of().operators))
+    weights, largest = sum(one.weights for one in graph.operators), max(one.weights for one in graph.operators)
+    found = {one.plan: one for one in LayoutSearch(graph, Devices(count=4)).sharded()}
+    assert found["4 shards, zero=1"].memory == pytest.approx(weights / 4 * (8 + 4))
+    assert found["4 shards, zero=2"].memory == pytest.approx(weights / 4 * (4 + 4))
+    assert found["4 shards, zero=3"].memory == pytest.approx(weights / 4 * 4 + 2 * largest)
+    assert found["4 shards, zero=3"].traffic == 3 * 3 * weights
+    assert LayoutSearch(graph, Devices(count=4)).data_parallel().memory == pytest.approx(weights / 4 * 16)
+
+
+@pytest.mark.parametrize("bandwidth", ["10mbit", "1gbit"])
+def test_predictions_are_what_virtual_time_says(bandwidth: str) -> None:
+    """Of data parallelism, and of stages, within 2 %."""
+    world = from_flags(bandwidth=bandwidth, compute="5ms", latency="0.2ms")
+    answer = search_layouts(task(), LayoutTerms(machines=2, cluster=world, counted=True))
+    judged = {one.plan: one.judged / one.step for one in answer.layouts if one.judged}
+    assert judged["data parallel"] == pytest.approx(1, abs=0.02) and judged["2 stages"] == pytest.approx(1, abs=0.02)
+
+
+def test_what_does_not_fit_is_left_out_or_refused_with_what_would_fit() -> None:
+    small = task(width=64)
+    free = search_layouts(small, LayoutTerms(machines=2, counted=True))
+    whole = free.layouts[0].memory
+    tight = search_layouts(small, LayoutTerms(machines=2, counted=True, memory=whole - 1))
+    assert tight.layouts[0].memory > tight.devices.memory and tight.best is not tight.layouts[0]
+    assert tight.best is not None and all(one.memory < whole for one in tight.layouts[1:])
+    with pytest.raises(PlanError, match=r"no layout of 2 machines fits in .*needs .* too much; . machines would do"):
+        search_layouts(small, LayoutTerms(machines=2, counted=True, memory=whole / 3.5))
+    with pytest.raises(PlanError, match="smaller batch_size"):
+        search_layouts(small, LayoutTerms(machines=2, counted=True, memory=100.0))
+
+
+def test_the_mesh_says_what_runs() -> None:
+    assert refusal({"replica": 2, "stage": 2}, 4) == ""
+    assert refusal({"replica": 1, "diagonal": 2}, 2) == f"{STUDY}: no run has the axis diagonal yet"
+    assert "not both" in refusal({"replica": 1, "stage": 2, "shard": 2}, 4)
+
+
+def test_a_layout_that_a_run_would_refuse_is_marked() -> None:
+    """Adafactor looks at whole parameters, of which a shard has rows."""
+    whole = replace(task(), optimizer=lambda pairs: torch.optim.Adafactor(p for _, p in pairs))
+    answer = search_layouts(whole, LayoutTerms(machines=2, counted=True))
+    refused = {one.plan: one.why_not for one in answer.layouts if not one.runs}
+    assert "element-wise" in refused["2 shards, zero=3"] and answer.layouts[0].runs
+
+
+@pytest.mark.parametrize(
+    ("terms", "why"),
+    [
+        (LayoutTerms(machines=1), "one machine has one layout"), (LayoutTerms(machines=2, seconds=0), "more than 0"),
+        (LayoutTerms(machines=2, method="luck"), "there are dp, mcmc, hill, policy, and all"),
+    ],
+)  # fmt: skip
+def test_terms_that_cannot_be_met(terms: LayoutTerms, why: str) -> None:
+    with pytest.raises(PlanError, match=why):
+        search_layouts(task(), terms)
+
+
+def test_slow_machines_slow_layouts_down() -> None:
+    graph = graph_of()
+    even, uneven = (LayoutSearch(graph, Devices(count=2, slow=slow)) for slow in ((), (1.0, 3.0)))
+    ratio = uneven.data_parallel().step / even.data_parallel().step
+    assert math.isclose(ratio, 3) and math.isclose(uneven.alone().step, even.alone().step)
+
+
+def test_the_plan_of_a_search_runs_on_processes() -> None:
+    best = search_layouts(covey.task.load_task("examples/digits.py"), LayoutTerms(machines=2, counted=True)).best
+    assert best is not None
+    assert covey.fit("examples/digits.py", best.strategy, best.workers, steps=1).stopped == "budget"
