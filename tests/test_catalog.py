@@ -235,8 +235,8 @@ MAYER = {
 
 def test_every_name_of_the_surveys_is_known() -> None:
     assert {*STRATEGIES, *SYSTEMS} >= LANGER | MAYER
-    for name in ("cots_hpc", "bonawitz"):
-        with pytest.raises(SpecError, match="comes with"):
+    for name, told in (("cots_hpc", "comes with"), ("bonawitz", "covey federate"), ("fedavg", "covey federate")):
+        with pytest.raises(SpecError, match=told):
             resolve(name, 4)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from covey.observe.result import Result
     from covey.parallelism.marks import cut_here
     from covey.program import Node
-    from covey.run import fit, join
+    from covey.run import federate, fit, join
     from covey.scoring import accuracy
     from covey.strategy import Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy, TrafficFormula
     from covey.task import Task
@@ -34,7 +34,8 @@ _HOME = {
     "Stalled": "covey.errors",
     "Callback": "covey.observe.callbacks", "Result": "covey.observe.result", "Task": "covey.task",
     "accuracy": "covey.scoring",
-    "cut_here": "covey.parallelism.marks", "fit": "covey.run", "join": "covey.run",
+    "cut_here": "covey.parallelism.marks", "federate": "covey.run", "fit": "covey.run",
+    "join": "covey.run",
     "Node": "covey.program", "Role": "covey.strategy", "Strategy": "covey.strategy", "Taxonomy": "covey.strategy",
     "Description": "covey.strategy", "ServerPlan": "covey.strategy", "TaskTerms": "covey.strategy",
     "TrafficFormula": "covey.strategy",
@@ -52,8 +53,8 @@ __all__ = [
     "Address", "Callback", "CheckpointError", "Codec", "CodecTraits", "Coder", "CoveyError", "Description", "Engine",
     "Message", "Node", "PeerLost", "Places", "PlanError", "Replica", "Result", "Role", "RoleFailed", "SaveError",
     "ServerPlan", "SiteConfig", "Stalled", "Strategy", "Task", "TaskTerms", "Taxonomy", "TrafficFormula", "Vector",
-    "accuracy", "advise", "compare", "cut_here", "data", "fit", "join", "nn", "parallelism", "register", "report",
-    "simulate", "spark",
+    "accuracy", "advise", "compare", "cut_here", "data", "federate", "fit", "join", "nn", "parallelism", "register",
+    "report", "simulate", "spark",
 ]  # fmt: skip
 
 

@@ -186,8 +186,15 @@ CATEGORIES: Mapping[str, Category] = {
 }
 """What the second survey's table says of those that run here."""
 
+FEDERATED = "covey federate simulate FILE --strategy"
+
 LATER: Mapping[str, str] = {
     "cots_hpc": "cuts one model inside its layers (Coates et al. 2013); comes with tensor splits",
-    "bonawitz": "federated learning with secure aggregation (Bonawitz et al. 2019); comes with federated strategies",
+    "bonawitz": f"is the protocol of federated rounds (Bonawitz et al. 2019): use {FEDERATED} fedavg",
+    "fedsgd": f"is federated: use {FEDERATED} fedsgd",
+    "fedavg": f"is federated: use {FEDERATED} fedavg",
+    "fedprox": f"is federated: use {FEDERATED} fedprox",
+    "fedopt": f"is federated: use {FEDERATED} fedopt",
+    "fedbuff": f"is federated: use {FEDERATED} fedbuff",
 }
-"""Names of the surveys that cannot run yet, and why."""
+"""Names that are not run as the others are, or not yet, and what to do."""

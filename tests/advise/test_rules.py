@@ -35,7 +35,6 @@ SIDES: dict[str, tuple[Suitability, Suitability, str]] = {
         rules.holds_together(0.0, "asynchronous", spot=True), rules.holds_together(0.0, "synchronous", spot=True),
         "machines may vanish",
     ),
-    "R10 private data": (rules.federated(True), rules.federated(False), "may be dealt out"),
     "R11 batch-norm": (rules.statistics_hold(True, 16), rules.statistics_hold(True, 15), "SyncBatchNorm"),
     "R12 poor network": (
         rules.bandwidth_poor(0.18), rules.bandwidth_poor(0.16), "up to 17% is fine",

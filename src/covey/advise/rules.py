@@ -98,11 +98,6 @@ def rate_rule(optimization: str, scheduling: str, workers: int) -> str:
     return "keep the learning rate, or lower it a little"
 
 
-def federated(private: bool) -> Suitability:
-    """R10: data that may not leave its owner asks for federated averaging."""
-    return Suitability(private, "the data may not leave its owners" if private else "the data may be dealt out")
-
-
 def statistics_hold(normalized: bool, batch: int) -> Suitability:
     """R11: batch-norm of few samples is noise."""
     if normalized and batch < FEW:

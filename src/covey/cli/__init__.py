@@ -13,6 +13,7 @@ from covey.cli import (
     check_strategy,
     compare,
     doctor,
+    federate,
     lab,
     launch,
     run,
@@ -48,6 +49,7 @@ app.command("strategies")(strategies.command)
 app.command("check-strategy")(check_strategy.command)
 app.command("doctor")(doctor.command)
 app.command("page")(page.command)
+app.add_typer(federate.app, name="federate")
 app.add_typer(runs.app, name="runs")
 app.add_typer(lab.app, name="lab")
 

@@ -38,6 +38,7 @@ class ShownRequest:
     output: OutputFlags
     profile: Path | None = None
     files: Mapping[str, Path | None] = field(default_factory=dict)  # what the run will leave behind
+    called: str = "worker"  # each of those who train
 
     @property
     def voice(self) -> Voice:
@@ -51,7 +52,7 @@ class ShownRequest:
     @property
     def title(self) -> str:
         many = "" if str(self.workers) == "1" else "s"
-        return f"{self.strategy} · {self.workers} worker{many} · {self.engine}"
+        return f"{self.strategy} · {self.workers} {self.called}{many} · {self.engine}"
 
 
 def refuse_early(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -96,3 +97,58 @@ class Goodput(msgspec.Struct, kw_only=True):
     def of(accepted: int, repeated: int) -> Goodput:
         total = accepted + repeated
         return Goodput(accepted=accepted, repeated=repeated, ratio=accepted / total if total else 1.0)
+
+
+RoundState = Literal["committed", "abandoned", "not begun"]
+"""Its reports made an update; there were too few of them; or too few clients checked in to begin."""
+
+
+class RoundRecord(msgspec.Struct, kw_only=True):
+    """One round: when it ended and how, the clients that were chosen, and what they did."""
+
+    number: int
+    state: RoundState
+    seconds: float  # of virtual time, at its end
+    took: float  # since its selection began to count
+    chosen: int = 0
+    reports: int = 0  # that count
+    dropped: int = 0  # clients that went away, or whose reports were refused
+    extra: int = 0  # reports that came after enough of them, or too late
+    samples: int = 0
+    loss: float | None = None  # the mean of the clients' training losses
+
+
+class Participation(msgspec.Struct, kw_only=True):
+    """The rounds of a run, and how many clients were there how often."""
+
+    clients: int
+    rounds: list[RoundRecord]
+    committed: int
+    abandoned: int
+    took_part: int  # clients whose report counted at least once
+    drop_out: float | None  # the share of chosen clients that went away without a report
+    times: dict[int, int]  # how many clients' reports counted so many times
+
+
+class RoundLog:
+    """Collects the rounds of a run while it goes."""
+
+    def __init__(self, clients: int) -> None:
+        self.clients = clients
+        self.rounds: list[RoundRecord] = []
+        self.counted: Counter[int] = Counter()
+
+    def add(self, record: RoundRecord, counted: Sequence[int] = ()) -> None:
+        """A round is over; the reports of these clients count."""
+        self.rounds.append(record)
+        self.counted.update(counted)
+
+    def told(self) -> Participation:
+        chosen = sum(record.chosen for record in self.rounds)
+        dropped = sum(record.dropped for record in self.rounds)
+        committed = sum(record.state == "committed" for record in self.rounds)
+        return Participation(
+            clients=self.clients, rounds=self.rounds, committed=committed, abandoned=len(self.rounds) - committed,
+            took_part=len(self.counted), drop_out=dropped / chosen if chosen else None,
+            times=dict(sorted(Counter(self.counted.values()).items())),
+        )  # fmt: skip

@@ -15,7 +15,7 @@ import msgspec
 from covey.decoding import WireFormat
 from covey.observe.contention import Contention
 from covey.observe.facts import RunFacts
-from covey.observe.membership import Goodput, MembershipEvent, RunCost, seconds_present
+from covey.observe.membership import Goodput, MembershipEvent, Participation, RunCost, seconds_present
 from covey.observe.progress import Row
 from covey.observe.recording import Recording
 from covey.observe.referee import BestScore, Referee, TargetReached
@@ -80,12 +80,13 @@ class Result(RunFacts, kw_only=True, dict=True):
     cost: RunCost | msgspec.UnsetType = msgspec.UNSET  # of runs on a cluster with prices
     contention: Contention | None = None  # of real runs on this machine
     best: BestScore | msgspec.UnsetType = msgspec.UNSET  # of runs that were asked for it
+    participation: Participation | msgspec.UnsetType = msgspec.UNSET  # of federated runs
 
     def __repr__(self) -> str:
         """One line, whatever the length of the history; `to_json` has everything."""
         row = self.history[-1] if self.history else {}
         scores = (f", {name} {row[name]:.4g}" for name in row if name not in OURS and row[name] is not None)
-        many = f"{self.workers} worker{'s' if self.workers > 1 else ''}"
+        many = f"{self.workers} {'client' if self.participation else 'worker'}{'s' if self.workers > 1 else ''}"
         went = f"{self.stopped} after {format_duration(self.seconds)}, {self.samples:,} samples{''.join(scores)}"
         return f"<Result of {self.strategy} · {many} · {self.engine}: {went}>"
 

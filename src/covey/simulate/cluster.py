@@ -70,6 +70,11 @@ class Cluster:
         """The link of one host."""
         return self.links.get(host, self.link)
 
+    @property
+    def one_latency(self) -> bool:
+        """Whether all links have the same."""
+        return all(link.latency == self.link.latency for link in self.links.values())
+
     def nearby(self, size: int) -> Seconds:
         """How long a message takes that stays on its machine."""
         return AT_ONCE if self.local is None else Seconds(self.local.crossing(size))

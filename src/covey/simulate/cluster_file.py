@@ -24,10 +24,10 @@ COMPUTE = ("batch", "jitter", "fixed", "update", "threads", "error")
 HANDLING = ("send", "send_byte", "receive", "receive_byte", "sums", "sums_byte", "step", "report")
 CODING = ("encode", "encode_byte", "decode", "decode_byte")
 LOCAL = ("bandwidth", "latency", "cpu", "cpu_byte")
-LINK = ("bandwidth", "latency", "sharing", "headers", "cpu", "cpu_byte")
-HOST = ("bandwidth", "latency")
-MACHINE = ("count", "cores", "period", "wake", "bandwidth", "latency")
-GROUP = ("workers", "slow", "bandwidth", "latency", "price", "spot_price", "watts")
+LINK = ("bandwidth", "uplink", "latency", "sharing", "headers", "cpu", "cpu_byte")
+HOST = ("bandwidth", "uplink", "latency")
+MACHINE = ("count", "cores", "period", "wake", "bandwidth", "uplink", "latency")
+GROUP = ("workers", "slow", "bandwidth", "uplink", "latency", "price", "spot_price", "watts")
 MOST = 100_000  # workers, machines
 LARGEST = 1e300  # number
 MEMORY = BytesPerSecond(4e9)  # between roles of one machine, by default
@@ -174,10 +174,15 @@ def _link(table: Table, usual: Link, where: str) -> Link:
     return replace(
         usual,
         bandwidth=_read(table, "bandwidth", parse_rate, usual.bandwidth, where),
+        uplink=_read(table, "uplink", _rate, usual.uplink, where),
         latency=_read(table, "latency", parse_duration, usual.latency, where),
         headers=headers,
         cpu=_toll(table, "cpu", usual.cpu, where),
     )
+
+
+def _rate(text: str) -> BytesPerSecond | None:
+    return parse_rate(text)
 
 
 def _sharing(table: Table, usual: Sharing) -> Sharing:

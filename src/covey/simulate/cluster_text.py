@@ -82,7 +82,13 @@ def _local(cluster: Cluster) -> list[str]:
 
 
 def _crossing(link: Link) -> list[str]:
-    return [_said("bandwidth", f'"{link.bandwidth * 8 / 1e6:.6g}mbit"'), _line("latency", link.latency, "one way")]
+    rates = [_said("bandwidth", _rate(link.bandwidth))]
+    rates += [] if link.uplink is None else [_said("uplink", _rate(link.uplink), "what leaves")]
+    return [*rates, _line("latency", link.latency, "one way")]
+
+
+def _rate(rate: float) -> str:
+    return f'"{rate * 8 / 1e6:.6g}mbit"'
 
 
 def _machines(cluster: Cluster) -> Iterator[list[str]]:

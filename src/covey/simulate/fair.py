@@ -16,8 +16,8 @@ class Port:
 
     __slots__ = ("bandwidth", "flows", "latency", "total")
 
-    def __init__(self, link: Link) -> None:
-        self.bandwidth = link.goodput
+    def __init__(self, link: Link, bandwidth: float) -> None:
+        self.bandwidth = bandwidth
         self.latency: float = link.latency
         self.flows: dict[HostFlow, float] = {}  # in the order in which they came: the same run happens again exactly
         self.total = 0.0  # of their weights
@@ -129,8 +129,9 @@ class Fair:
         return events
 
     def _flow(self, src: Host, dst: Host) -> HostFlow:
-        egress = self.egress.setdefault(src, Port(self.cluster.link_of(src)))
-        ingress = self.ingress.setdefault(dst, Port(self.cluster.link_of(dst)))
+        source, target = self.cluster.link_of(src), self.cluster.link_of(dst)
+        egress = self.egress.setdefault(src, Port(source, source.outward))
+        ingress = self.ingress.setdefault(dst, Port(target, target.goodput))
         flow = self.flows[src, dst] = HostFlow(egress, ingress)
         return flow
 

@@ -31,6 +31,7 @@ class Link:
 
     bandwidth: BytesPerSecond = GIGABIT
     latency: Seconds = LAN
+    uplink: BytesPerSecond | None = None  # what leaves, where that is less than what comes
     headers: float = 0.0  # what the network adds to every byte
     cpu: CpuTime = FREE  # of a message at either end: system calls, encryption
 
@@ -38,6 +39,11 @@ class Link:
     def goodput(self) -> float:
         """Bytes of messages per second."""
         return self.bandwidth / (1 + self.headers)
+
+    @property
+    def outward(self) -> float:
+        """Bytes of messages per second that leave."""
+        return (self.bandwidth if self.uplink is None else self.uplink) / (1 + self.headers)
 
     def crossing(self, size: int) -> float:
         """How long a message takes that meets no other."""

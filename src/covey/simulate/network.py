@@ -67,10 +67,10 @@ def untouched(queue: list[Waiting], parcel: Parcel) -> bool:
 class Nic:
     """A host's link, with one queue for each direction."""
 
-    __slots__ = ("bandwidth", "egress_free", "ingress_free", "latency", "queue")
+    __slots__ = ("egress_free", "ingress_free", "inward", "latency", "outward", "queue")
 
     def __init__(self, link: Link) -> None:
-        self.bandwidth = link.goodput
+        self.inward, self.outward = link.goodput, link.outward  # bytes per second
         self.latency: float = link.latency
         self.queue: list[Waiting] = []
         self.egress_free = 0.0
@@ -86,7 +86,7 @@ class Fifo:
         self.order = count()
         # With one latency for all, frames reach their receivers in the order in which they leave, and a frame's
         # place at the receiver is known at once: one event less for every message.
-        self.uniform = all(link.latency == cluster.link.latency for link in cluster.links.values())
+        self.uniform = cluster.one_latency
 
     def send(self, now: Seconds, parcel: Parcel) -> list[Event]:
         """Take a parcel: it leaves at once when the sender is idle."""
@@ -121,7 +121,7 @@ class Fifo:
         size = unsent if unsent <= self.frame else self.frame
         receiver = self.nics.get(parcel.dst) or self._nic(parcel.dst)
         latency = nic.latency if nic.latency > receiver.latency else receiver.latency
-        nic.egress_free = sent = now + size / nic.bandwidth
+        nic.egress_free = sent = now + size / nic.outward
         events = self._travel(Seconds(now + latency), parcel, size, Seconds(sent + latency), unsent == size)
         if unsent > size:
             heappush(nic.queue, (-parcel.priority, order, parcel, unsent - size))
@@ -140,7 +140,7 @@ class Fifo:
         nic = self.nics[parcel.dst]
         begin = nic.ingress_free if nic.ingress_free > reached else reached
         # Only its own time: a slow sender does not keep a fast receiver from hearing the others.
-        nic.ingress_free = done = begin + size / nic.bandwidth
+        nic.ingress_free = done = begin + size / nic.inward
         return Seconds(done if done > until else until)
 
     def _nic(self, host: Host) -> Nic:

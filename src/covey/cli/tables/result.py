@@ -57,6 +57,7 @@ def _facts(result: Result, target: Target | None, files: Mapping[str, Path | Non
         yield "codec", Text(chosen)
     if result.staleness.mean is not None:
         yield "staleness", Text(f"mean {result.staleness.mean:.2f}, max {result.staleness.max}")
+    yield from _participation(result)
     yield from _membership(result)
     if result.cost:
         yield "cost", Text(_cost(result.cost))
@@ -92,7 +93,19 @@ def _changes(events: Iterable[MembershipEvent]) -> str:
     return "; ".join(told[:CHANGES]) + (f"; and {len(told) - CHANGES} more" if len(told) > CHANGES else "")
 
 
+def _participation(result: Result) -> Iterable[tuple[str, Text]]:
+    if not result.participation:
+        return
+    told = result.participation
+    abandoned = f", {told.abandoned} abandoned" if told.abandoned else ""
+    lost = f", {told.drop_out:.1%} of those chosen dropped out" if told.drop_out else ""
+    yield "rounds", Text(f"{told.committed} committed{abandoned}")
+    yield "clients", Text(f"{told.took_part:,} of {told.clients:,} took part{lost}")
+
+
 def _who(result: Result) -> str:
+    if result.participation:
+        return f"{_count(result.workers, 'client')}, {result.engine}"
     servers = f" and {_count(result.servers, 'server')}" if result.servers else ""
     return f"{_count(result.workers, 'worker')}{servers}, {result.engine}"
 

@@ -61,7 +61,7 @@ class VirtualEngine:
         cluster.check(len(plan.limits))
         attempt = attempt or VirtualAttempt()
         self._cluster, self._attempt = cluster, attempt
-        teller = Teller(attempt.tallies)
+        teller = self._make_teller(attempt.tallies)
         self._actors: dict[Address, VirtualActor] = {}
         self._watch = Instruments([teller, *instruments])
         self._agenda = Agenda(attempt.clock)
@@ -95,6 +95,9 @@ class VirtualEngine:
             self._agenda, self._actors, self._wires, self._computing, teller, self._advance, self._lives
         )
         attempt.attach(parts, self._perform, cluster.kills)
+
+    def _make_teller(self, kept: Sequence[Tally]) -> Teller:
+        return Teller(kept)
 
     def _make_wires(self, net: Network, window: int) -> VirtualLinks:
         return VirtualLinks(net, window, self._agenda, self._watch)

@@ -1,0 +1,95 @@
+"""covey federate simulate: train a task with a population of clients, in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from covey.cli import options
+from covey.cli.errors import explained
+from covey.cli.options import flag
+from covey.cli.training import ShownRequest, importing, refuse_early, train
+
+CLIENTS, ROUNDS = "The clients", "The rounds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederatedRoundFlags(options.FlagGroup):
+    """How rounds are made up, and how many there are."""
+
+    per_round: Annotated[int, flag("--per-round", "N", "The reports that make up a round.", ROUNDS, least=1)] = 10
+    rounds: Annotated[int, flag("--rounds", "N", "End the run after so many rounds.", options.BUDGET, least=1)] = 20
+    over: Annotated[float, flag("--over", "FACTOR", "How many times as many clients are chosen.", ROUNDS)] = 1.3
+    least: Annotated[float, flag("--least", "SHARE", "The share of --per-round that is enough.", ROUNDS)] = 0.8
+    selection: Annotated[str, flag("--selection", "TIME", "How long a round waits for clients.", ROUNDS)] = "60s"
+    reporting: Annotated[str, flag("--reporting", "TIME", "How long a round waits for reports.", ROUNDS)] = "10m"
+    overlap: Annotated[
+        bool, flag("--overlap/--no-overlap", "", "Choose the next clients while a round waits for reports.", ROUNDS)
+    ] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopulationFlags(options.FlagGroup):
+    """Who the clients are."""
+
+    clients: Annotated[int, flag("--clients", "N", "How many clients there are.", options.RUN, least=1)] = 100
+    partition: Annotated[
+        str, flag("--partition", "SPEC", "Which samples each has: even, 'dirichlet(alpha=0.3)', …", CLIENTS)
+    ] = "even"
+    availability: Annotated[
+        str, flag("--availability", "WHEN", "always, 'daily(share=0.3, swing=4)', or a file.", CLIENTS)
+    ] = "always"
+    compute: Annotated[str, flag("--compute", "TIME", "Of one batch, for the median client.", CLIENTS)] = "10ms"
+    speed_spread: Annotated[float, flag("--speed-spread", "SIGMA", "How much their speeds differ.", CLIENTS)] = 0.5
+    bandwidth: Annotated[str, flag("--bandwidth", "RATE", "At which the median client receives.", CLIENTS)] = "20mbit"
+    uplink: Annotated[str, flag("--uplink", "RATE", "At which the median client sends.", CLIENTS)] = "5mbit"
+    latency: Annotated[str, flag("--latency", "TIME", "Of a client's link, one way.", CLIENTS)] = "50ms"
+    link_spread: Annotated[float, flag("--link-spread", "SIGMA", "How much their links differ.", CLIENTS)] = 0.5
+
+
+@options.grouped
+def command(
+    *,
+    task: options.Task,
+    strategy: Annotated[
+        str, flag("--strategy", "SPEC", "fedavg, fedsgd, fedprox, fedopt or fedbuff, with settings.", options.RUN)
+    ] = "fedavg",
+    population: PopulationFlags,
+    rounds: FederatedRoundFlags,
+    seed: options.Seed = 0,
+    until: options.Until = None,
+    score_every: Annotated[
+        int, flag("--score-every", "ROUNDS", "Score the model after so many committed rounds.", options.BUDGET, least=1)
+    ] = 1,
+    timing_only: Annotated[bool, flag("--timing-only", "", "Simulate time and traffic only.", CLIENTS)] = False,
+    save: Annotated[
+        Path | None, flag("--save", "FILE", "Write the model to this safetensors file.", options.KEEP)
+    ] = None,
+    log: options.Log = None,
+    record: options.RecordFlags,
+    output: options.OutputFlags,
+) -> None:
+    """Train a task with a population of clients, in virtual time.
+
+    The real model and the real protocol run; speeds, links and availability of the clients are drawn from the seed.
+
+    covey federate simulate examples/digits.py --clients 200 --per-round 20 --partition 'dirichlet(alpha=0.3)'
+    """
+    with explained(output.voice):
+        request = ShownRequest(
+            strategy=strategy, workers=population.clients, engine="simulated", until=until, output=output,
+            files={"model": save}, called="client",
+        )  # fmt: skip
+        refuse_early(request)
+        with importing(output.voice):
+            from covey.run import federate
+
+        train(
+            request,
+            lambda watcher: federate(
+                task, strategy, **population.arguments(), **rounds.arguments(), seed=seed, until=until,
+                score_every=score_every, timing_only=timing_only, save=save, log=log or (), runs=record.folder,
+                command=request.command, watcher=watcher,
+            ),
+        )  # fmt: skip

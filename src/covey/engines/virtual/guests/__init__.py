@@ -1,0 +1,5 @@
+"""Who comes to a run from outside, and goes again?"""
+
+from covey.engines.virtual.guests.guest_engine import GuestEngine, GuestPlan
+
+__all__ = ["GuestEngine", "GuestPlan"]

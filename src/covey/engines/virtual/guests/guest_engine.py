@@ -1,0 +1,163 @@
+"""Virtual time with guests: roles that exist only while they are there, of which there may be a million."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from covey.engines.random_streams import chance
+from covey.engines.virtual.computing import Computing
+from covey.engines.virtual.engine import VirtualEngine, VirtualOutcome
+from covey.engines.virtual.guests.guest_links import GuestLinks
+from covey.engines.virtual.guests.guest_tally import GuestTeller
+from covey.engines.virtual.run_scores import Score
+from covey.engines.virtual.virtual_actor import ActorCompute, MessageInFlight, RoleProgram, VirtualActor
+from covey.membership import Departed, Life
+from covey.message import Address
+from covey.model.replica import Replica
+from covey.observe.instruments import Instrument
+from covey.observe.referee import Referee
+from covey.observe.tally import Tally, Teller
+from covey.program import Effect, Node
+from covey.simulate import Cluster, Network
+from covey.strategy import Plan, Role
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GuestPlan:
+    """Who comes to a run from outside.
+
+    Args:
+        role: What they are called.
+        count: How many there are; they are numbered from 0.
+        visit: The program of one visit, which gives the seconds until the next one.
+        window: The first window of a guest that ends after a time, in which it may be there; None: it stays away.
+        first: When a guest comes for the first time, if it may.
+    """
+
+    role: str
+    count: int
+    visit: Callable[[Node], Coroutine[Effect[Any], Any, float]]
+    window: Callable[[int, float], tuple[float, float] | None]
+    first: Callable[[int], float]
+
+
+class GuestComputing(Computing):
+    """The compute of all roles, in which guests take the time of their own machines."""
+
+    def __init__(self, role: str, cluster: Cluster, *parts: Any) -> None:
+        super().__init__(cluster, *parts)
+        self._role = role
+
+    def _duration(self, actor: VirtualActor, load: float) -> float:
+        if actor.address.role != self._role:
+            return super()._duration(actor, load)
+        return self._cluster.compute_time(actor.address.rank, load, actor.compute.jitter)
+
+
+class GuestEngine(VirtualEngine):
+    """Runs a plan to which guests come.
+
+    A guest is a role from the beginning of a visit to its end. Where its window ends before that, its program ends,
+    what it was sending is lost, and those to whom it had a link hear of it: `Departed`.
+    """
+
+    def __init__(
+        self, plan: Plan, replicas: Mapping[Address, Replica], cluster: Cluster, instruments: Sequence[Instrument],
+        referee: Referee, score: Score | None, guests: GuestPlan,
+    ) -> None:  # fmt: skip
+        self._guests = guests
+        super().__init__(plan, replicas, cluster, instruments, referee, score)
+        self._own = tuple(self._actors.values())
+        self._visits: dict[int, int] = {}  # how many a guest has begun
+        self._windows: dict[int, float] = {}  # when the window ends in which a guest was last
+        self._away: dict[int, float] = {}  # how long a guest stays away whose visit is over
+
+    def _make_teller(self, kept: Sequence[Tally]) -> Teller:
+        return GuestTeller(kept, self._guests.role)
+
+    def _make_wires(self, net: Network, window: int) -> GuestLinks:
+        self._links = GuestLinks(net, window, self._agenda, self._watch)
+        self._links.gone = self._gone
+        return self._links
+
+    def _make_computing(self) -> Computing:
+        return GuestComputing(self._guests.role, self._cluster, self._agenda, self._watch, self._advance, self._deliver)
+
+    def run(self) -> VirtualOutcome:
+        for number in range(self._guests.count):
+            self._expect(number, self._guests.first(number))
+        return super().run()
+
+    def _expect(self, number: int, after: float) -> None:
+        """Let a guest come at this time, or as soon as it may then."""
+        if window := self._guests.window(number, after):
+            self._agenda.at(max(after, window[0]), self._come, number, window[1])
+
+    def _come(self, number: int, until: float) -> None:
+        address = Address(self._guests.role, number)
+        visit = self._visits[number] = self._visits.get(number, 0) + 1
+        role = Role(address, lambda node, replica: self._visit(number, node))
+        # a guest has no replica of its own here: whatever trains guests has one for all of them
+        actor = VirtualActor(role, self._own[0].replica, self._world, Life(number=visit))
+        actor.compute = ActorCompute(chance(self._world.plan.seed, address, f"jitter {visit}"))
+        self._actors[address] = actor
+        if until < math.inf and self._windows.get(number) != until:
+            self._windows[number] = until
+            self._agenda.at(until, self._end_window, number, until)
+        self._agenda.at(self._agenda.now, self._advance, actor.open(role.program(actor.node, actor.replica), main=True))
+
+    async def _visit(self, number: int, node: Node) -> None:
+        self._away[number] = await self._guests.visit(node)
+
+    def _finished(self, thread: RoleProgram) -> None:
+        actor = thread.actor
+        if actor.address.role != self._guests.role:
+            return super()._finished(thread)
+        thread.done = True
+        actor.threads.remove(thread)
+        if thread.main:
+            self._leave(actor)
+            number = actor.address.rank
+            self._expect(number, self._agenda.now + max(0.0, self._away.pop(number)))
+
+    def _end_window(self, number: int, until: float) -> None:
+        """A guest may no longer be there: if it is, it is lost."""
+        actor = self._actors.get(Address(self._guests.role, number))
+        if actor is None:
+            return
+        known = [other for other in self._own if other.address in actor.links or actor.address in other.links]
+        self._leave(actor)
+        for other in known:
+            self._tell_departed(other, actor.address)
+        self._expect(number, until)
+
+    def _leave(self, actor: VirtualActor) -> None:
+        actor.end()
+        del self._actors[actor.address]
+        self._links.forget(actor, self._own)
+
+    def _gone(self, sender: VirtualActor, to: Address) -> bool:
+        """Whether a message is for a guest that is not there; its sender then hears that it has departed."""
+        if to.role != self._guests.role or to in self._actors:
+            return False
+        self._tell_departed(sender, to)
+        return True
+
+    def _tell_departed(self, other: VirtualActor, guest: Address) -> None:
+        message = Departed(life=self._visits.get(guest.rank, 0), sender=guest)
+        self._agenda.at(self._agenda.now, self._hear_departed, other, message)
+
+    def _hear_departed(self, other: VirtualActor, message: Departed) -> None:
+        if not other.ended:
+            self._links.from_outside(message)
+            self._deliver(other, message)
+
+    def _arrived(self, flight: MessageInFlight, _: Any = None) -> None:
+        sender = flight.link.sender
+        if sender.address.role == self._guests.role and self._actors.get(sender.address) is not sender:
+            self._wires.dropped(flight)
+        else:
+            super()._arrived(flight)

@@ -1,0 +1,111 @@
+"""The aggregator: gives the model to chosen clients, and aggregates what they report. It keeps no report of anybody."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from covey.federated.aggregation import Aggregation, MakeAggregation, WeightedMean
+from covey.federated.messages import (
+    COORDINATOR,
+    ClientReport,
+    ComeBack,
+    Configuration,
+    RoundBegin,
+    RoundEnd,
+    address,
+)
+from covey.federated.rounds import Reporting, RoundTerms
+from covey.membership import Departed
+from covey.program import Node, Receive
+from covey.servers.goodbye import Goodbye
+from covey.vector import Vector
+
+NOTHING = Vector(())
+
+
+class ReportSums:
+    """What the reports of one round come to."""
+
+    def __init__(self, updates: Aggregation) -> None:
+        self.updates, self.buffers = updates, WeightedMean()
+        self.clients: list[int] = []
+        self.samples, self.losses = 0, 0.0
+        self.extra = self.refused = 0
+
+    def add(self, report: ClientReport) -> None:
+        self.clients.append(report.sender.rank)
+        self.updates.add(report.update, report.samples)
+        self.buffers.add(report.buffers, report.samples)
+        self.samples += report.samples
+        self.losses += report.samples * report.loss
+
+
+def acceptable(report: ClientReport, params: Vector, buffers: Vector) -> bool:
+    """Whether a report can be added to others: of this model, of some samples, and all of it numbers."""
+    fits = report.update.like(params) and report.buffers.like(buffers) and report.samples > 0
+    return fits and report.update.finite() and report.buffers.finite()
+
+
+class Aggregator:
+    """Drives the reporting phase of one round after another."""
+
+    def __init__(self, node: Node, terms: RoundTerms, make: MakeAggregation) -> None:
+        self.node, self.terms, self.make = node, terms, make
+        self.come_back = ComeBack(0.0, 0.0)
+
+    async def run(self) -> None:
+        while True:
+            message = await self.node.receive_any(RoundBegin, ClientReport, Departed, Goodbye)
+            if isinstance(message, Goodbye):
+                return
+            if isinstance(message, RoundBegin):
+                await self.round(message)
+            elif isinstance(message, ClientReport):  # of a round that is over
+                await self.node.note("late reports")
+                await self.node.send(message.sender, self.come_back)
+
+    async def round(self, begin: RoundBegin) -> None:
+        """Configure the chosen clients, and collect their reports until the round is decided."""
+        self.come_back = ComeBack(begin.earliest, begin.latest)
+        for client in begin.clients:
+            given = Configuration(begin.number, begin.share, begin.params, begin.buffers)
+            await self.node.send(address(client), given, loan=True)
+        reporting = Reporting(self.terms, begin.clients, await self.node.now())
+        sums = ReportSums(self.make())
+        while (state := reporting.state(now := await self.node.now())) == "open":
+            message = await Receive((ClientReport, Departed), timeout=reporting.deadline - now)
+            if isinstance(message, Departed):
+                reporting.lost(message.sender.rank)
+            elif isinstance(message, ClientReport):
+                self.take(message, begin, reporting, sums)
+                await self.node.send(message.sender, self.come_back)
+        await self.node.send(COORDINATOR, ended(begin.number, state == "committed", reporting, sums), loan=True)
+
+    def take(self, report: ClientReport, begin: RoundBegin, reporting: Reporting, sums: ReportSums) -> None:
+        """Add a report, or drop it: it is answered in either case."""
+        client = report.sender.rank
+        if report.number != begin.number:
+            sums.extra += 1
+            return
+        if not acceptable(report, begin.params, begin.buffers):
+            reporting.lost(client)
+            sums.refused += 1
+            return
+        match verdict := reporting.report(client):
+            case "counted":
+                sums.add(report)
+            case "extra" | "twice" | "uninvited":
+                sums.extra += 1
+            case _:
+                assert_never(verdict)
+
+
+def ended(number: int, committed: bool, reporting: Reporting, sums: ReportSums) -> RoundEnd:
+    """What the coordinator is told."""
+    loss = sums.losses / sums.samples if sums.samples else float("nan")
+    return RoundEnd(
+        number=number, committed=committed, clients=sums.clients, dropped=reporting.dropped, extra=sums.extra,
+        refused=sums.refused, samples=sums.samples, loss=loss,
+        update=sums.updates.result() if committed else NOTHING,
+        buffers=sums.buffers.result() if committed else NOTHING,
+    )  # fmt: skip

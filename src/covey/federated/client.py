@@ -1,0 +1,33 @@
+"""A client's program: one visit. It keeps nothing until the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from covey.federated.local_training import ClientTraining
+from covey.federated.messages import COORDINATOR, CheckIn, ClientReport, ComeBack, Configuration
+from covey.program import Effect, Node
+
+
+async def visit(node: Node, training: ClientTraining) -> float:
+    """Check in, train if chosen, report; the seconds until it comes again."""
+    await node.send(COORDINATOR, CheckIn())
+    answer = await node.receive_any(Configuration, ComeBack)
+    if isinstance(answer, Configuration):
+        done = await node.compute(partial(training.train, node.rank, answer), training.load(node.rank))
+        report = ClientReport(answer.number, done.samples, done.loss, done.update, done.buffers)
+        await node.send(answer.sender, report, loan=True)
+        answer = await node.receive(ComeBack, sender=answer.sender)
+    assert isinstance(answer, ComeBack)
+    return node.rng.uniform(answer.earliest, answer.latest)
+
+
+def visits(training: ClientTraining) -> Any:
+    """The program of every client."""
+
+    def begin(node: Node) -> Coroutine[Effect[Any], Any, float]:
+        return visit(node, training)
+
+    return begin

@@ -1,0 +1,144 @@
+"""The coordinator: holds the model, chooses the clients of each round, and commits what the aggregator brings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from covey.federated.messages import AGGREGATOR, CheckIn, ComeBack, RoundBegin, RoundEnd, address
+from covey.federated.pace_steering import PaceSteering
+from covey.federated.rounds import RoundTerms, Selection
+from covey.federated.server_steps import ServerState, ServerStep
+from covey.membership import Departed
+from covey.message import Message
+from covey.model.replica import Replica
+from covey.observe.membership import RoundLog, RoundRecord, RoundState
+from covey.program import Node, Receive
+from covey.servers.goodbye import Goodbye
+from covey.vector import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class FederatedService:
+    """What the roles of the service have been asked to do.
+
+    Args:
+        rounds: How many there are, of which some may be abandoned.
+        terms: Of a round.
+        step: What happens to the model with the aggregate of a round; None: a step of the task's optimizer.
+        steering: When clients come again.
+        log: Hears of every round.
+    """
+
+    rounds: int
+    terms: RoundTerms
+    step: ServerStep | None
+    steering: PaceSteering
+    log: RoundLog
+
+
+class HeldModel:
+    """The model of the service, and how it changes."""
+
+    def __init__(self, replica: Replica, step: ServerStep | None) -> None:
+        self.replica, self.step = replica, step
+        self.state: ServerState = step.init(replica.flat) if step else ()
+
+    def commit(self, update: Vector, buffers: Vector, samples: int) -> None:
+        """Make an update of the aggregate of some clients' reports."""
+        if self.step is None:
+            self.replica.apply(update)
+        else:
+            self.state = self.step.move(self.replica.flat, update, self.state)
+        self.replica.buffers.copy_(buffers)
+        self.replica.progress.add(samples)
+
+
+class RoundCoordinator:
+    """Drives the selection phase of one round after another; check-ins are answered at any time."""
+
+    def __init__(self, node: Node, replica: Replica, service: FederatedService) -> None:
+        self.node, self.service, self.model = node, service, HeldModel(replica, service.step)
+        self.selection = Selection(service.terms)
+        self.busy = False  # a round is under way
+
+    async def run(self) -> None:
+        for number in self.node.steps():
+            began = await self.node.now()
+            self.selection.start(began)
+            while (state := self.selection.state(now := await self.node.now())) == "open":
+                assert self.selection.deadline is not None
+                await self.hear(self.selection.deadline - now)
+            if state == "ready":
+                await self.conduct(number, began)
+            else:
+                await self.give_up(number, began)
+            self.service.steering.round_ended(await self.node.now() - began)
+        await self.node.send(AGGREGATOR, Goodbye())
+
+    async def conduct(self, number: int, began: float) -> None:
+        """Let the aggregator have the chosen clients, and commit what it brings; others check in meanwhile."""
+        chosen, self.selection = list(self.selection.accepted), Selection(self.service.terms)
+        self.busy = True
+        earliest, latest = self.service.steering.wait()
+        replica, share = self.model.replica, number / self.service.rounds
+        begin = RoundBegin(number, share, chosen, earliest, latest, replica.flat, replica.buffers)
+        await self.node.send(AGGREGATOR, begin)
+        while (end := await self.hear(None, RoundEnd)) is None:
+            pass
+        assert isinstance(end, RoundEnd)
+        self.busy = False
+        if end.committed:
+            self.model.commit(end.update, end.buffers, end.samples)
+        state: RoundState = "committed" if end.committed else "abandoned"
+        await self.tell(state, number, began, len(chosen), end)
+
+    async def tell(self, state: RoundState, number: int, began: float, chosen: int, end: RoundEnd) -> None:
+        """Write down what came of a round."""
+        now = await self.node.now()
+        committed = state == "committed"
+        record = RoundRecord(
+            number=number, state=state, seconds=now, took=now - began, chosen=chosen, reports=len(end.clients),
+            dropped=end.dropped, extra=end.extra, samples=end.samples, loss=end.loss if isfinite(end.loss) else None,
+        )  # fmt: skip
+        self.service.log.add(record, end.clients if committed else ())
+        if end.refused:
+            await self.node.note("refused reports", end.refused)
+        if committed:
+            if isfinite(end.loss):
+                await self.node.note("loss", end.loss)
+            await self.node.note("update")
+            await self.node.note("samples", end.samples)
+
+    async def give_up(self, number: int, began: float) -> None:
+        """Too few clients have checked in: send those away, and begin anew."""
+        accepted, now = list(self.selection.accepted), await self.node.now()
+        self.selection = Selection(self.service.terms)
+        for client in accepted:
+            await self.turn_away(client)
+        self.service.log.add(RoundRecord(number=number, state="not begun", seconds=now, took=now - began))
+
+    async def hear(self, timeout: float | None, *kinds: type[Message]) -> Message | None:
+        """Take one message, and answer it if it is a client's; None: it was, or none came in time."""
+        message = await Receive((CheckIn, Departed, *kinds), timeout=timeout)
+        if isinstance(message, CheckIn):
+            self.service.steering.came()
+            closed = self.busy and not self.service.terms.overlap
+            if closed or not self.selection.check_in(message.sender.rank):
+                await self.turn_away(message.sender.rank)
+            return None
+        if isinstance(message, Departed):
+            self.selection.lost(message.sender.rank)
+            return None
+        return message
+
+    async def turn_away(self, client: int) -> None:
+        """Say when to come again."""
+        await self.node.send(address(client), ComeBack(*self.service.steering.wait()))
+
+
+def coordinating(service: FederatedService) -> Callable[[Node, Replica], Any]:
+    """The program of the coordinator."""
+    return lambda node, replica: RoundCoordinator(node, replica, service).run()

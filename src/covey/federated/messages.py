@@ -1,0 +1,92 @@
+"""What clients and the service say to each other."""
+
+from __future__ import annotations
+
+from covey.message import Address, Message
+from covey.simulate.population import CLIENT
+from covey.vector import Vector
+
+COORDINATOR, AGGREGATOR = Address("coordinator", 0), Address("aggregator", 0)
+
+
+def address(client: int) -> Address:
+    """Of a client, by its number."""
+    return Address(CLIENT, client)
+
+
+class CheckIn(Message):
+    """(Client to coordinator) I could take part now."""
+
+    wire_name = "federated.check_in"
+    counted = False
+
+
+class ComeBack(Message):
+    """(To a client) You are not needed now, or no more: come again after so many seconds, drawn between these two."""
+
+    wire_name = "federated.come_back"
+
+    earliest: float
+    latest: float
+
+    counted = False
+
+
+class Configuration(Message):
+    """(To a client) Train from these weights, and report to whoever sent this; `share` of all rounds are over."""
+
+    wire_name = "federated.configuration"
+
+    number: int
+    share: float
+    params: Vector
+    buffers: Vector
+
+
+class ClientReport(Message):
+    """(From a client) What training has changed, and on how many samples; NaN is refused by whoever aggregates."""
+
+    wire_name = "federated.report"
+
+    number: int
+    samples: int
+    loss: float
+    update: Vector
+    buffers: Vector
+
+    finite = False
+
+
+class RoundBegin(Message):
+    """(Coordinator to aggregator) The chosen clients, the model, and how long a client waits that has reported."""
+
+    wire_name = "federated.begin"
+
+    number: int
+    share: float
+    clients: list[int]
+    earliest: float
+    latest: float
+    params: Vector
+    buffers: Vector
+
+    counted = False
+
+
+class RoundEnd(Message):
+    """(Aggregator to coordinator) What came of a round; abandoned ones have no numbers."""
+
+    wire_name = "federated.end"
+
+    number: int
+    committed: bool
+    clients: list[int]  # whose reports count
+    dropped: int
+    extra: int
+    refused: int
+    samples: int
+    loss: float
+    update: Vector
+    buffers: Vector
+
+    counted = finite = False

@@ -1,0 +1,1 @@
+"""How does a federated run meet an engine?"""

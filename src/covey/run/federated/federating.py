@@ -1,0 +1,299 @@
+"""Train a task with clients that come and go, in virtual time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from covey.data.client_shares import divided
+from covey.data.shards import Shards
+from covey.engines import machine
+from covey.engines.virtual.guests import GuestEngine, GuestPlan
+from covey.engines.virtual.guests.guest_tally import GuestsAside
+from covey.engines.virtual.progress_watch import ProgressWatch
+from covey.errors import PlanError, UnknownMetric
+from covey.federated.aggregator import Aggregator
+from covey.federated.buffering import buffering
+from covey.federated.client import visits
+from covey.federated.coordinator import FederatedService, coordinating
+from covey.federated.local_training import ClientTraining, LocalTraining, TimedTraining, refuse_settings
+from covey.federated.messages import AGGREGATOR, COORDINATOR
+from covey.federated.pace_steering import PaceSteering
+from covey.federated.rounds import RoundTerms
+from covey.federated.strategies import FederatedStrategy
+from covey.message import Address
+from covey.model import build
+from covey.model.replica import Replica
+from covey.model.scored import ScoredModel
+from covey.model.threads import one_thread
+from covey.names import option
+from covey.observe.callbacks import Callback
+from covey.observe.facts import RunFacts
+from covey.observe.progress import Watcher
+from covey.observe.result import Result, conclude
+from covey.observe.membership import RoundLog
+from covey.run.federated.federated_options import (
+    PopulationOptions,
+    RoundOptions,
+    read_partition,
+    read_strategy,
+)  # fmt: skip
+from covey.run.federated.round_referee import RoundReferee
+from covey.run.listening import listening
+from covey.run.option_parts import OutputOptions, TrainingOptions, VirtualOptions, at_least_one
+from covey.run.options import Options
+from covey.run.request import at_rate
+from covey.run.saving import check_save, save_model
+from covey.run.simulated import failing
+from covey.scoring import target_of
+from covey.simulate.population import CLIENT, Population, PopulationCluster
+from covey.strategy import Plan, Role
+from covey.target import Target, parse_target
+from covey.task import Task, load_task
+from covey.task.arguments import checked
+
+
+@checked("covey.federate")
+def federate(
+    task: Task | str,
+    strategy: str = "fedavg",
+    clients: int = 100,
+    *,
+    per_round: int = 10,
+    rounds: int = 20,
+    partition: str = "even",
+    over: float = 1.3,
+    least: float = 0.8,
+    selection: str = "60s",
+    reporting: str = "10m",
+    overlap: bool = True,
+    availability: str | os.PathLike[str] = "always",
+    compute: str = "10ms",
+    speed_spread: float = 0.5,
+    bandwidth: str = "20mbit",
+    uplink: str = "5mbit",
+    latency: str = "50ms",
+    link_spread: float = 0.5,
+    until: str | None = None,
+    score_every: int = 1,
+    seed: int = 0,
+    rate: float = 1.0,
+    timing_only: bool = False,
+    save: str | os.PathLike[str] | None = None,
+    command: str = "",
+    watcher: Watcher | None = None,
+    callbacks: Sequence[Callback] = (),
+    log: Sequence[str] = (),
+    runs: str | os.PathLike[str] | Literal[False] | None = None,
+) -> Result:
+    """Train a task with clients that come and go, in virtual time, and return its result (docs/federated.md).
+
+    Args:
+        task: A `covey.Task`, or the file of one: "train.py" or "train.py:name".
+        strategy: "fedavg", "fedsgd", "fedprox", "fedopt" or "fedbuff", with settings.
+        clients: The number of clients.
+        per_round: The reports that make up a round; with fedbuff, the clients that train at the same time.
+        rounds: The number of rounds, also those that are abandoned; with fedbuff, of updates.
+        partition: Which samples each client has: "even", "dirichlet(alpha=0.3)", "labels(count=2)", "sizes(law=zipf)"
+            or "by(column=site)".
+        over: How many times as many clients as `per_round` are chosen, as some drop out.
+        least: The share of `per_round` that is enough; with fewer reports a round is abandoned.
+        selection: The time after which a round begins with those who have checked in, if they are enough.
+        reporting: The time after which a round ends with the reports that it has, if they are enough.
+        overlap: Choose the clients of the next round while this one waits for reports.
+        availability: When clients may take part: "always", "daily(share=0.3, swing=4)", or a file of lines
+            "client,from,until".
+        compute: The time of the median client for a batch.
+        speed_spread: The standard deviation of the logarithm of the clients' speeds.
+        bandwidth: The rate at which the median client receives.
+        uplink: The rate at which the median client sends.
+        latency: The latency of a client's link, one way.
+        link_spread: The standard deviation of the logarithm of the links' rates.
+        until: End the run when a metric reaches a target, such as "accuracy>=0.95".
+        score_every: Score the model after this number of committed rounds.
+        seed: The seed of weights, partition, clients and all other random numbers.
+        rate: A factor on the learning rate of the task.
+        timing_only: Simulate time and traffic without training.
+        save: Write the model to this safetensors file.
+        command: The command line to write into the result.
+        watcher: An object that is shown the run's progress.
+        callbacks: Objects of subclasses of `covey.Callback`, which hear of the run.
+        log: Loggers, such as "csv:scores.csv" or "tensorboard:logs".
+        runs: Record the run in a new folder in this one; by default in "runs", or in COVEY_RUNS. False: no record.
+
+    >>> result = covey.federate("examples/digits.py", "fedavg(epochs=2)", clients=20, per_round=5, rounds=3)
+    >>> result.participation.committed
+    3
+    """
+    given = Options(
+        engine="simulated",
+        training=TrainingOptions(seed=seed, rate=rate),
+        virtual=VirtualOptions(timing_only=timing_only),
+        output=OutputOptions(save=save, command=command, watcher=watcher, callbacks=callbacks, log=log, runs=runs),
+    )
+    at_least_one(clients=clients, per_round=per_round, rounds=rounds, score_every=score_every)
+    crowd = PopulationOptions(
+        clients=clients, availability=availability, compute=compute, speed_spread=speed_spread, bandwidth=bandwidth,
+        uplink=uplink, latency=latency, link_spread=link_spread,
+    )  # fmt: skip
+    waits = RoundOptions(
+        per_round=per_round, over=over, least=least, selection=selection, reporting=reporting, overlap=overlap
+    )
+    asked = federated_request(task, strategy, partition, crowd, waits, rounds, until, given)
+    cluster = repr(asked.population)
+    with listening(given, lambda: facts(asked), asked.name, asked.task.callbacks, cluster) as listeners:
+        if listeners is None:
+            return train(asked, score_every)
+        heard = replace(asked, options=listeners.heard(given))
+        result = train(heard, score_every, listeners.scored)
+        listeners.concluded(result)
+        return result
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FederatedRequest:
+    """A federated run that was found possible."""
+
+    task: Task
+    name: str
+    strategy: FederatedStrategy
+    text: str  # the strategy with all its settings
+    settings: Mapping[str, Any]
+    population: Population
+    terms: RoundTerms
+    samples: list[Tensor]  # of every client
+    rounds: int
+    target: Target | None
+    options: Options
+
+
+def federated_request(
+    task: Task | str, strategy: str, partition: str, crowd: PopulationOptions, waits: RoundOptions, rounds: int,
+    until: str | None, given: Options,
+) -> FederatedRequest:  # fmt: skip
+    """Check everything that can be checked before anything starts."""
+    chosen, text, settings = read_strategy(strategy)
+    division = read_partition(partition)
+    seed = given.training.seed
+    population, terms = crowd.population(seed), waits.terms(crowd.clients)
+    chosen.aggregation.check(terms)
+    if until is not None:
+        parse_target(until)
+    check_save(given.output.save)
+    name = task if isinstance(task, str) else ""
+    task = load_task(task) if isinstance(task, str) else task
+    refuse_settings(task)
+    target = target_of(task, until) if until else None
+    if target and task.evaluate is None and target.metric != "loss":
+        raise UnknownMetric(f"{option('until', target)}: the task has no evaluate=…, so only the loss can be a target")
+    if given.virtual.timing_only and (until or given.output.save):
+        raise PlanError(f"{option('timing_only', True)} trains nothing: omit {option('until')} and {option('save')}")
+    samples = divided(division, build.data_of(task), crowd.clients, seed)
+    asked = {
+        "clients": crowd.clients, "rounds": rounds, "partition": partition, "per_round": terms.target,
+        "chosen": terms.goal, "enough": terms.enough, "selection": waits.selection, "reporting": waits.reporting,
+        "availability": os.fspath(crowd.availability), "until": until,
+    }  # fmt: skip
+    return FederatedRequest(
+        task=at_rate(task, given.training.rate), name=name, strategy=chosen, text=text,
+        settings={**settings, **{key: value for key, value in asked.items() if value is not None}},
+        population=population, terms=terms, samples=samples, rounds=rounds, target=target, options=given,
+    )  # fmt: skip
+
+
+def facts(asked: FederatedRequest) -> RunFacts:
+    """What is known of a run before it starts."""
+    taxonomy, given = asked.strategy.taxonomy, asked.options
+    return RunFacts(
+        task=asked.name or "a task of this process", strategy=asked.text,
+        taxonomy={key: getattr(taxonomy, key) for key in taxonomy.__slots__}, engine="simulated",
+        workers=asked.population.clients, servers=0, threads=1, seed=given.training.seed,
+        command=given.output.command, settings=dict(asked.settings), machine=machine.describe(),
+        versions=machine.versions(),
+    )  # fmt: skip
+
+
+def train(
+    asked: FederatedRequest, score_every: int, told: Callable[[Any, dict[str, float]], None] | None = None
+) -> Result:
+    """Perform a run; `told` hears of each score."""
+    with one_thread(), failing():
+        return _train(asked, score_every, told)
+
+
+def _train(
+    asked: FederatedRequest, score_every: int, told: Callable[[Any, dict[str, float]], None] | None
+) -> Result:
+    given, population, seed = asked.options, asked.population, asked.options.training.seed
+    judge = RoundReferee(score_every, asked.target)
+    judge.told = told or judge.told
+    steering, log = PaceSteering(population.clients, asked.terms), RoundLog(population.clients)
+    service = FederatedService(asked.rounds, asked.terms, asked.strategy.step, steering, log)
+    plan, replicas = service_plan(asked, service), _replicas(asked)
+    score: ScoredModel | None = None
+    if not given.virtual.timing_only:
+        score = ScoredModel(build.model(asked.task, seed), asked.task.evaluate, False)
+    guests = GuestPlan(
+        role=CLIENT, count=population.clients, visit=visits(_training(asked)), window=population.window,
+        first=partial(population.arrival, within=steering.first()),
+    )  # fmt: skip
+    watching = [ProgressWatch(given.output.watcher, judge, None)] if given.output.watcher else []
+    scoring = score.score if score and asked.task.evaluate else None
+    outcome = GuestEngine(
+        plan, {role.address: replicas[role.address] for role in plan.roles}, PopulationCluster(population=population),
+        [GuestsAside(watch, CLIENT) for watch in watching], judge, scoring, guests,
+    ).run()  # fmt: skip
+    for shown in watching:
+        shown.conclude(outcome.seconds)
+    result = conclude(
+        facts(asked), judge, outcome.tallies.values(), seconds=outcome.seconds, stopped=outcome.stopped
+    )
+    result.participation = log.told()
+    if score:
+        score.assemble(outcome.snapshots)
+        result.keep_weights(score.state())
+        if unsaved := save_model(result, given.output.save):
+            raise unsaved
+    return result
+
+
+def service_plan(asked: FederatedRequest, service: FederatedService) -> Plan:
+    """The roles of the service; clients come from outside."""
+    if asked.strategy.buffer:
+        coordinator = Role(COORDINATOR, buffering(service, asked.strategy.buffer), trains=True, scored=True)
+        roles: tuple[Role, ...] = (coordinator,)
+    else:
+        coordinator = Role(COORDINATOR, coordinating(service), trains=True, scored=True)
+        make = asked.strategy.aggregation.make
+        aggregator = Role(
+            AGGREGATOR, lambda node, replica: Aggregator(node, asked.terms, make).run(), host=COORDINATOR
+        )
+        roles = (coordinator, aggregator)
+    return Plan(roles=roles, limits=(asked.rounds,), lockstep=False, seed=asked.options.training.seed)
+
+
+def _replicas(asked: FederatedRequest) -> dict[Address, Replica]:
+    """The coordinator's model; the aggregator has none, and is shown the same."""
+    task, seed = asked.task, asked.options.training.seed
+    samples = sum(map(len, asked.samples))
+    deal = Shards(samples, 1, task.step_size, seed)
+    if asked.options.virtual.timing_only:
+        replica = build.stand_in(build.in_one(build.shapes(task)), COORDINATOR, False, deal)
+    else:
+        expected = asked.rounds * asked.terms.target * samples // asked.population.clients
+        replica = build.replica(task, COORDINATOR, False, deal, max(1, expected))
+    return {COORDINATOR: replica, AGGREGATOR: replica}
+
+
+def _training(asked: FederatedRequest) -> ClientTraining:
+    """What trains clients."""
+    task, plan, seed = asked.task, asked.strategy.local, asked.options.training.seed
+    if asked.options.virtual.timing_only:
+        return TimedTraining(task, plan, [len(numbers) for numbers in asked.samples])
+    module: nn.Module = build.model(task, seed)
+    return LocalTraining(task, module, build.data_of(task), plan, asked.samples, seed)

@@ -1,0 +1,32 @@
+"""A small problem in double precision for federated runs, whose answer can be computed by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from covey.task import Task
+
+SAMPLES = 60
+
+
+def regression(lr: float = 0.1, batch_size: int = 8, samples: int = SAMPLES, **more: object) -> Task:
+    """A linear regression with three classes of noise, in double precision."""
+    chance = torch.Generator().manual_seed(5)
+    x = torch.randn(samples, 4, dtype=torch.float64, generator=chance)
+    y = x @ torch.tensor([[1.0], [-2.0], [0.5], [3.0]], dtype=torch.float64) + 0.1
+    site = torch.arange(samples) % 3
+    data = TensorDataset(x, y, site)
+    return Task(
+        model=lambda: nn.Linear(4, 1).double(), data=data,
+        optimizer=lambda params: torch.optim.SGD(params, lr=lr),
+        step=lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[1]),
+        batch_size=batch_size, **more,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+@pytest.fixture
+def task() -> Task:
+    return regression()
