@@ -214,8 +214,8 @@ def test_fedbuff_updates_every_few_reports_and_stale_ones_count_less(task: Task)
 
 
 def test_fedbuff_with_all_clients_at_once_is_fedavg(task: Task) -> None:
-    """As many reports as clients, none stale, equally many samples each."""
-    found = run(task, "fedbuff(buffer=6, batch=all)", clients=6, rounds=1, compute="60s")  # all come before one is through
+    """As many reports as clients, none stale, equally many samples each: all come before one is through."""
+    found = run(task, "fedbuff(buffer=6, batch=all)", clients=6, rounds=1, compute="60s")
     assert (weights(found) - full_batch_steps(task, 1)).abs().max() < 1e-12
 
 

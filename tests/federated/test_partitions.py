@@ -18,7 +18,9 @@ def classes_of(partition: ClientPartition, clients: int) -> list[set[int]]:
     return [set(CLASSES[numbers].tolist()) for numbers in divided(partition, DATA, clients, seed=1)]
 
 
-@pytest.mark.parametrize("partition", [Even(), Dirichlet(alpha=0.1), Dirichlet(alpha=100), Labels(count=3), UnevenSizes()])
+@pytest.mark.parametrize(
+    "partition", [Even(), Dirichlet(alpha=0.1), Dirichlet(alpha=100), Labels(count=3), UnevenSizes()]
+)
 @pytest.mark.parametrize("clients", [1, 7, 100])
 def test_every_sample_belongs_to_one_client_and_nobody_has_none(partition: ClientPartition, clients: int) -> None:
     found = divided(partition, DATA, clients, seed=3)

@@ -9,7 +9,7 @@ from typing import Any
 
 from covey.federated.aggregation import WeightedMean
 from covey.federated.aggregator import acceptable
-from covey.federated.coordinator import HeldModel, FederatedService
+from covey.federated.coordinator import FederatedService, HeldModel
 from covey.federated.messages import CheckIn, ClientReport, ComeBack, Configuration, address
 from covey.membership import Departed
 from covey.model.replica import Replica

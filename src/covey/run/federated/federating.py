@@ -34,9 +34,9 @@ from covey.model.threads import one_thread
 from covey.names import option
 from covey.observe.callbacks import Callback
 from covey.observe.facts import RunFacts
+from covey.observe.membership import RoundLog
 from covey.observe.progress import Watcher
 from covey.observe.result import Result, conclude
-from covey.observe.membership import RoundLog
 from covey.run.federated.federated_options import (
     PopulationOptions,
     RoundOptions,
