@@ -12,7 +12,7 @@ from covey.task import Task
 SAMPLES = 60
 
 
-def regression(lr: float = 0.1, batch_size: int = 8, samples: int = SAMPLES, **more: object) -> Task:
+def regression(samples: int = SAMPLES, momentum: float = 0.0, **more: object) -> Task:
     """A linear regression with three classes of noise, in double precision."""
     chance = torch.Generator().manual_seed(5)
     x = torch.randn(samples, 4, dtype=torch.float64, generator=chance)
@@ -21,9 +21,9 @@ def regression(lr: float = 0.1, batch_size: int = 8, samples: int = SAMPLES, **m
     data = TensorDataset(x, y, site)
     return Task(
         model=lambda: nn.Linear(4, 1).double(), data=data,
-        optimizer=lambda params: torch.optim.SGD(params, lr=lr),
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1, momentum=momentum),
         step=lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[1]),
-        batch_size=batch_size, **more,  # type: ignore[arg-type]
+        batch_size=8, **more,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

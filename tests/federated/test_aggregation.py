@@ -16,8 +16,11 @@ from covey.federated.aggregation import (
     median,
     trimmed_mean,
 )
+from covey.federated.buffering import ReportBuffer
+from covey.federated.messages import ClientReport
 from covey.federated.rounds import RoundTerms
 from covey.federated.server_steps import ServerStep, adaptive, momentum, plain
+from covey.message import Address
 from covey.vector import Vector
 
 
@@ -72,6 +75,15 @@ def test_krum_is_not_fooled_by_two_that_collude_where_it_expects_two() -> None:
     liars = [vector(-9.0, 9.0), vector(-9.0, 9.0)]
     assert numbers(krum([*honest, *liars], faulty=2))[0] > 0
     assert numbers(krum([honest[0], *liars], faulty=0)) == [-9.0, 9.0], "with no liar expected, two agree best"
+
+
+def test_a_buffer_counts_stale_reports_less_and_divides_by_their_number() -> None:
+    buffer = ReportBuffer()
+    for client, staleness, number in ((4, 0, 1.0), (2, 3, 3.0)):
+        report = ClientReport(0, 10, 0.5, vector(number, 0.0), Vector(()), sender=Address("client", client))
+        buffer.add(report, staleness)
+    assert numbers(buffer.update()) == [(1.0 + 3.0 / 2) / 2, 0.0], "1 / sqrt(1 + 3) is a half"
+    assert buffer.clients == [4, 2] and buffer.samples == 20
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,23 @@ def test_one_client_is_plain_training(task: Task) -> None:
     assert (weights(found) - full_batch_steps(task, 8)).abs().max() < 1e-12
 
 
+def test_no_client_takes_over_the_momentum_of_another(task: Task) -> None:
+    """The first step of a fresh optimizer is one without momentum, in every round."""
+    found = run(regression(momentum=0.9), "fedavg(batch=all)", rounds=3)
+    assert (weights(found) - full_batch_steps(task, 3)).abs().max() < 1e-12
+
+
+def test_fedsgd_keeps_the_momentum_of_the_service(task: Task) -> None:
+    moved = weights(run(regression(momentum=0.9), "fedsgd", rounds=3))
+    assert (moved - full_batch_steps(task, 3)).abs().max() > 1e-3
+
+
+def test_clients_take_part_equally_often() -> None:
+    """Of 60 clients that are always there, in 40 rounds of 10: about 7 times each, and nobody much more often."""
+    found = run(regression(samples=120), clients=60, per_round=10, over=1.3, rounds=40, speed_spread=0.0).participation
+    assert found and found.took_part >= 58 and max(found.times) <= 16, found.times
+
+
 def test_several_epochs_differ_from_fedsgd(task: Task) -> None:
     sgd, avg = weights(run(task, "fedsgd")), weights(run(task, "fedavg(epochs=5, batch=all)"))
     assert (sgd - avg).abs().max() > 1e-3
