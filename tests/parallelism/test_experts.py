@@ -126,13 +126,33 @@ def test_one_member_has_the_bits_of_a_whole_model() -> None:
 
 @pytest.mark.parametrize(("samples", "size", "accumulate"), [(25, 4, 1), (17, 4, 2), (62, 3, 2)])
 def test_members_without_samples_left_serve_on(samples: int, size: int, accumulate: int) -> None:
-    """25 samples: one of three members has a batch more; the others: steps in unequal numbers of batches."""
-    data, many = tuple(part[:samples] for part in WORDS), 2 if samples == 17 else 3
+    """25, 17: one member has a step more than the others; 62: the last step has 2, 2, 1 and 1 batches."""
+    data, many = tuple(part[:samples] for part in WORDS), {17: 2, 25: 3, 62: 4}[samples]
     given = task("words", data=data, batch_size=size, accumulate=accumulate)
     divided = run(given, f"allreduce with mesh(expert={many})", many, steps=None, epochs=1)
     assert apart(divided, run(given, "allreduce", many, steps=None, epochs=1)) < 1e-10
     twice = run(given, f"allreduce with mesh(expert={many})", many, steps=None, epochs=2)
     assert twice.samples == 2 * samples
+
+
+class Crowded(nn.Module):
+    """All tokens choose the last expert, so that all members but one have none to compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 3)
+        self.experts = Experts(perceptron, experts=4, capacity=4.0, balance=0.0)
+        with torch.no_grad():
+            self.experts.router.weight.zero_()[-1] = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.sigmoid(self.first(x))
+        return self.last(x + self.experts(x))
+
+
+def test_members_without_a_token_for_their_experts_get_their_gradients() -> None:
+    given = task(model=lambda: Crowded().double())
+    assert apart(run(given, "allreduce with mesh(expert=2)", 2), run(given, "allreduce", 2)) < 1e-10
 
 
 def test_clipping_holds_for_the_gradient_of_the_whole_model() -> None:

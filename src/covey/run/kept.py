@@ -9,6 +9,7 @@ import msgspec
 from torch.optim import Optimizer
 
 from covey.checkpoint import RoleState, RunRecord
+from covey.errors import CheckpointError
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.parallelism.plan.mesh import Mesh
@@ -30,13 +31,30 @@ def same_cut(one: str, other: str) -> bool:
     return replace(mesh_of(one), load="", zero=None) == replace(mesh_of(other), load="", zero=None)
 
 
+def same_stages(one: str, other: str) -> bool:
+    """Whether two SPECs cut their model alike, or have one stage each, whatever its members divide."""
+    return same_cut(one, other) or mesh_of(one).stages == mesh_of(other).stages == 1
+
+
 def uncut(run: RunRecord) -> RunRecord:
-    """The run as it would be with whole models, in which two with different cuts are the same."""
-    members = mesh_of(run.strategy).members
+    """The run as it would be with whole models, one for each share of the data: whatever the cut, it is the same."""
+    mesh = mesh_of(run.strategy)
+    alike = mesh.members // mesh.batches  # workers that compute on the same batch
     return msgspec.structs.replace(
-        run, strategy=str(replace(parse(run.strategy), mesh=None)), workers=run.workers // members,
-        servers=run.servers // members, limits=run.limits[::members],
+        run, strategy=str(replace(parse(run.strategy), mesh=None)), workers=run.workers // alike,
+        servers=run.servers // mesh.members, limits=run.limits[::alike],
     )  # fmt: skip
+
+
+def check_layout(run: RunRecord, here: RunRecord, alike: bool) -> None:
+    """Refuse a divided model with another number of replicas, unless the strategy keeps all of them `alike`."""
+    meshes = mesh_of(run.strategy), mesh_of(here.strategy)
+    old, new = run.workers // meshes[0].members, here.workers // meshes[1].members
+    if old != new and not alike and any(mesh.batches > 1 for mesh in meshes):
+        raise CheckpointError(
+            f"the checkpoint is of a run with {old} replicas of the model, and this one has {new}: only strategies "
+            "that keep replicas alike, such as allreduce, can go on so; use as many replicas"
+        )
 
 
 def settings_of(optimizer: Optimizer) -> list[dict[str, str]]:
@@ -67,7 +85,32 @@ def recalled(place: Path, role: Role, replica: Replica, before: str, now: str) -
     from covey.parallelism.pipeline.recut import recut
 
     old, new, me = mesh_of(before), mesh_of(now), role.alias or role.address
+    if old.batches > 1 or new.batches > 1:
+        return _relaid(place, role, replica, old, new)
     states = [
         RoleState.read(place, Address(me.role, me.rank * old.stages + stage)) for stage in range(old.stages)
     ]  # fmt: skip
     return recut(states, replica, begin=not new.schedule.flushes)
+
+
+def _relaid(place: Path, role: Role, replica: Replica, old: Mesh, new: Mesh) -> RoleState:
+    """What a role goes on from where its replica's members had batches of their own, or have them now.
+
+    A worker's batches are those of its share of the data, so the worker with the same share kept where they are.
+    """
+    from covey.parallelism.relayout import relaid
+
+    if old.tensors > 1 or new.tensors > 1:
+        raise CheckpointError("slices of layers stay as they are: go on with the same mesh")
+    name, alias = role.address.role, role.alias or role.address
+    replicas, first = [alias.rank], alias.rank * old.members
+    if role.trains:
+        shares = range(alias.rank * new.batches, (alias.rank + 1) * new.batches)
+        replicas = sorted({share // old.batches for share in shares})
+        mine = role.address.rank // new.members * new.batches + role.address.rank % new.batches
+        first = mine // old.batches * old.members + mine % old.batches
+    groups = [
+        [RoleState.read(place, Address(name, one * old.members + member)) for member in range(old.members)]
+        for one in replicas
+    ]  # fmt: skip
+    return relaid(RoleState.read(place, Address(name, first)), groups, replica, begin=not new.schedule.flushes)

@@ -33,7 +33,7 @@ from covey.run import roles
 from covey.run.best_model import BestModel
 from covey.run.changed_plan import PLAN, ChangedPlan, changed, check_parts
 from covey.run.checks import check_seats, keepable
-from covey.run.kept import changed_settings, mesh_of, same_cut, settings_of, uncut
+from covey.run.kept import changed_settings, check_layout, mesh_of, same_cut, settings_of, uncut
 from covey.run.leading.lead import FROZEN, Lead
 from covey.run.leading.lead_options import FILE
 from covey.run.option_parts import CheckpointOptions, deaths_survived, plan_of
@@ -87,6 +87,8 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     given = asked.options
     here = run_record(asked)
     kept, run = kept_run(given.checkpoints, here, rigid=asked.plan.elastic)
+    if run and not asked.plan.least:
+        check_layout(run, here, asked.strategy.in_step)
     checkpoints = asked.lead.checkpoints if asked.lead else checkpoints_of(given.checkpoints)
     lead = asked.lead or Lead.of(given, checkpoints)
     interrupt, best = Interrupt(), BestModel.of(given)
@@ -267,10 +269,6 @@ def kept_run(
         place, run = checkpoints.checked(earlier)  # a longer run: no worker may have said goodbye yet
         past = uncut(run)
     before, now = mesh_of(run.strategy), mesh_of(written)
-    if (before.shards, before.experts) != (now.shards, now.experts):
-        had = f"mesh(shard={before.shards})" if before.shards > 1 else "no shards"
-        had = f"mesh(expert={before.experts})" if before.experts > 1 else had
-        raise CheckpointError(f"{place} is of a run with {had}, and shards keep to their number: go on with {had}")
     if (before.tensors, before.split) != (now.tensors, now.split):
         had = f"mesh(tensor={before.tensors}, split={before.split})" if before.tensors > 1 else "whole layers"
         raise CheckpointError(f"{place} is of a run with {had}, and slices of layers stay as they are: go on with that")

@@ -31,7 +31,7 @@ from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
 from covey.run.best_model import BestModel
 from covey.run.checks import check_seats
-from covey.run.kept import same_cut
+from covey.run.kept import check_layout, recalled, same_stages
 from covey.run.option_parts import deaths_survived, plan_of, trace_of
 from covey.run.processes import checkpoints_of, kept_run, run_record
 from covey.run.request import Request, facts
@@ -66,7 +66,9 @@ def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None]
         )
     here = run_record(asked)
     kept, run = kept_run(given.checkpoints, here, rigid=True)
-    if run and not same_cut(run.strategy, asked.strategy.text):
+    if run:
+        check_layout(run, here, asked.strategy.in_step)
+    if run and not same_stages(run.strategy, asked.strategy.text):
         raise CheckpointError(f"{kept} has another mesh: in virtual time a run goes on with the one that it had")
     checkpoints = checkpoints_of(given.checkpoints, asked.kept)
     with checkpoints or nullcontext(), one_thread(), failing():
@@ -81,6 +83,18 @@ def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None]
         there = trace.seconds_present(result.seconds) if trace else {}
         result.tell_cost(world.prices(there), absent, there)
     return result
+
+
+def _restore(asked: Request, attempt: VirtualAttempt, replicas: Mapping[Address, Replica]) -> None:
+    """Take over what a checkpoint keeps, if there is one; of another layout by the names of tensors."""
+    if attempt.before:
+        attempt.states = {
+            role.address: recalled(
+                attempt.place, role, replicas[role.address], attempt.before, asked.strategy.text
+            ) for role in asked.plan.roles
+        }  # fmt: skip
+    for who, state in attempt.states.items():
+        restore(replicas[who], state.replica)
 
 
 def _train(
@@ -98,8 +112,7 @@ def _train(
         replicas[role.address] = make(role)
     if score:
         _refuse_shared([score.module, *(replica.module for replica in replicas.values())])
-    for who, state in attempt.states.items():
-        restore(replicas[who], state.replica)
+    _restore(asked, attempt, replicas)
     if asked.plan.elastic:
         most, least = deaths_survived(given.checkpoints), asked.plan.least
         attempt.rebirth = Rebirth(make, most, given.output.say, attempt.log, least)

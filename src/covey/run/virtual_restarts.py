@@ -22,6 +22,7 @@ from covey.observe.referee import Referee
 from covey.observe.result import Result
 from covey.observe.tally import Tally, Teller
 from covey.run.checks import keepable
+from covey.run.kept import same_cut
 from covey.run.request import Request, referee
 from covey.run.restarting import FailureCount, interval
 from covey.simulate.faults import FaultPlan
@@ -75,7 +76,9 @@ class VirtualRestarts:
         if kept is not None and run is not None:
             plan = self.asked.plan  # where workers come and go, they ask the servers where they go on
             read = [role.address for role in plan.roles if not (plan.least and role.trains)]
-            attempt.states = {who: RoleState.read(kept, who) for who in read}
+            now = self.asked.strategy.text
+            attempt.place, attempt.before = kept, "" if same_cut(run.strategy, now) else run.strategy
+            attempt.states = {} if attempt.before else {who: RoleState.read(kept, who) for who in read}
             try:
                 attempt.tallies = msgspec.convert(run.progress["tallies"], list[Tally], str_keys=True)
                 for tally in attempt.tallies:

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from covey.checkpoint import RoleState
@@ -258,6 +259,8 @@ class VirtualAttempt:
     clock: float = 0.0
     states: Mapping[Address, RoleState] = field(default_factory=dict)  # of a checkpoint
     tallies: Sequence[Tally] = ()  # of the same
+    place: Path = Path()  # of the same
+    before: str = ""  # its strategy, where that divided the model in another way
     faults: RunFaults | None = None
     keeper: RunKeeper | None = None
     rebirth: Rebirth | None = None  # how lost workers are replaced

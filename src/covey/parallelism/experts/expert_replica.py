@@ -52,11 +52,14 @@ class ExpertReplica(ShardReplica):
         parts = self.parts
         assert parts.source is not None
         first = node.step // parts.batches.steps(node.rank) * parts.batches.deal.steps(parts.rank)
-        before = {name: parameter.grad for name, parameter in parts.weights.parameters.items()}
+        dense = parts.weights.parameters.values()
+        before = [parameter.grad for parameter in dense]
+        for parameter in dense:
+            parameter.grad = None
         self.group.silent = True
         try:
             parts.source.without_weight(first, passes)
         finally:
             self.group.silent = False
-        for name, grad in before.items():
-            parts.weights.parameters[name].grad = grad
+        for parameter, grad in zip(dense, before, strict=True):
+            parameter.grad = grad

@@ -1,0 +1,80 @@
+"""A checkpoint of one layout goes on with another to the same weights: shards, experts, replicas, whole models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import covey
+from covey.errors import CheckpointError
+from tests.parallelism.test_experts import apart, run, task
+from tests.parallelism.test_sharded import task as shard_task
+
+
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def spec(mesh: str, strategy: str = "allreduce") -> str:
+    return f"{strategy} with mesh({mesh})" if mesh else strategy
+
+
+def broken(given: covey.Task, before: str, after: str, place: Path, workers: int = 4, **more: Any) -> covey.Result:
+    """Three steps with one layout, three with another."""
+    run(given, before, workers, steps=3, checkpoint=str(place), every="20ms", **more)
+    return run(given, after, workers, steps=6, resume=str(place), **more)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("shard=4, zero=2", "replica=2, shard=2, zero=2"),
+        pytest.param("shard=4, zero=2", "", marks=pytest.mark.full),
+        ("", "shard=4, zero=2"),
+        pytest.param("replica=2, shard=2, zero=1", "shard=4, zero=2", marks=pytest.mark.full),
+        ("expert=4", ""),
+        ("", "replica=2, expert=2"),
+        pytest.param("expert=4", "shard=4, zero=1", marks=pytest.mark.full),
+        pytest.param("shard=4, zero=2", "expert=2", marks=pytest.mark.full),
+    ],
+)
+def test_a_checkpoint_of_one_layout_goes_on_with_another(before: str, after: str, tmp_path: Path) -> None:
+    given = task(optimizer=adam)
+    whole = run(given, spec(before), 4)
+    resumed = broken(given, spec(before), spec(after), tmp_path / "kept")
+    assert apart(resumed, whole) < 1e-10
+    assert resumed.samples == whole.samples
+
+
+@pytest.mark.full
+def test_parameters_that_are_brought_together_layer_by_layer_go_on_too(tmp_path: Path) -> None:
+    given = shard_task("tied")
+    whole = run(given, "allreduce", 4)
+    for number, (before, after) in enumerate([("shard=4", "replica=2, shard=2"), ("", "shard=4"), ("shard=4", "")]):
+        assert apart(broken(given, spec(before), spec(after), tmp_path / f"kept {number}"), whole) < 1e-10
+
+
+@pytest.mark.full
+def test_real_processes_go_on_with_another_layout(tmp_path: Path) -> None:
+    given = task("words")
+    resumed = broken(given, spec("expert=2"), "allreduce", tmp_path / "kept", 2, engine="local")
+    assert apart(resumed, run(given, "allreduce", 2)) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "workers", "said"),
+    [
+        ("easgd(pull=0.2) with mesh(replica=2, shard=2, zero=2)", "easgd(pull=0.2)", 4, "2 replicas.* has 4"),
+        ("bsp with mesh(shard=4, zero=2)", "bsp", 4, "its roles remember"),
+        ("local_sgd(period=4)", "local_sgd(period=4) with mesh(shard=4, zero=2)", 4, "different models"),
+        ("allreduce with mesh(expert=4)", "allreduce + topk", 4, "strategy"),
+    ],
+)  # fmt: skip
+def test_what_another_layout_cannot_have_is_refused(
+    before: str, after: str, workers: int, said: str, tmp_path: Path
+) -> None:  # fmt: skip
+    with pytest.raises(CheckpointError, match=said):
+        broken(task("words"), before, after, tmp_path / "kept", workers)
