@@ -7,11 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import covey
+from covey.engines.process.role.saving import restore
 from covey.errors import CheckpointError
+from covey.model.replica import Replica
+from covey.parallelism.relayout import relaid
 from tests.parallelism.test_experts import apart, run, task
+from tests.parallelism.test_recut import kept
 from tests.parallelism.test_sharded import task as shard_task
+from tests.worlds import sgd
 
 
 def adam(parameters: Any) -> torch.optim.Optimizer:
@@ -62,6 +68,36 @@ def test_real_processes_go_on_with_another_layout(tmp_path: Path) -> None:
     given = task("words")
     resumed = broken(given, spec("expert=2"), "allreduce", tmp_path / "kept", 2, engine="local")
     assert apart(resumed, run(given, "allreduce", 2)) < 1e-10
+
+
+@pytest.mark.full
+def test_stages_go_on_as_shards(tmp_path: Path) -> None:
+    given, place, more = shard_task("gpt"), str(tmp_path / "kept"), {"engine": "local"}
+    pipelines = "allreduce with mesh(replica=2, stage=2, timetable=plain)"
+    run(given, pipelines, 4, steps=3, checkpoint=place, every="20ms", **more)
+    resumed = run(given, "allreduce with mesh(shard=2)", 2, steps=6, resume=place, **more)
+    assert apart(resumed, run(given, "allreduce", 2)) < 1e-10
+
+
+def part(*layers: int) -> Replica:
+    """Some layers of a model, under their names in the whole, after a step."""
+    module = nn.ModuleDict({str(number): nn.Linear(3, 2) for number in layers})
+    replica = Replica(module, sgd(0.1, momentum=0.9))
+    replica.apply(replica.grad.map(torch.ones_like))
+    return replica
+
+
+def test_parts_are_put_together_by_name() -> None:
+    old, new = [part(0, 2), part(1)], part(0, 1, 2)
+    states = [kept(replica) for replica in old]
+    restore(new, relaid(states[0], [states], new, begin=False).replica)
+    for replica in old:
+        for name, weight in replica.layout.parameters.items():
+            mine = new.layout.parameters[name]
+            assert torch.equal(mine, weight)
+            assert bool((new.optimizer.state[mine]["momentum_buffer"] == 1).all())
+    with pytest.raises(CheckpointError, match=r"it has no 1\.weight"):
+        relaid(states[0], [states[:1]], new, begin=False)
 
 
 @pytest.mark.parametrize(
