@@ -63,12 +63,7 @@ def _task(workers: int) -> covey.Task:
     )  # fmt: skip
 
 
-def one() -> covey.Task:
-    return _task(1)
-
-
-def two() -> covey.Task:
-    return _task(2)
+one, two = _task(1), _task(2)
 
 
 def layers() -> dict[str, float]:
