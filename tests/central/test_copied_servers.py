@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from covey.central.server.chain_messages import Applied, CopyState, GiveParams, 
 from covey.central.server.chain_shard import CopiedShard
 from covey.central.server.shard import Params, Pull, Push
 from covey.errors import PeerLost, PlanError
-from covey.message import Address, Message
+from covey.message import Address, Message, stamped
 from covey.model import build
 from covey.model.scored import NOTHING
 from covey.observe.instruments import Instrument
@@ -248,6 +249,16 @@ def test_a_gradient_that_only_waits_is_not_told_to_the_next_copy_as_had() -> Non
     assert shard.state()["clocks"] == {0: 1, 1: 0}
 
 
+def test_a_question_whose_gradient_was_lost_with_a_leader_is_not_kept() -> None:
+    """Its worker sends both again."""
+    shard: Any = object.__new__(CopiedShard)
+    shard.board, shard.parked = SimpleNamespace(clocks={1: 3}), {}
+    for step, parked in ((4, []), (3, [1])):
+        with pytest.raises(StopIteration):
+            shard.park(stamped(Pull(step), worker(1), copy=False)).send(None)
+        assert list(shard.parked) == parked
+
+
 def test_nobody_answers_a_worker_that_has_left() -> None:
     """After a loss it asks the next leader, and may then be given what the lost one had sent on; so it goes on."""
     shard = CopiedShard.__new__(CopiedShard)
@@ -284,6 +295,7 @@ def test_a_run_that_loses_all_copies_at_once_ends_or_starts_again(tmp_path: Path
     ("strategy", "given", "match"),
     [
         ("allreduce", {"replicas": 2}, "allreduce has no servers: use bsp, ssp"),
+        ("softsync", {"replicas": 2}, "hold something between two messages that copies would lack: use bsp"),
         ("quorum", {"replicas": 2}, "hold something between two messages that copies would lack: use bsp"),
         ("bsp", {"replicas": 4}, "2 or 3 copies"),
         ("bsp", {"replicas": 0}, "at least 1"),

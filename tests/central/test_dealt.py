@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from covey.central.cached.cache import Cache
 from covey.central.cached.leased_cache import LeasedCache
 from covey.central.cached.petuum import LeasedTable
 from covey.central.server.downpour import LeasedDownpour
@@ -133,6 +135,28 @@ def test_a_sum_with_a_batch_that_a_server_has_had_is_dropped_and_marks_nothing()
     with pytest.raises(StopIteration):
         shard.take(push).send(None)
     assert Lease(1, 0) not in shard.received
+
+
+def test_only_what_all_servers_have_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cache, "take", lambda self, index, copy: None)
+    cache: Any = object.__new__(LeasedCache)
+    cache.arrived = [5, 0]
+    cache.take(1, SimpleNamespace(mine=2))
+    assert cache.settled == 2
+
+
+def test_who_enters_again_has_no_changes_of_its_own_to_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The servers have had them, or will never have them."""
+
+    async def entered(self: Any) -> bool:
+        return True
+
+    monkeypatch.setattr(AskingClient, "_entered", entered)
+    cache: Any = object.__new__(LeasedCache)
+    cache.servers, cache.clocks, cache.own = [None, None], [4, 4], ["a change"]
+    with pytest.raises(StopIteration):
+        cache._entered().send(None)
+    assert (cache.clocks, cache.own) == ([-1, -1], [])
 
 
 def test_a_filter_that_holds_back_is_refused_where_servers_may_drop_a_push() -> None:

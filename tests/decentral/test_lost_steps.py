@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from torch import Tensor
 
 from covey.decentral.gossip.push_sum import PushedShares, PushShare
 from covey.decentral.peer_lives import GivenModel, PeerLives
+from covey.decentral.step_shares import ShareStanding, StepShares
 from covey.errors import PeerLost
 from covey.message import Address
 from covey.model.replica import Replica
+from covey.program import Memory
 from covey.vector import Vector
 from tests.killing import STEPS, Finished
 from tests.worlds import CLUSTER, INSTANT, Recorder, mlp, quadratic, run, sgd, slowed, spread, worker
@@ -156,3 +159,55 @@ def test_malt_with_a_barrier_where_all_hear_all_ends_with_the_weights_of_a_run_t
         found = Finished("malt(barrier=true)", [at], task=task)
         assert all(torch.allclose(found.weights[name], rigid[name], atol=1e-12) for name in rigid), f"effect {at}"
         assert found.outcome.samples == whole.outcome.samples
+
+
+# -- by hand -----------------------------------------------------------------------------------------------------------
+
+
+def shares(**known: Any) -> Any:
+    """The shares of a worker that hears two others, with what it knows of them."""
+    made: Any = object.__new__(StepShares)
+    sent = list[Any]()
+
+    async def nothing(*_: Any) -> None: ...
+
+    async def broadcast(to: Any, word: Any) -> None:
+        sent.append(word)
+
+    async def adopt() -> bool:
+        return True
+
+    made.node = SimpleNamespace(life=SimpleNamespace(enters=True, step=1), broadcast=broadcast)
+    made.peers, made.elastic, made.replica = SimpleNamespace(adopt=adopt, others=[1, 2]), True, None
+    made.look, made.sent_words, made._next = nothing, sent, Memory(5)
+    for name, value in known.items():
+        setattr(made, name, value)
+    return made
+
+
+def ended(program: Any) -> Any:
+    with pytest.raises(StopIteration) as end:
+        program.send(None)
+    return end.value.value
+
+
+def test_an_old_share_is_not_given_again() -> None:
+    found = shares(_came={1: {3: "old", 5: "new"}}, _newest={1: 5}, _begins={1: 0})
+    assert ended(found.since(1, newest=3, due=4)) == (["new"], 5) and found._came == {1: {}}
+
+
+def test_a_new_life_does_the_last_step_again_that_its_predecessor_may_not_have_sent_to_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def begin(*_: Any) -> None: ...
+
+    monkeypatch.setattr("covey.decentral.step_shares.begin", begin)
+    found = shares(_lacked={1: 4, 2: 3})
+    assert ended(found.enter()) and found.next == 3 and found.sent_words == [ShareStanding(3, 0)]
+
+
+@pytest.mark.parametrize(("held", "begin"), [({}, 5), ({1: "share"}, 4)])
+def test_a_new_life_waits_for_the_share_that_went_to_the_lost_one(held: dict[int, str], begin: int) -> None:
+    found = shares(_held=held, _lacked={}, _newest={1: 7})
+    ended(found._born(1))
+    assert found.sent_words == [ShareStanding(begin, 8), *held.values()]

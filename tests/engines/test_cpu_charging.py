@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +13,12 @@ import torch
 import covey
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.cores import Cores, RoleThread
+from covey.engines.virtual.cpu_charging import ChargedLinks, CpuChargingEngine
+from covey.program import Send
 from covey.simulate import BytesPerSecond, Cluster, CodecTime, CpuTime, Handling, Link, Machine, Seconds
 from covey.simulate.cluster import Sharing
+from covey.vector import Vector
+from tests.engines.stage import YOU, Ping
 
 TASK = "examples/digits.py"
 BATCH = 0.01
@@ -261,3 +268,49 @@ def test_what_a_priced_codec_computes_is_in_its_price() -> None:
         return covey.fit(TASK, "bsp + int8", 2, engine="simulated", cluster=cluster, steps=2).seconds
 
     assert seconds({"int8": CodecTime()}) < seconds({"topk": CodecTime()}) - 0.002
+
+
+# -- by hand ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("loan", "seconds"), [(False, 1.0 + 8 * 0.5), (True, 1.0)])
+def test_what_is_lent_is_not_copied_and_costs_no_time_for_its_bytes(loan: bool, seconds: float) -> None:
+    asked, work = list[float](), CpuTime(each=Seconds(1.0), byte=Seconds(0.5))
+    engine: Any = SimpleNamespace(
+        _cluster=SimpleNamespace(handling=Handling(send=work)), _performed=None,
+        _work=lambda actor, cost, *_, **__: asked.append(cost),
+    )  # fmt: skip
+    thread: Any = SimpleNamespace(actor=None)
+    effect = Send(YOU, Ping(0, Vector([torch.zeros(2)])), loan=loan)
+    CpuChargingEngine._asked(engine, thread, effect, SimpleNamespace(debt=0.0))  # type: ignore[arg-type]
+    assert asked == [seconds]
+
+
+def test_a_role_reports_at_intervals_and_not_with_all_that_it_does() -> None:
+    done = list[float]()
+    threads = SimpleNamespace(reported=0.0, driver=SimpleNamespace(do=lambda seconds, *_: done.append(seconds)))
+    agenda = SimpleNamespace(now=1.0)
+    engine: Any = SimpleNamespace(
+        _agenda=agenda, _desks={None: threads}, _cluster=SimpleNamespace(handling=Handling(report=Seconds(0.5)))
+    )
+    for agenda.now in (1.0, 1.01, 1.03):
+        CpuChargingEngine._work(engine, None, 0.1, None, None, None)  # type: ignore[arg-type]
+    assert done == pytest.approx([0.6, 0.1, 0.6])
+
+
+class Endpoint:
+    receiver = YOU
+
+
+def test_a_short_message_waits_for_a_long_one_that_left_before_it() -> None:
+    link, came = Endpoint(), list[Any]()
+    long, short = (SimpleNamespace(link=link, priority=0, stages=1) for _ in range(2))
+    network = SimpleNamespace(do=lambda work, act, flight: came.append(flight))
+    links: Any = SimpleNamespace(
+        _order={(link, 0): deque([long, short])}, desks={YOU: SimpleNamespace(network=network)},
+        _pieces=lambda flight: (0.0, 0.0), _arrive=None,
+    )  # fmt: skip
+    ChargedLinks._through(links, short)  # type: ignore[arg-type]
+    assert came == []
+    ChargedLinks._through(links, long)  # type: ignore[arg-type]
+    assert came == [long, short]

@@ -18,7 +18,8 @@ from covey.data.shards import Shards
 from covey.errors import CoveyError, PeerLost
 from covey.membership import Departed, Joined, Life
 from covey.model import build
-from covey.servers.leased_rounds import LeasedRounds
+from covey.program import Memory
+from covey.servers.leased_rounds import FADE, LeasedRounds
 from covey.servers.seat_lives import SeatLives
 from covey.simulate import Cluster, Seconds
 from tests.worlds import mlp, sgd, worker
@@ -352,3 +353,53 @@ def test_a_word_of_others_that_somebody_is_gone_is_waited_for_from_the_engine() 
     assert seats.sure and seats.empty == set() and seats.marks == (0, 4, 0)
     seats.hear(Departed(1, sender=worker(1)))
     assert seats.empty == set(), "what is known only grows"
+
+
+# -- by hand -----------------------------------------------------------------------------------------------------------
+
+
+def by_hand() -> tuple[Any, list[float]]:
+    """The first of two workers with a batch each; and the weights that its model was given."""
+    weights = list[float]()
+
+    async def nothing(*_: Any) -> None: ...
+
+    made: Any = object.__new__(type("OfTwo", (LeasedRounds,), {"peers": [worker(1)]}))
+    made.ledger = Ledger([1, 1], [1, 1], lambda seat, step: 8)
+    made.node = SimpleNamespace(rank=0, step=0, life=SimpleNamespace(enters=True), note=nothing)
+    made._done, made.end, made.meet, made._news = Memory(0), 0, nothing, lambda: False
+    made.replica, made.state = SimpleNamespace(weigh=weights.append), SimpleNamespace(alike=False, counts=True)
+    return made, weights
+
+
+def ended(program: Any) -> Any:
+    with pytest.raises(StopIteration) as end:
+        program.send(None)
+    return end.value.value
+
+
+def test_all_get_their_first_batch_before_anybody_gets_a_second() -> None:
+    rounds, _ = by_hand()
+    assert rounds.begin(2) and [list(held) for held in rounds.ledger.held] == [[0], [0]]
+    assert (rounds.samples, rounds.settled) == (16, 0), "those of the round under way are not done yet"
+
+
+def test_where_models_differ_each_is_scored_from_when_it_is_one_of_the_others() -> None:
+    rounds, weights = by_hand()
+    rounds.node.rank = 1
+    assert ended(rounds.begin_here()) and weights == [0.0, 1.0]
+    rounds.state.alike = True
+    rounds._weigh()
+    assert weights[-1] == FADE, "of equal ones the first is shown"
+
+
+@pytest.mark.parametrize(("stopped", "end"), [(False, 5), (True, 3)])
+def test_the_steps_of_a_stopped_round_that_were_not_done_are_not_settled(stopped: bool, end: int) -> None:
+    rounds, _ = by_hand()
+    rounds.node.step, rounds.end = 3, 5
+
+    async def concluded(act: Any, end: int) -> int:
+        return end
+
+    rounds._concluded = concluded
+    assert ended(rounds.conclude(None, stopped=stopped)) == end
