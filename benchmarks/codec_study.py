@@ -33,7 +33,7 @@ PLAIN = "dense"
 CODECS = (
     "fp16", "bf16", "truncated", "fixed16", "int8", "natural", "dorefa", "qsgd", "terngrad", "twobit(threshold=0.01)",
     "onebit", "strom", "topk(density=0.01)", "mstopk(density=0.01)", "randomk(density=0.01)", "threshold(value=0.005)",
-    "entropy", "sbc(density=0.01, momentum=0.9)", "dgc(density=0.01, warmup=0)", "powersgd(rank=2)",
+    "entropy", "sbc(density=0.01, momentum=0.9)", "dgc(density=0.01, warmup=0)", "powersgd(rank=2)", "sketch",
 )  # fmt: skip
 """As they come; with a setting where it has to fit the size of gradients, or a warm-up would outlast the run."""
 WORKERS, SEEDS, TESTED = 2, 3, 1000

@@ -11,6 +11,7 @@ from tests.behaviour.settings_tried import variants, written
 BASE: Mapping[str, Mapping[str, Any]] = {
     "topk": {"density": 0.1}, "mstopk": {"density": 0.1}, "randomk": {"density": 0.2},
     "dgc": {"density": 0.05, "warmup": 1.0},
+    "sketch": {"keep": 0.3},
     "sbc": {"density": 0.1}, "int8": {"block": 16}, "qsgd": {"bucket": 32}, "twobit": {"threshold": 0.1},
     "entropy": {"low": 0.05, "high": 0.2}, "threshold": {"value": 0.1},
     "strom": {"threshold": 0.1, "low": 0.05, "high": 0.2},
@@ -24,7 +25,7 @@ TRIED: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "mstopk": {"density": (0.01, 0.5), "rounds": (1, 5)}, "randomk": {"density": (0.01, 0.5)},
     "threshold": {"value": (0.0, 0.5)}, "entropy": {"low": (0.001, 0.1), "high": (0.1, 0.5)},
     "dgc": {"density": (0.01, 0.5), "momentum": (0.0, 0.5), "clip": (0.3, 10.0), "warmup": (0.0, 0.5)},
-    "sbc": {"density": (0.02, 0.5), "momentum": (0.5, 0.9)},
+    "sbc": {"density": (0.02, 0.5), "momentum": (0.5, 0.9)}, "sketch": {"bits": (1, 4), "keep": (0.05, 1.0)},
     "powersgd": {"rank": (1, 4), "saving": (0.0, 5.0), "dense": (1, 2)},
 }  # fmt: skip
 
@@ -36,6 +37,7 @@ PAIRS: Mapping[str, tuple[str, ...]] = {
     "powersgd": ("rank=1, saving=0.0, alternating=true", "rank=2, saving=0.0, dense=1, alternating=true"),
     "qsgd": ("levels=3, bucket=16, norm=max, coding=packed", "levels=200, bucket=0, coding=packed"),
     "terngrad": ("scope=global, clip=1.0, dense_last=true", "clip=0.0, dense_last=true"),
+    "sketch": ("bits=2, keep=1.0, rotate=false",),
     "strom": ("threshold=0.2, adaptive=false",), "entropy": ("low=0.05, high=0.3, correction=false",),
 }  # fmt: skip
 

@@ -27,6 +27,8 @@ SPECS: dict[str, tuple[str, dict[str, Any]]] = {
     "strom as it is": ("strom", {"threshold": 0.3, "adaptive": False}),
     "topk by layer": ("topk", {"density": 0.1, "scope": "layer"}),
     "randomk unbiased": ("randomk", {"density": 0.3, "unbiased": True}),
+    "sketch of one bit": ("sketch", {"bits": 1, "keep": 0.5}),
+    "sketch of all, as they lie": ("sketch", {"bits": 4, "keep": 1.0, "rotate": False}),
     "dgc without warm-up": ("dgc", {"density": 0.05, "warmup": 0.0, "nesterov": True, "clip": 3.0}),
     "sbc of many": ("sbc", {"density": 0.2}),
     "sbc with momentum": ("sbc", {"density": 0.2, "momentum": 0.9}),

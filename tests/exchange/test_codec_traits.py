@@ -32,6 +32,7 @@ def test_the_traits_of_the_codecs() -> None:
     }  # fmt: skip
     assert stating(lambda traits: traits.feedback == "none") == {
         "fp16", "bf16", "truncated", "fixed16", "int8", "natural", "dorefa", "qsgd", "qsgd(coding=packed)", "terngrad",
+        "sketch",
         "randomk(density=0.5,unbiased=true)", "clip(norm=99) + fp16", "warmup(steps=1) + fp16",
     }  # fmt: skip
     assert stating(lambda traits: traits.shapes) == {"onebit", "powersgd", "powersgd(dense=2)"}

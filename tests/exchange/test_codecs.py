@@ -38,7 +38,7 @@ DEPENDS = {
 CARRY = [spec for spec in SPECS if codec(spec).fused]
 UNBIASED = [
     "fixed16", "int8", "natural", "dorefa", "dorefa of one bit", "qsgd", "qsgd packed", "qsgd of one level",
-    "terngrad of all", "randomk unbiased",
+    "terngrad of all", "randomk unbiased", "sketch", "sketch of one bit", "sketch of all, as they lie",
 ]  # fmt: skip
 ADD = [spec for spec in SPECS if codec(spec).traits.summable]
 

@@ -82,7 +82,7 @@ def exact_delta(epsilon: float, noise: float, rounds: int) -> float:
 def test_without_sampling_it_is_the_exact_value_and_never_below_it(case: tuple[float, int, float]) -> None:
     noise, rounds, delta = case
     found = epsilon(noise, 1.0, rounds, delta)
-    assert exact_delta(found, noise, rounds) <= delta, "it is a bound"
+    assert exact_delta(found / 1.001, noise, rounds) <= delta, "it is a bound, with the error of the grid in it"
     assert exact_delta(found / 1.01, noise, rounds) > delta, "within one per cent"
 
 

@@ -13,6 +13,7 @@ from covey.exchange.codecs.low_rank import PowerSgd
 from covey.exchange.codecs.qsgd import Qsgd
 from covey.exchange.codecs.random_k import RandomK
 from covey.exchange.codecs.sbc import Sbc
+from covey.exchange.codecs.sketch import Sketch
 from covey.exchange.codecs.sparse import Entropy, MsTopK, Threshold, TopK
 from covey.exchange.codecs.strom import Strom
 from covey.exchange.codecs.wrappers import Clip, ErrorFeedback, MomentumCorrection, Warmup
@@ -21,7 +22,7 @@ CODECS: dict[str, type[Any]] = {
     "fp16": Fp16, "bf16": Bf16, "truncated": Truncated, "fixed16": Fixed16, "int8": Int8, "natural": Natural,
     "dorefa": DoReFa, "qsgd": Qsgd, "terngrad": TernGrad, "twobit": TwoBit, "onebit": OneBit, "strom": Strom,
     "topk": TopK, "mstopk": MsTopK, "randomk": RandomK, "threshold": Threshold, "entropy": Entropy, "dgc": Dgc,
-    "sbc": Sbc, "powersgd": PowerSgd, "auto": Auto,
+    "sbc": Sbc, "sketch": Sketch, "powersgd": PowerSgd, "auto": Auto,
 }  # fmt: skip
 
 WRAPPERS: Mapping[str, type[Any]] = {
