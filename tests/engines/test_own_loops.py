@@ -6,7 +6,17 @@ from collections.abc import Iterable
 
 import pytest
 
-from covey.engines.process.control import Downward, How, Left, Report, RoleEnded, SampleOrder, Vote, VoteResult
+from covey.engines.process.control import (
+    Downward,
+    How,
+    Left,
+    Report,
+    Resumed,
+    RoleEnded,
+    SampleOrder,
+    Vote,
+    VoteResult,
+)
 from covey.engines.process.launcher.own_loops import SHARD, OwnLoops
 from covey.errors import PlanError
 from covey.message import Address
@@ -19,9 +29,9 @@ AGREE = "member.agree(…, how='any')"
 class Room:
     """The launcher's knowledge, and what it said."""
 
-    def __init__(self, in_step: bool = True) -> None:
+    def __init__(self, in_step: bool = True, elastic: bool = False) -> None:
         self.said: list[tuple[list[Address], Downward]] = []
-        self.loops = OwnLoops([ZERO, ONE, TWO], in_step, self.tell)
+        self.loops = OwnLoops([ZERO, ONE, TWO], in_step, self.tell, elastic)
 
     def tell(self, roles: Iterable[Address], word: Downward) -> None:
         self.said.append((sorted(roles), word))
@@ -158,3 +168,33 @@ def test_a_stall_names_who_has_left() -> None:
     assert room.loops.gone() == ""
     room.loops.hear(TWO, Left(steps=3, votes=0))
     assert room.loops.gone() == "\n  worker 2 left its training loop after 3 steps"
+
+
+def test_votes_end_without_a_lost_worker_until_it_knows_where_it_is() -> None:
+    room = Room(elastic=True)
+    room.vote(ONE, 1)
+    room.vote(TWO, 0)
+    room.loops.lose(ONE)  # what it said is lost with it
+    room.vote(ZERO, 0)
+    assert room.said.pop() == ([ZERO, TWO], VoteResult(1, 0))
+    room.vote(ZERO, 0, number=2)
+    room.loops.hear_life(ONE, Resumed(8))
+    room.vote(ONE, 1)
+    assert room.said.pop() == ([ONE], VoteResult(1, 0)), "all decide the same"
+    room.vote(TWO, 0, number=2)
+    assert room.said == []
+    room.vote(ONE, 1, number=2)
+    assert room.said == [([ZERO, ONE, TWO], VoteResult(2, 1))]
+
+
+def test_a_worker_that_is_lost_after_its_loop_comes_to_the_end_again() -> None:
+    room = Room(elastic=True)
+    for who in (ZERO, ONE):
+        room.stepped(who, 5)
+        room.loops.hear(who, Left(steps=5, votes=0))
+    room.loops.lose(ONE)
+    room.stepped(ONE, 6)  # an old word: nothing is held against one that is away
+    room.loops.hear_life(ONE, Resumed(8))
+    room.stepped(ONE, 5)
+    room.loops.hear(ONE, Left(steps=5, votes=0))
+    assert set(room.loops.left) == {ZERO, ONE}

@@ -144,13 +144,6 @@ def test_what_the_users_own_code_raises_ends_the_run(room: Room) -> None:
     assert (room.path / "life").read_text() == "x"
 
 
-def test_own_loops_are_refused(room: Room) -> None:
-    from covey.run import launch
-
-    with pytest.raises(PlanError, match="is for tasks"):
-        launch(room.script("pass"), [], "bsp", 2, on_failure="continue")
-
-
 @pytest.mark.parametrize(
     ("strategy", "options", "needed"),
     [

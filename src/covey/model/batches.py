@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import isnan
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -129,6 +129,23 @@ class Losses:
         return [loss for loss in found if not isnan(loss)]
 
 
+class CommonLoop(Protocol):
+    """A loop of the user's own among those of other workers, which take the same steps."""
+
+    @property
+    def samples(self) -> int:
+        """Of this worker, in the steps so far."""
+        ...
+
+    def give(self, under_way: bool) -> dict[str, Any]:
+        """(While the loop waits in a step) Where it is; with `under_way` before this step, which is not done."""
+        ...
+
+    def take(self, state: dict[str, Any]) -> None:
+        """(Before the loop begins) Go on where another worker's is."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSource:
     """Forward and backward leave gradients in the module's parameters."""
@@ -143,6 +160,7 @@ class BatchSource:
     scale: LossScale | None = None  # where losses are multiplied before backward
     last: Callable[[], bool] = lambda: True  # whether the backward under way is the last of its step
     loop: Callable[[], dict[str, Any]] | None = None  # what a checkpoint holds of a loop of the user's own
+    shared: CommonLoop | None = None  # that loop, where another worker's can go on in its place
 
     def together(self, ranks: Sequence[int], step: int) -> int:
         """How many samples the batches of these workers have together."""

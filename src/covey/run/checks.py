@@ -14,6 +14,7 @@ from covey.data.shards import Shards
 from covey.data.streams import StreamShards
 from covey.errors import PlanError, UnknownMetric
 from covey.faults import refusing_task
+from covey.membership import OnLoss
 from covey.model import build
 from covey.model.replica_spec import pace_of
 from covey.names import option
@@ -109,6 +110,27 @@ def check_rebirth(
         f"{option('on_failure', 'continue')}: {why}; or use {option('on_failure', 'restart')} with "
         f"{option('checkpoint', 'DIR')}"
     )
+
+
+def check_rebirth_of_loops(chosen: Strategy, roles: Sequence[Role], given: Options) -> bool:
+    """The same for a script's own loops, where a new worker's goes on at the place of another one's."""
+    if given.checkpoints.on_failure != "continue":
+        return False
+    if all(role.together for role in roles):
+        why = _why_not(chosen, roles)
+    else:
+        able = [name for name, entry in catalog.STRATEGIES.items() if _summed(entry.example or name, entry.on_loss)]
+        why = f"a script's own loops go on after a loss only with {', '.join(able)}, not with {chosen.name}"
+    if why:
+        raise PlanError(
+            f"{option('on_failure', 'continue')}: {why}; or use {option('on_failure', 'restart')} with "
+            f"{option('checkpoint', 'DIR')}"
+        )
+    return True
+
+
+def _summed(spec: str, on_loss: OnLoss) -> bool:
+    return on_loss == "continue" and all(role.together for role in catalog.resolve(spec, 4).layout(4, None))
 
 
 def _fixed(workers: WorkerRange) -> str:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from covey.membership import MEMBERSHIP
 from covey.message import Address, Message
+from covey.model.batches import CommonLoop
 from covey.model.replica import Replica
 from covey.program import Memory, Node
 from covey.vector import Vector
@@ -74,12 +75,17 @@ async def begin(node: Node, replica: Replica, step: int) -> None:
     replica.progress.reach(done * node.workers)
 
 
-async def skip_to(node: Node, samples: Callable[[int, int], int], step: int) -> int:
-    """Let this step be the next; how many of its own samples a worker has done then."""
+async def skip_to(
+    node: Node, samples: Callable[[int, int], int], step: int, loop: CommonLoop | None = None
+) -> int:  # fmt: skip
+    """Let this step be the next; how many of its own samples a worker has done then, as a loop of its own counts them.
+
+    Programs count those of a loop as one in each step.
+    """
     while node.step < step - 1:
         node.training()
     done = sum(samples(node.rank, past) for past in range(step))
-    await node.note("resumed", done)
+    await node.note("resumed", loop.samples if loop else done)
     return done
 
 

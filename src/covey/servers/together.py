@@ -15,6 +15,7 @@ from covey.membership import Departed, Joined, ViewChanged, all_lost
 from covey.message import KINDS, Address, Message
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.loop_place import LoopPlace
 from covey.servers.packed_state import packed, unpacked
 from covey.servers.seat_lives import SeatLives
 from covey.servers.standing import remembered, skip_to
@@ -100,6 +101,7 @@ class Together:
         self.seats = SeatLives(node)
         self.ended = {who.rank for who in node.life.ended}
         self.open = False  # a round was done since all were last known to be equally far
+        self.place = LoopPlace(node, each_step=state.counts)
         self._touched: list[tuple[Vector, Vector]] = []  # what a broken round may have changed, and as it was before
 
     @property
@@ -120,13 +122,14 @@ class Together:
 
     async def enter(self, replica: Replica) -> bool:
         """Begin; or, in the place of a lost worker, with what the others have in common. False: all have ended."""
+        self.place.begin(replica.batch_source.shared)
         if not self.node.life.enters:
             return True
         if not self.peers:
             replica.weigh(0.0)  # nothing of it is scored
             return False
         await self.meet()
-        samples = await skip_to(self.node, replica.batch_source.samples, self.done)
+        samples = await skip_to(self.node, replica.batch_source.samples, self.done, self.place.loop)
         if not self.state.counts:
             replica.progress.reach(samples * self.node.workers)
         return True
@@ -139,15 +142,17 @@ class Together:
         if not self.elastic:
             await act()
             return True
-        before, self.group = [(vector, vector.clone()) for vector in touched], group
+        before, self.group, self.place.inside = [(vector, vector.clone()) for vector in touched], group, True
         while True:
             try:
                 await act()
                 self._done.value, self.open = step + 1, True
+                self.place.mark()
                 return True
             except ViewChanged:
                 self._touched = before
                 if await self.meet():
+                    self.place.mark()
                     return False
 
     async def look(self) -> None:
@@ -162,10 +167,20 @@ class Together:
 
     async def leave(self) -> None:
         """Before the end of the program."""
+        if self.place.loop and self.node.life.closing:
+            return await self._leave_loop()
         if self.open:
             await self._part(self.done - 1, self.group)
         while self.elastic and self._news():
             await self.meet()
+
+    async def _leave_loop(self) -> None:
+        """The loop is over: wait for all others' ends, also of one that was lost and comes to the end again."""
+        while True:
+            if self._news():
+                await self.meet()
+            if await self._part(self.done - 1, tuple(sorted([self.node.address, *self.peers]))) and not self._news():
+                return
 
     async def _part(self, step: int, group: Group) -> bool:
         """The first of them, whose model may be the one that is scored, hears all, and is the last to leave.
@@ -257,11 +272,13 @@ class Together:
         donor = Address("worker", min(rank for rank, (done, _) in standings.items() if done == furthest))
         if node.address in late:
             given = await node.receive(PeerState, sender=donor)
-            self.state.take(unpacked(given.state, donor), born_again=self.done < 0)
+            state = unpacked(given.state, donor)
+            self.place.take(state, born_again=self.done < 0)
+            self.state.take(state, born_again=self.done < 0)
             self._done.value = furthest
             await node.broadcast(self.peers, PeerReady())
         elif node.address == donor and late:
-            await node.broadcast(late, PeerState(packed(self.state.give())))
+            await node.broadcast(late, PeerState(packed({**self.state.give(), **self.place.give()})))
         for who in late:
             if who != node.address:
                 await node.receive(PeerReady, sender=who)

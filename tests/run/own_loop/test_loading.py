@@ -199,7 +199,7 @@ def test_batches_of_ones_own_are_dealt_as_they_are() -> None:
     reader = Reader(1, 2)
     loader = Loader(reader, DataLoader(Numbers(10), batch_sampler=Buckets()))
     assert len(loader) == len(list(loader)) == 2
-    assert reader.sizes == [Sizes(1, 4), Sizes(3, 5)]
+    assert reader.sizes == [Sizes(1, 4, (3, 1)), Sizes(3, 5, (2, 3))]
 
 
 def test_a_batch_sampler_of_torchs_own_is_dealt_by_samples() -> None:

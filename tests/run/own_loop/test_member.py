@@ -389,7 +389,8 @@ def test_from_join_on_each_worker_draws_its_own() -> None:
         Member.__init__(member, model, torch.optim.SGD(model.parameters(), lr=0.1), workers=3)
         member.rank, member.seed = rank, 7
         member._turns = SimpleNamespace(start=lambda *given: None, wait=lambda: None, over=False, mine=False)  # type: ignore[assignment]
-        member._keeping = SimpleNamespace(begin=lambda: None)  # type: ignore[assignment]
+        member._keeping = SimpleNamespace(begin=lambda: None, position=member._position)  # type: ignore[assignment]
+        member._shared = SimpleNamespace(begin=lambda: None)  # type: ignore[assignment]
         seed_all(7)
         member.__enter__()
         found.append((random.random(), float(np.random.rand()), float(torch.rand(()))))

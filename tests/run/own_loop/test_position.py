@@ -242,3 +242,57 @@ def test_the_first_step_is_asked_for_before_a_step() -> None:
     resumed.step("")
     with pytest.raises(PlanError, match=r"call it before the first member\.step"):
         resumed.position.first_step()
+
+
+class Voter(Member):
+    """A loop that votes before each step, and after each pass; a vote that others have taken has their outcome."""
+
+    def __init__(self, kept: SavedPosition | None = None, stop: int = 10_000, taken: list[str] | None = None) -> None:
+        super().__init__(kept, stop)
+        self.taken = [] if taken is None else taken
+
+    def vote(self, about: str) -> None:
+        self.position.votes += 1
+        number = self.position.votes - 1
+        assert self.taken[number : number + 1] in ([], [about]), "it votes on what the others voted on"
+        self.taken[number:] = self.taken[number:] or [about]
+
+    def after(self, what: str) -> None:
+        if not self.position.pending:  # what follows earlier steps is undone when the loop is where it was
+            super().after(what)
+
+    def shard(self, name: str = "") -> Iterator[str]:
+        yield from super().shard(name)
+        if torch.is_grad_enabled() and name in ("", "two "):
+            self.vote(f"end of {self.position.passes}")
+
+    def step(self, what: str) -> None:
+        self.vote(f"step {what}")
+        if self.position.steps + 1 == self.stop:
+            self.position.stepped()
+            self.position.count([3, 4])
+            self.kept = self.position.here(under_way=True)
+            raise Stop
+        super().step(what)
+        self.position.count([3, 4])
+
+
+WHOLE = [each for each in LOOPS if each not in (*OWN, left_early)]  # whose passes are not broken off
+
+
+@pytest.mark.parametrize("loop", WHOLE, ids=lambda loop: loop.__name__)
+def test_a_loop_goes_on_where_another_one_is_in_a_step_that_is_not_done(loop: Callable[[Member], None]) -> None:
+    whole = Voter()
+    loop(whole)
+    steps = whole.position.steps
+    for stop in range(1, steps + 1):
+        first = Voter(stop=stop)
+        with pytest.raises(Stop):
+            loop(first)
+        assert first.kept is not None
+        assert first.kept.steps == stop - 1 and sum(first.kept.samples) == 7 * (stop - 1)
+        second = Voter(first.kept, taken=first.taken)
+        loop(second)
+        assert second.log.index("restored") == 0, f"nothing counts before the loop is where it was: {second.log}"
+        assert first.log + second.log[1:] == whole.log, f"stopped in step {stop}"
+        assert second.position.steps == steps and second.taken == whole.taken

@@ -28,6 +28,7 @@ class StepSamples:
     divided: bool
     told: bool  # by the loop
     alike: bool  # every batch of it counts the same on all workers
+    each: tuple[int, ...] = ()  # of every worker; as many as this one has, where that is not known
 
 
 class LoaderCounts:
@@ -110,7 +111,10 @@ class LoaderCounts:
             )
         everybody = self._everybody if self._batches and mine == self._mine else None
         alike = everybody is None or self._alike or len(self._batches) == 1
-        counted = StepSamples(mine, everybody, bool(self._batches) or self._told, self._told, alike)
+        each = (mine,) * self.workers
+        if everybody is not None:
+            each = tuple(map(sum, zip(*(batch.each for batch in self._batches), strict=True)))
+        counted = StepSamples(mine, everybody, bool(self._batches) or self._told, self._told, alike, each)
         self._last = counted if self._batches else None
         self.begin()
         return counted

@@ -55,7 +55,7 @@ class JoinedRole:
     ) -> LoopState:
         """What a checkpoint holds of this worker's loop. One that was over when the run was kept takes no step more."""
         past = self.kept.replica.get("loop") if self.kept else None
-        found = LoopState(models, optimizers, past, self.work.checkpoint)
+        found = LoopState(models, optimizers, past, self.work.checkpoint, self.work.elastic)
         found.add(keep)
         if self.kept and found.position.kept.left:
             limits = [self.kept.done if rank == self.me.rank else each for rank, each in enumerate(self.plan.limits)]

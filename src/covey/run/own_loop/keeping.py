@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a custom training loop: its position, settings, random states and schedulers."""
+"""What a checkpoint, or another worker, needs of a custom training loop: position, settings, chance, schedulers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from covey.checkpoint.packing import check_keepable
+from covey.data.seeded_draws import seed_all
 from covey.decoding import UNREADABLE
 from covey.errors import CheckpointError, PlanError
+from covey.model.randomness import seed_of
+from covey.model.replica import Replica
 from covey.observe.tally import MOST
 from covey.run.own_loop.position import Position, SavedPosition
 from covey.run.own_loop.written_weights import WrittenFrozen
@@ -35,13 +38,15 @@ class LoopState:
     """Reads the loop's state while the loop waits in a step, and puts it back when a resumed loop is there again."""
 
     def __init__(
-        self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], past: Any = None, saves: bool = False
-    ) -> None:
+        self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], past: Any = None, saves: bool = False,
+        elastic: bool = False,
+    ) -> None:  # fmt: skip
+        """`elastic`: a lost worker is replaced by one whose loop goes on where this one is."""
         self.models, self.optimizers, self.past = models, optimizers, past
-        self.saves = saves or past is not None
+        self.saves = saves or elastic or past is not None
         self.keep: list[Stateful] = []
-        kept = _read(past) if past else None
-        self.position = Position(kept, self.restore)
+        kept = _read(past, elastic) if past else None
+        self.position = Position(kept, self.restore, self._rewind)
         self.buffers: list[torch.Tensor] = []
         self.frozen = WrittenFrozen(models, self.saves)
         self.restored = False
@@ -79,11 +84,21 @@ class LoopState:
             "keep": [thing.state_dict() for thing in self.keep], "chance": _chance(), "frozen": self.frozen.state(),
         }  # fmt: skip
 
+    def common(self, under_way: bool) -> dict[str, Any]:
+        """(While the loop waits in a step) The same without what is this worker's own; or before that step."""
+        position = msgspec.to_builtins(self.position.here(under_way), str_keys=True)
+        return {name: value for name, value in self.state().items() if name != "chance"} | {"position": position}
+
+    def follow(self, past: dict[str, Any]) -> None:
+        """(Before the loop begins) Go on where the loop of another worker is."""
+        kept = _read({**past, "chance": {}}, numbered=True)
+        self.past, self.position = past, Position(kept, self.restore, self._rewind)
+
     def begin(self) -> None:
         """The weights are there: what the batches of a round that was taken already do to buffers is undone later."""
         if self.past:
             self.buffers = [buffer.clone() for model in self.models for buffer in model.buffers()]
-            if not self.position.replays:
+            if not self.position.replays and not self.position.pending:
                 self.restore()
 
     def restore(self) -> None:
@@ -98,12 +113,18 @@ class LoopState:
             group.update(settings)
         for number in range(len(self.keep)):
             self._load(number)
+        if not self.position.kept.asked:
+            self._rewind()
+        self.frozen.restore(self.past.get("frozen", {}))  # older checkpoints have none
+        if "chance" in self.past:  # another worker's is not given
+            _restore_chance(self.past["chance"])
+
+    def _rewind(self) -> None:
+        """Undo what batches that are gone through again have done to buffers."""
         with torch.no_grad():
             live = [buffer for model in self.models for buffer in model.buffers()]
             for buffer, before in zip(live, self.buffers, strict=True):
                 buffer.copy_(before)
-        self.frozen.restore(self.past.get("frozen", {}))  # older checkpoints have none
-        _restore_chance(self.past["chance"])
 
     def _load(self, number: int) -> None:
         if number < len(self.past["keep"]):
@@ -111,17 +132,50 @@ class LoopState:
             thing.load_state_dict(_like(thing.state_dict(), self.past["keep"][number]))
 
 
-def _read(past: Any) -> SavedPosition:
-    """Where a kept loop was, if what a checkpoint has of it is of the right kinds."""
+class SharedLoop:
+    """One worker's loop among those that take the same steps: one that replaces a lost worker goes on there."""
+
+    def __init__(self, keeping: LoopState, replica: Replica, rank: int, seed: int) -> None:
+        self._keeping, self._replica, self._rank, self._seed = keeping, replica, rank, seed
+        self.followed = False  # this loop goes on where another one is
+
+    @property
+    def samples(self) -> int:
+        """Of this worker, in the steps so far."""
+        told = self._keeping.position.samples
+        return told[self._rank] if told else 0
+
+    def give(self, under_way: bool) -> dict[str, Any]:
+        """(While the loop waits in a step) Where it is; with `under_way` before this step, which is not done."""
+        return {**self._keeping.common(under_way), "given": self._replica.compute.losses.count - under_way}
+
+    def take(self, state: dict[str, Any]) -> None:
+        """(Before the loop begins) Go on where another worker's loop is, with random numbers of its own."""
+        self._keeping.follow(state)
+        self._replica.compute.losses.count = int(state["given"])
+        self.followed = True
+
+    def begin(self) -> None:
+        """(On the loop's thread, before it begins)"""
+        if self.followed:
+            seed_all(seed_of(self._seed, self._rank, 1 + self._keeping.position.kept.steps))
+
+
+def _read(past: Any, numbered: bool) -> SavedPosition:
+    """Where a kept loop was, if what a checkpoint has of it is of the right kinds; `numbered`: votes go on from there.
+
+    Otherwise all workers begin to count them again.
+    """
     with _reading():
         if not isinstance(past["keep"], list | tuple) or not isinstance(past["chance"], Mapping):
             raise ValueError("it is of another kind")
         kept = msgspec.convert(past["position"], SavedPosition, str_keys=True)
         counts = [kept.passes, kept.calls, kept.steps, kept.epoch or 0, kept.epoch_passes, *kept.under_way]
         counts += [number for pair in kept.under_way.values() for number in pair]
+        counts += [kept.votes, kept.epoch_votes, *kept.pass_votes.values(), *kept.samples]
         if not all(0 <= count < MOST for count in counts):
             raise ValueError("no loop can be there")
-        return kept
+        return kept if numbered else msgspec.structs.replace(kept, votes=0, epoch_votes=0, pass_votes={})
 
 
 @contextmanager

@@ -18,13 +18,16 @@ from covey.engines.entries import Engine
 from covey.engines.interrupt import Interrupt, interruptible
 from covey.engines.local import LocalProcesses
 from covey.engines.process.contacts import Contacts
+from covey.engines.process.launcher.empty_seats import Renewal
 from covey.engines.process.launcher.run_wishes import RunWishes
 from covey.engines.process.launcher.supervisor import Supervisor
 from covey.errors import PlanError
+from covey.membership import Deaths
 from covey.model import scored
 from covey.names import option
 from covey.observe.callbacks import Callback
 from covey.observe.facts import RunFacts
+from covey.observe.membership import MembershipLog
 from covey.observe.progress import Watcher
 from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
@@ -40,6 +43,7 @@ from covey.run.option_parts import (
     ProcessOptions,
     TrainingOptions,
     at_least_one,
+    deaths_survived,
 )
 from covey.run.options import Options
 from covey.run.own_loop import joined_role
@@ -165,7 +169,10 @@ def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interr
     first = Lead.of(given, checkpoints)
     restarts = Restarts(given, checkpoints, interrupt, len(loop.plan.limits), log=first.membership(loop.left))
     with first.told(loop.kept), interruptible(interrupt):
-        result = restarts.run(Attempt(kept, run), lambda attempt: _lead(loop, muster, checkpoints, interrupt, attempt))
+        result = restarts.run(
+            Attempt(kept, run, log=restarts.failures.log),
+            lambda attempt: _lead(loop, muster, checkpoints, interrupt, attempt),
+        )
         return first.finish(result)
 
 
@@ -177,7 +184,8 @@ def _lead(
     given, plan, judge = loop.options, loop.plan, Referee(sys.maxsize)
 
     def pack(contacts: Contacts) -> bytes:
-        return msgspec.msgpack.encode(loop.work(contacts, attempt.kept))
+        # one that is born again takes what it must know from the others, who have come further than the checkpoint
+        return msgspec.msgpack.encode(loop.work(contacts, None if contacts.lives else attempt.kept))
 
     with muster() as processes:
         board = processes.start(plan.roles, f"{joined_role.__name__}:enter", pack, loop.handed)
@@ -186,7 +194,7 @@ def _lead(
             score=False, before=BEFORE, model=file, checkpoints=checkpoints, alike=ALIKE,
             keep_every=interval(given.checkpoints), run=loop.run,
             stall=parse_duration(given.processes.stall), watcher=given.output.watcher, interrupt=interrupt,
-            lost=attempt.lost, profiled=given.processes.profiled,
+            lost=attempt.lost, profiled=given.processes.profiled, renewal=_renewal(loop, processes, attempt.log),
         )  # fmt: skip
         supervisor = attempt.supervisor = Supervisor(plan, board, processes, judge, wishes)
         if attempt.run is not None:
@@ -206,3 +214,10 @@ def _lead(
     if unsaved:
         raise unsaved
     return result
+
+
+def _renewal(loop: Loop, processes: StartableProcesses, log: MembershipLog) -> Renewal | None:
+    if not loop.plan.elastic:
+        return None
+    assert isinstance(processes, LocalProcesses), "other engines refuse to go on after a loss"
+    return Renewal(Deaths(deaths_survived(loop.options.checkpoints)), processes.renew, log)

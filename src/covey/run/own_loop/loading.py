@@ -31,6 +31,7 @@ class Sizes(NamedTuple):
 
     mine: int | None
     everybody: int | None
+    each: tuple[int, ...] = ()  # of every worker, where that is known
 
 
 class LoaderWorker(Protocol):
@@ -79,8 +80,8 @@ class SampleShare:
             counts = [len(batch) if isinstance(batch, Sequence) else None for batch in batches]
             known = [count for count in counts if count is not None]
             in_order = getattr(self.loader, "in_order", True) and self.loader.batch_sampler is not None
-            everybody = sum(known) if len(known) == len(counts) and in_order else None
-            self.sizes.append(Sizes(counts[self.reader.rank] if in_order else None, everybody))
+            each = tuple(known) if len(known) == len(counts) and in_order else ()
+            self.sizes.append(Sizes(counts[self.reader.rank] if in_order else None, sum(each) if each else None, each))
             yield batches[self.reader.rank]
 
     def rounds(self) -> Iterator[list[Any]]:
@@ -190,8 +191,9 @@ class Loader:
             told = self.share.sizes.popleft()
             return told if told.mine is not None else Sizes(samples_in(batch), None)
         count = samples_in(batch)
-        alike = self.whole.batch_size is not None and count is not None
-        return Sizes(count, count * self.reader.workers if alike and count is not None else None)
+        if self.whole.batch_size is None or count is None:
+            return Sizes(count, None)
+        return Sizes(count, count * self.reader.workers, (count,) * self.reader.workers)
 
     @staticmethod
     def _drawn(batches: Iterator[Any], drawing: SeededDraws) -> Iterator[Any]:

@@ -22,7 +22,13 @@ from covey.run.own_loop.loading import REPEATED, Loader, PassBeginnings, Sizes
 from covey.run.own_loop.position import Pass, Position, RunEnded
 from covey.run.own_loop.scaling import overflowed
 from covey.run.own_loop.sharding import ShardEpochs
-from covey.run.own_loop.trained import all_parameters, chosen_optimizer, models_and_optimizers, parameters_of
+from covey.run.own_loop.trained import (
+    all_parameters,
+    chosen_optimizer,
+    models_and_optimizers,
+    note_steps,
+    parameters_of,
+)
 from covey.settings import check_rates
 from covey.task.arguments import checked, number, truth
 from covey.task.data import Data, check_data
@@ -185,8 +191,7 @@ class Member:
             with self._guard.stepping():
                 self._take(loss, samples, chosen, max_norm)
         self._zero_grad([chosen])
-        for each in self.optimizers:
-            each._opt_called = True  # type: ignore[attr-defined]  # or schedulers warn where servers step
+        note_steps(self.optimizers)
 
     @contextmanager
     def accumulate(self, more: bool = True) -> Iterator[None]:

@@ -7,7 +7,7 @@ again, and from the end of the last of them on everything is as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 import msgspec
@@ -29,9 +29,14 @@ class SavedPosition(msgspec.Struct, frozen=True):
     under_way: dict[int, tuple[int, int]] = {}  # by its number: which order it deals in, how many batches it has given
     calls: int = 0  # of `step` in this round
     steps: int = 0  # and in all
+    asked: bool = False  # and it had asked for one more, which was not taken
     epoch: int | None = None  # of `member.epochs`
     epoch_passes: int = 0  # that had begun before that epoch
     left: bool = False  # the loop was over
+    votes: int = 0  # in which the loop had taken part
+    epoch_votes: int = 0  # before that epoch
+    pass_votes: dict[int, int] = {}  # when each pass that is over had ended
+    samples: list[int] = []  # of each worker, in all steps
 
 
 class Pass:
@@ -56,14 +61,20 @@ class Pass:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.position.under_way.pop(self.number, None)
+        if self.counted:
+            self.position.pass_votes[self.number] = self.position.votes
 
 
 class Position:
     """Where the loop is; `kept` is where it was when the run was kept, and `restore` puts back what else was."""
 
-    def __init__(self, kept: SavedPosition | None = None, restore: Callable[[], None] = lambda: None) -> None:
-        self.kept, self.restore = kept or SavedPosition(), restore
-        self.passes = self.calls = self.epoch_passes = 0
+    def __init__(
+        self, kept: SavedPosition | None = None, restore: Callable[[], None] = lambda: None,
+        rewind: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """Where a step is replayed and the one after it was `asked` for, `rewind` undoes what the replays have done."""
+        self.kept, self.restore, self.rewind = kept or SavedPosition(), restore, rewind
+        self.passes = self.calls = self.epoch_passes = self.epoch_votes = 0
         self.steps = self.kept.steps - self.kept.calls
         self.epoch: int | None = None
         self.left = self.ended = False  # the loop, and the run
@@ -73,6 +84,10 @@ class Position:
         self.batch_index = -1  # of the batch that was given last, in its pass
         self.round = SavedPosition()
         self.replays = self.kept.calls
+        self.pending = self.kept.asked  # it is where it was when it asks for its next step
+        self.votes, self.pass_votes = 0, dict[int, int]()
+        self.samples = list(self.kept.samples)
+        self._last: tuple[int, ...] = ()  # the samples of each worker in the last step
 
     @property
     def resumed(self) -> bool:
@@ -83,8 +98,10 @@ class Position:
         first = self.kept.epoch or 0
         if self.kept.epoch is not None:
             self.passes = self.kept.epoch_passes
+            self.pass_votes.update(self.kept.pass_votes)
+            self.votes = max(self.votes, self.kept.epoch_votes)
         for self.epoch in range(first, count):
-            self.epoch_passes = self.passes
+            self.epoch_passes, self.epoch_votes = self.passes, self.votes
             yield self.epoch
 
     def begin(self, order: int) -> Pass | None:
@@ -100,7 +117,10 @@ class Position:
             return None
         number, self.passes = self.passes, self.passes + 1
         if number < self.kept.passes and number not in self.kept.under_way:
+            self.votes = self.pass_votes[number] = max(self.votes, self.kept.pass_votes.get(number, 0))
             return None
+        if number in self.kept.under_way:
+            self.votes = max(self.votes, self.kept.votes)
         found = Pass(self, number, *self.kept.under_way.get(number, (order, 0)))
         self.under_way[number] = found
         return found
@@ -124,18 +144,21 @@ class Position:
             self.leading, self.calls = one, 0
             self.round = SavedPosition(
                 self.passes, {number: (each.order, each.given) for number, each in self.under_way.items()},
-                epoch=self.epoch, epoch_passes=self.epoch_passes,
+                epoch=self.epoch, epoch_passes=self.epoch_passes, votes=self.votes, epoch_votes=self.epoch_votes,
             )  # fmt: skip
 
     def stepped(self) -> bool:
         """A step is asked for; True if it was taken before the run was kept."""
         self.calls, self.steps = self.calls + 1, self.steps + 1
-        if not self.replays:
-            return False
-        self.replays -= 1
-        if not self.replays:
+        if self.replays:
+            self.replays -= 1
+            if not self.replays:
+                (self.rewind if self.pending else self.restore)()
+            return True
+        if self.pending:
+            self.pending = False
             self.restore()
-        return True
+        return False
 
     def first_step(self) -> int:
         """The last step that was taken before the run was kept, 0 if none was; the same number whenever it is asked.
@@ -154,6 +177,19 @@ class Position:
             self.replays = 1
         return max(0, self.kept.steps - 1)
 
-    def here(self) -> SavedPosition:
-        """(While the loop waits in a step) What to keep."""
-        return msgspec.structs.replace(self.round, calls=self.calls, steps=self.steps, left=self.left)
+    def count(self, samples: Sequence[int]) -> None:
+        """A step is about to be taken, in which each worker has this many samples."""
+        self._last = tuple(samples)
+        before = self.samples or [0] * len(samples)
+        self.samples = [sum(pair) for pair in zip(before, samples, strict=True)]
+
+    def here(self, under_way: bool = False) -> SavedPosition:
+        """(While the loop waits in a step) What to keep; with `under_way` as if it had not asked for this step."""
+        calls, steps, samples = self.calls, self.steps, self.samples
+        if under_way:
+            samples = [whole - last for whole, last in zip(samples, self._last, strict=True)]
+            calls, steps = calls - 1, steps - 1
+        return msgspec.structs.replace(
+            self.round, calls=calls, steps=steps, asked=under_way, left=self.left, samples=samples,
+            pass_votes=dict(self.pass_votes),
+        )  # fmt: skip

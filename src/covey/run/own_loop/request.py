@@ -11,8 +11,8 @@ from covey.checkpoint import RunRecord
 from covey.engines import handover
 from covey.engines.process.contacts import Contacts
 from covey.errors import PlanError
-from covey.names import option
 from covey.observe.membership import MembershipEvent
+from covey.run.checks import check_rebirth_of_loops
 from covey.run.options import Options
 from covey.run.roles import RoleWork
 from covey.spec import Spec
@@ -66,7 +66,8 @@ class Loop:
             workers=len(self.plan.limits), servers=self.options.training.servers,
             limits=list(self.plan.limits), seed=self.options.training.seed, threads=self.threads, contacts=contacts,
             kept=str(kept.resolve()) if kept else "", checkpoint=self.options.checkpoints.checkpoint is not None,
-            world=self.world, traced=self.options.processes.profiled, profiled=self.options.processes.profiled,
+            world=self.world, elastic=self.plan.elastic,
+            traced=self.options.processes.profiled, profiled=self.options.processes.profiled,
         )  # fmt: skip
 
 
@@ -81,14 +82,9 @@ def loop_of(script: Script, strategy: str | Spec, workers: int, given: Options, 
             f"{chosen.name} chooses the samples of each gradient itself, so it cannot run a script's own loop: give "
             "covey run a Task, or launch the script with another strategy, such as bsp or easgd"
         )
-    if given.checkpoints.on_failure == "continue":
-        raise PlanError(
-            f"{option('on_failure', 'continue')} is for tasks: a script's own loop cannot begin in the middle; use "
-            f"{option('on_failure', 'restart')} with {option('checkpoint', 'DIR')}"
-        )
     roles = tuple(chosen.layout(workers, given.training.servers))
     plan = Plan(
         roles=roles, limits=(given.budget.steps,) * workers, lockstep=chosen.lockstep, in_step=chosen.in_step,
-        seed=given.training.seed,
+        seed=given.training.seed, elastic=check_rebirth_of_loops(chosen, roles, given),
     )  # fmt: skip
     return Loop(script=script, spec=spec, strategy=chosen, plan=plan, options=given, threads=threads)

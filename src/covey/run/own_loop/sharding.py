@@ -33,7 +33,7 @@ class ShardEpochs:
         with begun:
             for number, batch in enumerate(islice(self.feed.start(first), len(self) - begun.skip), begun.skip):
                 sizes = [deal.batch(each, number) for each in range(deal.workers)]
-                if not self.member._pulled(Sizes(sizes[rank], sum(sizes))):
+                if not self.member._pulled(Sizes(sizes[rank], sum(sizes), tuple(sizes))):
                     return
                 begun.give()
                 yield batch

@@ -44,3 +44,9 @@ def all_parameters(optimizers: Sequence[Optimizer]) -> Iterator[nn.Parameter]:
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
     """All that it steps."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def note_steps(optimizers: Sequence[Optimizer]) -> None:
+    """Let no scheduler warn that no step came before it: servers may step, or the run goes on from earlier steps."""
+    for each in optimizers:
+        each._opt_called = True  # type: ignore[attr-defined]

@@ -22,13 +22,14 @@ from covey.errors import PlanError
 from covey.model.optimizers import Combined
 from covey.model.randomness import seed_of
 from covey.model.replica import Replica
+from covey.names import option
 from covey.run.own_loop.counting import StepSamples, lacks_gradient
 from covey.run.own_loop.joined_role import JoinedRole
-from covey.run.own_loop.keeping import Stateful
+from covey.run.own_loop.keeping import SharedLoop, Stateful
 from covey.run.own_loop.loading import Sizes
 from covey.run.own_loop.loop_turns import LoopTurns
 from covey.run.own_loop.member import Agreement, Member
-from covey.run.own_loop.trained import parameters_of
+from covey.run.own_loop.trained import note_steps, parameters_of
 from covey.run.own_loop.written_weights import AVERAGED, FROZEN, WRITTEN, FilledBuffers, WrittenWeights
 
 UNDIVIDED = (
@@ -61,10 +62,12 @@ class WorkerMember(Member):
         self._lines: RoleLines | None = None
         self._compute_thread: ComputeThread | None = None
         self._verdicts: SimpleQueue[float | None] = SimpleQueue()  # None: the run is over
-        self._votes = 0
+        self._elastic = joined.work.elastic
+        self._shared = SharedLoop(self._keeping, replica, self.rank, self.seed)
         self._written, self._buffers = WrittenWeights(replica.layout), FilledBuffers(self.models)
         replica.batch_source = replace(
-            replica.batch_source, own=self._turns.compute, weight=lambda: self._counts.weight, loop=self._keeping.state
+            replica.batch_source, own=self._turns.compute, weight=lambda: self._counts.weight, loop=self._keeping.state,
+            shared=self._shared if self._elastic else None,
         )
 
     def __enter__(self) -> Member:
@@ -73,14 +76,17 @@ class WorkerMember(Member):
             seed_all(seed_of(self.seed, self.rank, 0))
         self._turns.start(self._open, lambda: self._verdicts.put(None))
         self._wait()
+        self._shared.begin()
         self._keeping.begin()
+        if self.resumed:
+            note_steps(self.optimizers)
         self._zero_grad(self.optimizers)
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool | None:
         swallowed = super().__exit__(kind, error, traceback)
         self._position.left = True
-        self._turns.finish(error, self._votes)
+        self._turns.finish(error, self._position.votes)
         self._seat.leave()
         return swallowed
 
@@ -118,6 +124,12 @@ class WorkerMember(Member):
     def _anywhere(self, here: bool) -> bool:
         if not self._in_step or not self._turns.mine:
             return here
+        if self._elastic:
+            raise PlanError(
+                f"{option('on_failure', 'continue')} and member.step(scaler=…): a worker that replaces a lost one "
+                f"cannot tell which steps the others skipped; use torch.bfloat16 without a scaler, or "
+                f"{option('on_failure', 'restart')}"
+            )
         return bool(self._vote("member.step(scaler=…)", "any", float(here)) or here)
 
     def _take(
@@ -125,13 +137,10 @@ class WorkerMember(Member):
     ) -> None:
         if not self._turns.mine:
             return self._counts.begin()  # the run has ended; loops over loaders end by themselves
-        if name := self._written.check():
-            self._warn("written", WRITTEN.format(name=name))
-        if name := self._buffers.check():
-            self._warn("buffers", AVERAGED.format(name=name))
-        if name := self._keeping.frozen.check():
-            self._warn("frozen", FROZEN.format(name=name))
+        self._warn_of_writes()
         counted = self._counts.take(samples)
+        if self._elastic:
+            self._check_dealt(counted)
         if self._one_batch and counted.mine and lacks_gradient(chosen):
             raise PlanError(
                 f"worker {self.rank} calls member.step after {self.steps - 1} steps without any gradient, and the mean "
@@ -148,16 +157,36 @@ class WorkerMember(Member):
             live.only(chosen)
         # Where all step together every gradient counts the same to the programs: none knows of the others' batches.
         counts = 1 if self._in_step else counted.mine
+        self._position.count(counted.each)
         self._turns.give(float("nan") if loss is None else loss, counts, counted.mine)
         self._wait()
         for parameter, grad in set_aside:
             parameter.grad = grad
 
+    def _warn_of_writes(self) -> None:
+        if name := self._written.check():
+            self._warn("written", WRITTEN.format(name=name))
+        if name := self._buffers.check():
+            self._warn("buffers", AVERAGED.format(name=name))
+        if name := self._keeping.frozen.check():
+            self._warn("frozen", FROZEN.format(name=name))
+
     def _wait(self) -> None:
         self._turns.wait()
+        self._position = self._keeping.position  # which may be that of another worker's loop
         self._position.ended = self._turns.over
         if self._turns.mine:
             self._written.note()
+
+    def _check_dealt(self, counted: StepSamples) -> None:
+        """Refuse batches that whoever replaces this worker could not find again."""
+        if self._position.leading is None or (self._one_batch and counted.everybody is None):
+            raise PlanError(
+                f"{option('on_failure', 'continue')}: whoever replaces a lost worker must find its batches, and the "
+                "number of samples of all workers in them: take them from member.loader(loader) or member.shard(data, "
+                f"batch_size), without samples=…, or use {option('on_failure', 'restart')} with "
+                f"{option('checkpoint', 'DIR')}"
+            )
 
     def _weigh(self, chosen: Optimizer, counted: StepSamples) -> None:
         """Let this gradient count by its samples where programs take the mean of all workers'."""
@@ -206,7 +235,7 @@ class WorkerMember(Member):
         compute_thread.serve()
 
     def _heard(self, word: control.Downward) -> None:
-        assert isinstance(word, control.VoteResult) and word.number == self._votes, f"{word} answers no vote"
+        assert isinstance(word, control.VoteResult) and word.number == self._position.votes, f"{word} answers no vote"
         self._verdicts.put(word.value)
 
     def _tell(self, word: control.Upward) -> None:
@@ -216,8 +245,8 @@ class WorkerMember(Member):
 
     def _vote(self, about: str, how: control.How, value: float) -> float | None:
         """How all workers decide; None when the run is over before."""
-        self._votes += 1
-        self._tell(control.Vote(self._votes, about, how, value, self._replica.compute.losses.count))
+        self._position.votes += 1
+        self._tell(control.Vote(self._position.votes, about, how, value, self._replica.compute.losses.count))
         return self._verdicts.get()
 
     def _warn(self, about: str, text: str) -> None:

@@ -45,7 +45,7 @@ class Monitor:
         self.roster, self.board, self.processes, self.meanwhile = roster, board, processes, meanwhile
         self.notices = RoleNotices(before, say)
         self.rebirths = Rebirths(roster, board, renewal, say)
-        self.loops = OwnLoops(roster.trainers, in_step, board.tell)
+        self.loops = OwnLoops(roster.trainers, in_step, board.tell, elastic=renewal is not None)
         self.stalls = StallCheck(roster, processes, self.loops, self.notices, stall)
         self.settings_check = SettingsCheck()
         self.inbox: dict[type[control.ControlMessage], dict[Address, Any]] = {}
@@ -119,13 +119,14 @@ class Monitor:
                 self.notices.hear_refused(str(address), word.counts)
             elif isinstance(word, control.Installed | control.Resumed):
                 self.rebirths.hear(address, word)
+                self.loops.hear_life(address, word)
             else:
                 self.inbox.setdefault(type(word), {})[address] = word
 
     def bury(self, exits: list[tuple[Address, str]]) -> None:
         if self.phase == "ended":
             exits = [(address, how) for address, how in exits if how != "exited with code 0"]
-        exits = [(who, how) for who, how in exits if not self.rebirths.lost(who, how, self)]
+        exits = [(who, how) for who, how in exits if not self.goes_on(who, how)]
         if not exits:
             return
         until = time.monotonic() + LAST_WORD
@@ -134,6 +135,14 @@ class Monitor:
             self.hear()
         address, how = exits[0]
         raise PeerLost(f"{address} {how}; {self.roster.last(address)}", str(address))
+
+    def goes_on(self, who: Address, how: str) -> bool:
+        """Whether the run goes on without this process."""
+        found = self.rebirths.lost(who, how, self)
+        if found:
+            self.loops.lose(who)
+            self.settings_check.lose(who)
+        return found
 
     def explained(self, lost: PeerLost) -> PeerLost:
         """The same, or why: a site that has no sign of its launcher for so long ends with its roles."""

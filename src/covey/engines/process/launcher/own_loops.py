@@ -28,9 +28,13 @@ class OwnLoops:
     """Each loop is a worker's; `in_step`: they wait for one another, so all must take equally many steps."""
 
     def __init__(
-        self, workers: Sequence[Address], in_step: bool, tell: Callable[[Iterable[Address], control.Downward], None]
-    ) -> None:
+        self, workers: Sequence[Address], in_step: bool, tell: Callable[[Iterable[Address], control.Downward], None],
+        elastic: bool = False,
+    ) -> None:  # fmt: skip
         self.workers, self.in_step, self.tell = workers, in_step, tell
+        self.elastic = elastic  # a lost worker's next life goes through votes again
+        self.away: set[Address] = set()  # those that are lost, and their next lives until they know where they are
+        self.results: dict[int, control.VoteResult] = {}  # of all votes, where somebody may ask again
         self.votes: dict[int, dict[Address, control.Vote]] = {}
         self.given = dict.fromkeys(workers, 0)
         self.left: dict[Address, control.Left] = {}
@@ -41,6 +45,8 @@ class OwnLoops:
         """A loop votes, leaves, or begins to read; what cannot go well is refused at once, with names."""
         if isinstance(word, control.SampleOrder):
             return self.compare(who, word)
+        if isinstance(word, control.Vote) and word.number in self.results:
+            return self.tell([who], self.results[word.number])
         if isinstance(word, control.Left):
             self.check_equal(who, word)
             self.left[who] = word
@@ -61,6 +67,21 @@ class OwnLoops:
         elif who in self.given:
             self.given[who] = word.given
             self.check_step(who)
+
+    def lose(self, who: Address) -> None:
+        """A worker is lost: votes end without it until its next life is where the others are."""
+        self.away.add(who)
+        self.left.pop(who, None)
+        self.over.discard(who)
+        for number, votes in list(self.votes.items()):
+            if votes.pop(who, None) and not votes:
+                del self.votes[number]
+        self.close_votes()
+
+    def hear_life(self, who: Address, word: control.Installed | control.Resumed) -> None:
+        """A new life knows where it goes on: it votes again."""
+        if isinstance(word, control.Resumed):
+            self.away.discard(word.who or who)
 
     def check_alike(self, who: Address, vote: control.Vote) -> None:
         """All vote on the same thing."""
@@ -93,7 +114,7 @@ class OwnLoops:
 
     def check_step(self, who: Address) -> None:
         """Where workers wait for one another, none takes a step that another will not take."""
-        if not self.in_step or who in self.left or who in self.over:
+        if not self.in_step or who in self.left or who in self.over or who in self.away:
             return
         for gone, left in self.left.items():
             if self.given[who] > left.steps:
@@ -113,10 +134,13 @@ class OwnLoops:
     def close_votes(self) -> None:
         """End every vote that all have cast."""
         for number, votes in list(self.votes.items()):
-            if all(worker in votes or worker in self.over for worker in self.workers):
+            if all(worker in votes or worker in self.over or worker in self.away for worker in self.workers):
                 del self.votes[number]
                 cast = [votes[worker] for worker in self.workers if worker in votes]
-                self.tell(votes, control.VoteResult(number, COUNT[cast[0].how]([vote.value for vote in cast])))
+                result = control.VoteResult(number, COUNT[cast[0].how]([vote.value for vote in cast]))
+                if self.elastic:
+                    self.results[number] = result
+                self.tell(votes, result)
 
     def waits_for_votes(self, workers: Iterable[Address]) -> bool:
         """Whether all of these wait for another worker's vote."""

@@ -30,6 +30,11 @@ class SettingsCheck:
         if who in self.now:
             self._extend(who, word.reached)
 
+    def lose(self, who: Address) -> None:
+        """A worker is lost: its next life tells anew what it has."""
+        self.now.pop(who, None)
+        self.reached.pop(who, None)
+
     def _extend(self, who: Address, step: int) -> None:
         if step > self.reached[who]:
             self.agreement.add(who, self.reached[who], step, self.now[who])
