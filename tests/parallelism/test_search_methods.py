@@ -91,12 +91,12 @@ def test_dp_refuses_a_core_that_is_too_large(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_table_of_a_graph_is_the_sum_of_its_costs() -> None:
-    """With alike operators, whose choice is one: also of edges inside the group."""
+    """With alike operators, whose choice is one: also of edges that lead back to their group."""
     rng = Random(3)
     costs = priced(rng, 5)
     graph = OperatorGraph(
         operators=tuple(
-            Operator(**{**{f: getattr(o, f) for f in o.__slots__}, "alike": "block" if k in (1, 2) else ""})
+            Operator(**{**{f: getattr(o, f) for f in o.__slots__}, "alike": "block" if k in (1, 3) else ""})
             for k, o in enumerate(costs.graph.operators)
         ),
         edges=costs.graph.edges,
@@ -214,16 +214,17 @@ def test_mcmc_comes_near_the_best_on_95_of_100_graphs() -> None:
 
 
 def test_mcmc_accepts_against_the_current_state() -> None:
-    """Then it goes down again after it went up; one that compares with the best would stay above it for long."""
+    """Three devices that take 1, 1.1 and 1.15: from the second to the third it goes in exp(-1) of all cases.
+
+    One that compares with the best would do so in exp(-3) of them, seven times more rarely.
+    """
+    graph = OperatorGraph(operators=(Operator(name="one", times={("whole", 1): (0.4, 0.6)}),), edges=())
+    costs = OperatorCosts(graph, Devices(count=3, slow=(1.0, 1.1, 1.15)))
+    choices, heard = [[OperatorConfig(first=device) for device in range(3)]], list[float]()
+    mcmc(costs, choices, Budget(proposals=12_000, seed=1, heard=heard.append))
+    steps = [(round(now, 9), round(later, 9)) for now, later in pairwise(heard)]
+    assert 45 < steps.count((1.1, 1.15)) < 140
     costs = priced(Random(1), 5)
-    heard: list[float] = []
-    mcmc(costs, choices_of(costs), Budget(proposals=600, seed=1, heard=heard.append))
-    assert any(later > now for now, later in pairwise(heard)), "it accepts what is worse"
-    best, falls = math.inf, 0
-    for now, later in pairwise(heard):
-        best = min(best, now)
-        falls += best < later < now
-    assert falls > 0
     steady: list[float] = []
     mcmc(costs, choices_of(costs), Budget(proposals=200, seed=1, heard=steady.append), greedy=True)
     second = max(range(1, len(steady)), key=lambda k: steady[k] - steady[k - 1])  # where the second start begins
@@ -263,10 +264,10 @@ def test_list_scheduling_is_near_the_best_placement_of_small_graphs() -> None:
 
 def test_policy_learns_to_choose_better_than_by_chance() -> None:
     costs = priced(Random(2), 5, devices=4)
-    choices, rng = choices_of(costs), Random(0)
-    found = METHODS["policy"](costs, choices, Budget(proposals=300))
-    drawn = sorted(Simulation(costs, [rng.choice(some) for some in choices]).cost for _ in range(300))
-    assert found.cost <= drawn[3] and found.tried == 300
+    choices, heard = choices_of(costs), list[float]()
+    found = METHODS["policy"](costs, choices, Budget(proposals=300, heard=heard.append))
+    early, late = sum(heard[:60]) / 60, sum(heard[-60:]) / 60
+    assert late < 0.9 * early and found.cost == min(heard) and found.tried == 300
     first = METHODS["policy"](costs, choices, Budget(proposals=300))
     assert first == found, "the same seed draws the same"
 

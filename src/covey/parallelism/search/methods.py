@@ -28,7 +28,7 @@ class Budget:
     seconds: float = math.inf
     seed: int = 0
     clock: Callable[[], float] = time.monotonic
-    heard: Callable[[float], None] = field(default=lambda cost: None)  # is told each cost that the search keeps
+    heard: Callable[[float], None] = field(default=lambda cost: None)  # is told each cost that it comes to
 
     def ticks(self) -> Sequence[int]:
         return range(self.proposals)
@@ -127,7 +127,7 @@ PENALTY = 10.0
 """What a plan that does not fit costs, in steps of data parallelism: a fixed number, as in Mirhoseini et al. 2017."""
 
 
-def policy(costs: OperatorCosts, choices: Choices, budget: Budget, rate: float = 0.3) -> SearchResult:
+def policy(costs: OperatorCosts, choices: Choices, budget: Budget, rate: float = 2.0) -> SearchResult:
     """REINFORCE: each group draws from its own softmax; what is better than usual becomes more likely.
 
     Mirhoseini et al. 2017: the reward is -sqrt(seconds), its baseline a moving average.
@@ -152,7 +152,7 @@ def policy(costs: OperatorCosts, choices: Choices, budget: Budget, rate: float =
                 row[place] += rate * advantage * ((place == taken) - chance[place])
         better = (choice, cost) if cost < best.cost else (best.choice, best.cost)
         best = SearchResult(*better, tried + 1)
-        budget.heard(best.cost)
+        budget.heard(cost)
     return best
 
 
