@@ -255,6 +255,12 @@ def test_timing_only_takes_as_long_and_sends_as_much(task: Task) -> None:
     real, timed = run(task, **given), run(task, **given, timing_only=True)
     assert (real.seconds, real.traffic.bytes) == (timed.seconds, timed.traffic.bytes)
     assert not timed.weights
+    assert set(real.roles) == {"coordinator 0", "aggregator 0"}
+
+
+def test_timing_only_has_more_clients_than_samples(task: Task) -> None:
+    found = run(task, clients=5000, per_round=20, rounds=3, over=1.3, timing_only=True)
+    assert found.participation and found.participation.committed == 3 and found.samples == 3 * 20 * task.batch_size
 
 
 def test_the_rate_of_the_task_follows_the_rounds(task: Task) -> None:

@@ -3,58 +3,44 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import nn
 
-from covey.data.client_shares import divided
 from covey.data.shards import Shards
-from covey.engines import machine
 from covey.engines.virtual.guests import GuestEngine, GuestPlan
 from covey.engines.virtual.guests.guest_tally import GuestsAside
 from covey.engines.virtual.progress_watch import ProgressWatch
-from covey.errors import PlanError, UnknownMetric
 from covey.federated.aggregator import Aggregator
 from covey.federated.buffering import buffering
 from covey.federated.client import visits
 from covey.federated.coordinator import FederatedService, coordinating
-from covey.federated.local_training import ClientTraining, LocalTraining, TimedTraining, refuse_settings
+from covey.federated.local_training import ClientTraining, LocalTraining, TimedTraining
 from covey.federated.messages import AGGREGATOR, COORDINATOR
 from covey.federated.pace_steering import PaceSteering
-from covey.federated.rounds import RoundTerms
-from covey.federated.strategies import FederatedStrategy
 from covey.message import Address
 from covey.model import build
 from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
 from covey.model.threads import one_thread
-from covey.names import option
 from covey.observe.callbacks import Callback
-from covey.observe.facts import RunFacts
 from covey.observe.membership import RoundLog
 from covey.observe.progress import Watcher
 from covey.observe.result import Result, conclude
-from covey.run.federated.federated_options import (
-    PopulationOptions,
-    RoundOptions,
-    read_partition,
-    read_strategy,
-)  # fmt: skip
+from covey.run.federated.federated_options import PopulationOptions, RoundOptions
+from covey.run.federated.federated_request import FederatedRequest, facts, federated_request
 from covey.run.federated.round_referee import RoundReferee
 from covey.run.listening import listening
 from covey.run.option_parts import OutputOptions, TrainingOptions, VirtualOptions, at_least_one
 from covey.run.options import Options
-from covey.run.request import at_rate
-from covey.run.saving import check_save, save_model
+from covey.run.saving import save_model
 from covey.run.simulated import failing
-from covey.scoring import target_of
-from covey.simulate.population import CLIENT, Population, PopulationCluster
+from covey.simulate.population import CLIENT, PopulationCluster
 from covey.strategy import Plan, Role
-from covey.target import Target, parse_target
-from covey.task import Task, load_task
+from covey.task import Task
 from covey.task.arguments import checked
 
 
@@ -155,69 +141,6 @@ def federate(
         return result
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FederatedRequest:
-    """A federated run that was found possible."""
-
-    task: Task
-    name: str
-    strategy: FederatedStrategy
-    text: str  # the strategy with all its settings
-    settings: Mapping[str, Any]
-    population: Population
-    terms: RoundTerms
-    samples: list[Tensor]  # of every client
-    rounds: int
-    target: Target | None
-    options: Options
-
-
-def federated_request(
-    task: Task | str, strategy: str, partition: str, crowd: PopulationOptions, waits: RoundOptions, rounds: int,
-    until: str | None, given: Options,
-) -> FederatedRequest:  # fmt: skip
-    """Check everything that can be checked before anything starts."""
-    chosen, text, settings = read_strategy(strategy)
-    division = read_partition(partition)
-    seed = given.training.seed
-    population, terms = crowd.population(seed), waits.terms(crowd.clients)
-    chosen.aggregation.check(terms)
-    if until is not None:
-        parse_target(until)
-    check_save(given.output.save)
-    name = task if isinstance(task, str) else ""
-    task = load_task(task) if isinstance(task, str) else task
-    refuse_settings(task)
-    target = target_of(task, until) if until else None
-    if target and task.evaluate is None and target.metric != "loss":
-        raise UnknownMetric(f"{option('until', target)}: the task has no evaluate=…, so only the loss can be a target")
-    if given.virtual.timing_only and (until or given.output.save):
-        raise PlanError(f"{option('timing_only', True)} trains nothing: omit {option('until')} and {option('save')}")
-    samples = divided(division, build.data_of(task), crowd.clients, seed)
-    asked = {
-        "clients": crowd.clients, "rounds": rounds, "partition": partition, "per_round": terms.target,
-        "chosen": terms.goal, "enough": terms.enough, "selection": waits.selection, "reporting": waits.reporting,
-        "availability": os.fspath(crowd.availability), "until": until,
-    }  # fmt: skip
-    return FederatedRequest(
-        task=at_rate(task, given.training.rate), name=name, strategy=chosen, text=text,
-        settings={**settings, **{key: value for key, value in asked.items() if value is not None}},
-        population=population, terms=terms, samples=samples, rounds=rounds, target=target, options=given,
-    )  # fmt: skip
-
-
-def facts(asked: FederatedRequest) -> RunFacts:
-    """What is known of a run before it starts."""
-    taxonomy, given = asked.strategy.taxonomy, asked.options
-    return RunFacts(
-        task=asked.name or "a task of this process", strategy=asked.text,
-        taxonomy={key: getattr(taxonomy, key) for key in taxonomy.__slots__}, engine="simulated",
-        workers=asked.population.clients, servers=0, threads=1, seed=given.training.seed,
-        command=given.output.command, settings=dict(asked.settings), machine=machine.describe(),
-        versions=machine.versions(),
-    )  # fmt: skip
-
-
 def train(
     asked: FederatedRequest, score_every: int, told: Callable[[Any, dict[str, float]], None] | None = None
 ) -> Result:
@@ -254,6 +177,7 @@ def _train(
         facts(asked), judge, outcome.tallies.values(), seconds=outcome.seconds, stopped=outcome.stopped
     )
     result.participation = log.told()
+    result.roles.pop(f"{CLIENT}s 0", None)  # shares of time mean nothing where many are added up
     if score:
         score.assemble(outcome.snapshots)
         result.keep_weights(score.state())

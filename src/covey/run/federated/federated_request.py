@@ -1,0 +1,97 @@
+"""What was asked of a federated run, checked: nothing has started yet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covey.data.client_shares import divided
+from covey.engines import machine
+from covey.errors import PlanError, UnknownMetric
+from covey.federated.local_training import refuse_settings
+from covey.federated.rounds import RoundTerms
+from covey.federated.strategies import FederatedStrategy
+from covey.model import build
+from covey.names import option
+from covey.observe.facts import RunFacts
+from covey.run.federated.federated_options import PopulationOptions, RoundOptions, read_partition, read_strategy
+from covey.run.options import Options
+from covey.run.request import at_rate
+from covey.run.saving import check_save
+from covey.scoring import target_of
+from covey.simulate.population import Population
+from covey.target import Target, parse_target
+from covey.task import Task, load_task
+from covey.task.data import check_data
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FederatedRequest:
+    """A federated run that was found possible."""
+
+    task: Task
+    name: str
+    strategy: FederatedStrategy
+    text: str  # the strategy with all its settings
+    settings: Mapping[str, Any]
+    population: Population
+    terms: RoundTerms
+    samples: list[Tensor]  # of every client
+    rounds: int
+    target: Target | None
+    options: Options
+
+
+def federated_request(
+    task: Task | str, strategy: str, partition: str, crowd: PopulationOptions, waits: RoundOptions, rounds: int,
+    until: str | None, given: Options,
+) -> FederatedRequest:  # fmt: skip
+    """Check everything that can be checked before anything starts."""
+    chosen, text, settings = read_strategy(strategy)
+    division = read_partition(partition)
+    seed = given.training.seed
+    population, terms = crowd.population(seed), waits.terms(crowd.clients)
+    chosen.aggregation.check(terms)
+    if until is not None:
+        parse_target(until)
+    check_save(given.output.save)
+    name = task if isinstance(task, str) else ""
+    task = load_task(task) if isinstance(task, str) else task
+    refuse_settings(task)
+    target = target_of(task, until) if until else None
+    if target and task.evaluate is None and target.metric != "loss":
+        raise UnknownMetric(f"{option('until', target)}: the task has no evaluate=…, so only the loss can be a target")
+    if given.virtual.timing_only and (until or given.output.save):
+        raise PlanError(f"{option('timing_only', True)} trains nothing: omit {option('until')} and {option('save')}")
+    data = build.data_of(task)
+    if given.virtual.timing_only and crowd.clients > check_data(data):  # as if each had one batch
+        samples = [torch.arange(task.batch_size)] * crowd.clients
+    else:
+        samples = divided(division, data, crowd.clients, seed)
+    asked = {
+        "clients": crowd.clients, "rounds": rounds, "partition": partition, "per_round": terms.target,
+        "chosen": terms.goal, "enough": terms.enough, "selection": waits.selection, "reporting": waits.reporting,
+        "availability": os.fspath(crowd.availability), "until": until,
+    }  # fmt: skip
+    return FederatedRequest(
+        task=at_rate(task, given.training.rate), name=name, strategy=chosen, text=text,
+        settings={**settings, **{key: value for key, value in asked.items() if value is not None}},
+        population=population, terms=terms, samples=samples, rounds=rounds, target=target, options=given,
+    )  # fmt: skip
+
+
+def facts(asked: FederatedRequest) -> RunFacts:
+    """What is known of a run before it starts."""
+    taxonomy, given = asked.strategy.taxonomy, asked.options
+    return RunFacts(
+        task=asked.name or "a task of this process", strategy=asked.text,
+        taxonomy={key: getattr(taxonomy, key) for key in taxonomy.__slots__}, engine="simulated",
+        workers=asked.population.clients, servers=0, threads=1, seed=given.training.seed,
+        command=given.output.command, settings=dict(asked.settings), machine=machine.describe(),
+        versions=machine.versions(),
+    )  # fmt: skip
