@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ from covey.advise.trials.spot import weigh
 from covey.errors import PlanError
 from covey.simulate import Cluster
 from covey.simulate.cluster_file import read
+from covey.simulate.spot_trace import read_trace
 from covey.task import Task, load_task
 
 DIGITS = "examples/digits.py"
@@ -113,3 +115,11 @@ def test_workers_that_are_only_timed_take_over_states_without_numbers(spec: str)
         DIGITS, spec, "1:3", engine="simulated", epochs=1, timing_only=True, faults=faults, runs=False
     )  # fmt: skip
     assert found.samples == 1437 and [one.event for one in found.membership] == ["leave", "join"]
+
+
+def test_a_trace_of_more_workers_than_there_are_is_refused_with_the_number_that_it_needs() -> None:
+    trace, now = read_trace("time,worker,event\n5s,3,depart\n"), SimpleNamespace(workers=3)
+    with pytest.raises(PlanError, match=r"names worker 3, and 3 workers are numbered 0 to 2: use --workers 4"):
+        spot.check(trace, now)  # type: ignore[arg-type]
+    now.workers = 4
+    spot.check(trace, now)  # type: ignore[arg-type]

@@ -379,8 +379,11 @@ def ended(program: Any) -> Any:
 
 
 def test_all_get_their_first_batch_before_anybody_gets_a_second() -> None:
+    """The last two batches are those of a seat that is empty."""
     rounds, _ = by_hand()
-    assert rounds.begin(2) and [list(held) for held in rounds.ledger.held] == [[0], [0]]
+    rounds.ledger = Ledger([0, 0, 2], [2, 2, 2], lambda seat, step: 8)
+    rounds.ledger.empty.add(2)
+    assert rounds.begin(2) and [list(held) for held in rounds.ledger.held] == [[0], [0], []]
     assert (rounds.samples, rounds.settled) == (16, 0), "those of the round under way are not done yet"
 
 

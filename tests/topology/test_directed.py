@@ -22,6 +22,7 @@ from covey.topology import (
     torus,
     tree,
 )
+from covey.topology.weights import read_weights
 
 SIZES = range(2, 65)
 
@@ -144,3 +145,9 @@ def test_a_file_that_is_not_there() -> None:
         build("matrix", {"file": "/nowhere.csv"}, 3)
     with pytest.raises(PlanError, match="file must be a file's name"):
         build("matrix", {"file": 3}, 3)
+
+
+def test_a_rank_of_a_matrix_hears_itself_if_only_with_a_weight_of_0(tmp_path: Path) -> None:
+    file = tmp_path / "swap.txt"
+    file.write_text("0 1\n1 0\n")
+    assert read_weights(str(file), 2) == {0: {0: 0.0, 1: 1.0}, 1: {0: 1.0, 1: 0.0}}
