@@ -100,6 +100,14 @@ def start_under_slurm(room: Room, rank: int, command: list[str]) -> Command:
     return room.start("-m", *command, **variables)
 
 
+def test_divided_layers_compute_the_same(room: Room) -> None:
+    mesh = "allreduce with mesh(tensor=2)"
+    found = covey.fit(DIGITS, mesh, 2, engine="torchrun", steps=5, threads=1)
+    plain = covey.fit(DIGITS, mesh, 2, engine="simulated", steps=5)
+    for name, weights in plain.weights.items():
+        torch.testing.assert_close(found.weights[name], weights, atol=1e-6, rtol=0)
+
+
 def test_native_sums_are_torchs_own_and_near(room: Room) -> None:
     native = covey.fit(DIGITS, "allreduce", 2, engine="torchrun(native=true)", steps=20, threads=1)
     plain = covey.fit(DIGITS, "allreduce", 2, engine="simulated", steps=20)

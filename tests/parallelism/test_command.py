@@ -57,6 +57,22 @@ def test_cut_prints_writes_and_draws(task: str, tmp_path: Path) -> None:
     assert "unbalanced.py · 1f1b · 2 stages" in picture.read_text()
 
 
+def test_divided_layers_are_listed_with_what_stays_whole(task: str, tmp_path: Path) -> None:
+    answer = tmp_path / "split.json"
+    shown = CliRunner().invoke(app, ["cut", task, "--tensor", "3", "--json", str(answer)])
+    assert shown.exit_code == 0, shown.output
+    for word in ("column", "row", "stays whole", "2 units cannot be divided among 3 members", "covey run"):
+        assert word in " ".join(shown.stdout.split()), shown.stdout
+    found = json.loads(answer.read_text())
+    assert found["schema"] == "covey.split/1" and found["tensor"] == 3
+    assert {layer["name"]: layer["kind"] for layer in found["layers"]} == {
+        "0": "column", "2": "row", "4": "column", "6": "row"
+    }
+    assert found["divided"] < found["bytes"] and "mesh(tensor=3)" in found["command"]
+    refused = CliRunner().invoke(app, ["cut", task, "--tensor", "2", "--split", "9:column"])
+    assert refused.exit_code == 2 and "there is no layer '9'" in refused.output
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from torch import nn
 
 from covey import catalog
 from covey.data.feed import Feed
@@ -23,6 +24,7 @@ from covey.parallelism.plan.mesh import BEST, EQUAL, Mesh
 from covey.parallelism.plan.profile import Profile
 from covey.parallelism.plan.schedule import Schedule
 from covey.parallelism.plan.terms import Cut, CutTerms, memories
+from covey.parallelism.tensor.split_plan import SplitPlan
 from covey.parallelism.tensor.tensor_roles import split_plan
 from covey.run.kept import mesh_of
 from covey.simulate.units import format_bytes, parse_size
@@ -96,6 +98,13 @@ def profiled(
     chain = chain_of(model, inputs, after)
     told(f"measuring {len(chain.layers)} layers on {samples} samples")
     return chain, measure(chain, inputs, partial(loss_of, task, batch), repeat=repeat, state=kept, tied=tied)
+
+
+def divided(task: Task, members: int, split: str, seed: int = 0) -> tuple[Mesh, nn.Module, SplitPlan]:
+    """The mesh that divides the layers of the task's model among so many workers, the model, and how it is divided."""
+    mesh, model = Mesh(tensor=members, split=split), build.model(task, seed)
+    deal = Shards(check_data(build.data_of(task)), 1, task.batch_size, seed)
+    return mesh, model, split_plan(mesh.fitted(members), task, model, deal)
 
 
 def _cut(chain: Chain, profile: Profile, mesh: Mesh, bandwidth: float) -> Cut:

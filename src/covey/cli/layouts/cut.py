@@ -47,6 +47,13 @@ class CutFlags(options.FlagGroup):
         str, flag("--tied", "HOW", "Weights in two stages: refuse, or sum their gradients.", CUT)
     ] = "refuse"
 
+    tensor: Annotated[
+        int | None, flag("--tensor", "N", "Divide every layer among N workers instead.", CUT, least=2)
+    ] = None
+    split: Annotated[
+        str, flag("--split", "HOW", "With --tensor: best, none, or LAYER:KIND, such as *.up:column.", CUT)
+    ] = "best"
+
     def schedule(self) -> Schedule:
         from covey.parallelism import Schedule
 
@@ -86,6 +93,8 @@ def command(
     with explained(manner):
         json_file.check(json)
         json_file.check(picture, "--picture", "cut.svg")
+        if cut.tensor is not None:
+            return _divide(task, cut.tensor, cut.split, output)
         from covey.simulate.units import parse_duration, parse_rate, parse_size
 
         limit = parse_size(machine.memory) if machine.memory else math.inf
@@ -110,6 +119,19 @@ def command(
         ):
             if manner != "quiet":
                 print_cut(json_file.console(json), answer, there, everything=manner == "verbose")
+
+
+def _divide(task: str, members: int, split: str, output: options.OutputFlags) -> None:
+    """Divide layers, and tell which."""
+    from covey.cli.tables.layer_split import LayerSplits, print_splits
+    from covey.run.cutting import divided
+    from covey.task import load_task
+
+    mesh, model, plan = divided(load_task(task, teller(output.voice)), members, split)
+    found = LayerSplits(task=task, mesh=mesh, model=model, plan=plan)
+    with json_file.written(output.json, found.to_json):
+        if output.voice != "quiet":
+            print_splits(json_file.console(output.json), found)
 
 
 def _drawn(answer: Answer, task: str, terms: CutTerms) -> str:
