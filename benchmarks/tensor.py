@@ -22,7 +22,7 @@ import covey
 from benchmarks.push_pull import free_port
 
 WIDTH, HEADS, DEPTH, WORDS, TIME, BATCH = 256, 4, 4, 256, 64, 16
-STEPS, ROUNDS, MEMBERS = 20, 5, 2
+STEPS, ROUNDS, MEMBERS = 10, 5, 2
 SPLIT = "*.query:column *.key:column *.value:column *.out:row *.up:column *.down:row"
 
 
@@ -96,10 +96,9 @@ def dtensor(rank: int, port: int, answer: Connection) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=MEMBERS)
     kinds = {"column": ColwiseParallel, "row": RowwiseParallel}
-    named = [word.rpartition(":") for word in SPLIT.split()]
-    model = parallelize_module(
-        gpt(), init_device_mesh("cpu", (MEMBERS,)), {name: kinds[kind]() for name, _, kind in named}
-    )
+    named = [word.split(":") for n in range(DEPTH) for word in SPLIT.replace("*", str(n + 1)).split()]
+    plan: Any = {name: kinds[kind]() for name, kind in named}
+    model = parallelize_module(gpt(), init_device_mesh("cpu", (MEMBERS,)), plan)
     seconds = trained(model)
     if rank == 0:
         answer.send(seconds)

@@ -137,6 +137,12 @@ SYSTEMS: Mapping[str, System] = {
         "Fedus et al. 2022",
         "experts whose own weights are divided (its expert and model parallelism together)",
     ),
+    "cots_hpc": System(
+        "allreduce with mesh(replica=1, split=best)",
+        SurveyRow("model", "central", "synchronous", "none", "distributed array"),
+        "Coates et al. 2013",
+        "blocks in two dimensions: images are divided by rows",
+    ),
     "mics": System(
         "allreduce with mesh(replica=2, zero=3)",
         None,
@@ -189,7 +195,6 @@ CATEGORIES: Mapping[str, Category] = {
 FEDERATED = "covey federate simulate FILE --strategy"
 
 LATER: Mapping[str, str] = {
-    "cots_hpc": "cuts one model inside its layers (Coates et al. 2013); comes with tensor splits",
     "bonawitz": f"is the protocol of federated rounds (Bonawitz et al. 2019): use {FEDERATED} fedavg",
     "fedsgd": f"is federated: use {FEDERATED} fedsgd",
     "fedavg": f"is federated: use {FEDERATED} fedavg",

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from covey.nn.experts import Experts
+from covey.nn.local2d import Local2d
 
-__all__ = ["Experts"]
+__all__ = ["Experts", "Local2d"]

@@ -102,7 +102,7 @@ def profiled(
 
 def divided(task: Task, members: int, split: str, seed: int = 0) -> tuple[Mesh, nn.Module, SplitPlan]:
     """The mesh that divides the layers of the task's model among so many workers, the model, and how it is divided."""
-    mesh, model = Mesh(tensor=members, split=split), build.model(task, seed)
+    mesh, model = Mesh(tensor=members, split="" if split == BEST else split), build.model(task, seed)
     deal = Shards(check_data(build.data_of(task)), 1, task.batch_size, seed)
     return mesh, model, split_plan(mesh.fitted(members), task, model, deal)
 

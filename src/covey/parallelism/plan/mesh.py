@@ -22,7 +22,7 @@ class Mesh:
     shard: int | None = None  # workers that divide the rows of every parameter, each with its own batches
     expert: int | None = None  # workers that divide the experts of covey.nn.Experts, each with its own batches
     tensor: int | None = None  # workers that divide layers, and compute on the same batch
-    split: str = BEST  # or none; or which layers by what: "blocks.*.up:column blocks.*.down:row"
+    split: str = ""  # best (usual), none, or which layers by what: "blocks.*.up:column blocks.*.down:row"
     zero: int | None = None  # what they divide: 1 the optimizer's state, 2 gradients too, 3 (usual) parameters too
     timetable: Literal["plain", "gpipe", "1f1b", "interleaved", "pipedream", "2bw"] = "1f1b"
     microbatches: int | None = None  # into which a batch is cut
@@ -37,7 +37,7 @@ class Mesh:
     def fitted(self, workers: int) -> Mesh:
         """With all its sizes said, for this many workers; refused where they do not fit."""
         self._check_sizes()
-        if self.tensor is not None or self.split != BEST:
+        if self.tensor is not None or self.split:
             return self._with_tensor(workers)
         return self._in_stages(workers) if self.expert is None else self._for_experts(self.expert, workers)
 
@@ -122,20 +122,19 @@ class Mesh:
 
     def _with_tensor(self, workers: int) -> Mesh:
         """With layers divided, which have no timetable."""
-        if self.tensor is None:
-            raise PlanError(f"split={self.split!r} says how layers are divided: add tensor=2, or omit split")
+        tensor = self.tensor or max(1, workers // (self.replica or 1))
         if (self.stage or 1) > 1 or self.sharded or self.expert is not None:
             other = "shard" if self.sharded else "stage" if self.expert is None else "expert"
             raise PlanError(
-                f"a mesh has tensor={self.tensor} or {other}=..., not both: replicas go with either, as "
-                f"mesh(replica=2, tensor={self.tensor})"
+                f"a mesh divides layers (tensor, split) or has {other}=..., not both: replicas go with either, as "
+                "mesh(replica=2, tensor=2)"
             )
         if replace(self, stage=None) != Mesh(replica=self.replica, tensor=self.tensor, split=self.split):
             raise PlanError("divided layers have no timetable, cut, micro-batches or memory to say: omit them")
-        replica = self.replica or max(1, workers // self.tensor)
-        if replica * self.tensor != workers:
-            raise self._misfit({"replica": replica, "tensor": self.tensor}, workers)
-        return replace(self, replica=replica, stage=1)
+        replica = self.replica or max(1, workers // tensor)
+        if replica * tensor != workers:
+            raise self._misfit({"replica": replica, "tensor": tensor}, workers)
+        return replace(self, replica=replica, stage=1, tensor=tensor, split=self.split or BEST)
 
     @property
     def stages(self) -> int:

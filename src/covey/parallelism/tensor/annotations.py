@@ -10,18 +10,20 @@ from torch import nn
 
 from covey.errors import PlanError
 from covey.names import meant
+from covey.nn.local2d import Local2d
 from covey.parallelism.tensor.split_tensor import SplitTensor
 
-SplitKind = Literal["column", "row", "vocabulary", "width", "output", "input"]
+SplitKind = Literal["column", "row", "vocabulary", "width", "output", "input", "spatial"]
 DIMS: Mapping[SplitKind, Mapping[str, int]] = {
     "column": {"weight": 0, "bias": 0}, "row": {"weight": 1},
     "vocabulary": {"weight": 0}, "width": {"weight": 1},
-    "output": {"weight": 0, "bias": 0}, "input": {"weight": 1},
+    "output": {"weight": 0, "bias": 0}, "input": {"weight": 1}, "spatial": {"weight": 0, "bias": 0},
 }  # fmt: skip
 """Which dimension of each of a layer's parameters is divided; the others are whole."""
 KINDS: Mapping[type[nn.Module], tuple[SplitKind, ...]] = {
     nn.Linear: ("column", "row"), nn.Embedding: ("vocabulary", "width"),
     nn.Conv1d: ("output", "input"), nn.Conv2d: ("output", "input"), nn.Conv3d: ("output", "input"),
+    Local2d: ("spatial",),
 }  # fmt: skip
 
 
@@ -49,6 +51,7 @@ def _convolution(layer: nn.Module, given: Any, tied: bool) -> SplitKind | None:
 BY: Mapping[type[nn.Module], Callable[[nn.Module, Any, bool], SplitKind | None]] = {
     nn.Linear: _linear, nn.Embedding: _embedding,
     nn.Conv1d: _convolution, nn.Conv2d: _convolution, nn.Conv3d: _convolution,
+    Local2d: lambda layer, given, tied: "spatial",
 }  # fmt: skip
 """By what a layer is best divided, when its forward is given this; a `tied` one has weights of another layer."""
 

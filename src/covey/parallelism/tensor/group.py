@@ -119,6 +119,10 @@ class TensorGroup:
                 at += stop - first
         return whole
 
+    def neighbours(self, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        """Give the own first rows to the member before, the last ones to the one after; theirs, or zeros at an end."""
+        return torch.zeros_like(last), torch.zeros_like(first)
+
     def highest(self, mine: Tensor) -> Tensor:
         """The largest of everybody's, number by number."""
         return torch.stack([came.view(mine.shape).to(mine.device) for came in self.everybodys(mine)]).amax(0)
@@ -138,23 +142,33 @@ class MemberGroup(TensorGroup):
         self._node, self.turns, self._turn = node, self._turn or self.turns, 0
 
     def everybodys(self, mine: Tensor) -> list[Tensor]:
+        came = self._exchanged({member: mine for member in range(self.members) if member != self.me})
+        return [came.get(member, mine) for member in range(self.members)]
+
+    def neighbours(self, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        both = {self.me - 1: first, self.me + 1: last}
+        came = self._exchanged({member: rows for member, rows in both.items() if 0 <= member < self.members})
+        above, below = (came.get(member, torch.zeros_like(rows)).view_as(rows) for member, rows in both.items())
+        return above, below
+
+    def _exchanged(self, given: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """What these members give for what they are given, all flat."""
         node, turn = self._node, self._turn
         assert node is not None, "a divided value is used outside of a step"
         self._turn += 1
         share = min(1.0, self._turn / (self.turns + 1))
         progress = in_forward(2 * share) if share <= 0.5 else in_backward(2 * share - 1)
-        flat = mine.detach().contiguous().view(-1)
+        flat = {member: mine.detach().contiguous().view(-1) for member, mine in given.items()}
         return node.consult(self._exchange(node, flat, node.step * TURNS + turn), progress)
 
-    async def _exchange(self, node: Node, mine: Tensor, number: int) -> list[Tensor]:
-        others = [member for member in range(self.members) if member != self.me]
-        for member in others:
+    async def _exchange(self, node: Node, given: Mapping[int, Tensor], number: int) -> dict[int, Tensor]:
+        for member, mine in given.items():
             await node.send(Address(TENSOR, member), MemberNumbers(number, Vector([mine])), priority=1)
-        came = {self.me: mine}
-        for member in others:
+        came = {}
+        for member in given:
             sender = Address(TENSOR, member)
             came[member] = (await node.receive(MemberNumbers, sender=sender, step=number)).numbers.parts[0]
-        return [came[member] for member in range(self.members)]
+        return came
 
 
 class _Summed(torch.autograd.Function):

@@ -13,6 +13,7 @@ from covey.errors import PlanError
 from covey.parallelism.tensor.elementwise import beside, common
 from covey.parallelism.tensor.group import Rule, TensorGroup
 from covey.parallelism.tensor.layout import SplitLayout, UnitBlock
+from covey.parallelism.tensor.spatial import convolution_of_rows
 from covey.parallelism.tensor.split_tensor import Function, NoRule, SplitTensor
 
 
@@ -181,6 +182,8 @@ def _attention(
 def convolution(name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """By output channels, from a whole input; or by input channels: a sum, then the bias once."""
     x, weight, bias, more, groups = _convolution(*args, **kwargs)
+    if groups == 1 and isinstance(x, SplitTensor) and not isinstance(weight, SplitTensor):
+        return convolution_of_rows(func, x, weight, _whole(bias, name), more)
     if groups != 1 or not isinstance(weight, SplitTensor) or x.dim() != weight.dim():
         raise NoRule
     group, layout = weight.group, weight.divided

@@ -16,7 +16,7 @@ from covey.model.flat import Flat
 from covey.model.replica_spec import ReplicaSpec
 from covey.model.slots import Outline, trainable
 from covey.parallelism.parameter_map import ParameterMap
-from covey.parallelism.plan.mesh import Mesh
+from covey.parallelism.plan.mesh import BEST, Mesh
 from covey.parallelism.tensor.group import MemberGroup
 from covey.parallelism.tensor.layout import SplitLayout, ranges_of
 from covey.parallelism.tensor.rules import RULES
@@ -33,7 +33,7 @@ def split_plan(mesh: Mesh, task: Task, module: nn.Module, deal: Shards, rank: in
     feed = Feed(data_of(task), deal, 0, task.loading, device=device(task, rank))
     batch = feed.take(deal.indices(0, 0)[:LOOK])
     few = min(LOOK, deal.batch(0, 0))
-    return SplitPlanner(module, mesh.tensors, mesh.split).plan(
+    return SplitPlanner(module, mesh.tensors, mesh.split or BEST).plan(
         lambda: task.forward(module, batch), -(-task.batch_size // few)
     )
 
