@@ -166,5 +166,9 @@ def workers(count: int) -> tuple[Address, ...]:
 
 
 def shown_by_any(roles: list[Role], least: int) -> list[Role]:
-    """The roles; where workers without a server come and go, any of them may be the one whose model is scored."""
-    return [replace(role, scored=True) if least and role.together else role for role in roles]
+    """The roles; where workers without a server come and go, any of them may be the one whose model is scored.
+
+    Whoever comes or goes then ends what the others wait for.
+    """
+    alone = least and all(role.trains for role in roles)
+    return [replace(role, scored=True, together=True) if alone else role for role in roles]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ class Graph:
     """Row r says how much rank r hears every rank it listens to, itself included."""
 
     weights: Mapping[int, Mapping[int, float]]
+    of_size: Callable[[int], Graph] | None = field(default=None, kw_only=True, compare=False, repr=False)
 
     @property
     def ranks(self) -> list[int]:
@@ -53,6 +54,23 @@ class Graph:
         """The graph of those who remain; what was heard from the others goes to oneself."""
         gone = set(ranks)
         return Graph({r: _kept(r, row, gone) for r, row in self.weights.items() if r not in gone})
+
+    def among(self, ranks: Sequence[int]) -> Graph:
+        """A graph of the same kind for these ranks, which take its places in order.
+
+        Where there is none for so few, everyone hears everyone equally.
+        """
+        if len(ranks) == self.size:
+            return self
+        try:
+            assert self.of_size is not None, "only graphs with a name can be made anew"
+            return self.of_size(len(ranks)).seated(ranks)
+        except PlanError:
+            return Graph({rank: dict.fromkeys(ranks, 1 / len(ranks)) for rank in ranks})
+
+    def seated(self, ranks: Sequence[int]) -> Graph:
+        """The same graph with these ranks in its places, in order."""
+        return Graph({ranks[r]: {ranks[p]: weight for p, weight in row.items()} for r, row in self.weights.items()})
 
     def check(self) -> None:
         """Refuse a graph that would not bring the ranks to their common mean."""
@@ -173,6 +191,9 @@ class Varying(Graph):
 
     def at(self, step: int) -> Graph:
         return self.turns[step % len(self.turns)]
+
+    def seated(self, ranks: Sequence[int]) -> Graph:
+        return Varying.of([graph.seated(ranks) for graph in self.turns])
 
     @property
     def phases(self) -> Sequence[Graph]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from random import Random
 
 from covey.errors import PlanError
@@ -129,7 +131,7 @@ def build(name: str, settings: Mapping[str, object], size: int) -> Graph:
         if not isinstance(value, type(known[key])):
             kind = "a whole number" if isinstance(known[key], int) else "a file's name"
             raise PlanError(f"{name}({key}={value}): {key} must be {kind}")
-    return GRAPHS[name](size, **settings)
+    return replace(GRAPHS[name](size, **settings), of_size=partial(build, name, settings))
 
 
 def settings_of(name: str) -> dict[str, int | str]:

@@ -28,7 +28,7 @@ ENTRIES: Mapping[str, Entry] = {
         tries=("gosgd(probability=0.05)", "gosgd(probability=0.25)"),
         traffic=TrafficFormula("probability, on average", _gossips, (Gossip,), beside=8),
         timelines=("gosgd(probability=0.9)",),
-        on_loss="continue",
+        on_loss="continue", ranges=True,
         fault_traits=frozenset({"weights sum to 1"}),
         test="decentral/test_gosgd.py::test_weights_sum_to_one_at_every_instant",
     ),
@@ -37,7 +37,7 @@ ENTRIES: Mapping[str, Entry] = {
         use="Equal machines on a network with high latency: a worker waits for its neighbours alone.",
         details="The gradient is taken at the weights before mixing, while models travel.",
         traffic=TrafficFormula("2", formulas.neighbours), timelines=("dpsgd",),
-        on_loss="continue", fault_traits=frozenset({"models of their own"}),
+        on_loss="continue", ranges=True, fault_traits=frozenset({"models of their own"}),
         test="decentral/test_dpsgd.py::test_one_step_by_hand",
     ),
     "adpsgd": Entry(
@@ -47,7 +47,7 @@ ENTRIES: Mapping[str, Entry] = {
         "other answers at any moment. An average moves both by the same half, so no gradient is lost in it.",
         traffic=TrafficFormula("at most 1, as the network allows", formulas.counted, (Meet, HalfDifference), beside=0),
         timelines=("adpsgd",),
-        on_loss="continue",
+        on_loss="continue", ranges=True,
         test="decentral/test_adpsgd.py::test_an_old_gradient_moves_weights_that_were_averaged_meanwhile",
     ),
     "sgp": Entry(
@@ -55,7 +55,7 @@ ENTRIES: Mapping[str, Entry] = {
         use="As `dpsgd`, at half the bytes, and with `overlap=1` where some links are slow now and then.",
         details="The graph's columns must sum to 1.",
         traffic=TrafficFormula("1", formulas.one_peer), timelines=("sgp",),
-        on_loss="continue", fault_traits=frozenset({"models of their own"}),
+        on_loss="continue", ranges=True, fault_traits=frozenset({"models of their own"}),
         test="decentral/test_push_sum.py"
         "::test_on_an_irregular_graph_the_quotient_comes_to_the_mean_and_x_does_not",
     ),
@@ -73,7 +73,7 @@ ENTRIES: Mapping[str, Entry] = {
         "`barrier=true` makes all wait for each other; with `bound=s` a worker is at most s steps ahead of those it "
         "hears, and folds every vector they sent: bounded staleness without a server.",
         traffic=TrafficFormula("n - 1", formulas.everyone), timelines=("malt", "malt(bound=1)"),
-        on_loss="continue", fault_traits=frozenset({"models of their own"}),
+        on_loss="continue", ranges=True, fault_traits=frozenset({"models of their own"}),
         test="decentral/test_malt.py::test_of_a_sender_that_is_100_times_as_fast_only_the_newest_are_left",
     ),
     "ako": Entry(

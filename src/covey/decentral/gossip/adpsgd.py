@@ -6,8 +6,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 
+from covey.decentral.gossip.gossip_lists import Contents
+from covey.decentral.gossip.leased_gossip import GossipLeases
 from covey.decentral.leaving import leave, part, see_off
 from covey.decentral.peer_lives import PeerLives
+from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.exchange.differences import model_coder, model_gaps, model_wires, refuse_lagging
 from covey.membership import Joined
@@ -15,7 +18,7 @@ from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Memory, Node
 from covey.strategy import GROW, Description, Role, Strategy, Taxonomy
-from covey.topology import Graph
+from covey.topology import Graph, bipartite
 from covey.vector import Vector
 
 
@@ -35,6 +38,26 @@ class HalfDifference(Message):
     half: Vector
 
 
+class CountedMeet(Message):
+    """The same where workers come and go: which list the sender has, and which batches its model contains."""
+
+    wire_name = "pairwise.counted_meet"
+
+    model: Vector
+    version: int
+    contains: Contents
+
+
+class CountedHalf(Message):
+    """The answer to that."""
+
+    wire_name = "pairwise.counted_move"
+
+    half: Vector
+    version: int
+    contains: Contents
+
+
 class Meetings:
     """How models travel to a meeting, and halves back: as they are, or as a codec writes what has changed.
 
@@ -51,16 +74,27 @@ class Meetings:
     def meet(self, peer: int) -> Meet:
         return Meet(self.told.tell(self.model, peer))
 
-    def move(self, meet: Meet) -> HalfDifference:
+    def move(self, meet: Meet | CountedMeet) -> HalfDifference:
         """Come half of the way."""
         gap = self.gaps.hear(meet.model, meet.sender.rank)
         wire, self.memory.value = self.coder.encode(gap.mul_(0.5), self.memory.value)
         self.model.add_(self.coder.decode(wire))
         return HalfDifference(wire)
 
-    def go(self, move: HalfDifference) -> None:
+    def go(self, move: HalfDifference | CountedHalf) -> None:
         """Go as far as the other came."""
         self.model.add_(self.coder.decode(move.half), alpha=-1)
+
+
+async def worker(node: Node, replica: Replica, *, graph: Graph, side: Collection[int], codec: Codec) -> None:
+    """Ask, on one side of the graph, or answer on the other; where workers come and go, each may do both."""
+    neighbours = graph.neighbours(node.rank)
+    if node.life.leased:
+        await leased_worker(node, replica, graph=graph, codec=codec)
+    elif node.rank in side:
+        await active(node, replica, neighbours=neighbours, codec=codec)
+    else:
+        await passive(node, replica, neighbours=neighbours, active=side, codec=codec)
 
 
 async def active(node: Node, replica: Replica, *, neighbours: Collection[int], codec: Codec) -> None:
@@ -143,6 +177,87 @@ async def answerer(node: Node, meetings: Meetings, met: Memory[int], peers: Peer
         await node.send(meet.sender, half, loan=True)
 
 
+class LeasedMeetings(Meetings):
+    """Meetings of workers that come and go; who asks and who answers changes with those that are there."""
+
+    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
+        super().__init__(node, replica, shielded(replica), codec)
+        self.node, self.count = node, Memory(0)
+        self.leases = GossipLeases(node, replica, self.take_in)
+        self.asked: tuple[int, int] | None = None  # with whom the meeting is that still goes on, and in which life
+        self.entered = 0  # the version of the list with which this life began
+
+    def take_in(self) -> None:
+        while word := self.node.receive_nowait(CountedMeet, CountedHalf):
+            if answer := self.hear(word):
+                self.leases.answers.append((word.sender, answer))
+
+    def hear(self, word: CountedMeet | CountedHalf) -> CountedHalf | None:
+        """Come half of the way, which the other is told; or go the half that the other came."""
+        if isinstance(word, CountedMeet):
+            half = self.move(word).half
+            self.leases.took_in(word.sender, word.contains)
+            self.count.value += 1
+            return CountedHalf(half, word.version, self.leases.contains())
+        if word.version < self.entered:
+            return None  # an earlier life asked
+        self.go(word)
+        self.leases.took_in(word.sender, word.contains)
+        self.count.value += 1
+        if self.asked is not None and self.asked[0] == word.sender.rank:
+            self.asked = None
+        return None
+
+    async def answerer(self) -> None:
+        """Hear each word in the moment it comes."""
+        while True:
+            word = await self.node.receive_any(CountedMeet, CountedHalf)
+            assert isinstance(word, CountedMeet | CountedHalf)
+            if answer := self.hear(word):
+                await self.node.send(word.sender, answer, loan=True)
+
+    async def ask(self, graph: Graph) -> None:
+        """Meet a random neighbour, if this worker is on the side that asks, and no meeting of its own goes on."""
+        leases, rank = self.leases, self.node.rank
+        if self.asked is not None and leases.listed[self.asked[0]] != self.asked[1]:
+            self.asked = None  # the other is gone, and this one has not moved
+        among = two_sided(leases.among(graph))
+        near = among.neighbours(rank)
+        if near and self.asked is None and rank in among.sides()[0]:
+            peer = self.node.rng.choice(near)
+            self.asked = peer, leases.listed[peer]
+            meet = CountedMeet(self.meet(peer).model, leases.version, leases.contains())
+            await self.node.send(Address("worker", peer), meet)
+
+
+async def leased_worker(node: Node, replica: Replica, *, graph: Graph, codec: Codec) -> None:
+    """Step on batches that are leased, meet somebody on the other side, and answer whoever asks."""
+    meetings = LeasedMeetings(node, replica, codec)
+    leases = meetings.leases
+    going = await leases.begin_here()
+    meetings.entered = leases.version if node.life.number else 0
+    await node.spawn(meetings.answerer())
+    while going:
+        while (lease := await leases.lease()) and node.training():
+            await meetings.ask(graph)
+            before = meetings.count.value
+            grad = await leases.gradient(lease)
+            await node.note("staleness", meetings.count.value - before)
+            replica.apply(grad)
+            leases.did()
+            await node.note("update")
+        going = not await leases.part_from_all()
+
+
+def two_sided(graph: Graph) -> Graph:
+    """The graph if it has two sides; else one of the same ranks that has."""
+    try:
+        graph.sides()
+    except PlanError:
+        return bipartite(graph.size).seated(graph.ranks)
+    return graph
+
+
 def shielded(replica: Replica) -> Vector:
     """The model, for a companion to write while backward runs on a copy of the weights."""
     replica.shield()
@@ -159,14 +274,8 @@ class Adpsgd:
         side, _ = graph.sides()  # two workers that ask each other at once would wait for each other for ever
 
         def roles(workers: int, servers: int) -> list[Role]:
-            works = [active if rank in side else partial(passive, active=side) for rank in range(workers)]
-            return [
-                Role(
-                    Address("worker", rank), partial(work, neighbours=graph.neighbours(rank), codec=codec),
-                    trains=True, scored=True,
-                )
-                for rank, work in enumerate(works)
-            ]  # fmt: skip
+            work = partial(worker, graph=graph, side=side, codec=codec)
+            return [Role(Address("worker", rank), work, trains=True, scored=True) for rank in range(workers)]
 
         return Strategy(
             name="adpsgd", settings={}, roles=roles,

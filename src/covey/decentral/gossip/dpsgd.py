@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from covey.decentral.gossip.gossip_lists import Contents
+from covey.decentral.gossip.leased_gossip import GossipLeases
+from covey.decentral.gossip.round_shares import RoundShares
+from covey.decentral.leaving import addresses
 from covey.decentral.step_shares import StepShares
 from covey.exchange.codec import Codec, dense
 from covey.exchange.differences import Shadows, gain, model_coder, refuse_lagging
@@ -26,6 +30,16 @@ class NeighbourModel(Message):
     model: Vector
 
 
+class CountedModel(Message):
+    """The same where workers come and go, and which batches the model contains."""
+
+    wire_name = "neighbours.counted_share"
+
+    step: int
+    model: Vector
+    contains: Contents
+
+
 class NeighbourMixing:
     """Models that are mixed as they are."""
 
@@ -36,7 +50,7 @@ class NeighbourMixing:
         """What neighbours are sent."""
         return self.replica.model
 
-    def mix(self, graph: Graph, shares: Sequence[NeighbourModel]) -> None:
+    def mix(self, graph: Graph, shares: Sequence[NeighbourModel | CountedModel]) -> None:
         """Replace the model by the graph's weighted mean of it and the neighbours' models, in rank order."""
         rank, model = self.node.rank, self.replica.model
         model.mul_(graph.weight(rank, rank))
@@ -60,7 +74,7 @@ class EncodedNeighbours(NeighbourMixing):
         await self.node.save_point()  # before which no shadow may have moved
         return self.own.tell(self.replica.model)
 
-    def mix(self, graph: Graph, shares: Sequence[NeighbourModel]) -> None:
+    def mix(self, graph: Graph, shares: Sequence[NeighbourModel | CountedModel]) -> None:
         rank, replica = self.node.rank, self.replica
         mine = Vector(self.own.of().parts[: len(replica.flat.parts)]).join(replica.buffers.clone())
         for came in shares:
@@ -70,6 +84,8 @@ class EncodedNeighbours(NeighbourMixing):
 
 async def worker(node: Node, replica: Replica, *, graph: Graph, codec: Codec) -> None:
     """The gradient is taken at the weights before mixing, and computed while the shares travel (Lian et al. 2017)."""
+    if node.life.leased:
+        return await leased_worker(node, replica, graph=graph)
     models = codec.either(NeighbourMixing, EncodedNeighbours)(node, replica, codec)
     shares = StepShares(node, replica, NeighbourModel, graph.neighbours(node.rank))
     for step in node.steps() if await shares.enter() else ():
@@ -83,6 +99,37 @@ async def worker(node: Node, replica: Replica, *, graph: Graph, codec: Codec) ->
         replica.apply(grad)
         await node.note("update")
     await shares.part()
+
+
+async def leased_worker(node: Node, replica: Replica, *, graph: Graph) -> None:
+    """The same on the graph of those that are there, with batches that are leased."""
+    models = NeighbourMixing(node, replica, dense)
+    shares = RoundShares(node, replica, CountedModel)
+    leases = shares.leases
+    going = await leases.begin_here()
+    while going:
+        while (lease := await leases.lease()) and node.training():
+            mixing = among(leases.among(graph), leases.active())
+            peers = mixing.neighbours(node.rank)
+            await node.broadcast(addresses(peers), CountedModel(node.step, replica.model, leases.contains()))
+            grad = await leases.gradient(lease)
+            finish = partial(step_among, replica, leases, models, mixing, grad)
+            await shares.conclude(peers, finish)
+            await node.note("update")
+        going = not await leases.part_from_all()
+
+
+def step_among(
+    replica: Replica, leases: GossipLeases, models: NeighbourMixing, mixing: Graph, grad: Vector,
+    came: Sequence[CountedModel],
+) -> None:  # fmt: skip
+    """Mix with those whose models have come, and step."""
+    senders = {share.sender.rank for share in came}
+    models.mix(mixing.without(set(mixing.neighbours(leases.node.rank)) - senders), came)
+    for share in came:
+        leases.took_in(share.sender, share.contains)
+    replica.apply(grad)
+    leases.did()
 
 
 def among(graph: Graph, present: Sequence[int]) -> Graph:

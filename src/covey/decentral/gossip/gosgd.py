@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
+from covey.decentral.gossip.gossip_lists import Contents
+from covey.decentral.gossip.leased_gossip import GossipLeases
 from covey.decentral.peer_lives import PeerLives
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
@@ -28,6 +30,16 @@ class Gossip(Message):
     weight: float
 
 
+class CountedGossip(Message):
+    """The same where workers come and go, and which batches the model contains."""
+
+    wire_name = "gossip.counted"
+
+    model: Vector
+    weight: float
+    contains: Contents
+
+
 class GossipLinks:
     """How gossip travels: the model, or what has changed since this peer last heard it; its weight is a number."""
 
@@ -44,7 +56,7 @@ class GossipLinks:
         self.replica.weigh(self.weight.value)
         return Gossip(self.told.tell(self.replica.model, peer), self.weight.value)
 
-    def take_in(self, gossip: Gossip) -> None:
+    def take_in(self, gossip: Gossip | CountedGossip) -> None:
         """Move to the weighted mean of both models, or as far towards it as can be known.
 
         The weights add up, so that none is lost.
@@ -61,6 +73,8 @@ class GossipLinks:
 
 async def worker(node: Node, replica: Replica, *, probability: float, graph: Graph, codec: Codec) -> None:
     """Take in all gossip that waits, step, and sometimes pass half of one's weight on (Blot et al. 2016)."""
+    if node.life.leased:
+        return await leased_worker(node, replica, probability=probability, graph=graph, codec=codec)
     talk, near = GossipLinks(node, replica, codec), graph.neighbours(node.rank)
     lives, gone = PeerLives(node, replica, near, talk.weight), set[int]()
     for _ in node.steps() if await lives.enter() else ():
@@ -82,6 +96,33 @@ async def worker(node: Node, replica: Replica, *, probability: float, graph: Gra
         talk.take_in_all(node)
     else:
         await part(node, talk, {*near} - gone, near)
+
+
+async def leased_worker(node: Node, replica: Replica, *, probability: float, graph: Graph, codec: Codec) -> None:
+    """The same, among those that are there: with the model goes what it contains."""
+    talk = GossipLinks(node, replica, codec)
+
+    def take_in_all() -> None:
+        while gossip := node.receive_nowait(CountedGossip):
+            talk.take_in(gossip)
+            leases.took_in(gossip.sender, gossip.contains)
+
+    leases = GossipLeases(node, replica, take_in_all, talk.weight)
+    going = await leases.begin_here()
+    while going:
+        while (lease := await leases.lease()) and node.training():
+            take_in_all()
+            replica.apply(await leases.gradient(lease))
+            leases.did()
+            await node.note("update")
+            peers = set(leases.among(graph).neighbours(node.rank)) - leases.through
+            ready = [peer for peer in sorted(peers) if node.room(Address("worker", peer))]
+            if peers and node.rng.random() < probability and ready:
+                peer = node.rng.choice(ready)
+                given = talk.give(peer)
+                told = CountedGossip(given.model, given.weight, leases.contains())
+                await node.send(Address("worker", peer), told)
+        going = not await leases.part_from_all()
 
 
 async def part(node: Node, talk: GossipLinks, peers: set[int], near: Sequence[int]) -> None:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Literal
 
+from covey.decentral.gossip.folding import Fold, Share, folded, take
+from covey.decentral.gossip.leased_malt import leased_in_step, leased_slots, leased_together
 from covey.decentral.leaving import addresses, part
 from covey.decentral.peer_lives import PeerLives
 from covey.decentral.step_shares import StepShares
@@ -23,8 +25,6 @@ from covey.strategy import GROW, Description, Role, Strategy, Taxonomy
 from covey.topology import Graph
 from covey.vector import Vector
 
-Fold = Literal["average", "sum"]
-Share = Literal["gradient", "model"]
 Slots = dict[int, deque[Vector]]
 
 
@@ -56,6 +56,8 @@ async def worker(
     node: Node, replica: Replica, *, graph: Graph, share: Share, fold: Fold, queue: int, codec: Codec
 ) -> None:  # fmt: skip
     """Differentiate, scatter, fold what has come since the last time, step (Li et al. 2015)."""
+    if node.life.leased:
+        return await leased_slots(node, replica, graph=graph, share=share, fold=fold, queue=queue)
     wires = MaltWires(node, replica, codec)
     heard, hearers = graph.neighbours(node.rank), graph.hearers(node.rank)
     slots: Slots = {rank: deque(maxlen=queue) for rank in heard}  # not remembered: what a restart loses is overwritten
@@ -76,6 +78,8 @@ async def worker(
 
 async def together(node: Node, replica: Replica, *, graph: Graph, share: Share, fold: Fold, codec: Codec) -> None:
     """With a barrier: nobody goes on before it has this step's vector of everyone it hears."""
+    if node.life.leased:
+        return await leased_together(node, replica, graph=graph, share=share, fold=fold)
     wires, shares = MaltWires(node, replica, codec), StepShares(node, replica, Scatter, graph.neighbours(node.rank))
     for step in node.steps() if await shares.enter() else ():
         present = node.present(step)
@@ -91,6 +95,8 @@ async def together(node: Node, replica: Replica, *, graph: Graph, share: Share, 
 
 async def in_step(node: Node, replica: Replica, *, graph: Graph, share: Share, fold: Fold, codec: Codec) -> None:
     """The same where all hear all, and gradients travel: the models stay alike, also when a worker is lost."""
+    if node.life.leased:
+        return await leased_in_step(node, replica, fold=fold)
     wires, round_of_all = MaltWires(node, replica, codec), Together(node, WholeReplica(replica))
     for step in node.steps() if await round_of_all.enter(replica) else ():
         group = node.members(step)
@@ -117,6 +123,8 @@ async def bounded(
 
     Who is `bound` steps ahead of a peer waits, so what lies unread is bounded too, and needs no slots.
     """
+    if node.life.leased:
+        return await leased_together(node, replica, graph=graph, share=share, fold=fold, bound=bound)
     heard, hearers = graph.neighbours(node.rank), graph.hearers(node.rank)
     newest = node.remember("newest", dict.fromkeys(heard, -1)).value  # the last step that was folded of each
     wires, shares = MaltWires(node, replica, codec), StepShares(node, replica, Scatter, heard)
@@ -156,20 +164,6 @@ async def local(node: Node, replica: Replica, share: Share) -> Vector:
         return grad
     replica.apply(grad)
     return replica.model
-
-
-def take(replica: Replica, vector: Vector, others: Sequence[Vector], share: Share, fold: Fold) -> None:
-    """Add the others' vectors to one's own, or take the average of all; a gradient is then stepped on."""
-    folded(vector, others, fold)
-    if share == "gradient":
-        replica.apply(vector)
-
-
-def folded(vector: Vector, others: Sequence[Vector], fold: Fold) -> None:
-    for other in others:
-        vector.add_(other)
-    if fold == "average":
-        vector.mul_(1 / (1 + len(others)))
 
 
 async def slot_keeper(node: Node, slots: Slots) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
+from covey.decentral.gossip.gossip_lists import Contents
+from covey.decentral.gossip.leased_gossip import GossipLeases
 from covey.decentral.step_shares import StepShares
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
@@ -28,6 +30,17 @@ class PushShare(Message):
     weight: float
 
 
+class CountedPush(Message):
+    """The same where workers come and go, and which batches the share contains."""
+
+    wire_name = "push_sum.counted"
+
+    step: int
+    share: Vector
+    weight: float
+    contains: Contents
+
+
 class PushedShares:
     """Shares that travel as they are."""
 
@@ -38,7 +51,7 @@ class PushedShares:
         """What goes to this peer with this much of one's weight."""
         return self.replica.model * weight
 
-    def take_in(self, kept: float, pushes: list[PushShare], total: float) -> None:
+    def take_in(self, kept: float, pushes: Sequence[PushShare | CountedPush], total: float) -> None:
         """z = (kept z + shares) / total."""
         self.replica.model.mul_(kept / total)
         for push in pushes:
@@ -56,7 +69,7 @@ class EncodedShares(PushedShares):
     def give(self, peer: int, weight: float) -> Vector:
         return self.told.tell(self.replica.model, peer)
 
-    def take_in(self, kept: float, pushes: list[PushShare], total: float) -> None:
+    def take_in(self, kept: float, pushes: Sequence[PushShare | CountedPush], total: float) -> None:
         gaps = [self.gaps.hear(push.share, push.sender.rank) for push in pushes]
         for gap, push in zip(gaps, pushes, strict=True):
             self.replica.model.add_(gap, alpha=push.weight / total)
@@ -67,6 +80,8 @@ async def worker(node: Node, replica: Replica, *, graph: Graph, overlap: int, co
 
     The replica holds z = x / y, where gradients are taken, and y is its weight in the scored model: sum x / sum y.
     """
+    if node.life.leased:
+        return await leased_worker(node, replica, graph=graph, overlap=overlap)
     weight = node.remember("weight", 0.0 if node.life.number else 1.0)
     # (step, sender) of what was pushed and has not come
     missing: Memory[list[tuple[int, int]]] = node.remember("missing", [])
@@ -92,6 +107,82 @@ async def worker(node: Node, replica: Replica, *, graph: Graph, overlap: int, co
     if going:
         await take_in(pushed, travelling, weight, missing, due=node.step)
     await pushed.part()
+
+
+class LeasedPushes:
+    """What was pushed to a worker where workers come and go."""
+
+    def __init__(self, node: Node, replica: Replica) -> None:
+        self.node, self.replica = node, replica
+        self.weight = Memory(0.0 if node.life.number else 1.0)
+        self.travelling = PushedShares(node, replica, dense)
+        self.leases = GossipLeases(node, replica, self.take_in, self.weight)
+        self.missing: list[tuple[int, int]] = []  # (step, sender) of what was pushed and has not come
+        self.came: list[CountedPush] = []
+        self.version = self.leases.version
+        replica.weigh(self.weight.value)
+
+    async def push(self, graph: Graph) -> None:
+        """Give shares of x and y to those that hear this worker in this step."""
+        if self.version != self.leases.version:  # when all met, nothing was on its way
+            self.version, self.missing = self.leases.version, []
+        node, active = self.node, self.leases.active()
+        now = self.leases.among(graph).at(node.step)
+        had, shares = self.weight.value, given(now, node.rank, active)
+        self.weigh(had * (1 - sum(shares.values())))
+        for peer, share in shares.items():
+            push = CountedPush(node.step, self.travelling.give(peer, share * had), share * had, self.leases.contains())
+            await node.send(Address("worker", peer), push, loan=True, paced=True)
+        self.missing += [(node.step, peer) for peer in now.neighbours(node.rank) if peer in active]
+
+    async def gather(self, due: int) -> None:
+        """Wait for all that is due, and take what else has come of these steps, the oldest first."""
+        for step, peer in list(self.missing):
+            sender = Address("worker", peer)
+            if step <= due:
+                push = await self.node.receive(CountedPush, sender=sender, step=step)
+            elif (come := self.node.receive_nowait(CountedPush, sender=sender)) is not None:
+                push = come
+            else:
+                continue
+            self.missing.remove((step, peer))
+            self.came.append(push)
+
+    def take_in(self) -> None:
+        """All that has come, of whatever step."""
+        while push := self.node.receive_nowait(CountedPush):
+            self.came.append(push)
+        self.add()
+
+    def add(self) -> None:
+        """z = (y z + shares) / (y + weights)."""
+        pushes, self.came = self.came, []
+        kept, total = self.weight.value, self.weight.value + sum(push.weight for push in pushes)
+        if pushes:
+            self.travelling.take_in(kept, pushes, total)
+            self.weigh(total)
+        for push in pushes:
+            self.leases.took_in(push.sender, push.contains)
+
+    def weigh(self, weight: float) -> None:
+        self.weight.value = weight
+        self.replica.weigh(weight)
+
+
+async def leased_worker(node: Node, replica: Replica, *, graph: Graph, overlap: int) -> None:
+    """The same on the graphs of those that are there, with batches that are leased."""
+    pushed = LeasedPushes(node, replica)
+    leases = pushed.leases
+    going = await leases.begin_here()
+    while going:
+        while (lease := await leases.lease()) and node.training():
+            grad = await leases.gradient(lease)
+            replica.apply(grad, scale=1 / pushed.weight.value)
+            leases.did()
+            await node.note("update")
+            await pushed.push(graph)
+            await leases.conclude(partial(pushed.gather, node.step - overlap), pushed.add)
+        going = not await leases.part_from_all()
 
 
 def given(graph: Graph, rank: int, present: Collection[int]) -> dict[int, float]:

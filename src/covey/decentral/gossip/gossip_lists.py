@@ -1,0 +1,216 @@
+"""What models contain, and the list of batches that all workers have alike, where they come and go.
+
+A model contains the first batches of each seat, whoever did them; how many is all that must be known. A batch of one
+that is gone counts if a model contains it that is still there, else it goes back to the list: also later, as long as
+not all models contain it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from covey.data.leases import Ledger
+from covey.membership import all_lost
+from covey.message import Address, Message
+from covey.model.replica import Replica
+from covey.observe.tally import AcceptedSamples
+from covey.program import Memory, Node
+from covey.servers.packed_state import packed, unpacked
+from covey.servers.together import PeerReady, PeerState, Together
+from covey.vector import Vector
+
+Contents = tuple[int, ...]
+"""How many batches of each seat the model of each worker contains at least: one worker after the other."""
+
+
+class ModelContents(Message):
+    """What the sender's model contains, which version of the list it has, and its step."""
+
+    wire_name = "gossip.contents"
+
+    version: int
+    counts: tuple[int, ...]
+    step: int
+
+    counted = kept = False
+
+
+class DonatedModel:
+    """What a worker that comes is given: a model, and half of its donor's weight where models have weights."""
+
+    counts = alike = False
+
+    def __init__(self, replica: Replica, weight: Memory[float] | None) -> None:
+        self.replica, self.weight = replica, weight
+
+    def give(self) -> dict[str, Any]:
+        if self.weight is not None:
+            self._weigh(self.weight.value / 2)
+        return {"parts": list(self.replica.model.parts), "weight": self.weight.value if self.weight else 1.0}
+
+    def take(self, state: dict[str, Any], born_again: bool) -> None:
+        self.replica.model.copy_(Vector(state["parts"]))
+        self._weigh(state["weight"])
+
+    def _weigh(self, weight: float) -> None:
+        if self.weight is not None:
+            self.weight.value = weight
+        self.replica.weigh(weight)
+
+
+class GossipList(Together):
+    """The list as one worker has it; when all meet, the first one that has the newest makes the next."""
+
+    def __init__(self, node: Node, replica: Replica, weight: Memory[float] | None = None) -> None:
+        super().__init__(node, DonatedModel(replica, weight))
+        source, seats = replica.batch_source, range(node.workers)
+        limits = [limit or 0 for limit in node.limits]
+        self.replica, self.weight = replica, weight
+        self.ledger = Ledger(limits, [source.steps(seat) for seat in seats], source.samples)
+        self.known = [[0] * node.workers for _ in seats]  # of each worker, what its model contains at least
+        self.listed = (0,) * node.workers  # who was there when the list was made, as marks of seats
+        self.start = [0] * node.workers  # how many batches of each seat were in some model then
+        self.rounds = 0  # that are dealt out since then
+        self.given = [0] * node.workers  # batches of each in these rounds: the first ones, without a gap
+
+    @property
+    def version(self) -> int:
+        """Of the list; -1: this worker has neither a list nor a model."""
+        return self.done
+
+    @property
+    def members(self) -> list[int]:
+        """The workers that were there when the list was made."""
+        return [rank for rank, mark in enumerate(self.listed) if mark % 2 == 0]
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended for somebody, and so for all."""
+        return bool(self.ended)
+
+    @property
+    def counts(self) -> list[int]:
+        """What this worker's model contains."""
+        return self.known[self.node.rank]
+
+    def replaced(self) -> set[int]:
+        """Whose lives are over since the list was made."""
+        return {rank for rank, mark in enumerate(self.seats.marks) if mark != self.listed[rank]}
+
+    # -- what models contain -----------------------------------------------------------------------------------------
+
+    def did(self) -> None:
+        """The gradient of its batch is in this worker's model."""
+        self.counts[self.node.rank] += 1
+
+    def contains(self) -> Contents:
+        """What goes along with a model or a gradient."""
+        return tuple(count for counts in self.known for count in counts)
+
+    def took_in(self, sender: Address, contents: Contents, whole: bool = True) -> None:
+        """The sender's model is in this worker's model now; or, if not the `whole`, only the sender's own batches."""
+        size = self.node.workers
+        for rank, counts in enumerate(self.known):
+            counts[:] = map(max, counts, contents[rank * size : (rank + 1) * size])
+        theirs, mine = self.known[sender.rank], self.counts
+        for rank in range(size) if whole else [sender.rank]:
+            mine[rank] = max(mine[rank], theirs[rank])
+
+    def settle(self) -> None:
+        """What all models contain cannot be lost any more."""
+        for rank in range(self.node.workers):
+            self.ledger.settle(rank, min(self.known[other][rank] for other in self.members))
+
+    def deal(self, rounds: int) -> None:
+        """Deal out the list up to this number of rounds: each member gets a batch in a round, if there is one."""
+        while self.rounds < rounds:
+            for rank in self.members:
+                self.given[rank] += self.ledger.take(rank, self.start[rank] + self.rounds) is not None
+            self.rounds += 1
+
+    # -- where all meet ------------------------------------------------------------------------------------------------
+
+    async def _catch_up(self, standings: dict[int, tuple[int, bool]]) -> None:
+        """Make a new list for those that are there; who has no model gets one."""
+        if self.over:
+            return
+        node = self.node
+        told = {node.rank: ModelContents(self.version, tuple(self.counts), node.step)}
+        await node.broadcast(self.peers, told[node.rank])
+        for who in self.peers:
+            told[who.rank] = await node.receive(ModelContents, sender=who)
+        newest = max(contents.version for contents in told.values())
+        if newest < 0:
+            raise all_lost(node.address)
+        maker = min(rank for rank, contents in told.items() if contents.version == newest)
+        donors = {rank: self._donor(rank, told) for rank, contents in told.items() if contents.version < 0}
+        if node.rank == maker:
+            lost = self._make_list(told, donors)
+            for who in self.peers:
+                if who.rank not in donors:
+                    await node.send(who, PeerState(packed(self._given())))
+            await self._tell_of(lost)
+        else:
+            source = Address("worker", donors.get(node.rank, maker))
+            self._take(unpacked((await node.receive(PeerState, sender=source)).state, source))
+        for rank in sorted(donors):
+            if donors[rank] == node.rank:
+                given = {**self._given(), "donated": self.state.give()}
+                await node.send(Address("worker", rank), PeerState(packed(given)))
+        await node.broadcast(self.peers, PeerReady())
+        for who in self.peers:
+            await node.receive(PeerReady, sender=who)
+        self._skip_to(max(contents.step for contents in told.values()))
+
+    @staticmethod
+    def _donor(rank: int, told: dict[int, ModelContents]) -> int:
+        """Whose model one gets that comes: the one that contains most of what was done in its seat."""
+        known = [other for other, contents in told.items() if contents.version >= 0]
+        return max(known, key=lambda other: (told[other].counts[rank], -other))
+
+    def _make_list(self, told: dict[int, ModelContents], donors: dict[int, int]) -> int:
+        """What no model contains that is there goes back to the list; how many lives are over since the last one."""
+        ledger, marks, before = self.ledger, self.seats.marks, self.listed
+        for rank in told:
+            self.known[rank] = list(told[donors.get(rank, rank)].counts)
+        had = [max(self.known[other][rank] for other in told) for rank in range(self.node.workers)]
+        self.deal(max(count - first for count, first in zip(had, self.start, strict=True)))
+        for rank, mark in enumerate(marks):
+            ledger.give_back(rank, had[rank])
+            if mark % 2:
+                ledger.empty.add(rank)
+            else:
+                ledger.join(rank)
+        lost = sum(before[rank] % 2 == 0 for rank in self.replaced())
+        self._begin_list(self.version + 1, marks, had)
+        return lost
+
+    def _given(self) -> dict[str, Any]:
+        made = {"version": self.version, "marks": list(self.listed), "start": list(self.start)}
+        return {**made, "list": self.ledger.state(), "known": [list(counts) for counts in self.known]}
+
+    def _take(self, state: dict[str, Any]) -> None:
+        if state["version"] <= self.version:
+            return
+        if self.version < 0:
+            self.state.take(state["donated"], born_again=True)
+        self.ledger.restore(state["list"])
+        self.known = [list(counts) for counts in state["known"]]
+        self._begin_list(state["version"], tuple(state["marks"]), list(state["start"]))
+
+    def _begin_list(self, version: int, marks: tuple[int, ...], start: list[int]) -> None:
+        self._done.value, self.listed, self.start = version, marks, start
+        self.rounds, self.given = 0, [0] * self.node.workers
+        self.settle()
+
+    async def _tell_of(self, lost: int) -> None:
+        """Note how many models were lost, and how much of what those did counts whose seats are empty."""
+        if lost:
+            await self.node.note("lost models" if self.weight is None else "lost shares", lost)
+        for rank in sorted(self.ledger.empty):
+            await self.node.note("accepted", AcceptedSamples(self.ledger.done[rank], Address("worker", rank)))
+
+    def _skip_to(self, step: int) -> None:
+        """Count as many steps as the others, so that all can end after the same one."""
+        while self.node.step < step:
+            self.node.training()
