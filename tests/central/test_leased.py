@@ -295,7 +295,7 @@ def test_clipping_stands_no_update_still(strategy: str, servers: int) -> None:
         (":4", {}, "write a number"),
         (True, {}, "workers must be a whole number or a string"),
         (2.5, {}, "workers must be a whole number or a string"),
-        ("2:3", {"strategy": "gosgd"}, "the workers of gosgd cannot come and go; use bsp, ssp, .*or use a number, as"),
+        ("2:3", {"strategy": "tree_easgd"}, "workers of tree_easgd cannot come and go; use bsp, .*or use a number, as"),
         ("2:3", {"strategy": "asynchronous(epoch=0.5)"}, "omit epoch"),
         ("2:3", {"checkpoint": "kept", "strategy": "easgd"}, "omit checkpoint=… and resume=…, or use bsp"),
         ("2:3", {"on_failure": "restart", "checkpoint": "kept"}, "or use a number, as workers=3"),

@@ -38,7 +38,7 @@ def test_whether_workers_may_come_and_go_is_told_here_and_on_the_page(runner: Cl
     able = {name for name, entry in catalog.STRATEGIES.items() if entry.ranges}
     assert set(re.findall(r"`(\w+)`", listed[1])) == able
     assert "may come and go" in runner.invoke(app, ["strategies", "bsp"]).stdout
-    assert "may come and go" not in runner.invoke(app, ["strategies", "gosgd"]).stdout
+    assert "may come and go" not in runner.invoke(app, ["strategies", "tree_easgd"]).stdout
 
 
 @pytest.mark.parametrize("name", catalog.names())

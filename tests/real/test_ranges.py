@@ -56,7 +56,9 @@ def check(result: covey.Result, guide: Guide, events: list[str], samples: int) -
     [
         ("bsp", 2), ("asynchronous", 1), ("ssp", 2), ("petuum", 2), ("easgd(period=2)", None), ("allreduce", None),
         ("local_sgd(period=2)", None), pytest.param("bmuf(period=3)", None, marks=pytest.mark.full),
-        pytest.param("diloco(period=4)", None, marks=pytest.mark.full),
+        pytest.param("diloco(period=4)", None, marks=pytest.mark.full), ("gosgd(probability=0.5)", None),
+        pytest.param("adpsgd", None, marks=pytest.mark.full), pytest.param("dpsgd", None, marks=pytest.mark.full),
+        pytest.param("sgp", None, marks=pytest.mark.full), pytest.param("malt", None, marks=pytest.mark.full),
         pytest.param("quorum", 1, marks=pytest.mark.full), pytest.param("downpour(push=3)", 2, marks=pytest.mark.full),
     ],
 )  # fmt: skip

@@ -97,6 +97,16 @@ def _restore(asked: Request, attempt: VirtualAttempt, replicas: Mapping[Address,
         restore(replicas[who], state.replica)
 
 
+def _renewing(make: Callable[[Role], Replica], replicas: dict[Address, Replica]) -> Callable[[Role], Replica]:
+    """Makes the replicas of new lives, and lets whoever watches the run see them."""
+
+    def renewed(role: Role) -> Replica:
+        replicas[role.address] = make(role)
+        return replicas[role.address]
+
+    return renewed
+
+
 def _train(
     asked: Request, attempt: VirtualAttempt, judge: Referee, built: Callable[[Mapping[Address, Replica]], None],
     best: BestModel,
@@ -115,7 +125,7 @@ def _train(
     _restore(asked, attempt, replicas)
     if asked.plan.elastic:
         most, least = deaths_survived(given.checkpoints), asked.plan.least
-        attempt.rebirth = Rebirth(make, most, given.output.say, attempt.log, least)
+        attempt.rebirth = Rebirth(_renewing(make, replicas), most, given.output.say, attempt.log, least)
     if asked.auto:
         attempt.auto = AutoWorkers(ScaledSeats(WorkerScaling(len(asked.plan.limits), asked.task.step_size)))
     built(replicas)
@@ -125,7 +135,7 @@ def _train(
     instruments = [*given.virtual.instruments, *watching, *recorders, *([attempt.auto] if attempt.auto else [])]
     # what is only timed has no numbers to add up: the sums of large groups may be charged by their formula
     outcome = engine(
-        asked.plan, replicas, given.virtual.cluster or Cluster(), instruments, judge, scoring,
+        asked.plan, dict(replicas), given.virtual.cluster or Cluster(), instruments, judge, scoring,
         formulas_from=LARGE if _by_formula(asked) else None,
         attempt=attempt,
     ).run()  # fmt: skip

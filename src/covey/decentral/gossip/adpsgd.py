@@ -189,6 +189,7 @@ class LeasedMeetings(Meetings):
 
     def take_in(self) -> None:
         while word := self.node.receive_nowait(CountedMeet, CountedHalf):
+            assert isinstance(word, CountedMeet | CountedHalf)
             if answer := self.hear(word):
                 self.leases.answers.append((word.sender, answer))
 
